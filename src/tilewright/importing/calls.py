@@ -14,7 +14,7 @@ _CALLS = 72
 _MOST_EDGES = 24
 _LARGEST = 1 << 15
 _LARGEST_INT = 1 << 11  # launchers of plain numbers square them, in an int
-_BARE_ELEMENTS = 1 << 17  # behind a pointer, for which nobody says how much is there
+BARE_ELEMENTS = 1 << 17  # behind a pointer, for which nobody says how much is there
 _LARGEST_PRODUCT = 1 << 29
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 
@@ -250,7 +250,7 @@ def _guess(
     if kind == "optional tensor" or kind == "tensor":
         return Given(name, "tensor", dtype, shape)
     if "pointer" in kind:
-        return Given(name, "tensor", kind.rpartition(" ")[2] or dtype, (_BARE_ELEMENTS,), is_bare=True)
+        return Given(name, "tensor", kind.rpartition(" ")[2] or dtype, (BARE_ELEMENTS,), is_bare=True)
     if kind.startswith("optional"):
         return Given(name, kind.rpartition(" ")[2], value=None)
     if kind == "int":

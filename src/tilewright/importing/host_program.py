@@ -29,6 +29,7 @@ def host_program(source: Source, entry: str) -> str:
     """C++ that serves calls of `entry` from standard input. Raises `ImportProblem` for what it cannot express."""
     wanted = {_key(item) for item in source.reachable([entry], [_declared(source, item) for item in source.items])}
     parts = ['#include "recording_host.hpp"']
+    served = next((i for i in source.of_kind(Kind.HOST) if i.name == entry and i.body is not None), None)
     for item in source.items:
         text = source.text[item.code_start : item.end]
         if item.kind is Kind.SCOPE:
@@ -49,12 +50,19 @@ def host_program(source: Source, entry: str) -> str:
             if item.kind is Kind.KERNEL:
                 parts.append(_kernel(source, item))
                 continue
-            if item.kind is Kind.HOST and item.name == entry and item.body is not None:
+            if item.kind is Kind.HOST and item is served:
                 text = _renamed(source, item)
             elif item.kind is Kind.SHARED and item.body is None:
                 text = _without_device_bodies(source, item)
             parts.append(rewrite_launches(_bare(text)))
-    return "\n".join([*parts, "int main() { ::tw::serve(&tw_entry); }", ""])
+    return "\n".join([*parts, f"int main() {{ ::tw::serve(&tw_entry{_instance(served)}); }}", ""])
+
+
+def _instance(launcher: Item | None) -> str:
+    """`<float>` for a launcher that is a template of types alone."""
+    parts = template_parameters(launcher) if launcher is not None else []
+    types = all(part[0].text in ("typename", "class") and "." not in {t.text for t in part} for part in parts)
+    return f"<{', '.join('float' for _ in parts)}>" if parts and types else ""
 
 
 def _key(item: Item) -> tuple[Kind, str, int]:

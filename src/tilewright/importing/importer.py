@@ -129,16 +129,14 @@ def import_launcher(
     device = device_text(source, {launch.kernel for launch in runs[0].launches}, plan.entries)
     text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
     if outside is not None and not pinned:
-        flat = parse(text, source.name)
-        found, unknown = extents(flat, first.arguments, gpu, outside)
+        bare = fitted.with_bare(said if isinstance(said, Mapping) else [one.name for one in said])
+        flat = _finished(source, bare, device, replace(first, arguments=tuple(bare.parameters)), gpu)
+        found, unknown = extents(parse(flat, source.name), bare.parameters, gpu, outside)
         shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
-        if shapes and not unknown:
-            fitted = fitted.with_shapes(shapes)
+        if shapes:
+            fitted = bare.with_lengths(shapes) if unknown else bare.with_shapes(shapes)
             first = replace(first, arguments=tuple(fitted.parameters))
             text = _finished(source, fitted, device, first, gpu)
-        else:
-            fitted.needs += [f"{one}.numel >= {' * '.join(shape)}" for one, shape in shapes.items()]
-            text = _finished(source, fitted, device, first, gpu) if shapes else text
     notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
     return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
 

@@ -5,6 +5,7 @@ Reads tokens, not meaning: an item is everything up to the `;` or `}` that ends 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,6 +21,9 @@ _NO_NAMES = frozenset(("__launch_bounds__", "__cluster_dims__", "__align__", "al
 TENSOR_WORDS = frozenset(("torch", "at", "c10", "pybind11"))
 _HOST_WORDS = TENSOR_WORDS | {"cublasHandle_t", "cudnnHandle_t", "ofstream", "cout"}
 _MOST_CHARACTERS = 1_000_000
+_SPACED_LAUNCH = re.compile(
+    r"<<[ \t]+<([^;{}]*?)>>[ \t]*>(\s*\()"
+)  # `<< <grid, block >> > (`, as some formatters write
 
 
 class Kind(Enum):
@@ -110,6 +114,7 @@ def read_source(
 
 def parsed(name: str, text: str) -> Source:
     """The items of a text that is whole. Raises `ImportProblem`."""
+    text = _SPACED_LAUNCH.sub(r"<<<\1>>>\2", text)
     if len(text) > _MOST_CHARACTERS:
         raise ImportProblem(f"{name} has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
     cpp = tokenize_cpp(text)
@@ -129,7 +134,9 @@ def _one_of_each(items: Sequence[Item]) -> Iterator[Item]:
     special = {id(item): key for item in items if (key := _specialised(item))}
     own = {special[id(item)] for item in items if id(item) in special and not item.mentions & TENSOR_WORDS}
     for item in items:
-        if not (item.mentions & TENSOR_WORDS and special.get(id(item)) in own):
+        words = [token.text for token in item.tokens[:2]]
+        is_instance = words[:1] == ["template"] and words[1:] != ["<"]  # `template void f<float>(...);`
+        if not is_instance and not (item.mentions & TENSOR_WORDS and special.get(id(item)) in own):
             yield item
 
 
