@@ -55,12 +55,14 @@ def host_program(source: Source, entry: str) -> str:
             elif item.kind is Kind.SHARED and item.body is None:
                 text = _without_device_bodies(source, item)
             parts.append(rewrite_launches(_bare(text)))
-    return "\n".join([*parts, f"int main() {{ ::tw::serve(&tw_entry{_instance(served)}); }}", ""])
+    return "\n".join([*parts, f"int main() {{ ::tw::serve(&tw_entry{_instance(source, served)}); }}", ""])
 
 
-def _instance(launcher: Item | None) -> str:
-    """`<float>` for a launcher that is a template of types alone."""
+def _instance(source: Source, launcher: Item | None) -> str:
+    """`<float, 4>` for a launcher that is a template: as the source asks for it, or of types alone."""
     parts = template_parameters(launcher) if launcher is not None else []
+    if launcher is not None and parts and launcher.name in source.instances:
+        return f"<{', '.join(source.instances[launcher.name])}>"
     types = all(part[0].text in ("typename", "class") and "." not in {t.text for t in part} for part in parts)
     return f"<{', '.join('float' for _ in parts)}>" if parts and types else ""
 
@@ -143,7 +145,7 @@ def _bare(text: str) -> str:
 
 def _kernel(source: Source, item: Item) -> str:
     if item.body is None:
-        return ""  # a declaration ahead: its definition is moved nowhere, so callers below it see it
+        return re.sub(r"\bstatic\b", "", _bare(source.text[item.code_start : item.end]))
     head = source.text[item.code_start : item.body[0]]
     declared = parameters(item)
     for number in range(len(declared) - 1, -1, -1):  # what has no name gets one, to be noted by

@@ -58,6 +58,14 @@ def launchers(source: Source) -> list[str]:
     return [name for name in able if not any(other in hosts[name].mentions for other in able if other != name)]
 
 
+def launched_elsewhere(source: Source) -> list[str]:
+    """Kernels that host functions launch and that are only declared here."""
+    kernels = source.of_kind(Kind.KERNEL)
+    declared = {item.name for item in kernels} - {item.name for item in kernels if item.body is not None}
+    hosts = [item for item in source.of_kind(Kind.HOST, Kind.MACRO) if any(t.text == "<<<" for t in item.tokens)]
+    return sorted(name for name in declared if any(name in item.mentions for item in hosts))
+
+
 def programs(source: Source, found: Sequence[str]) -> list[str]:
     """Other host functions with launches of kernels that the launchers found do not launch: `main`, templates."""
     usable = [one for one in source.items if one.kind in (Kind.HOST, Kind.MACRO)]

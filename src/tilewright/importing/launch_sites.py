@@ -260,8 +260,11 @@ class _Cut:
         return True
 
     def _chosen(self, name: str) -> str | None:
-        """The first number that a call of the host function gives for one of its template parameters."""
+        """The first number that an instance or a call of the host function gives for one of its template parameters."""
         position = list(self.host_template).index(name)
+        asked = self.source.instances.get(self.site.host.name, ())
+        if position < len(asked):
+            return asked[position]
         for item in self.source.of_kind(Kind.HOST, Kind.MACRO):
             texts = [token.text for token in item.tokens]
             for at in range(len(texts) - 1):
