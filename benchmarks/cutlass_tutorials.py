@@ -2,7 +2,8 @@
 
 Each tutorial is a kernel, host functions that choose layouts and launch it, and a `main`. Here the host functions run
 on the device: the kernel becomes a device function, its launch a call, `main` is left out, and a kernel of ours calls
-the function with the tutorial's own choices of layouts, copies and matrix instructions.
+the function with the tutorial's own choices of layouts, copies and matrix instructions. A tutorial with tensor maps
+gets maps, made by the caller, in the place of its two inputs.
 """
 
 from __future__ import annotations
@@ -16,15 +17,31 @@ _INCLUDE = re.compile(r"^#include (?!<cute/).*$", re.MULTILINE)
 _KERNEL = re.compile(r"__global__(\s+static)?(\s+__launch_bounds__\(decltype\(size\(\w+\{\}\)\)::value\))?")
 _LAUNCH = re.compile(r"<<<.*?>>>", re.DOTALL)
 _HOST_CALL = re.compile(r"\bcudaFunc\w+\(.*?\);", re.DOTALL)
+_SETTING_UP = re.compile(
+    r"CUTE_CHECK_ERROR\(.*?\)\);|CUTE_CHECK_LAST\(\);|cutlass::ClusterLaunchParams params =.*?;|if \(status != .*?\}",
+    re.DOTALL,
+)
+_POINTER = re.compile(r"void const\* kernel_ptr = reinterpret_cast<void const\*>\((.*?)\);", re.DOTALL)
+_CLUSTER_LAUNCH = re.compile(r"cutlass::Status status = .*?kernel_ptr,")
+_MAP_BY_VALUE = re.compile(r"CUTLASS_GRID_CONSTANT (\w+) const (\w+)")
+_MAP_MADE = re.compile(r"Copy_Atom tma([AB]) = (make_tma_atom\(.*?\));")
+_MAP_GIVEN = r"auto const& tma\1 = *reinterpret_cast<decltype(\2) const*>(\1);"
 _HOST_NAMES = """
 #undef assert
 #define assert(condition)
+struct alignas(64) Map { char bytes[128]; };
 """
 
 _GEMM = """
 extern "C" __global__ void __launch_bounds__(THREADS)
     NAME(const TA* a, const TB* b, TC* c, int m, int n, int k, int lda, int ldb, int ldc) {
   FUNCTION(m, n, k, TC(1.0f), a, lda, b, ldb, TC(0.0f), c, ldc);
+}
+"""
+_GEMM_OF_MAPS = """
+extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ Map a, const __grid_constant__ Map b,
+    TC* c, int m, int n, int k, int lda, int ldb, int ldc) {
+  FUNCTION(m, n, k, TC(1.0f), (const TA*)&a, lda, (const TB*)&b, ldb, TC(0.0f), c, ldc);
 }
 """
 _COPY = """
@@ -51,6 +68,8 @@ class Gemm:
     half: bool
     threads: int
     dynamic_smem_bytes: int
+    maps: bool = False  # of A and B
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,10 @@ GEMMS = (
     Gemm("sgemm_sm80_nt", "sgemm_sm80", False, False, 256, 3 * 2 * 128 * 8 * 4),
     Gemm("sgemm_sm80_tn", "sgemm_sm80", True, False, 256, 3 * 2 * 129 * 8 * 4),
     Gemm("hgemm_sm80_tn", "sgemm_sm80", True, True, 128, 3 * 2 * 128 * 64 * 2),
+    Gemm("wgmma_sm90_nt", "hopper/wgmma_sm90", False, True, 128, 3 * 2 * 128 * 64 * 2),
+    Gemm("wgmma_sm90_tn", "hopper/wgmma_sm90", True, True, 128, 3 * 2 * 128 * 64 * 2),
+    Gemm("wgmma_tma_sm90_nt", "hopper/wgmma_tma_sm90", False, True, 128, 3 * 2 * 128 * 64 * 2 + 128, True, 2),
+    Gemm("wgmma_tma_sm90_tn", "hopper/wgmma_tma_sm90", True, True, 128, 3 * 2 * 128 * 64 * 2 + 128, True, 2),
 )
 COPIES = (
     Copy(
@@ -90,7 +113,16 @@ COPIES = (
     Copy("tiled_copy_if", "tiled_copy_if", "copy_if_kernel(source, target, block, threads)", True),
     Copy("tiled_copy_if_vectorized", "tiled_copy_if", "copy_if_kernel_vectorized(source, target, block, wide)", True),
 )
-TUTORIALS = ("sgemm_1", "sgemm_2", "sgemm_sm70", "sgemm_sm80", "tiled_copy", "tiled_copy_if")
+TUTORIALS = (
+    "sgemm_1",
+    "sgemm_2",
+    "sgemm_sm70",
+    "sgemm_sm80",
+    "tiled_copy",
+    "tiled_copy_if",
+    "hopper/wgmma_sm90",
+    "hopper/wgmma_tma_sm90",
+)
 
 
 def tutorial_folder() -> Path | None:
@@ -112,8 +144,12 @@ def device_source(folder: Path, tutorial: str) -> str:
     text = text[: text.index("int main(")]
     text = _INCLUDE.sub("", text)
     text = _KERNEL.sub("__device__", text)
+    text = _CLUSTER_LAUNCH.sub("kernel_ptr(", _POINTER.sub(r"auto* kernel_ptr = \1;", _SETTING_UP.sub("", text)))
+    text = _MAP_MADE.sub(_MAP_GIVEN, _MAP_BY_VALUE.sub(r"\1 const& \2", text))
     text = _HOST_CALL.sub("", _LAUNCH.sub("", text))
     head = "#include <cute/tensor.hpp>\n" + _HOST_NAMES
+    if tutorial.startswith("hopper/"):
+        head = "#include <cutlass/pipeline/sm90_pipeline.hpp>\n" + head
     return head + text + "".join(_wrapper(program) for program in programs_of(tutorial))
 
 
@@ -121,6 +157,10 @@ def _wrapper(program: Gemm | Copy) -> str:
     if isinstance(program, Copy):
         return _COPY.replace("NAME", program.name).replace("CALL", program.call)
     element = "cute::half_t" if program.half else "float"
-    wrapper = _GEMM.replace("NAME", program.name).replace("THREADS", str(program.threads))
+    wrapper = (
+        (_GEMM_OF_MAPS if program.maps else _GEMM)
+        .replace("NAME", program.name)
+        .replace("THREADS", str(program.threads))
+    )
     wrapper = wrapper.replace("FUNCTION", "gemm_tn" if program.transposed else "gemm_nt")
     return re.sub(r"\bT[ABC]\b", element, wrapper)

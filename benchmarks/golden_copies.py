@@ -210,10 +210,10 @@ def store(
 def stores() -> list[CopyProbe]:
     made = [
         store("store_1d", "int32", (100,), (64,), (60,)),
-        store("store_2d", "float32", (20, 36), (8, 32), (-4, 15)),
-        store("store_3d", "float16", (5, 9, 24), (3, 4, 16), (8, -1, 3)),
-        store("store_4d", "int16", (3, 4, 5, 16), (2, 3, 2, 8), (8, 3, -1, 2)),
-        store("store_5d", "uint8", (3, 4, 3, 4, 32), (2, 2, 2, 2, 16), (16, 3, -1, 2, 1)),
+        store("store_2d", "float32", (20, 36), (8, 32), (20, 15)),
+        store("store_3d", "float16", (5, 9, 24), (3, 4, 16), (16, 7, 3)),
+        store("store_4d", "int16", (3, 4, 5, 16), (2, 3, 2, 8), (8, 4, 2, 2)),
+        store("store_5d", "uint8", (3, 4, 3, 4, 32), (2, 2, 2, 2, 16), (16, 3, 2, 3, 2)),
     ]
     for swizzle in (32, 64, 128):
         made.append(store(f"store_swizzle_{swizzle}", "int16", (70, 72), (33, swizzle // 2), (8, 5), swizzle))
@@ -225,8 +225,17 @@ def stores() -> list[CopyProbe]:
         ("int64", ("add", "min", "max", "xor")),
     ):
         for operation in operations:
-            made.append(store(f"reduce_{dtype}_{operation}", dtype, (20, 40), (8, 16), (-8, 15), 0, operation))
+            made.append(store(f"reduce_{dtype}_{operation}", dtype, (20, 40), (8, 16), (32, 15), 0, operation))
     return made
+
+
+def refusals() -> list[CopyProbe]:
+    """Stores that begin before the tensor, which the GPU refuses ("illegal instruction") though it takes such loads."""
+    return [
+        store("refused_store_before", "float32", (20, 36), (8, 32), (-4, 3)),
+        store("refused_store_above", "float32", (20, 36), (8, 32), (4, -3)),
+        store("refused_reduce_before", "int32", (20, 40), (8, 16), (-8, 3), 0, "add"),
+    ]
 
 
 # -- without maps --
@@ -449,7 +458,9 @@ def clusters() -> list[CopyProbe]:
 
 
 def probes() -> list[CopyProbe]:
-    return [*loads(), *stores(), *plains(), *barriers(), *clusters()]
+    from benchmarks.golden_forms import forms  # made of what is here
+
+    return [*loads(), *stores(), *plains(), *barriers(), *clusters(), *forms()]
 
 
 # -- recording --
@@ -529,7 +540,7 @@ def main() -> int:
     import tilewright  # noqa: F401  # once, before the children
 
     stored: dict[str, np.ndarray] = dict(np.load(arguments.out)) if arguments.out.exists() else {}
-    left = [one for one in probes() if not arguments.names or any(name in one.name for name in arguments.names)]
+    left = [one for one in [*probes(), *refusals()] if not arguments.names or any(name in one.name for name in arguments.names)]
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         while left:

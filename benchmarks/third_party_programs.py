@@ -27,14 +27,28 @@ import torch
 
 from cutlass_tutorials import TUTORIALS, Copy, Gemm, device_source, programs_of, tutorial_folder
 from tilewright import __version__
+from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest
 from tilewright.ptx.program import load_program
-from tilewright.records import Build, BuildRequest, FindingRecord
+from tilewright.ptx.tensor_maps import encoded_map
+from tilewright.records import Build, BuildRequest, FindingRecord, TensorMap
 from tilewright.toolchain import build
 
 SEEDS = (None, 1, 2)
-Value = torch.Tensor | int | float
+_MAP_ALIGNMENT = 64  # of a tensor map among the parameters
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A tensor that is given as a tensor map."""
+
+    tensor: torch.Tensor
+    box: tuple[int, ...]
+    swizzle: int
+
+
+Value = torch.Tensor | Mapped | int | float
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,7 @@ class Program:
     dynamic_smem_bytes: int
     task: Task
     hidden_pointers: int = 0  # at the end of the parameter list, null
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,7 @@ def run(program: Program) -> Row:
                 block=(program.threads, 1, 1),
                 dynamic_smem_bytes=program.dynamic_smem_bytes,
                 parameters=block,
+                cluster=(program.cluster, 1, 1) if program.cluster > 1 else None,
                 options=LaunchOptions(seed=seed),
             )
             launch = loaded.launch(memory, request)
@@ -131,6 +147,9 @@ def _memory(program: Program) -> tuple[GlobalMemory, bytes, dict[str, Result]]:
         match argument:
             case torch.Tensor():
                 _append(block, "<Q", _add(memory, name, argument, _bytes(argument), False))
+            case Mapped():
+                block += bytes(-len(block) % _MAP_ALIGNMENT)
+                block += _map(memory, name, argument)
             case Result(expected=expected, start=start):
                 results[name] = argument
                 _append(block, "<Q", _add(memory, name, expected, None if start is None else _bytes(start), True))
@@ -141,6 +160,17 @@ def _memory(program: Program) -> tuple[GlobalMemory, bytes, dict[str, Result]]:
     for _ in range(program.hidden_pointers):
         _append(block, "<Q", 0)
     return memory, bytes(block), results
+
+
+def _map(memory: GlobalMemory, name: str, mapped: Mapped) -> bytes:
+    tensor = mapped.tensor
+    address = _add(memory, name, tensor, _bytes(tensor), False)
+    strides = tuple(stride * tensor.element_size() for stride in tensor.stride()[-2::-1])
+    shape, box = tuple(tensor.shape)[::-1], mapped.box[::-1]
+    record = TensorMap(
+        name, name, DTYPE_OF_TORCH[tensor.dtype], shape, strides, box, (1,) * len(box), mapped.swizzle, False, 0
+    )
+    return encoded_map(record, address)
 
 
 def _append(block: bytearray, code: str, value: Any) -> None:
@@ -185,8 +215,7 @@ def _line(finding: FindingRecord) -> str:
 # -- CUTLASS --
 
 
-def cutlass_programs(wanted: Callable[[str], bool]) -> Iterator[Program | Row]:
-    folder = tutorial_folder()
+def cutlass_programs(wanted: Callable[[str], bool], folder: Path | None) -> Iterator[Program | Row]:
     if folder is None:
         print("no nvidia-cutlass wheel in this environment; its tutorials are left out", file=sys.stderr)
         return
@@ -195,7 +224,8 @@ def cutlass_programs(wanted: Callable[[str], bool]) -> Iterator[Program | Row]:
         if not programs:
             continue
         kernels = tuple(program.name for program in programs_of(tutorial))
-        made = build(BuildRequest(device_source(folder, tutorial), (), kernels, "sm_80", f"{tutorial}.cu"))
+        arch = "sm_90a" if tutorial.startswith("hopper/") else "sm_80"
+        made = build(BuildRequest(device_source(folder, tutorial), (), kernels, arch, f"{Path(tutorial).name}.cu"))
         for program in programs:
             if isinstance(made, Build):
                 yield _cutlass_program(program, made.ptx)
@@ -215,12 +245,16 @@ def _cutlass_program(program: Gemm | Copy, ptx: str) -> Program:
     expected = (b.double() @ a.double().t()).to(dtype)  # C is column-major
     start = torch.zeros_like(expected)
     result = Result(expected, 2e-2 if program.half else 2e-6, start)
-    if program.transposed:
-        arguments: tuple[Value | Result, ...] = (a, b, result, m, n, k, k, k, m)
-    else:
-        arguments = (a.t().contiguous(), b.t().contiguous(), result, m, n, k, m, n, m)
-    task = Task((m // 128, n // 128, 1), arguments)
-    return Program(program.name, "CUTLASS", ptx, program.name, program.threads, program.dynamic_smem_bytes, task)
+    inputs: list[Value] = [a, b] if program.transposed else [a.t().contiguous(), b.t().contiguous()]
+    if program.maps:  # as CuTe cuts these tiles: whole rows of k, or atoms of eight
+        box = (128, 64) if program.transposed else (8, 64)
+        inputs = [Mapped(one, box, 128) for one in inputs if isinstance(one, torch.Tensor)]
+    strides = (k, k, m) if program.transposed else (m, n, m)
+    task = Task((m // 128, n // 128, 1), (*inputs, result, m, n, k, *strides))
+    return Program(
+        program.name, "CUTLASS", ptx, program.name, program.threads, program.dynamic_smem_bytes, task,
+        cluster=program.cluster,
+    )  # fmt: skip
 
 
 # -- Triton --
@@ -416,6 +450,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--triton-python", help="a Python with triton; without it CUTLASS's programs alone are run")
     parser.add_argument("--cc", type=int, default=80, help="the compute capability Triton compiles for")
+    parser.add_argument(
+        "--tutorials", type=Path, default=tutorial_folder(), help="examples/cute/tutorial of a checkout of CUTLASS"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     options = parser.parse_args()
@@ -427,7 +464,7 @@ def main() -> None:
     if options.triton_python:
         made = triton_programs(options.triton_python, options.cc, options.only or ())
         rows += [p if isinstance(p, Row) else run(p) for p in made]
-    rows += [p if isinstance(p, Row) else run(p) for p in cutlass_programs(wanted)]
+    rows += [p if isinstance(p, Row) else run(p) for p in cutlass_programs(wanted, options.tutorials)]
     print_rows(rows)
     if options.out:
         record = {

@@ -117,6 +117,21 @@ def test_a_large_product_is_for_wgmma_with_a_gpu_and_without() -> None:
     assert [*without, draft] == with_gpu
 
 
+def test_what_is_known_to_lose_is_tried_only_where_nothing_passes() -> None:
+    inputs = (TensorInput("x", DType.F32, ("m", "k")), TensorInput("w", DType.F32, ("k", "n")))
+    sizes = (Dimension("m", 4096), Dimension("k", 4096), Dimension("n", 4096))
+    reference = "import torch\n\n\ndef f(x, w):\n    return x @ w\n"
+    product = Task("f", reference, "f", inputs, (TaskOutput("y", DType.F32, ("m", "n")),), sizes)
+    first = AUTHOR.propose(Situation(product, Stage.DRAFT, 1), no_model)
+    assert first is not None
+    assert "wgmma" in first.summary
+    passed, failed = (_attempt(1, Stage.DRAFT, first, passed=one) for one in (True, False))
+    assert AUTHOR.propose(Situation(product, Stage.STRUCTURE, 2, history=(passed,)), no_model) is None
+    second = AUTHOR.propose(Situation(product, Stage.DRAFT, 2, history=(failed,)), no_model)
+    assert second is not None
+    assert "mma.sync" in second.summary
+
+
 def test_with_a_gpu_the_draft_comes_when_no_structure_has_passed(task: Task) -> None:
     history: tuple[Attempt, ...] = ()
     summaries = []

@@ -62,7 +62,7 @@ def test_f32_convolutions_are_counted_at_the_rate_of_their_promise() -> None:
         )
     exact = h200.half_tflops / 3
     assert strict == pytest.approx((operations + products) / (exact * 1e6) + LAUNCH_US)
-    assert usual == pytest.approx(operations / (h200.tf32_tflops * 1e6) + products / (exact * 1e6) + LAUNCH_US)
+    assert usual == pytest.approx(operations / (h200.half_tflops * 1e6) + products / (exact * 1e6) + LAUNCH_US)
 
 
 def test_a_reference_that_looks_at_values_has_a_floor_by_bytes() -> None:
@@ -76,7 +76,7 @@ def test_the_peak_is_that_of_the_dtype_and_the_precision() -> None:
     h200 = PROFILES["H200"]
     assert peak_tflops(matmul_task(DType.F64), h200) == h200.f64_tflops
     assert peak_tflops(matmul_task(DType.F32), h200) == pytest.approx(h200.half_tflops / 3)
-    assert peak_tflops(replace(matmul_task(DType.F32), precision=Precision.TF32), h200) == h200.tf32_tflops
+    assert peak_tflops(replace(matmul_task(DType.F32), precision=Precision.TF32), h200) == h200.half_tflops
     assert peak_tflops(matmul_task(DType.F16), h200) == h200.half_tflops
     assert peak_tflops(matmul_task(DType.F8E4M3), h200) == h200.byte_tflops
 

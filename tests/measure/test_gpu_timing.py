@@ -69,6 +69,9 @@ def test_a_time_below_the_roofline_is_noted() -> None:
     rounds = Rounds({"kernel": [(1.0, 1.0)]})
     made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
     assert "faster than the roofline" in made.notes[0]
+    rounds = Rounds({"kernel": [(4.0, 4.0)]})
+    made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
+    assert "needs fewer of them" in made.notes[0], "the bytes take less"
 
 
 # -- the order of things, with a GPU and a reference that only keep a diary --

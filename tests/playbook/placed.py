@@ -12,10 +12,11 @@ from tests.playbook.functions import Function
 from tilewright.playbook.families import Answer, Structure
 from tilewright.playbook.tracing import TraceRequest, Traces, trace
 from tilewright.playbook.understanding import answer
-from tilewright.records import Dimension, DType, SizeFormula, Task, TaskOutput, TensorInput
+from tilewright.records import Dimension, DType, Precision, SizeFormula, Task, TaskOutput, TensorInput
 from tilewright.reference import ReferenceProblem
 
 SIZES = {"rows": 64, "cols": 256, "batch": 3, "heads": 2, "words": 20, "depth": 12, "height": 32, "width": 64}
+SIZES |= {"three": 3, "five": 5, "two": 2, "one": 1}
 ARCHITECTURES = {"sm_80": "A100", "sm_89": "L4", "sm_90a": "H200"}
 
 
@@ -29,6 +30,7 @@ class Placed:
     results: str
     at: tuple[dict[str, int], ...]  # sizes to check at, beside the task's own for the rest
     multiples: tuple[tuple[str, int], ...] = ()
+    precision: Precision = Precision.DTYPE
 
     @property
     def function(self) -> Function:
@@ -51,7 +53,7 @@ class Placed:
                     own = parsed.at({key: value.size for key, value in dimensions.items()})
                     dimensions.setdefault(name, Dimension(name, own, formula=parsed))
                 multiple = dict(self.multiples).get(name, 1)
-                dimensions.setdefault(name, Dimension(name, SIZES.get(name, 8), multiple_of=multiple))
+                dimensions.setdefault(name, Dimension(name, SIZES.get(name, 8), name != "one", multiple))
                 found.append(name)
             return tuple(found)
 
@@ -65,7 +67,13 @@ class Placed:
             kind, shape = _parsed(text.strip())
             outputs.append(TaskOutput(f"y{place}", DType(kind), sizes(shape)))
         return Task(
-            self.name, self.function.source, self.name, tuple(inputs), tuple(outputs), tuple(dimensions.values())
+            self.name,
+            self.function.source,
+            self.name,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(dimensions.values()),
+            precision=self.precision,
         )
 
     @property

@@ -129,3 +129,96 @@ def test_lanes_that_meet_later_are_not_to_blame() -> None:
         (finding,) = run(text, torch.arange(32.0), seed).findings
         assert finding.kind is FindingKind.DEADLOCK
         assert "(1 of 33 arrivals missing)" in finding.detail
+
+
+# -- a ring of two stages, passed very often: what the race detector keeps of it must not run out --
+
+RING = """\
+//! op      passed_on(x) -> y
+//! out     y: i32[32]
+//! need    x.dtype == i32 and device.cc >= 90
+//! launch  passed_on<<<1, 64>>>(x, y)
+
+__device__ void wait(unsigned b, int parity) {
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN; }"
+               ::"r"(b), "r"(parity) : "memory");
+}
+__device__ void arrive(unsigned b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory"); }
+
+__global__ void passed_on(const int* x, int* y) {
+  __shared__ int stage[2][32];
+  __shared__ __align__(8) unsigned long long barriers[4];
+  unsigned b = (unsigned)__cvta_generic_to_shared(barriers);
+  if (threadIdx.x < 4) asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(b + 8 * threadIdx.x) : "memory");
+  __syncthreads();
+  int lane = threadIdx.x % 32, sum = 0;
+  for (int k = 0; k < ROUNDS; ++k) {
+    unsigned full = b + k % 2 * 8, empty = full + 16;
+    if (threadIdx.x < 32) {
+      wait(empty, (k / 2 & 1) ^ 1);
+      stage[k % 2][lane] = x[lane] + k;
+      if (k == BROKEN) stage[1 - k % 2][lane] = 0;
+      arrive(full);
+    } else {
+      wait(full, k / 2 & 1);
+      sum += stage[k % 2][31 - lane];
+      arrive(empty);
+    }
+  }
+  if (threadIdx.x >= 32) y[lane] = sum;
+}
+"""
+ROUNDS = 8000
+
+
+@pytest.mark.parametrize("broken", [-1, ROUNDS - 1])
+def test_a_long_pipeline_is_checked_to_its_end(broken: int) -> None:
+    x = torch.arange(32, dtype=torch.int32)
+    text = RING.replace("ROUNDS", str(ROUNDS)).replace("BROKEN", str(broken))
+    call = prepare(parse(text, "mbarriers.cu"), (x,), PROFILES["H200"])
+    outcome = call.run(LaunchOptions(seed=3, workers=1))
+    assert [launch.incomplete for launch in outcome.launches] == [()]
+    if broken < 0:
+        assert outcome.findings == ()
+        assert outcome.results[0].equal(x.flip(0) * ROUNDS + sum(range(ROUNDS)))
+    else:  # the other stage may still be read
+        assert {one.kind for one in outcome.findings} == {FindingKind.RACE_SHARED}
+
+
+ALONE = """\
+//! op      told_alone(x) -> y
+//! out     y: i32[32]
+//! need    x.dtype == i32 and device.cc >= 90
+//! launch  told_alone<<<1, 96>>>(x, y)
+
+__global__ void told_alone(const int* x, int* y) {
+  __shared__ int first, second;
+  __shared__ __align__(8) unsigned long long barriers[2];
+  unsigned b = (unsigned)__cvta_generic_to_shared(barriers);
+  if (threadIdx.x < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(b + 8 * threadIdx.x) : "memory");
+  __syncthreads();
+  if (threadIdx.x >= 32) {  // each of two warps tells one number
+    if (threadIdx.x % 32) return;
+    *(threadIdx.x == 32 ? &first : &second) = x[threadIdx.x / 32];
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b + threadIdx.x / 32 * 8 - 8) : "memory");
+    return;
+  }
+#define WAIT(b) \\
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }" \\
+               ::"r"(b) : "memory")
+  if (threadIdx.x == READER) WAIT(b);
+  WAIT(b + 8);
+  int also = 0;
+  if (threadIdx.x == 5)  // nobody else, not even ahead of time
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(also) : "r"((unsigned)__cvta_generic_to_shared(&first)) : "memory");
+  y[threadIdx.x] = second + also;
+}
+"""
+
+
+@pytest.mark.parametrize(("reader", "races"), [(5, False), (6, True)])
+def test_what_one_lane_was_told_stays_with_it(reader: int, races: bool) -> None:
+    x = torch.arange(32, dtype=torch.int32)
+    outcome = run(ALONE.replace("READER", str(reader)), x)
+    assert bool(outcome.findings) == races, outcome.findings
+    assert {one.kind for one in outcome.findings} <= {FindingKind.RACE_SHARED}

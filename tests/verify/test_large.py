@@ -122,6 +122,18 @@ def test_parts_are_the_whole_and_about_as_large_as_asked() -> None:
     assert bool((seen == 1).all())
 
 
+def test_weights_that_every_part_takes_are_not_worked_on_for_every_row() -> None:
+    layer = tasks.task("layer", {"x": "f32 m k", "w": "f32 n k"}, "f32 m", {"m": 64, "k": 32, "n": 128})
+    axes = parts.sliceable(layer)
+    assert list(axes) == ["m"]
+    pieces = parts.parts_of(layer, layer.sizes, axes, 64)
+    assert len(pieces) == 1, "64 rows are half of what the weights are"
+    longer = {**layer.sizes, "m": 512}
+    assert {len(one["m"]) for one in parts.parts_of(layer, longer, axes, 64)} == {64}, (
+        "a part is as large as the weights"
+    )
+
+
 # -- faults --
 
 

@@ -180,6 +180,34 @@ def test_one_element_alone_is_normalised(reference: Callable[..., torch.Tensor])
     assert not judged(reference, {"x": x}, torch.full_like(x, torch.nan)).right
 
 
+def groupnorm_of_pairs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.group_norm(x, x.shape[1] // 2, weight)
+
+
+def layernorm_of_pairs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x.view(x.shape[0], -1, 2), (2,), weight[:2]).flatten(1)
+
+
+def batchnorm_of_pairs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    channels = x.view(2, -1)
+    return F.batch_norm(channels, None, None, weight[:1].expand(channels.shape[1]), training=True).view_as(x)
+
+
+@pytest.mark.parametrize("reference", [groupnorm_of_pairs, layernorm_of_pairs, batchnorm_of_pairs])
+def test_two_elements_are_normalised(reference: Callable[..., torch.Tensor]) -> None:
+    """Near 1 and -1 whatever the input: but all that an honest kernel's mean is off by shows, on one side."""
+    x, weight = 30.0 + torch.randn(64, 32), torch.randn(32)
+    pairs = x.view(2, -1).T if reference is batchnorm_of_pairs else x.view(-1, 2)
+    centred = pairs - ((pairs[:, :1] + pairs[:, 1:]) / 2) * (1 + 2.0**-24 * torch.randn(pairs.shape[0], 1).sign())
+    exact = centred * torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-5)
+    made = (exact.T if reference is batchnorm_of_pairs else exact).reshape(x.shape)
+    scale = {"layernorm_of_pairs": weight[:2].repeat(16), "batchnorm_of_pairs": weight[0]}
+    honest = made * scale.get(reference.__name__, weight)
+    assert judged(reference, {"x": x, "weight": weight}, honest).right
+    assert not judged(reference, {"x": x, "weight": weight}, honest * (1 + 3e-3)).right
+    assert not judged(reference, {"x": x.bfloat16().float(), "weight": weight}, honest).right
+
+
 @pytest.mark.parametrize("size", [33, 1000, 32768])
 @pytest.mark.parametrize("reach", [1.0, 80.0])
 def test_softmax(size: int, reach: float) -> None:

@@ -57,6 +57,11 @@ class PlaybookAuthor:
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
         # A GPU judges a structure as soon as it would the draft, which therefore comes last there: at times it wins.
         in_order = (first, *later) if situation.emulated_only else (*later, first)
+        passed = {_recipe(one) for one in situation.history if one.passed}
+        if any(one.resort for one in later) and any(
+            step.id in passed for one in later if not one.resort for step in _with_variants(one)
+        ):
+            in_order = later = tuple(one for one in later if not one.resort)
         if situation.stage is Stage.DRAFT:
             offered: tuple[Structure, ...] = in_order
         elif situation.stage is Stage.STRUCTURE:

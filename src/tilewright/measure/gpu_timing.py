@@ -24,7 +24,7 @@ from tilewright.measure.baselines import (
     BaselineAnswer,
     BaselineRequest,
 )
-from tilewright.measure.floor import IMPOSSIBLE
+from tilewright.measure.floor import IMPOSSIBLE, floor_us
 from tilewright.measure.preparation import job_inputs
 from tilewright.records import (
     USUAL_BASELINES,
@@ -257,7 +257,7 @@ def baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyRefer
     return {timing.name for timing in answer.timings}
 
 
-def measured(rounds: Rounds, task: Task, gpu: str, floor_us: float) -> Measured:
+def measured(rounds: Rounds, task: Task, gpu: str, least_us: float) -> Measured:
     """The record of finished rounds."""
     kernel = rounds.timing(KERNEL)
     made = Measured(
@@ -265,17 +265,17 @@ def measured(rounds: Rounds, task: Task, gpu: str, floor_us: float) -> Measured:
         sizes=task.sizes,
         kernel=kernel,
         baselines=tuple(rounds.timing(name) for name in rounds.samples if name not in (KERNEL, CONTROL)),
-        floor_us=floor_us,
+        floor_us=least_us,
         control=rounds.timing(CONTROL) if CONTROL in rounds.samples else None,
         precision=task.precision,
         conditions=rounds.conditions,
         answered_otherwise=rounds.answered_otherwise,
     )
-    _note(rounds, made)
+    _note(rounds, task, made)
     return replace(made, notes=tuple(rounds.notes))
 
 
-def _note(rounds: Rounds, made: Measured) -> None:
+def _note(rounds: Rounds, task: Task, made: Measured) -> None:
     """What is wrong with a measurement."""
     for name in rounds.samples:
         drift = rounds.drift(name)
@@ -283,8 +283,10 @@ def _note(rounds: Rounds, made: Measured) -> None:
             rounds.note(f"{name} drifted by {drift:+.0%} from the first round to the last")
     if made.control_error > CONTROL_ERROR:
         rounds.note(f"the same kernel timed as another differs by {made.control_error:.1%}: less than that is noise")
-    if made.time_us < IMPOSSIBLE * made.floor_us:
+    if made.time_us < IMPOSSIBLE * floor_us(task):
         rounds.note("faster than the roofline allows: the result or the clock must be wrong")
+    elif made.time_us < IMPOSSIBLE * made.floor_us:
+        rounds.note("faster than the reference's own products could be: the kernel needs fewer of them")
     if made.conditions is None:
         rounds.note("clocks are not known: the GPU's management library (NVML) does not answer")
     elif made.conditions.held_back:

@@ -39,6 +39,7 @@ class Structure:
     write: Callable[[str], str]  # from the op line to the text of the file
     safer: Structure | None = None  # the same with exact functions in place of quick ones
     polished: Structure | None = None  # the same with hints to the cache
+    resort: bool = False  # known to lose at the task's sizes: tried only where nothing before it passes
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.kernel_file.op_line import size_expression
@@ -255,6 +256,11 @@ class Fragment:
     def file(self) -> str:
         """The fragment as a file of its own."""
         return _file(self.header, [*self.plan.head, *self.plan.entries], self.includes, *self.pieces)
+
+
+def file_of(write: Callable[[str], Fragment], op_line: str) -> str:
+    """What a structure writes, as a file of its own."""
+    return write(op_line).file()
 
 
 def fragment(header: str, plan: PlanLines, includes: list[str], *pieces: list[str]) -> Fragment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.file_text import file_of
 from tilewright.playbook.moves.structures import draft, vectors
 from tilewright.playbook.moves.tiles import crossing, tiles
 from tilewright.playbook.operations import POINTWISE_RULES
@@ -55,15 +56,17 @@ def moved(traced: TracedTask) -> tuple[PlacedProgram, ...]:
 def _answer(traced: TracedTask) -> Answer:
     programs = moved(traced)
     first = Structure(
-        "draft-places", "first version: one thread per element, which finds its places", partial(draft, programs)
+        "draft-places",
+        "first version: one thread per element, which finds its places",
+        partial(file_of, partial(draft, programs)),
     )
     later: tuple[Structure, ...] = ()
     if all(program.variables for program in programs):
         summary = "16-byte vectors of the result, each read from where its elements lie"
-        later = (Structure("place-vectors", summary, partial(vectors, programs)),)
+        later = (Structure("place-vectors", summary, partial(file_of, partial(vectors, programs))),)
     if len(programs) == 1 and crossing(programs[0]) is not None:
         summary = "squares turned in shared memory, so that reads and writes both move whole lines"
-        later = (Structure("place-tiles", summary, partial(tiles, programs[0])), *later)
+        later = (Structure("place-tiles", summary, partial(file_of, partial(tiles, programs[0]))), *later)
     return Answer(first, later, (first, *later))
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.file_text import file_of
 from tilewright.playbook.pooling.draft import draft
 from tilewright.playbook.pooling.program import POOLS, pool_program
 from tilewright.playbook.pooling.strips import strips
@@ -28,9 +29,11 @@ def _answer(traced: TracedTask) -> Answer:
             "window of given sizes"
         )
     program = pool_program(traced)
-    first = Structure("draft-pool", "first version: one thread goes through one window", partial(draft, program))
+    first = Structure(
+        "draft-pool", "first version: one thread goes through one window", partial(file_of, partial(draft, program))
+    )
     summary = "strips of the result: columns combined in registers, then rows through shared memory"
-    later = (Structure("pool-strips", summary, partial(strips, program)),)
+    later = (Structure("pool-strips", summary, partial(file_of, partial(strips, program))),)
     return Answer(first, later, (first, *later))
 
 

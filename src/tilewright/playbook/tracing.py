@@ -26,6 +26,7 @@ _OF_SIZE: tuple[tuple[str, str, Callable[[float], float]], ...] = (
     ("inverse_{n}", "1.0 / ({e})", lambda n: 1.0 / n),
     ("root_{n}", "sqrt({e})", math.sqrt),
     ("inverse_root_{n}", "1.0 / sqrt({e})", lambda n: 1.0 / math.sqrt(n)),
+    ("inverse_fourth_root_{n}", "1.0 / sqrt(sqrt({e}))", lambda n: n**-0.25),
     ("minus_{n}", "0 - ({e})", lambda n: -n),
     ("{n}_less_1", "({e}) - 1", lambda n: n - 1),
     ("inverse_{n}_less_1", "1.0 / (({e}) - 1)", lambda n: 1.0 / (n - 1) if n > 1 else math.inf),

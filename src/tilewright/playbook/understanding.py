@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
+from tilewright.playbook.attention_family import ATTENTION
 from tilewright.playbook.class_loss_family import CLASS_LOSSES
+from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
@@ -20,7 +23,16 @@ from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
 # In the order in which they are asked; the last takes what nobody claims.
-FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, CLASS_LOSSES, TOP_K, MOVES_FAMILY, ROWS)
+FAMILIES: tuple[Family, ...] = (
+    ATTENTION,
+    PRODUCTS,
+    SCANS_FAMILY,
+    POOLING_FAMILY,
+    CLASS_LOSSES,
+    TOP_K,
+    MOVES_FAMILY,
+    ROWS,
+)
 
 _TRACE_SECONDS = 120.0
 
@@ -58,6 +70,27 @@ def traced_task(task: Task, ask: Ask) -> TracedTask:
     for one in task.tensors:
         if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
             raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
+    traced = _varied(task, ask) or _fixed(task, ask)
+    while held := held_dimensions(traced):
+        dimensions = tuple(replace(one, varies=one.varies and one.name not in held) for one in task.dimensions)
+        task = replace(task, dimensions=dimensions)
+        traced = _varied(task, ask) or replace(traced, task=task)
+        if traced.probes.fixed:
+            break
+    return traced
+
+
+def _fixed(task: Task, ask: Ask) -> TracedTask:
+    """One call as the task has it."""
+    probes = fixed_probe(task)
+    try:
+        return TracedTask(task, ask(TraceRequest(task, probes.probes)).traces, probes)
+    except ReferenceProblem as problem:
+        raise NotSupported(f"the playbook cannot follow the reference: {problem}") from problem
+
+
+def _varied(task: Task, ask: Ask) -> TracedTask | None:
+    """Traces at sizes that differ; None where the reference does not take them, or does other things there."""
     for larger in (False, True):
         probes = probes_of(task, larger)
         try:
@@ -65,12 +98,8 @@ def traced_task(task: Task, ask: Ask) -> TracedTask:
             if same_graph(traces.traces):
                 return TracedTask(task, traces.traces, probes)
         except ReferenceProblem:
-            pass  # it does not take other sizes, or needs the content of its tensors: the next call tells
-    probes = fixed_probe(task)
-    try:
-        return TracedTask(task, ask(TraceRequest(task, probes.probes)).traces, probes)
-    except ReferenceProblem as problem:
-        raise NotSupported(f"the playbook cannot follow the reference: {problem}") from problem
+            pass  # it needs the content of its tensors too: the next call tells
+    return None
 
 
 def _ask(reference: Reference, request: TraceRequest) -> Traces:

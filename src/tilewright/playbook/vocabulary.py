@@ -5,12 +5,20 @@ from __future__ import annotations
 import difflib
 import re
 
+from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
+from tilewright.playbook.convolution_words import CONVOLUTIONS
 from tilewright.playbook.named_operation import NamedOperation
 from tilewright.playbook.product_words import PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
 from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
 
-NAMED_OPERATIONS: tuple[NamedOperation, ...] = (*ROW_OPERATIONS, *PRODUCT_OPERATIONS, *TENSOR_OPERATIONS)
+NAMED_OPERATIONS: tuple[NamedOperation, ...] = (
+    *ROW_OPERATIONS,
+    *PRODUCT_OPERATIONS,
+    *ATTENTION_OPERATIONS,
+    *TENSOR_OPERATIONS,
+    *CONVOLUTIONS,
+)
 
 _ALIKE = 0.6
 _COMMON = frozenset(("with", "over", "the", "each", "all", "and", "for", "then"))
@@ -30,11 +38,14 @@ EXAMPLES = (
     "top 8 of each row",
     "cumulative sum along dim 1",
     "max pooling 2x2",
+    "2d convolution 3x3 with padding 1 then relu",
+    "depthwise convolution",
     "matmul with bias and GELU",
     "a @ b.T",
     "batched matmul",
     "linear layer then relu",
     "SwiGLU feed-forward",
+    "causal attention",
     "rotary embedding",
     "embedding lookup",
     "quantise to int8 per row",
@@ -46,11 +57,11 @@ EXAMPLES = (
 
 # Known, and not in words: what it is called, and the request nearest to it that works.
 _ABSENT: tuple[tuple[str, str, str], ...] = (
-    (r"\battention\b|\bsdpa\b", "attention", "softmax with temperature 0.7"),
-    (r"\bconv(?:olution(?:al)?|olve|\dd)?\b|\bdepthwise\b", "convolutions", "matmul with bias and GELU"),
+    (r"\b(?:self|cross|multi ?head) attention\b", "attention layers with their projections", "causal attention"),
+    (r"\b(?:paged|sliding(?: window)?|windowed|local|sparse|linear) attention\b", "attention of chosen keys", "causal attention"),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
     (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
-    (r"\b(?:dropout|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),
+    (r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),
     (r"\b(?:fft|fourier|dct)\b", "Fourier transforms", "a @ b.T"),
     (r"\b(?:cholesky|svd|inverse|invert|eigenvalues?|determinant|solve|lu)\b", "decompositions", "a @ b.T"),
     (r"\b(?:sparse|csr|spmm|spmv)\b", "sparse tensors", "embedding lookup"),
@@ -106,6 +117,7 @@ logsumexp frobenius temperature matmul matrix matrices multiplication product ge
 transpose transposed rotary embedding lookup gather rows cumulative cumsum prefix scan exclusive reverse top largest
 quantise quantize dequantise int8 pooling global group batch instance norm inference cross entropy loss error huber
 hinge divergence triplet cosine similarity concatenate arrays vectors tensors two elementwise dot outer groups
+attention causal decode
 """
 WORDS = tuple(_WORDS.split())
 # These and every word of a pattern: what a refusal does not name as the word that is not understood.

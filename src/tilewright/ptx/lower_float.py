@@ -6,7 +6,7 @@ from tilewright.ptx.classes import InstructionClass, class_of_division, class_of
 from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import INTEGERS, add_sub, elementwise, mul_mad
 from tilewright.ptx.operands import TYPE_BYTES, Modifiers, only_type, operands_of, unsupported
-from tilewright.ptx.syntax import Instruction
+from tilewright.ptx.syntax import Immediate, Instruction
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 FTZ, SAT, RELU, NAN, XORSIGN, ABS = 8, 16, 32, 64, 128, 256
@@ -148,9 +148,17 @@ def min_max(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def _integer_min_max(b: FunctionBuilder, i: Instruction) -> None:
-    kind = only_type(i, *INTEGERS, "u16x2", "s16x2")
-    operands_of(i, 3)
-    elementwise(b, i, f"{i.opcode}_{kind}", 4 if kind.endswith("x2") else TYPE_BYTES[kind])
+    modifiers = Modifiers.of(i)
+    kind = modifiers.type(*INTEGERS, "u16x2", "s16x2")
+    relu = modifiers.flag("relu")
+    modifiers.finish()
+    if relu and kind not in ("s32", "s16x2"):
+        raise unsupported(i, f"{i.opcode}.relu of .{kind}")
+    target = operands_of(i, 3)[0]
+    size = 4 if kind.endswith("x2") else TYPE_BYTES[kind]
+    elementwise(b, i, f"{i.opcode}_{kind}", size)
+    if relu:  # no less than 0
+        b.emit(f"max_{kind}", (b.target(target, size), b.source(target, size), b.source(Immediate(0, 0), size)))
 
 
 def neg_abs(b: FunctionBuilder, i: Instruction) -> None:

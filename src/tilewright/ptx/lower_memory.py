@@ -176,6 +176,8 @@ ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _ATOM_TYPES = ("u32", "s32", "u64", "s64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "b16")
 ATOM_NUMBERS = {**{name: number for number, name in enumerate(_ATOM_TYPES)}, "b32": 0, "b64": 2}
 _INTEGER_ATOMS = {"u32", "s32", "u64", "s64"}
+_HALF_ATOMS = ("f16", "bf16", "f16x2", "bf16x2")
+_VECTOR_ATOMS = {**dict.fromkeys(ATOMS, ()), "add": ("f32", *_HALF_ATOMS), "min": _HALF_ATOMS, "max": _HALF_ATOMS}
 
 
 def atom_number(kind: str) -> int | None:
@@ -206,7 +208,10 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     operation = modifiers.need(*ATOMS)
     order = _order(modifiers, default=_RELAXED)
     space = _space(modifiers)
+    width = int((modifiers.one_of("v2", "v4", "v8") or "v1")[1:])
     modifiers.finish()
+    if width > 1 and (space != "global" or kind not in _VECTOR_ATOMS[operation]):
+        raise unsupported(i, f"{i.opcode}.{operation} of .v{width}.{kind}")
     if not _atom_allows(operation, kind) or space not in ("generic", "global", "shared", "cluster"):
         raise unsupported(i, f"{i.opcode}.{operation} of .{kind}")
     operands = list(i.operands)
@@ -217,18 +222,20 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     size = TYPE_BYTES[kind]
     address, offset, wide = address_of(b, operands[0], space)
     is_float = kind in ("f32", "f64")
-    first = b.source(operands[1], size, is_float=is_float)
-    second = b.source(operands[2], size, is_float=is_float) if operation == "cas" else first
-    target = b.target(destination, size)
-    mod = wide | order << 6 | SPACES[space] << 10
-    b.emit(
-        "atom",
-        (target, -1, first, second, address),
-        flags=ATOMS.index(operation),
-        count=ATOM_NUMBERS[kind],
-        imm=offset,
-        mod=mod,
-    )
+    values, targets = items_of(operands[1]), items_of(destination)
+    if len(values) != width or (width > 1 and i.opcode == "atom" and len(targets) != width):
+        raise unsupported(i, "this number of elements")
+    for k, value in enumerate(values):  # a vector's elements are atomic each for itself
+        first = b.source(value, size, is_float=is_float)
+        second = b.source(operands[2], size, is_float=is_float) if operation == "cas" else first
+        b.emit(
+            "atom",
+            (b.target(targets[k % len(targets)], size), -1, first, second, address),
+            flags=ATOMS.index(operation),
+            count=ATOM_NUMBERS[kind],
+            imm=offset + k * size,
+            mod=wide | order << 6 | SPACES[space] << 10,
+        )
 
 
 def fence(b: FunctionBuilder, i: Instruction) -> None:
@@ -240,6 +247,7 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
         modifiers.one_of("sc", "acq_rel", "acquire", "release")
         scope = modifiers.one_of("cta", "cluster", "gpu", "sys") or "gpu"
         modifiers.flag("mbarrier_init")  # what it shows to the cluster, any fence does here
+        modifiers.one_of("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
         if is_proxy:
             _proxy_fence(b, modifiers)
             return
@@ -251,7 +259,6 @@ def _proxy_fence(b: FunctionBuilder, modifiers: Modifiers) -> None:
     """Only what the asynchronous proxy may read is watched; aliases and tensor maps are as everybody sees them."""
     between = modifiers.need("alias", "async", "async::generic", "tensormap::generic")
     modifiers.one_of("global", "shared::cta", "shared::cluster")
-    modifiers.one_of("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     modifiers.finish()
     b.emit("fence_proxy" if between == "async" else "nop")
 

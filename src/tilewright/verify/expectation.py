@@ -281,8 +281,9 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not changes and any(one.alias_info is not None for one in func._schema.returns):
             return results  # a view
         terms = max(terms, 1 if name in _SELECTIONS else _shrunk_by(args, results))
-        if name in _CENTRED and terms == 1:
-            results = (results[0] + self._step_of_centring(given), *results[1:])
+        if name in _CENTRED:
+            step = self._step_of_centring(given) if terms == 1 else self._step_of_mean(name, given, results)
+            results = (results[0] + step, *results[1:])
         if name in _LOGARITHMS:
             results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
         size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
@@ -373,6 +374,24 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         weights = [one for one in args[1:4] if isinstance(one, torch.Tensor) and one.is_floating_point()]
         scale = (float(weights[0].abs().max()) if weights else 1.0) / math.sqrt(max(epsilon, 1e-30))
         return value * scale * (self._factor(value, self._roundings.work) - 1.0)
+
+    def _step_of_mean(self, name: str, args: Any, results: Any) -> torch.Tensor | float:
+        """What normalised elements are off by where the mean is rounded: all of a group to one side."""
+        assert self._roundings is not None
+        result: torch.Tensor = results[0]
+        mean: torch.Tensor = results[1]
+        scale: torch.Tensor = results[2]
+        if not mean.numel():
+            return 0.0  # one that is given
+        step = mean * (self._factor(mean, self._roundings.work) - 1.0) * scale
+        weight: torch.Tensor | None = args[2] if name == "native_layer_norm" else args[1]
+        if name == "native_layer_norm":
+            return step if weight is None else step * weight
+        channels = (1, result.shape[1], *(1 for _ in result.shape[2:]))
+        if name == "native_group_norm":
+            step = step.repeat_interleave(result.shape[1] // mean.shape[1], 1)
+        step = step.view(*step.shape, *channels[2:]) if step.ndim > 1 else step.view(channels)
+        return step if weight is None else step * weight.view(channels)
 
     def _moved_in_place(self, value: Any, size: float) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():

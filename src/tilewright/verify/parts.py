@@ -173,7 +173,11 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], most: int) -> list[Part]:
-    """Parts that together are the whole call, each of about `most` elements of inputs and results, or of one place."""
+    """Parts that together are the whole call, each of about `most` elements of inputs and results.
+
+    What every part takes whole, such as the weights of a layer whose rows alone are cut, is worked on again for each: a
+    part is never so small that this is most of it.
+    """
     shapes = [one.dimensions for one in task.tensors if not one.optional] + list(result_dimensions(task))
 
     def elements(steps: Mapping[str, int]) -> int:
@@ -182,6 +186,7 @@ def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], mos
             for shape in shapes
         )
 
+    most = max(most, 2 * elements(dict.fromkeys(axes, 0)))
     steps = {name: sizes[name] for name in axes}
     while elements(steps) > most and any(step > 1 for step in steps.values()):
         # That which saves most is halved: of a matrix product the rows and the columns in turn. Else the outermost.

@@ -62,6 +62,11 @@ class Convolution:
         return self.finish.values.index(Load(self.sum_name))
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the sums are stored as they are."""
+        return self.output.value == self.sum_value
+
+    @property
     def finish_inputs(self) -> tuple[ProgramInput, ...]:
         """The tensors that `finish` reads besides the sum."""
         return tuple(one for one in self.finish.inputs if one.name != self.sum_name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
 from tilewright.playbook.places.vectors import Known
@@ -11,7 +11,7 @@ from tilewright.playbook.places.vectors import Known
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
 
 
-def draft(programs: Programs, op_line: str) -> str:
+def draft(programs: Programs, op_line: str) -> Fragment:
     """One thread per element."""
     plan = PlanLines(programs[0].as_rows(), op_line)
     plan.add("const", "THREADS = 256")
@@ -38,10 +38,10 @@ def draft(programs: Programs, op_line: str) -> str:
         f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of "
         "the result: it finds out where the element lies, and reads what belongs there."
     )
-    return fragment(header, plan, _includes(programs), *([one] for one in helpers), *texts).file()
+    return fragment(header, plan, _includes(programs), *([one] for one in helpers), *texts)
 
 
-def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
+def vectors(programs: Programs, op_line: str, quick: bool = True) -> Fragment:
     """16-byte vectors along the last dimension; a block is a rectangle of rows and columns."""
     plan = PlanLines(programs[0].as_rows(), op_line)
     plan.add("tune", "THREADS = 128 | 256 | 512")
@@ -60,7 +60,7 @@ def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
         "that one division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH "
         "is 1 and the same code moves single elements."
     )
-    return fragment(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts).file()
+    return fragment(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts)
 
 
 def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[str]:

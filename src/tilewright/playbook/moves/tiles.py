@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Read
@@ -30,7 +30,7 @@ def crossing(program: PlacedProgram) -> tuple[Variable, dict[str, Read]] | None:
     return max(found.items(), key=lambda one: len(one[1]), default=None)
 
 
-def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
+def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> Fragment:
     """A block for a square of the result."""
     found = crossing(program)
     assert found is not None
@@ -60,7 +60,7 @@ def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
     )
     high = "constexpr int HIGH = THREADS * WIDTH / TILE, TURNS = TILE / HIGH;  // rows that a block moves at a time"
     pieces = [[high], [VECTOR], *([one] for one in kernel.forms.helpers())]
-    return fragment(header, plan, includes(program.as_rows()), *pieces, text).file()
+    return fragment(header, plan, includes(program.as_rows()), *pieces, text)
 
 
 def _width(program: PlacedProgram, reads: dict[str, Read]) -> int:

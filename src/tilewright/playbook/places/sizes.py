@@ -103,7 +103,7 @@ class Size:
     def over(self, other: Size) -> Size:
         """Divided without a remainder."""
         values = self._with(other, lambda a, b: a // b)
-        if self == other or (self.literal is not None and other.literal is not None):
+        if self == other or self.literal == 0 or (self.literal is not None and other.literal is not None):
             return self._like(values[0])
         label = f"{self._word}_by_{other._word}"
         made = Size(values, f"{self._within(_PRODUCT)} / {other._within(_ATOM)}", _SUM, label)
@@ -163,7 +163,9 @@ class SizeBook:
         found = [made for base in (*products, *sums) if (made := self._linear(base, values))]
         if found:
             return min(found, key=lambda made: made[0])[1]
-        return next((size for base in bases if (size := self._rounded(base, values))), None)
+        differences = (one.minus(other) for one, other in itertools.permutations(bases, 2))
+        found_difference = next((one for one in differences if one.values[: len(values)] == values), None)
+        return found_difference or next((size for base in bases if (size := self._rounded(base, values))), None)
 
     def _rounded(self, base: Size, values: tuple[int, ...]) -> Size | None:
         """(base + constant) / divisor, rounded down: halves of odd sizes, and what they leave."""

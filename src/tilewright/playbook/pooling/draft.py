@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.reader import Read
 from tilewright.playbook.places.text import PlacedKernel, product_text
@@ -98,7 +98,7 @@ class PoolKernel(PlacedKernel):
         return lines, Text("pooled")
 
 
-def draft(program: PoolProgram, op_line: str) -> str:
+def draft(program: PoolProgram, op_line: str) -> Fragment:
     """One thread per result."""
     plan = PlanLines(program.placed.as_rows(), op_line)
     plan.add("const", "THREADS = 256")
@@ -131,4 +131,4 @@ def draft(program: PoolProgram, op_line: str) -> str:
         f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window "
         "of one result; places outside the input are skipped."
     )
-    return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()
+    return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text)

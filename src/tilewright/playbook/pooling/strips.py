@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
@@ -25,7 +25,7 @@ _FEW_HELD = 16  # elements in the registers of a thread, of which a multiprocess
 _NAMES = "span cells most tile tiles left strips chunks planes units"
 
 
-def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
+def strips(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
     """Columns first, in registers; then rows, through shared memory."""
     plan = PlanLines(program.placed.as_rows(), op_line)
     kernel = PoolKernel(program, plan, vector=True, quick=quick)
@@ -58,7 +58,7 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
         [_TEAM],
         *_used_pieces(kernel),
     ]
-    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)
 
 
 def _lines(kernel: PoolKernel) -> str:

@@ -7,11 +7,13 @@ of rows or columns. Both give the same numbers to within f32's roundings.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, renumbered, taken
-from tilewright.playbook.tracing import Items, Node, Scalar, Trace, TracedArgument, TracedNode, TracedTensor
+from tilewright.playbook.convolutions.algebra import mean_of_convolution
+from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
+from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
+from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
 
 SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
 DIAGONAL = "a product with a diagonal matrix is made as a scaling: no product is left"
@@ -25,64 +27,23 @@ def simplified(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         found = next((one for index in range(len(graph.nodes)) if (one := _found(graph, index)) is not None), None)
         if found is None:
             return graph, tuple(dict.fromkeys(notes))
-        graph = _rewritten(graph, found)
+        graph = rewritten(graph, found)
         notes.append(found.note)
 
 
-@dataclass
-class _Builder:
-    """The new graphs of all probes, made in step."""
-
-    traces: list[list[TracedNode]]
-    numbers: dict[int, int] = field(default_factory=dict)  # from old nodes to new ones
-
-    def add(
-        self,
-        target: str,
-        arguments: Callable[[int], tuple[TracedArgument, ...]],
-        shape: Callable[[int], tuple[int, ...]],
-        dtype: str,
-        overload: str = "",
-    ) -> int:
-        """A node; what differs between the probes is asked for by the probe's number."""
-        for probe, nodes in enumerate(self.traces):
-            nodes.append(TracedNode(target, arguments(probe), {}, (TracedTensor(shape(probe), dtype),), overload))
-        return len(self.traces[0]) - 1
-
-
-@dataclass(frozen=True)
-class _Rewrite:
-    place: int  # the node that is replaced
-    note: str
-    make: Callable[[_Builder], int]
-
-
-def _rewritten(graph: Graph, rewrite: _Rewrite) -> Graph:
-    builder = _Builder([[] for _ in graph.traces])
-    for index in range(len(graph.nodes)):
-        if index == rewrite.place:
-            builder.numbers[index] = rewrite.make(builder)
-            continue
-        for nodes, trace in zip(builder.traces, graph.traces, strict=True):
-            nodes.append(renumbered(trace.nodes[index], builder.numbers))
-        builder.numbers[index] = len(builder.traces[0]) - 1
-    outputs = tuple(builder.numbers[one] for one in graph.outputs)
-    return Graph(tuple(Trace(tuple(nodes), outputs) for nodes in builder.traces))
-
-
-def _found(graph: Graph, index: int) -> _Rewrite | None:
+def _found(graph: Graph, index: int) -> Rewrite | None:
     node = graph.nodes[index]
     if node.target == PRODUCT:
         return _diagonal(graph, index)
     if node.target in ("sum", "mean"):
-        return _column_sum(graph, index)
+        return _column_sum(graph, index) or mean_of_convolution(graph, index)
     return None
 
 
 # -- diagonal matrices --
 
 
-def _diagonal(graph: Graph, index: int) -> _Rewrite | None:
+def _diagonal(graph: Graph, index: int) -> Rewrite | None:
     a, b = taken(graph.nodes[index])
     for place, one, other in ((0, a, b), (1, b, a)):
         inner = graph.nodes[one]
@@ -90,26 +51,26 @@ def _diagonal(graph: Graph, index: int) -> _Rewrite | None:
             continue
         (vector,) = taken(inner)
 
-        def make(builder: _Builder, place: int = place, vector: int = vector, other: int = other) -> int:
+        def make(builder: Builder, place: int = place, vector: int = vector, other: int = other) -> int:
             scale, dtype = builder.numbers[vector], graph.dtype(index)
             if place == 0:
                 rows = scale
                 scale = builder.add(
                     "unsqueeze",
                     lambda _: (Node(rows), -1),
-                    lambda probe: (_shape(graph, index, probe)[0], 1),
+                    lambda probe: (shape_at(graph, index, probe)[0], 1),
                     graph.dtype(vector),
                 )
             scaled, matrix = scale, builder.numbers[other]
             return builder.add(
                 "mul",
                 lambda _: (Node(matrix), Node(scaled)),
-                lambda probe: _shape(graph, index, probe),
+                lambda probe: shape_at(graph, index, probe),
                 dtype,
                 "Tensor",
             )
 
-        return _Rewrite(index, DIAGONAL, make)
+        return Rewrite(index, DIAGONAL, make)
     return None
 
 
@@ -124,7 +85,7 @@ class _Step:
     other: int | None  # the node with the columns' numbers; None: a number of the graph's own
 
 
-def _column_sum(graph: Graph, index: int) -> _Rewrite | None:
+def _column_sum(graph: Graph, index: int) -> Rewrite | None:
     """sum(x @ W + bias) over the columns is x @ sum(W) + sum(bias)."""
     node = graph.nodes[index]
     dims = node.arguments[1] if len(node.arguments) > 1 else None
@@ -142,7 +103,7 @@ def _column_sum(graph: Graph, index: int) -> _Rewrite | None:
         return None
     keep = len(node.arguments) > 2 and bool(node.arguments[2])
 
-    def make(builder: _Builder) -> int:
+    def make(builder: Builder) -> int:
         writer = _SumWriter(graph, builder, product, keep)
         total = writer.product(a, taken(weights)[0] if turned else b, turned)
         for step in steps:
@@ -151,7 +112,7 @@ def _column_sum(graph: Graph, index: int) -> _Rewrite | None:
             total = writer.scaled("div", total)
         return total
 
-    return _Rewrite(index, SUMS, make)
+    return Rewrite(index, SUMS, make)
 
 
 def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None]:
@@ -183,15 +144,15 @@ def _is_given(graph: Graph, index: int) -> bool:
 @dataclass(frozen=True)
 class _SumWriter:
     graph: Graph
-    builder: _Builder
+    builder: Builder
     old_product: int
     keep: bool  # whether the summed dimension stays, with one element
 
     def _rows(self, probe: int) -> int:
-        return _shape(self.graph, self.old_product, probe)[0]
+        return shape_at(self.graph, self.old_product, probe)[0]
 
     def _columns(self, probe: int) -> int:
-        return _shape(self.graph, self.old_product, probe)[1]
+        return shape_at(self.graph, self.old_product, probe)[1]
 
     def product(self, a: int, weights: int, turned: bool) -> int:
         """x times the summed weights: a vector with one element per row."""
@@ -199,7 +160,7 @@ class _SumWriter:
         summed = self.builder.add(
             "sum",
             lambda _: (Node(new_weights), Items((0 if turned else 1,))),
-            lambda probe: (_shape(self.graph, a, probe)[1],),
+            lambda probe: (shape_at(self.graph, a, probe)[1],),
             "float32",
             "dim_IntList",
         )
@@ -239,9 +200,3 @@ class _SumWriter:
         return self.builder.add(
             target, arguments, lambda probe: (self._rows(probe), *((1,) if self.keep else ())), "float32", "Tensor"
         )
-
-
-def _shape(graph: Graph, index: int, probe: int) -> tuple[int, ...]:
-    result = graph.traces[probe].nodes[index].results[0]
-    assert result is not None
-    return result.shape

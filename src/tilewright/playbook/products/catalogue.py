@@ -1,17 +1,19 @@
-"""Which structures are written for a chain of products, in the order in which they are tried."""
+"""Which structures are written for a chain of products and convolutions, in the order in which they are tried."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
+from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways
+from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.chains import WriteProduct, best_ways, chain_text, draft_ways
+from tilewright.playbook.products.chains import WriteProduct, WriteSums, best_ways, chain_text, draft_ways
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.plan_text import Choices
@@ -27,6 +29,7 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
+_MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
 
@@ -37,28 +40,70 @@ class ProductWay:
     id: str
     summary: str
     write: WriteProduct
+    resort: bool = False  # as a structure has it
 
 
 def answer(traced: TracedTask) -> Answer:
-    """What is written for a task with products in it."""
+    """What is written for a task with products or convolutions in it."""
     chain = read(traced)
-    products = [one for one in chain.stages if isinstance(one, Contraction)]
-    if not products:
+    if not chain.sums:
         return _only_rows(chain)
+    products = tuple(one for one in chain.sums if isinstance(one, Contraction))
+    convolutions = tuple(one for one in chain.sums if isinstance(one, Convolution))
     first = ProductWay("draft-product", "first version: tiles of sums", draft_product)
-    draft = _structure(chain, first, draft_ways(chain))
+    draft = _structure(
+        chain, _sums_way(first if products else None, DRAFT if convolutions else None), draft_ways(chain)
+    )
     op_line = task_op_line(chain.task)
-    found = product_ways(products, traced.task.profile.arch)
+    arch = traced.task.profile.arch
+    found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
     every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
     return Answer(draft, every, (draft, *every), chain.notes)
 
 
+@dataclass(frozen=True)
+class SumsWay:
+    """A way to write every product and every convolution of a chain."""
+
+    id: str
+    summary: str
+    write: WriteSums
+    resort: bool
+
+
+def _sums_way(product: ProductWay | None, convolution: ConvolutionWay | None) -> SumsWay:
+    both = [one for one in (convolution, product) if one is not None]
+
+    def write(stage: Contraction | Convolution, op_line: str, choices: Choices) -> Fragment:
+        if isinstance(stage, Convolution):
+            assert convolution is not None
+            return convolution.write(stage, op_line, choices)
+        assert product is not None
+        return product.write(stage, op_line, choices)
+
+    id, summary = "-and-".join(one.id for one in both), "; ".join(one.summary for one in both)
+    return SumsWay(id, summary, write, any(one.resort for one in both))
+
+
+def _sums_ways(
+    products: tuple[ProductWay, ...], convolutions: tuple[ConvolutionWay, ...], chain: Chain
+) -> list[SumsWay]:
+    """Every way for what the chain has most of, beside the best for the rest."""
+    has_products = any(isinstance(one, Contraction) for one in chain.sums)
+    has_convolutions = any(isinstance(one, Convolution) for one in chain.sums)
+    if not has_convolutions:
+        return [_sums_way(one, None) for one in products]
+    best = products[0] if has_products else None
+    first = (DRAFT,) if len(chain.stages) > 1 else ()  # with better rows than a draft's
+    return [_sums_way(best, one) for one in convolutions or first]
+
+
 def _only_rows(chain: Chain) -> Answer:
     """Where algebra has left no product."""
-    stages = [one for one in chain.stages if isinstance(one, RowsStage)]
-    if len(stages) > 1:
+    (first, *more) = chain.rest
+    if more or not isinstance(first, RowsStage):
         raise NotSupported("the playbook does not write several stages of rows without a product")
-    program = stages[0].program
+    program = first.program
     return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
 
 
@@ -68,12 +113,15 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
         summary = "a matrix times a vector: its bytes read once"
         return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
-    found = _hopper_ways(products, cut) if arch == "sm_90a" else []
+    hopper = _hopper_ways(products, cut) if arch == "sm_90a" else []
+    found = [*hopper]
     if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
         summary = f"tensor cores by mma.sync{', f32 as two TF32 parts' if strict else ''}, tiles copied asynchronously"
         found += _with_pieces("product-tensor-cores", summary, tensor_core_product, cut)
     found += _with_pieces("product-tiles", "eight by eight sums of a thread in registers", tiled_product, cut)
+    if hopper and sum(one.multiplications for one in products) >= _MUCH_WORK:
+        found[len(hopper) :] = [replace(one, resort=True) for one in found[len(hopper) :]]
     return tuple(found)
 
 
@@ -128,8 +176,8 @@ def _is_little_work(product: Contraction) -> bool:
     return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _LONG_K / 2)
 
 
-def _structure(chain: Chain, way: ProductWay, chosen: tuple[Way, ...]) -> Structure:
+def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:
     summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
     id = "-then-".join([way.id, *(one.id for one in chosen)])
     write = partial(chain_text, chain, way.write, chosen)
-    return Structure(id, summary, write)
+    return Structure(id, summary, write, resort=way.resort)

@@ -1,47 +1,48 @@
-"""Files of several stages: products, then rows of what they have stored, as launches one after the other."""
+"""Files of several stages: products, convolutions, and rows of what they have stored, as launches one after another."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from tilewright.playbook.catalogue import Way, draft_way, ways
+from tilewright.playbook.catalogue import Way
+from tilewright.playbook.convolutions.means import MeansStage
+from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
+from tilewright.playbook.products.placed import MoveStage, PoolStage
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
 from tilewright.playbook.products.reading import Chain, RowsStage
-from tilewright.playbook.row_program import RowProgram
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
+WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
 _MOST_COMBINATIONS = 4096  # of constants in one file
+_KINDS = {
+    Contraction: "product",
+    Convolution: "convolution",
+    RowsStage: "rows",
+    PoolStage: "windows",
+    MoveStage: "places",
+    MeansStage: "means",
+}
 _SMALL_STAGE = 65536  # elements: what is less takes no time however it is written
 
 
 def draft_ways(chain: Chain) -> tuple[Way, ...]:
-    """Every stage of rows as a first version."""
-    return tuple(draft_way(one.program) for one in chain.stages if isinstance(one, RowsStage))
+    """Every stage beside the sums as a first version."""
+    return tuple(one.draft for one in chain.rest)
 
 
-def best_ways(chain: Chain, write: WriteProduct, op_line: str) -> tuple[Way, ...]:
-    """The most promising way for each stage of rows; small ones stay drafts, and so do as many as must."""
-    programs = [one.program for one in chain.stages if isinstance(one, RowsStage)]
-    products = [one for one in chain.stages if isinstance(one, Contraction)]
-    found = [_best(one) for one in programs]
-    combinations = math.prod(_combinations(write(one, op_line, _choices(products))) for one in products)
-    for place in sorted(range(len(found)), key=lambda one: _elements(programs[one])):
+def best_ways(chain: Chain, write: WriteSums, op_line: str) -> tuple[Way, ...]:
+    """The most promising way for each stage beside the sums; small ones stay drafts, and so do as many as must."""
+    stages = chain.rest
+    found = [one.best for one in stages]
+    combinations = math.prod(_combinations(write(one, op_line, _choices(chain.sums))) for one in chain.sums)
+    for place in sorted(range(len(found)), key=lambda one: stages[one].elements):
         tried = combinations * math.prod(_combinations(one.fragment(op_line)) for one in found)
-        if _elements(programs[place]) < _SMALL_STAGE or tried > _MOST_COMBINATIONS:
-            found[place] = draft_way(programs[place])
+        if stages[place].elements < _SMALL_STAGE or tried > _MOST_COMBINATIONS:
+            found[place] = stages[place].draft
     return tuple(found)
-
-
-def _best(program: RowProgram) -> Way:
-    """What the emulator can run too."""
-    return next(iter(ways(program)), draft_way(program))
-
-
-def _elements(program: RowProgram) -> int:
-    return program.task_rows * program.task_cols
 
 
 def _combinations(part: Fragment) -> int:
@@ -50,20 +51,20 @@ def _combinations(part: Fragment) -> int:
     return math.prod(line.count("|") + 1 for line in lines)
 
 
-def _choices(products: list[Contraction]) -> Choices:
+def _choices(products: tuple[Contraction | Convolution, ...]) -> Choices:
     return Choices.TILES if len(products) < 3 else Choices.NONE
 
 
-def chain_text(chain: Chain, write: WriteProduct, rows: tuple[Way, ...], op_line: str) -> str:
+def chain_text(chain: Chain, write: WriteSums, rows: tuple[Way, ...], op_line: str) -> str:
     """The whole file: every product by one structure, each stage of rows by its way."""
-    if chain.contraction is not None:
-        return write(chain.contraction, op_line, Choices.ALL).file()
-    products = [one for one in chain.stages if isinstance(one, Contraction)]
+    products = chain.sums
+    if len(chain.stages) == 1:
+        return write(products[0], op_line, Choices.ALL).file()
     waiting = iter(rows)
     parts = {
         label: (
             write(stage, op_line, _choices(products))
-            if isinstance(stage, Contraction)
+            if isinstance(stage, (Contraction, Convolution))
             else next(waiting).fragment(op_line)
         )
         for label, stage in zip(_labels(chain), chain.stages, strict=True)
@@ -76,14 +77,14 @@ def chain_text(chain: Chain, write: WriteProduct, rows: tuple[Way, ...], op_line
 
 def _labels(chain: Chain) -> list[str]:
     """A name for every stage after what it is, with a number where there are several."""
-    kinds = ["product" if isinstance(one, Contraction) else "rows" for one in chain.stages]
+    kinds = [_KINDS[type(one)] for one in chain.stages]
     return [
         kind if kinds.count(kind) == 1 else f"{kind}_{kinds[: place + 1].count(kind)}"
         for place, kind in enumerate(kinds)
     ]
 
 
-def _head(chain: Chain, first: Contraction, op_line: str) -> list[Entry]:
+def _head(chain: Chain, first: Contraction | Convolution, op_line: str) -> list[Entry]:
     entries = PlanLines(first.finish, op_line).head
     for one in chain.scratch:
         sizes = ", ".join(extent.expression for extent in one.extents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_helpers import QUICK_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.products.program import Contraction, Triangle
@@ -52,7 +53,7 @@ class FinishInput:
 
     value: str  # the function's name for that element
     name: str  # of the kernel's pointer
-    place: str  # which element goes with a sum: row, column, at (of row and column), or 0
+    place: str  # which element goes with a sum: row, column, at (of row and column), channel, or 0
     cast: str  # to what the function takes; "" where that is what the tensor has
 
     def element(self, place: str) -> str:
@@ -72,12 +73,12 @@ class FinishText:
 
     @property
     def takes(self) -> set[str]:
-        """Which places a call names: row, column, at."""
+        """Which places a call names: row, column, at, channel."""
         return {one.place for one in self.inputs}
 
-    def call(self, sum: str, column: str = "column", at: str = "at") -> str:
+    def call(self, sum: str, column: str = "column", at: str = "at", channel: str = "channel") -> str:
         """The finished value of a sum. `row` counts rows of all matrices, `at` is row * n + column."""
-        places = {"row": "row", "column": column, "at": at, "0": "0"}
+        places = {"row": "row", "column": column, "at": at, "channel": channel, "0": "0"}
         return self.of(sum, *(one.element(places[one.place]) for one in self.inputs))
 
     def of(self, sum: str, *values: str) -> str:
@@ -85,12 +86,15 @@ class FinishText:
         return f"finish({', '.join([sum, *values, *self.numbers])})" if self.function else sum
 
 
-def finish_text(contraction: Contraction, quick: bool = True, suffix: str = "") -> FinishText:
-    """The finish in C++; quick forms of functions only where results have 16 bits. `suffix`: of kernels' pointers."""
+def finish_text(
+    contraction: Contraction | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
+) -> FinishText:
+    """The finish in C++; quick forms of functions only where results have 16 bits. `suffix`: of kernels' pointers;
+    `reserved`: names of the kernels' own text."""
     program = contraction.finish
     if contraction.is_plain:
         return FinishText([], [], [], [], (), ())
-    namer = Namer(program, RESERVED)
+    namer = Namer(program, reserved)
     forms = Forms(program, namer, quick)
     known, parameters = {contraction.sum_value: Text("sum")}, ["float sum"]
     inputs: list[FinishInput] = []
@@ -161,6 +165,8 @@ def _place(one: ProgramInput) -> str:
         return "at"
     if one.is_column:
         return "column"
+    if one.parts:
+        return "channel"
     return "row" if one.parts is None else "0"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Lowering
@@ -11,20 +12,20 @@ from tilewright.playbook.places.program import out_lines, shape_needs
 from tilewright.playbook.products.layouts import DTYPES, Group, Tensor
 from tilewright.playbook.products.program import Extent
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
-from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
+from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowPart, RowProgram, Value
 from tilewright.records import DType
 
 SUM = "sum_of_products"  # the input of a finish that stands for the sum
 
 
-def finish_program(table: TensorTable, start: int, cut: int, name: str, n: Extent) -> RowProgram:
-    """From the sums at one node to what is stored at another, under a name; n is how many columns there are."""
+def finish_program(table: TensorTable, start: int, cut: int, name: str, columns: int, by_channel: bool) -> RowProgram:
+    """From the sums at one node to what is stored at another, under a name. `columns`: how many of the last dimensions
+    are that; `by_channel`: whether a tensor may have an element for each of the last rows' dimension."""
     before = table.graph.ancestors(cut, {start, *table.tensors})
     inputs = {one: table.tensors[one].name for one in table.tensors if one in before}
     graph = table.graph.extracted((cut,), {**inputs, start: SUM})
     low = Lowering(table.task, graph.traces, table.traced.probes)
     (item,) = low.run(FINISH_RULES)
-    columns = _columns(table, start, n)
     axes = low.input_axes[SUM]
     rows, cols = low.axes.atoms(axes[: len(axes) - columns]), low.axes.atoms(axes[len(axes) - columns :])
     live = sorted(_live(low, item.value))
@@ -32,13 +33,13 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, n: Exten
     values = tuple(_renumbered(low.values[old], numbers) for old in live)
     loaded = {value.input for value in values if isinstance(value, Load)}
     tensors = {table.tensors[one].name: table.tensors[one] for one in inputs}
-    given = [
-        _finish_input(tensors[one], low.axes.atoms(low.input_axes[one]), rows, cols) for one in tensors if one in loaded
-    ]
+    channels = low.axes.atoms(axes[len(axes) - columns - 1 : len(axes) - columns]) if by_channel else ()
+    sizes = [table.extent(one) for one in table.graph.sizes(start)]
+    lie = _Rows(rows, cols, channels, sizes[-columns - 1].expression if by_channel else "")
+    given = [lie.input(tensors[one], low.axes.atoms(low.input_axes[one])) for one in tensors if one in loaded]
     dtype = DTYPES.get(table.graph.dtype(cut))
     if dtype is None or SUM not in loaded:
         raise NotSupported(f"the playbook does not store products as {table.graph.dtype(cut)}")
-    sizes = [table.extent(one) for one in table.graph.sizes(start)]
     return RowProgram(
         name=table.task.name,
         inputs=(ProgramInput(SUM, DType.F32, True, None), *given),
@@ -54,7 +55,7 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, n: Exten
     )
 
 
-def _columns(table: TensorTable, index: int, n: Extent) -> int:
+def columns_of(table: TensorTable, index: int, n: Extent) -> int:
     """How many of the last dimensions are n."""
     if n.is_one:
         return 0
@@ -72,17 +73,30 @@ def _product(extents: list[Extent]) -> Extent:
     return Extent(" * ".join(one.expression for one in wide), math.prod(one.size for one in wide))
 
 
-def _finish_input(tensor: Tensor, axes: Group, rows: Group, cols: Group) -> ProgramInput:
-    """How a tensor goes with the sums: one element for each, for each column, for each row, or a single one."""
-    if axes == ():
-        return ProgramInput(tensor.name, tensor.dtype, False, ())
-    if axes == cols:
-        return ProgramInput(tensor.name, tensor.dtype, True, ())
-    if axes == rows:
-        return ProgramInput(tensor.name, tensor.dtype, False, None)
-    if axes == rows + cols:
-        return ProgramInput(tensor.name, tensor.dtype, True, None)
-    raise NotSupported(f"the playbook does not join {tensor.name} to a product: it has some of its rows and not others")
+@dataclass(frozen=True)
+class _Rows:
+    """The dimensions of the sums: those of rows and of columns, and the last of the rows' that may stand alone."""
+
+    rows: Group
+    cols: Group
+    channels: Group
+    channel_count: str
+
+    def input(self, tensor: Tensor, axes: Group) -> ProgramInput:
+        """How a tensor goes with the sums: one element for each, for each column, row or channel, or a single one."""
+        lies: dict[Group, tuple[bool, tuple[RowPart, ...] | None]] = {(): (False, ())}
+        if not self.channel_count:
+            lies.setdefault(self.cols, (True, ()))
+        lies.setdefault(self.rows, (False, None))
+        if self.channel_count:
+            lies.setdefault(self.channels, (False, (RowPart("", self.channel_count),)))
+        lies.setdefault(self.rows + self.cols, (True, None))
+        if axes not in lies:
+            raise NotSupported(
+                f"the playbook does not join {tensor.name} to a product: it has some of its rows and not others"
+            )
+        varies, parts = lies[axes]
+        return ProgramInput(tensor.name, tensor.dtype, varies, parts)
 
 
 def _live(low: Lowering, value: int) -> set[int]:

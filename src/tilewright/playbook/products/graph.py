@@ -13,6 +13,9 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, TracedNode, TracedTensor
 
 PRODUCT = "product"
+CONVOLUTION = "convolution"  # of two tensors and its settings; a bias is an addition of its own
+TAP_MEANS = "tap_means"  # of a convolution's input: see `convolutions.means`
+MADE = frozenset((PRODUCT, CONVOLUTION, TAP_MEANS))  # what has a stage of its own
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
 WITH_SUM = frozenset(("addmm", "baddbmm", "addmv"))
 FACTORS = {"alpha": 4, "beta": 3}  # by their places among the arguments
@@ -119,6 +122,8 @@ def _normalised(trace: Trace, factors: Factors) -> Trace:
     for index, node in enumerate(trace.nodes):
         if node.target in SAME and isinstance(node.arguments[0], Node):
             numbers[index] = numbers[node.arguments[0].index]
+        elif node.target == CONVOLUTION:
+            numbers[index] = _add_convolution(renumbered(node, numbers), add, made)
         elif node.target in PRODUCTS:
             numbers[index] = _add_product(renumbered(node, numbers), add, factors.get(index, {}))
         else:
@@ -145,6 +150,18 @@ def _add_product(node: TracedNode, add: Callable[[TracedNode], int], steady: Map
         else:
             given = (Node(result), *given[1:])
     return add(TracedNode("add", (Node(made), given[0]), {}, node.results, "Tensor"))
+
+
+def _add_convolution(node: TracedNode, add: Callable[[TracedNode], int], made: list[TracedNode]) -> int:
+    """A convolution without its bias; the bias as an addition of its own."""
+    bias = node.arguments[2]
+    result = add(replace(node, arguments=(*node.arguments[:2], None, *node.arguments[3:])))
+    if not isinstance(bias, Node):
+        return result
+    given = _result(made[bias.index])
+    shape = (*given.shape, *(1 for _ in _result(node).shape[2:]))
+    seen = add(TracedNode("view", (bias, Items(shape)), {}, (TracedTensor(shape, given.dtype),)))
+    return add(TracedNode("add", (Node(result), Node(seen)), {}, node.results, "Tensor"))
 
 
 def taken(node: TracedNode) -> tuple[int, ...]:

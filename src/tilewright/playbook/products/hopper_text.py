@@ -102,11 +102,12 @@ def wgmma(
 ) -> str:
     """The functions `wgmma` for sums of these widths and operands of `kind`, f16 or bf16, and what they need."""
     named = ", ".join(_SWIZZLES[one] for one in swizzles)
-    functions = "".join(_wgmma_of(width, kind, transposed, in_registers) for width in widths)
+    functions = "".join(wgmma_of(width, kind, transposed, in_registers) for width in widths)
     return _WGMMA.replace("@swizzles", f"constexpr uint64_t {named};") + functions
 
 
-def _wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers: bool) -> str:
+def wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers: bool) -> str:
+    """The function `wgmma` for sums of one width; `in_registers`: a is in registers."""
     count = width // 2
     taken = 4 if in_registers else 1  # operands that name a
     a = "const uint32_t (&a)[4]" if in_registers else "uint64_t a"

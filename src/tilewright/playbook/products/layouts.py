@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph
+from tilewright.playbook.products.graph import MADE, RESHAPES, TURNS, Graph
 from tilewright.playbook.products.program import Extent, Operand
 from tilewright.playbook.tracing import Items, Node, TracedNode
 from tilewright.records import DType
@@ -48,7 +48,7 @@ def view_of(graph: Graph, index: int, tensors: Mapping[int, Tensor]) -> View | N
         return View(index, tuple((place,) for place in range(len(graph.shape(index)))))
     node = graph.nodes[index]
     first = node.arguments[0] if node.arguments else None
-    if not isinstance(first, Node) or node.target == PRODUCT:
+    if not isinstance(first, Node) or node.target in MADE:
         return None
     below = view_of(graph, first.index, tensors)
     if below is None:

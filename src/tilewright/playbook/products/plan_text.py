@@ -20,8 +20,53 @@ class Choices(Enum):
     NONE = "nothing"
 
 
+class SumsText:
+    """What files of products and of convolutions have in common: choices, and what is done with sums."""
+
+    plan: PlanLines
+    choices: Choices
+
+    @property
+    def finish(self) -> FinishText:
+        raise NotImplementedError
+
+    @property
+    def elements(self) -> tuple[DType, ...]:
+        """The types of what is multiplied."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self.plan.program.name
+
+    def tune(self, name: str, choices: tuple[int, ...], remark: str = "") -> None:
+        self._choice(name, choices if self.choices is Choices.ALL else choices[:1], remark)
+
+    def _choice(self, name: str, choices: tuple[int, ...], remark: str) -> None:
+        directive = "tune" if len(choices) > 1 else "const"
+        self.plan.add(directive, f"{name} = {' | '.join(str(one) for one in choices)}", remark)
+
+    @property
+    def finish_parameters(self) -> list[tuple[str, str]]:
+        return list(zip(self.finish.declared, self.finish.given, strict=True))
+
+    def signature(self, pairs: list[tuple[str, str]]) -> KernelSignature:
+        return KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
+
+    def stored(self, value: str) -> str:
+        """A finished value as an element of the result."""
+        dtype = self.plan.program.outputs[0].dtype
+        return value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
+
+    def fragment(self, header: str, *pieces: list[str]) -> Fragment:
+        more = {DType.BF16: "cuda_bf16.h", DType.F16: "cuda_fp16.h"}
+        own = {f"#include <{more[one]}>" for one in self.elements if one in more}
+        included = sorted({*includes(self.plan.program), *own})
+        return fragment(header, self.plan, included, *self.finish.helpers, *pieces)
+
+
 @dataclass
-class ProductText:
+class ProductText(SumsText):
     """The state of one product being written."""
 
     product: Contraction
@@ -45,8 +90,8 @@ class ProductText:
         return finish_text(self.product, self.quick)
 
     @property
-    def name(self) -> str:
-        return self.product.finish.name
+    def elements(self) -> tuple[DType, ...]:
+        return (self.product.a.dtype, self.product.b.dtype)
 
     # -- the plan --
 
@@ -55,13 +100,6 @@ class ProductText:
         if self.choices is Choices.TILES:
             choices = choices[:2]
         self._choice(name, choices if self.choices is not Choices.NONE else (64,), remark)
-
-    def tune(self, name: str, choices: tuple[int, ...], remark: str = "") -> None:
-        self._choice(name, choices if self.choices is Choices.ALL else choices[:1], remark)
-
-    def _choice(self, name: str, choices: tuple[int, ...], remark: str) -> None:
-        directive = "tune" if len(choices) > 1 else "const"
-        self.plan.add(directive, f"{name} = {' | '.join(str(one) for one in choices)}", remark)
 
     @property
     def matrices(self) -> str:
@@ -109,13 +147,6 @@ class ProductText:
             ]
         return pairs
 
-    @property
-    def finish_parameters(self) -> list[tuple[str, str]]:
-        return list(zip(self.finish.declared, self.finish.given, strict=True))
-
-    def signature(self, pairs: list[tuple[str, str]]) -> KernelSignature:
-        return KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
-
     # -- pieces of the kernels' text --
 
     def batch_lines(self, tiles: str) -> list[str]:
@@ -145,17 +176,6 @@ class ProductText:
     def first_row(self) -> str:
         """The number of the matrix's first row among the rows of all matrices."""
         return "static_cast<long long>(matrix) * m" if self.product.is_batched else "0ll"
-
-    def stored(self, value: str) -> str:
-        """A finished value as an element of the result."""
-        dtype = self.product.output.dtype
-        return value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
-
-    def fragment(self, header: str, *pieces: list[str]) -> Fragment:
-        dtypes = {self.product.a.dtype, self.product.b.dtype}
-        more = {DType.BF16: "cuda_bf16.h", DType.F16: "cuda_fp16.h"}
-        included = {*includes(self.product.finish), *(f"#include <{more[one]}>" for one in dtypes if one in more)}
-        return fragment(header, self.plan, sorted(included), *self.finish.helpers, *pieces)
 
 
 def _bracketed(expression: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.products.graph import renumbered
+from tilewright.playbook.products.graph import CONVOLUTION, renumbered
 from tilewright.playbook.tracing import Items, Node, ProbeSet, Trace, TracedArgument, TracedNode, TracedTensor
 from tilewright.records import Task
 
@@ -20,6 +20,8 @@ _POOLS = {"max_pool2d_with_indices": "amax", "avg_pool2d": "mean", "max_pool1d":
 
 def with_whole_windows(traced: TracedTask) -> TracedTask:
     """The task with its poolings as reductions, and lengths that are whole numbers of windows."""
+    if CONVOLUTION in traced.targets:
+        return traced  # whose results are no whole numbers of anything
     for index, node in enumerate(traced.traces[0].nodes):
         window = _window(node)
         if window:

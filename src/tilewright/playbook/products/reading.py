@@ -1,4 +1,4 @@
-"""From a traced task to its stages: products with what follows each sum, and what is left as rows.
+"""From a traced task to its stages: products and convolutions with what follows each sum, and what is left as rows.
 
 A product takes with it the longest run of pointwise work that follows it alone: that is done on the sums before they
 are stored. Whatever else there is becomes work on rows of tensors that earlier stages have stored.
@@ -7,24 +7,33 @@ are stored. Whatever else there is becomes work on rows of tensors that earlier 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tilewright.playbook.analysis import row_program
+from tilewright.playbook.catalogue import Way, draft_way, ways
+from tilewright.playbook.convolutions.means import MeansStage
+from tilewright.playbook.convolutions.program import Convolution
+from tilewright.playbook.convolutions.reading import Settings, numbers, part
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
+from tilewright.playbook.places.program import Written
+from tilewright.playbook.pooling.program import POOLS, PoolProgram
 from tilewright.playbook.products.algebra import simplified
-from tilewright.playbook.products.finishing import SUM, finish_program
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, normalised, taken
+from tilewright.playbook.products.finishing import SUM, columns_of, finish_program
+from tilewright.playbook.products.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
 from tilewright.playbook.products.layouts import Axes, Tensor, View, operand, view_of
+from tilewright.playbook.products.placed import MoveStage, PoolStage, placed_stage
 from tilewright.playbook.products.pooling import with_whole_windows
-from tilewright.playbook.products.program import Contraction, Extent, Kept, Triangle
-from tilewright.playbook.products.rest import rest_program
+from tilewright.playbook.products.program import Contraction, Kept, Triangle
+from tilewright.playbook.products.rest import between
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.reductions import REDUCTION_RULES
-from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.row_program import ProgramOutput, RowProgram
 from tilewright.playbook.tracing import Node, TracedNode
 from tilewright.records import DType, Task
 
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
+_REDUCED = REDUCTION_RULES.keys() | POOLS
 _MOVES = RESHAPES | TURNS | {"expand"}
 
 
@@ -34,21 +43,42 @@ class RowsStage:
 
     program: RowProgram
 
+    @property
+    def draft(self) -> Way:
+        return draft_way(self.program)
+
+    @property
+    def best(self) -> Way:
+        """What the emulator can run too."""
+        return next(iter(ways(self.program)), self.draft)
+
+    @property
+    def elements(self) -> int:
+        """At the task's own sizes."""
+        return self.program.task_rows * self.program.task_cols
+
+
+RestStage = RowsStage | PoolStage | MoveStage | MeansStage
+Stage = Contraction | Convolution | RestStage
+
 
 @dataclass(frozen=True)
 class Chain:
     """The whole task: stages in order, each of which may read what earlier ones have stored."""
 
     task: Task
-    stages: tuple[Contraction | RowsStage, ...]
+    stages: tuple[Stage, ...]
     scratch: tuple[Tensor, ...]  # what is stored on the way
     notes: tuple[str, ...]  # what algebra made disappear
 
     @property
-    def contraction(self) -> Contraction | None:
-        """The only stage, where that is a product."""
-        first = self.stages[0]
-        return first if len(self.stages) == 1 and isinstance(first, Contraction) else None
+    def sums(self) -> tuple[Contraction | Convolution, ...]:
+        """The products and convolutions."""
+        return tuple(one for one in self.stages if isinstance(one, (Contraction, Convolution)))
+
+    @property
+    def rest(self) -> tuple[RestStage, ...]:
+        return tuple(one for one in self.stages if not isinstance(one, (Contraction, Convolution)))
 
 
 def read(traced: TracedTask) -> Chain:
@@ -64,17 +94,23 @@ def read(traced: TracedTask) -> Chain:
 
 @dataclass
 class _Reader(TensorTable):
-    stages: list[Contraction | RowsStage] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
 
-    def read(self) -> tuple[Contraction | RowsStage, ...]:
+    def read(self) -> tuple[Stage, ...]:
         wanted = set[int]().union(*(self.graph.ancestors(one) for one in self.graph.outputs))
         for index in sorted(wanted):
-            if self.graph.nodes[index].target == PRODUCT and index not in self.tensors:
-                self.stages.append(self._product(index))
+            if self.graph.nodes[index].target in MADE and index not in self.tensors:
+                self.stages.append(self._made_by(index))
         left = tuple(dict.fromkeys(one for one in self.graph.outputs if one not in self.tensors))
         if left:
             self._rows(left)
         return tuple(self.stages)
+
+    def _made_by(self, index: int) -> Stage:
+        target = self.graph.nodes[index].target
+        if target == PRODUCT:
+            return self._product(index)
+        return self._convolution(index) if target == CONVOLUTION else self._tap_means(index)
 
     # -- products --
 
@@ -98,8 +134,7 @@ class _Reader(TensorTable):
         if k.is_one:
             k = tensor_b.extent(axes_b.k)
         place, kept = self._kept(self._seen_as(index), index)
-        name, finish, stored = self._finish(place, n)
-        self.keep(stored, self.tensor_of(stored, name))
+        finish = self._finish(place, columns_of(self, place, n), by_channel=False)
         return Contraction(
             batch,
             m,
@@ -113,6 +148,60 @@ class _Reader(TensorTable):
             kept,
         )
 
+    # -- convolutions --
+
+    def _convolution(self, index: int) -> Convolution:
+        nodes = tuple(trace.nodes[index] for trace in self.graph.traces)
+        x, weight = (self._whole_tensor(one) for one in nodes[0].arguments[:2])
+        taken_sizes = self.graph.sizes(taken(nodes[0])[1])
+        settings = Settings.of(nodes, len(taken_sizes) - 2)
+        if any(len(set(one)) > 1 for one in taken_sizes[2:]):
+            raise NotSupported("the playbook writes convolutions for windows of given sizes")
+        windows = settings.windows(x.extents[2:], tuple(one[0] for one in taken_sizes[2:]))
+        own, inner = part(weight.extents[0], taken_sizes[0], settings.groups), weight.extents[1]
+        channels, filters = (own, inner) if settings.transposed else (inner, own)
+        finish = self._finish(index, len(windows), by_channel=True)
+        return Convolution(
+            x.extents[0],
+            settings.groups,
+            channels,
+            filters,
+            windows,
+            x.name,
+            weight.name,
+            x.dtype,
+            settings.transposed,
+            finish,
+            SUM,
+            self.task.precision,
+        )
+
+    def _tap_means(self, index: int) -> MeansStage:
+        nodes = tuple(trace.nodes[index] for trace in self.graph.traces)
+        x = self._whole_tensor(nodes[0].arguments[0])
+        dims, taps = (numbers(one) for one in nodes[0].arguments[1:3])
+        settings = Settings.of(nodes, len(taps))
+        windows = settings.windows(tuple(x.extents[one] for one in dims), taps)
+        outer, inner = (x.extent(tuple(one)) for one in (range(dims[0]), range(dims[-1] + 1, len(x.extents))))
+        sizes = self.graph.sizes(index)
+        made = Tensor(self.name_of(index), DType.F32, tuple(self.extent(one) for one in sizes))
+        self.keep(index, made)
+        return MeansStage(x, made, outer, inner, windows, settings.transposed, self.task.name)
+
+    def _whole_tensor(self, given: object) -> Tensor:
+        """A tensor in memory, in its own order; one that is computed is stored first."""
+        assert isinstance(given, Node)
+        base = given.index
+        while base not in self.tensors and self._keeps_order(base):
+            (base,) = taken(self.graph.nodes[base])
+        if base not in self.tensors:
+            base = given.index
+            self._rows((base,))
+        found = self.tensors[base]
+        if base == given.index:
+            return found
+        return replace(found, extents=tuple(self.extent(one) for one in self.graph.sizes(given.index)))
+
     def _operand_view(self, given: object) -> View:
         """An operand as it lies in memory; one that is computed is stored first."""
         assert isinstance(given, Node)
@@ -122,7 +211,7 @@ class _Reader(TensorTable):
         computed = given.index
         while self.graph.nodes[computed].target in _MOVES:
             (computed,) = taken(self.graph.nodes[computed])
-        self._rows((computed,))
+        self._rows((given.index if computed in self.tensors else computed,))
         view = view_of(self.graph, given.index, self.tensors)
         if view is None:
             raise NotSupported("the playbook cannot follow how an operand of a product lies in memory")
@@ -172,15 +261,20 @@ class _Reader(TensorTable):
 
     # -- what follows the sums --
 
-    def _finish(self, start: int, n: Extent) -> tuple[str, RowProgram, int]:
-        """The work on the sums that goes farthest: the name of what is stored, the program, and the node stored."""
+    def _finish(self, start: int, columns: int, by_channel: bool) -> RowProgram:
+        """The work on the sums that goes farthest; what it makes is stored."""
         for cut in self._cuts(start):
+            if by_channel and self.graph.nodes[cut].target in RESHAPES and cut not in self.graph.outputs:
+                continue  # in its own shape it tells more of the sizes of what follows
             name = self.name_of(cut)
             try:
-                return name, finish_program(self, start, cut, name, n), cut
+                finish = finish_program(self, start, cut, name, columns, by_channel)
             except NotSupported:
                 if cut == start:
                     raise
+                continue
+            self.keep(cut, self.tensor_of(cut, name))
+            return finish
         raise AssertionError("the product itself can always be stored")
 
     def _cuts(self, start: int) -> list[int]:
@@ -220,7 +314,7 @@ class _Reader(TensorTable):
         """Whether a node can be had for a finish; what needs no product is made first where it must be stored."""
         if self.is_at_hand(index):
             return True
-        if any(self.graph.nodes[one].target == PRODUCT for one in self.graph.ancestors(index, self.tensors)):
+        if any(self.graph.nodes[one].target in MADE for one in self.graph.ancestors(index, self.tensors)):
             return False
         try:
             self._rows((index,))
@@ -256,10 +350,10 @@ class _Reader(TensorTable):
         for one in outputs:
             named[one] = self.tensor_of(one, self.name_of(one, {tensor.name for tensor in named.values()}))
         graph = self.graph.extracted(outputs, {index: tensor.name for index, tensor in given.items()})
-        program = rest_program(self.traced, graph, tuple(given.values()), tuple(named.values()))
+        stage = _rest_stage(between(self.traced, graph, tuple(given.values()), tuple(named.values())))
         for index, tensor in named.items():
             self.keep(index, tensor)
-        self.stages.append(RowsStage(program))
+        self.stages.append(stage)
 
     def _borders(self, outputs: tuple[int, ...]) -> list[int]:
         """Nodes on the way at which other rows may begin: what is reduced, and what has become less by that."""
@@ -272,16 +366,36 @@ class _Reader(TensorTable):
                 above = taken(self.graph.nodes[above[0]])
             sizes = [math.prod(self.graph.shape(one)) for one in above]
             less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
-            reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
+            reduced = any(self.graph.nodes[one].target in _REDUCED for one in self.graph.users[index])
             stored = len(node.results) == 1 and index not in self.graph.outputs and node.target not in _MOVES
             if (less or reduced) and stored:
                 found.append(index)
         return found
 
-    def _forget(self, stage: Contraction | RowsStage) -> None:
-        names = {one.name for one in (stage.program.outputs if isinstance(stage, RowsStage) else ())}
+    def _forget(self, stage: Stage) -> None:
+        names = {one.name for one in _written(stage)}
         self.scratch = [one for one in self.scratch if one.name not in names]
         self.tensors = {index: one for index, one in self.tensors.items() if one.name not in names}
+
+
+def _written(stage: Stage) -> tuple[ProgramOutput | Written, ...]:
+    if isinstance(stage, (Contraction, Convolution)):
+        return ()  # what was multiplied stays
+    if isinstance(stage, MeansStage):
+        return stage.outputs
+    program = stage.program
+    return program.placed.outputs if isinstance(program, PoolProgram) else program.outputs
+
+
+def _rest_stage(traced: TracedTask) -> RowsStage | PoolStage | MoveStage:
+    """A part of a graph as rows where it can be arranged so, and else as what reads places of its own."""
+    try:
+        return RowsStage(row_program(traced))
+    except NotSupported as problem:
+        try:
+            return placed_stage(traced)
+        except NotSupported:
+            raise problem from None
 
 
 def _diagonal(node: TracedNode) -> int:

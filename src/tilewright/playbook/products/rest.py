@@ -1,35 +1,32 @@
-"""What is left of a graph beside its products, as a row program: what other stages have stored are inputs of it."""
+"""What is left of a graph beside its products, as a task: what other stages have stored are inputs of it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from tilewright.playbook.analysis import row_program
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.sizes import dimension_texts
 from tilewright.playbook.products.graph import Graph
 from tilewright.playbook.products.layouts import Tensor
 from tilewright.playbook.products.program import Extent
-from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.tracing import ProbeSet
 from tilewright.records import Dimension, Task, TaskOutput, TensorInput
 
 
-def rest_program(traced: TracedTask, graph: Graph, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> RowProgram:
-    """The part of a graph that makes some tensors from others."""
-    task = _between(traced.task, given, made)
-    return row_program(TracedTask(task, graph.traces, traced.probes))
-
-
-def _between(task: Task, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> Task:
-    """The task that begins with tensors in memory, in the order in which the graph has them, and ends with others."""
+def between(traced: TracedTask, graph: Graph, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> TracedTask:
+    """The part of a graph that makes some tensors from others, as a task: it begins with tensors in memory, in the
+    order in which the graph has them, and ends with others."""
+    task = traced.task
     sizes = _Sizes(task)
     own = {one.name: one for one in task.tensors}
     inputs = [
         own.get(one.name) or TensorInput(one.name, one.dtype, tuple(sizes.name(size) for size in one.extents))
         for one in given
     ]
-    outputs = [TaskOutput(one.name, one.dtype, tuple(sizes.known(size) for size in one.extents)) for one in made]
-    return replace(
+    seen = {name for one in inputs for name in one.dimensions}
+    outputs = [TaskOutput(one.name, one.dtype, tuple(sizes.known(size, seen) for size in one.extents)) for one in made]
+    part = replace(
         task,
         inputs=(*inputs, *task.numbers),
         outputs=tuple(outputs),
@@ -37,6 +34,20 @@ def _between(task: Task, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) ->
         leading=(),
         derivative=None,
     )
+    return TracedTask(part, graph.traces, _probes(traced.probes, part, graph))
+
+
+def _probes(probes: ProbeSet, task: Task, graph: Graph) -> ProbeSet:
+    """The same calls, with the sizes of what other stages have stored."""
+    names = {one.name: one.dimensions for one in task.tensors}
+    more: list[dict[str, int]] = [{} for _ in probes.probes]
+    for index, node in enumerate(graph.nodes):
+        if node.target == "input":
+            for name, sizes in zip(names[str(node.arguments[0])], graph.sizes(index), strict=True):
+                for found, size in zip(more, sizes, strict=True):
+                    found[name] = size
+    made = (replace(one, sizes={**found, **one.sizes}) for one, found in zip(probes.probes, more, strict=True))
+    return replace(probes, probes=tuple(made))
 
 
 class _Sizes:
@@ -47,9 +58,10 @@ class _Sizes:
         self._taken = {one.name for one in task.dimensions}
         self.more: list[Dimension] = []
 
-    def known(self, extent: Extent) -> str | int:
+    def known(self, extent: Extent, seen: Collection[str]) -> str | int:
         """Of a result, whose plan line the whole file has."""
-        return self._names.get(extent.expression, extent.size)
+        name = self._names.get(extent.expression)
+        return extent.size if name is None or name not in seen else name
 
     def name(self, extent: Extent) -> str:
         if extent.expression not in self._names:

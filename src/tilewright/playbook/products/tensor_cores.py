@@ -18,7 +18,7 @@ from tilewright.records import DType
 
 _LEAST_PIECE = 512  # of k
 
-_ASYNC_COPY = """\
+ASYNC_COPY = """\
 // A copy from global to shared memory that arrives later; zeros where `inside` is false, and nothing is read then. Two
 // bytes are copied at once, for there is no asynchronous copy of so few.
 template <int BYTES>
@@ -39,7 +39,7 @@ __device__ __forceinline__ void wait() {
 }
 """
 
-_TILE_COPY = """\
+TILE_COPY = """\
 // A tile in shared memory lies as in global memory: LINES rows of INNER neighbours. The rows are PAD elements longer
 // than that, which spreads what a warp reads at once over all banks.
 template <int LINES, int INNER, int PAD, int WIDTH>
@@ -111,7 +111,7 @@ __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """An operand in the kernel's text."""
 
     name: str  # a or b
@@ -153,7 +153,7 @@ def tensor_core_product(
     text = ProductText(product, op_line, quick, choices)
     plan, element = text.plan, product.element
     wide = element is DType.F32
-    sides = (_Side("a", "m", "BM", product.a), _Side("b", "n", "BN", product.b))
+    sides = (Side("a", "m", "BM", product.a), Side("b", "n", "BN", product.b))
     plan.add("need", "device.cc >= 80")
     text.tile("BM", (128, 64), "rows and columns of a tile")
     text.tile("BN", (128, 64) if wide else (128, 64, 256))
@@ -175,20 +175,26 @@ def tensor_core_product(
 
     name, body = f"{text.name}_tensor_cores", _body(text, sides, pieces)
     kernels = kernels_of_tiles(text, name, tiles, f"64 * WARPS_N, {shared}", body, pieces)
-    fragments = [[_LOAD_MATRICES]] if not wide else [[_ROUND], *([[_SPLIT]] if product.is_strict else [])]
-    instruction = _MMA.replace("INSTRUCTION", _INSTRUCTIONS[element]).replace("STEP", "8" if wide else "16")
     return text.fragment(
         _header(text, pieces),
         _constants(text, sides),
         [PACK],
-        [_ASYNC_COPY],
-        [_TILE_COPY],
+        [ASYNC_COPY],
+        [TILE_COPY],
         [sides[0].copy_type(), sides[1].copy_type()],
-        *fragments,
-        [instruction],
+        *fragment_pieces(element, product.is_strict),
         text.finish.function,
         *kernels,
     )
+
+
+def fragment_pieces(element: DType, strict: bool, rounded: bool = False) -> list[list[str]]:
+    """What brings fragments to registers, and what multiplies them."""
+    wide = element is DType.F32
+    pieces = [[_LOAD_MATRICES]] if not wide or rounded else []
+    pieces += [[_ROUND], *([[_SPLIT]] if strict else [])] if wide else []
+    instruction = _MMA.replace("INSTRUCTION", _INSTRUCTIONS[element]).replace("STEP", "8" if wide else "16")
+    return [*pieces, [instruction]]
 
 
 def _tile_needs(text: ProductText, tiles: str, pieces: bool) -> None:
@@ -203,13 +209,13 @@ def _tile_needs(text: ProductText, tiles: str, pieces: bool) -> None:
     text.plan.add("need", f"PIECES == 1 or ({rule})")
 
 
-def _tile_elements(side: _Side) -> str:
+def _tile_elements(side: Side) -> str:
     lines, inner = side.lines
     pad = side.copy_type().split(", ")[2]
     return f"{lines} * ({inner} + {pad})"
 
 
-def _constants(text: ProductText, sides: tuple[_Side, _Side]) -> list[str]:
+def _constants(text: ProductText, sides: tuple[Side, Side]) -> list[str]:
     step = 8 if text.product.element is DType.F32 else 16
     return [
         f"using Element = {text.product.element.cpp};",
@@ -235,7 +241,7 @@ def _header(text: ProductText, pieces: bool) -> str:
     return header + (PIECES_HEADER if pieces else "")
 
 
-def _body(text: ProductText, sides: tuple[_Side, _Side], pieces: bool) -> list[str]:
+def _body(text: ProductText, sides: tuple[Side, Side], pieces: bool) -> list[str]:
     skipped = skipped_tile(text.product, "BM", "BN")
     first, last = ("min(k, static_cast<int>(blockIdx.y) * piece)", "min(k, k_begin + piece)") if pieces else ("0", "k")
     if skipped:
@@ -273,7 +279,7 @@ def _body(text: ProductText, sides: tuple[_Side, _Side], pieces: bool) -> list[s
         "  copy_step(step + STAGES - 1);  // into that one",
         "  const Element* a_tile = slots + step % STAGES * SLOT;",
         "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
-        *indented(_wide_step(text, sides) if text.product.element is DType.F32 else _half_step(sides)),
+        *indented(wide_step(sides, text.product.is_strict) if text.product.element is DType.F32 else half_step(sides)),
         "}",
         "",
         "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
@@ -296,7 +302,7 @@ def _body(text: ProductText, sides: tuple[_Side, _Side], pieces: bool) -> list[s
     ]
 
 
-def _half_step(sides: tuple[_Side, _Side]) -> list[str]:
+def half_step(sides: tuple[Side, Side]) -> list[str]:
     """Fragments of 16-bit elements by ldmatrix, which transposes where k is not the inner dimension."""
     a, b = sides
     a_row = "warp_m + i * 16 + lane % 16" if a.operand.along_k else "warp_m + i * 16 + lane / 8 % 2 * 8"
@@ -323,21 +329,23 @@ def _half_step(sides: tuple[_Side, _Side]) -> list[str]:
     ]
 
 
-def _wide_step(text: ProductText, sides: tuple[_Side, _Side]) -> list[str]:
-    """Fragments of f32 elements, rounded or split on their way to registers."""
+def wide_step(sides: tuple[Side, Side], strict: bool, rounded: bool = False) -> list[str]:
+    """Fragments of f32 elements, rounded or split on their way to registers. `rounded`: a's are TF32, along k."""
     a, b = sides
-    strict = text.product.is_strict
     taken_a = a.element("a_tile", "warp_m + i * 16 + r % 2 * 8 + lane / 4", "p * 8 + r / 2 * 4 + lane % 4")
     taken_b = b.element("b_tile", "warp_n + j * 8 + lane / 4", "p * 8 + r * 4 + lane % 4")
     if not strict:
+        first = ["#pragma unroll", f"    for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});"]
+        if rounded:  # four elements of f32 are eight of 16 bits to the instruction
+            row = a.element("a_tile", "warp_m + i * 16 + lane % 16", "p * 8 + lane / 16 * 4")
+            first = [f"    load_matrices<false>(a_part[i], &{row});"]
         return [
             "#pragma unroll",
             "for (int p = 0; p < STEPS_K; ++p) {",
             "  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];",
             "#pragma unroll",
             "  for (int i = 0; i < BLOCKS_M; ++i)",
-            "#pragma unroll",
-            f"    for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});",
+            *first,
             "#pragma unroll",
             "  for (int j = 0; j < BLOCKS_N; ++j)",
             "#pragma unroll",

@@ -6,12 +6,16 @@ import itertools
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from tilewright.playbook.convolutions.reading import Settings, pool_settings
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import Rule
 from tilewright.playbook.operations import POINTWISE_RULES
-from tilewright.playbook.products.graph import Graph
+from tilewright.playbook.places.sizes import SizeBook
+from tilewright.playbook.pooling.program import POOLS
+from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
 from tilewright.playbook.products.layouts import DTYPES, Tensor
 from tilewright.playbook.products.program import Extent
 
@@ -27,12 +31,33 @@ class TensorTable:
     graph: Graph
     tensors: dict[int, Tensor] = field(default_factory=dict)  # in memory, by node
     scratch: list[Tensor] = field(default_factory=list)  # those that are neither inputs nor results
+    made_sizes: dict[tuple[int, ...], Extent] = field(default_factory=dict)  # of windows, by their values at the probes
 
     def __post_init__(self) -> None:
         self.task = self.traced.task
         for index, node in enumerate(self.graph.nodes):
             if node.target == "input":
                 self.tensors[index] = self.given(str(node.arguments[0]))
+        for index in range(len(self.graph.nodes)):
+            self._made(index)
+
+    def _made(self, index: int) -> None:
+        """The sizes that windows make of others."""
+        nodes = tuple(trace.nodes[index] for trace in self.graph.traces)
+        given = taken(nodes[0])
+        try:
+            if nodes[0].target == CONVOLUTION:
+                taps = self.graph.shape(given[1])[2:]
+                settings = Settings.of(nodes, len(taps))
+            elif nodes[0].target in POOLS:
+                settings, taps = pool_settings(nodes[0])
+            else:
+                return
+            lengths = tuple(self.extent(one) for one in self.graph.sizes(given[0])[-len(taps) :])
+        except NotSupported:
+            return  # whoever asks for the size hears of it
+        for one, window in zip(self.graph.sizes(index)[-len(taps) :], settings.windows(lengths, taps), strict=True):
+            self.made_sizes.setdefault(one, window.results)
 
     def given(self, name: str) -> Tensor:
         one = next(one for one in self.task.tensors if one.name == name)
@@ -54,6 +79,8 @@ class TensorTable:
             if node.target == "input":
                 for one, extent in zip(self.graph.sizes(index), self.tensors[index].extents, strict=True):
                     known.setdefault(one, extent)
+        for made, extent in self.made_sizes.items():
+            known.setdefault(made, extent)
         for count in (1, 2, 3):
             for chosen in itertools.combinations(known, count):
                 if tuple(math.prod(column) for column in zip(*chosen, strict=True)) == sizes:
@@ -65,7 +92,15 @@ class TensorTable:
                     return Extent(f"{extent.expression} / {part}", extent.size // part)
         if len(set(sizes)) == 1:
             return Extent(str(sizes[0]), sizes[0])
-        raise NotSupported("the playbook cannot tell a size on the way from the inputs' shapes")
+        try:
+            found = self.book.of(sizes, "what lies between two stages")
+        except NotSupported as problem:
+            raise NotSupported("the playbook cannot tell a size on the way from the inputs' shapes") from problem
+        return Extent(f"({found.text})", found.own)
+
+    @cached_property
+    def book(self) -> SizeBook:
+        return SizeBook(self.traced)
 
     def name_of(self, cut: int, more: Collection[str] = ()) -> str:
         if cut in self.graph.outputs:

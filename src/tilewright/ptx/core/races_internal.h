@@ -52,7 +52,14 @@ struct tw_past {
   uint16_t warp;
   uint16_t threads;  // length of cta_row
   bool foreign;      // knows of another CTA
+  bool followed;     // another node of its line knows this one
+  uint32_t line, step;  // each node of a line knows those of smaller steps; 0: of none
 };
+
+// The line of nodes that one thread, warp or CTA knows one after the other.
+typedef struct {
+  uint32_t line, step;
+} tw_line;
 
 typedef struct {
   uint64_t key;  // ordinal << 6 | warp or TW_KEY_WHOLE_CTA, plus 1; 0: free
@@ -61,13 +68,23 @@ typedef struct {
 } tw_known_entry;
 
 typedef struct {
+  uint32_t line;           // 0: free
+  uint32_t seen, reached;  // steps that earlier walks and this one came to
+  uint32_t walk;           // the last walk that came to it
+} tw_known_line;
+
+typedef struct {
   tw_races* launch;         // whose budget pays
-  uint32_t limit;           // most slots of either table
+  uint32_t limit;           // most slots of any table
   const tw_past* absorbed;  // the last root taken in
   const tw_past** visited;
   uint32_t visited_count, visited_capacity;
   tw_known_entry* entries;
   uint32_t entry_count, entry_capacity;
+  tw_known_line* lines;
+  uint32_t line_count, line_capacity;
+  uint32_t walk;
+  bool forgot;    // the present walk has emptied `visited`
   bool overflow;  // too much to hold: everything counts as known
 } tw_known;
 
@@ -147,6 +164,7 @@ struct tw_block {
 struct tw_races {
   bool locked;
   atomic_uint missed;          // TW_MISSED_*
+  atomic_uint lines;           // begun so far
   atomic_int clocks_exhausted; // no more nodes: what cannot be shown unordered counts as ordered
   atomic_size_t budget_left;
   _Atomic(tw_page*)* buckets;
@@ -181,6 +199,7 @@ struct tw_cta_races {
   const tw_past* warp_root[32];
   const tw_past* thread_root[TW_RACE_MAX_THREADS];
   uint32_t rooted[32];  // lanes with a thread_root
+  tw_line cta_line, warp_line[32], thread_line[TW_RACE_MAX_THREADS];
   tw_known cta_known, warp_known[32];
   tw_known* thread_known;  // [TW_RACE_MAX_THREADS], or NULL
   const tw_past** stack;   // scratch of the walk
@@ -217,6 +236,8 @@ struct tw_cta_races {
 void* tw_past_memory(tw_cta_races* cta, size_t bytes);
 const tw_past* tw_past_join(tw_cta_races* cta, const tw_past* a, const tw_past* b);
 tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b);
+void tw_past_grow(tw_cta_races* cta, const tw_past** root, tw_line* line, const tw_past* past);
+const tw_past* tw_past_follow(tw_cta_races* cta, const tw_past* past, const tw_past* so_far);
 void tw_known_reset(tw_known* known);
 void tw_known_free(tw_known* known);
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock);

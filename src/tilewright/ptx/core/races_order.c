@@ -16,7 +16,7 @@ void tw_tick(tw_cta_races* cta, int warp) { cta->warp_clock[warp] = advance(cta)
 static void set_root(tw_cta_races* cta, int warp, int lane, const tw_past* past) {
   if (!past) return;
   int thread = warp * 32 + lane;
-  cta->thread_root[thread] = tw_past_join(cta, past, cta->thread_root[thread]);
+  tw_past_grow(cta, &cta->thread_root[thread], &cta->thread_line[thread], past);
   cta->rooted[warp] |= 1u << lane;
   cta->any_roots = true;
 }
@@ -46,10 +46,20 @@ static const tw_past* root_of(tw_cta_races* cta, int warp, int lane) {
   if (!cta->any_roots) return NULL;
   const tw_past** warp_root = &cta->warp_root[warp];
   const tw_past** thread_root = &cta->thread_root[warp * 32 + lane];
-  if (*warp_root) *warp_root = tw_past_join(cta, *warp_root, cta->cta_root);
+  if (*warp_root && cta->cta_root) tw_past_grow(cta, warp_root, &cta->warp_line[warp], cta->cta_root);
   const tw_past* wider = *warp_root ? *warp_root : cta->cta_root;
   if (!*thread_root) return wider;
-  return *thread_root = tw_past_join(cta, *thread_root, wider);
+  if (wider) tw_past_grow(cta, thread_root, &cta->thread_line[warp * 32 + lane], wider);
+  return *thread_root;
+}
+
+static void forget_lanes(tw_cta_races* cta, int warp) {
+  for (uint32_t rest = cta->rooted[warp]; rest; rest &= rest - 1) {
+    int thread = warp * 32 + (int)tw_lowest(rest);
+    cta->thread_root[thread] = NULL;
+    cta->thread_line[thread] = (tw_line){0};
+  }
+  cta->rooted[warp] = 0;
 }
 
 static uint32_t* joined_lane_row(tw_cta_races* cta, int warp, uint32_t mask) {
@@ -247,16 +257,13 @@ static void share_pending(tw_cta_races* cta, int warp, uint32_t mask) {
   }
 }
 
+// What one lane alone knows stays with it: forget_lanes() is for who has joined it to `root`.
 static void give_root(tw_cta_races* cta, int warp, uint32_t mask, bool whole, const tw_past* root) {
   if (!root) return;
   cta->any_roots = true;
   if (whole) {
     if (root->ordinal == cta->ordinal && root->proxy > cta->proxy_known[warp]) cta->proxy_known[warp] = root->proxy;
-    cta->warp_root[warp] = tw_past_join(cta, root, cta->warp_root[warp]);
-    for (uint32_t rest = cta->rooted[warp]; rest; rest &= rest - 1) {
-      cta->thread_root[warp * 32 + (int)tw_lowest(rest)] = NULL;
-    }
-    cta->rooted[warp] = 0;
+    tw_past_grow(cta, &cta->warp_root[warp], &cta->warp_line[warp], root);
     return;
   }
   for (uint32_t rest = mask; rest; rest &= rest - 1) set_root(cta, warp, (int)tw_lowest(rest), root);
@@ -274,6 +281,7 @@ void tw_race_syncwarp(tw_cta_races* cta, int warp, uint32_t mask) {
       root = tw_past_join(cta, root, cta->thread_root[warp * 32 + (int)tw_lowest(rest)]);
     }
     give_root(cta, warp, mask, whole, root);
+    if (whole) forget_lanes(cta, warp);
   }
   if (cta->any_pending) share_pending(cta, warp, mask);
   if (cta->unshared_fences[warp] & mask) {
@@ -322,17 +330,16 @@ static void fold_roots(tw_cta_races* cta) {
   const tw_past* last = NULL;
   for (int warp = 0; warp < cta->warps; warp++) {
     for (uint32_t rest = cta->rooted[warp]; rest; rest &= rest - 1) {
-      const tw_past** root = &cta->thread_root[warp * 32 + (int)tw_lowest(rest)];
-      if (tw_from_elsewhere(cta, *root)) {
-        if (*root != last) cta->cta_root = tw_past_join(cta, cta->cta_root, *root);
-        last = *root;
-      }
-      *root = NULL;
+      const tw_past* root = cta->thread_root[warp * 32 + (int)tw_lowest(rest)];
+      if (!tw_from_elsewhere(cta, root)) continue;
+      if (root != last) tw_past_grow(cta, &cta->cta_root, &cta->cta_line, root);
+      last = root;
     }
-    cta->rooted[warp] = 0;
+    forget_lanes(cta, warp);
     const tw_past* root = cta->warp_root[warp];
-    if (tw_from_elsewhere(cta, root)) cta->cta_root = tw_past_join(cta, cta->cta_root, root);
+    if (tw_from_elsewhere(cta, root)) tw_past_grow(cta, &cta->cta_root, &cta->cta_line, root);
     cta->warp_root[warp] = NULL;
+    cta->warp_line[warp] = (tw_line){0};
   }
   cta->any_roots = cta->cta_root != NULL;
 }
@@ -378,6 +385,7 @@ static void barrier_of_some(tw_cta_races* cta, int id, const uint32_t* lane_mask
     if (!mask) continue;
     bool whole = mask == cta->live[warp];
     give_root(cta, warp, mask, whole, all);
+    if (whole) forget_lanes(cta, warp);
     for (int level = 0; level < 2; level++) share_fences(cta, level, warp, mask, clock, fenced[level]);
     if (whole) {
       cta->warp_sync[warp] = clock;
@@ -424,7 +432,7 @@ void tw_race_cluster_wait(tw_cta_races* cta, int warp, uint32_t mask, const tw_p
 void tw_race_cluster_all(tw_cta_races* cta, const tw_past* arrivals) {
   if (cta->ignored) return;
   barrier_of_all(cta);
-  cta->cta_root = tw_past_join(cta, arrivals, cta->cta_root);
+  if (arrivals) tw_past_grow(cta, &cta->cta_root, &cta->cta_line, arrivals);
   cta->any_roots = cta->cta_root != NULL;
 }
 
@@ -473,7 +481,7 @@ void tw_race_learn(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* pa
 }
 
 const tw_past* tw_race_join(tw_cta_races* cta, const tw_past* one, const tw_past* other) {
-  return tw_past_join(cta, one, other);
+  return tw_past_follow(cta, one, other);
 }
 
 void tw_race_proxy_fence(tw_cta_races* cta, int warp, uint32_t mask) {
@@ -506,6 +514,9 @@ void tw_order_begin(tw_cta_races* cta) {
   memset(cta->warp_root, 0, sizeof cta->warp_root);
   memset(cta->thread_root, 0, sizeof cta->thread_root);
   memset(cta->rooted, 0, sizeof cta->rooted);
+  memset(cta->warp_line, 0, sizeof cta->warp_line);
+  memset(cta->thread_line, 0, sizeof cta->thread_line);
+  cta->cta_line = (tw_line){0};
   memset(cta->pending, 0, sizeof cta->pending);
   memset(cta->pending_lanes, 0, sizeof cta->pending_lanes);
   memset(cta->fenced_lanes, 0, sizeof cta->fenced_lanes);

@@ -6,6 +6,7 @@ enum {
   BLOCK_BYTES = 1 << 16,
   GLANCE_NODES = 32,
   KEPT_SLOTS = 1 << 10,  // larger tables are not kept for the next CTA
+  VISITED_SLOTS = 1 << 12,  // from here on what was visited is forgotten before the table grows
 };
 
 // -- nodes: made by one CTA, read by all, freed with the launch --
@@ -66,6 +67,29 @@ const tw_past* tw_past_join(tw_cta_races* cta, const tw_past* a, const tw_past* 
   return joined ? joined : a;  // without memory nothing is reported as unordered any more
 }
 
+static uint32_t new_line(tw_cta_races* cta) { return atomic_fetch_add(&cta->launch->lines, 1) + 1; }
+
+// What somebody knows grows; a walk that has come to one step of the line need not look at those before.
+void tw_past_grow(tw_cta_races* cta, const tw_past** root, tw_line* line, const tw_past* past) {
+  const tw_past* old = *root;
+  const tw_past* joined = *root = tw_past_join(cta, past, old);
+  if (joined == past || joined == old) return;
+  if (!line->line) line->line = new_line(cta);
+  ((tw_past*)joined)->line = line->line;
+  ((tw_past*)joined)->step = ++line->step;
+}
+
+// The same of an object, which hands on all that it was told so far.
+const tw_past* tw_past_follow(tw_cta_races* cta, const tw_past* past, const tw_past* so_far) {
+  const tw_past* joined = tw_past_join(cta, past, so_far);
+  if (joined == past || joined == so_far) return joined;
+  bool follows = so_far->line && !so_far->followed;
+  ((tw_past*)joined)->line = follows ? so_far->line : new_line(cta);
+  ((tw_past*)joined)->step = follows ? so_far->step + 1 : 1;
+  ((tw_past*)so_far)->followed = true;
+  return joined;
+}
+
 // -- tables --
 
 static bool take(tw_known* known, size_t bytes) {
@@ -76,19 +100,23 @@ static bool take(tw_known* known, size_t bytes) {
 }
 
 void tw_known_reset(tw_known* known) {
-  if (known->visited_capacity > KEPT_SLOTS || known->entry_capacity > KEPT_SLOTS) tw_known_free(known);
+  bool large = known->visited_capacity > KEPT_SLOTS || known->entry_capacity > KEPT_SLOTS;
+  if (large || known->line_capacity > KEPT_SLOTS) tw_known_free(known);
   if (known->visited_count) memset(known->visited, 0, known->visited_capacity * sizeof *known->visited);
   if (known->entry_count) memset(known->entries, 0, known->entry_capacity * sizeof *known->entries);
-  known->visited_count = known->entry_count = 0;
+  if (known->line_count) memset(known->lines, 0, known->line_capacity * sizeof *known->lines);
+  known->visited_count = known->entry_count = known->line_count = 0;
   known->absorbed = NULL;
   known->overflow = false;
 }
 
 void tw_known_free(tw_known* known) {
-  size_t bytes = known->visited_capacity * sizeof *known->visited + known->entry_capacity * sizeof *known->entries;
+  size_t bytes = known->visited_capacity * sizeof *known->visited + known->entry_capacity * sizeof *known->entries +
+                 known->line_capacity * sizeof *known->lines;
   if (known->launch) atomic_fetch_add_explicit(&known->launch->budget_left, bytes, memory_order_relaxed);
   free(known->visited);
   free(known->entries);
+  free(known->lines);
   memset(known, 0, sizeof *known);
 }
 
@@ -97,8 +125,16 @@ static uint32_t mix(uint64_t key) {
   return (uint32_t)(key >> 32);
 }
 
+// Looked at again are then only those that no line leads to.
+static bool forget_visited(tw_known* known) {
+  if (known->forgot || known->visited_capacity < VISITED_SLOTS) return false;
+  memset(known->visited, 0, known->visited_capacity * sizeof *known->visited);
+  known->visited_count = 0;
+  return known->forgot = true;
+}
+
 static bool visit(tw_known* known, const tw_past* past) {
-  if (known->visited_count * 2 >= known->visited_capacity) {
+  if (known->visited_count * 2 >= known->visited_capacity && !forget_visited(known)) {
     uint32_t capacity = known->visited_capacity ? known->visited_capacity * 2 : 64;
     size_t more = (capacity - known->visited_capacity) * sizeof *known->visited;
     const tw_past** larger = capacity > known->limit || !take(known, more) ? NULL : calloc(capacity, sizeof *larger);
@@ -164,6 +200,47 @@ static tw_known_entry* find_or_add(tw_known* known, uint64_t key) {
   return &known->entries[slot];
 }
 
+static tw_known_line* line_slot(tw_known_line* lines, uint32_t capacity, uint32_t line) {
+  uint32_t slot = mix(line) & (capacity - 1);
+  while (lines[slot].line && lines[slot].line != line) slot = (slot + 1) & (capacity - 1);
+  return &lines[slot];
+}
+
+static tw_known_line* known_line(tw_known* known, uint32_t line) {
+  if (known->line_count * 2 >= known->line_capacity) {
+    uint32_t capacity = known->line_capacity ? known->line_capacity * 2 : 16;
+    size_t more = (capacity - known->line_capacity) * sizeof *known->lines;
+    tw_known_line* larger = capacity > known->limit || !take(known, more) ? NULL : calloc(capacity, sizeof *larger);
+    if (!larger) {
+      known->overflow = true;
+      return NULL;
+    }
+    for (uint32_t i = 0; i < known->line_capacity; i++) {
+      if (known->lines[i].line) *line_slot(larger, capacity, known->lines[i].line) = known->lines[i];
+    }
+    free(known->lines);
+    known->lines = larger;
+    known->line_capacity = capacity;
+  }
+  tw_known_line* found = line_slot(known->lines, known->line_capacity, line);
+  if (!found->line) {
+    found->line = line;
+    known->line_count++;
+  }
+  return found;
+}
+
+// Whether an earlier walk has come to the node or to one behind it in its line.
+static bool seen_before(tw_known* known, const tw_past* past) {
+  tw_known_line* line = past->line ? known_line(known, past->line) : NULL;
+  if (!line) return false;
+  if (line->walk != known->walk) line->seen = line->reached;
+  line->walk = known->walk;
+  if (past->step <= line->seen) return true;
+  if (line->reached < past->step) line->reached = past->step;
+  return false;
+}
+
 static void lift(uint32_t* clock, uint32_t to) {
   if (*clock < to) *clock = to;
 }
@@ -206,10 +283,12 @@ static void absorb(tw_cta_races* cta, tw_known* known, const tw_past* root) {
   uint32_t depth = 0;
   if (known->absorbed == root) return;
   known->absorbed = root;
+  known->walk++;
+  known->forgot = false;
   if (!push(cta, &depth, root)) known->overflow = true;
   while (depth && !known->overflow) {
     const tw_past* past = cta->stack[--depth];
-    if (!visit(known, past)) continue;
+    if (seen_before(known, past) || !visit(known, past)) continue;
     learn(known, past);
     for (int i = 0; i < 2; i++) {
       if (past->parent[i] && !push(cta, &depth, past->parent[i])) known->overflow = true;
@@ -258,7 +337,7 @@ static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw
 }
 
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock) {
-  enum { LIMIT_CTA = 1 << 20, LIMIT_WARP = 1 << 16, LIMIT_THREAD = 1 << 15 };
+  enum { LIMIT_CTA = 1 << 20, LIMIT_WARP = 1 << 19, LIMIT_THREAD = 1 << 17 };
   if (atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) {
     tw_miss(cta->launch, TW_MISSED_ORDER);
     return true;

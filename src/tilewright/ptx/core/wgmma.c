@@ -144,9 +144,15 @@ void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, const tw_cta* home, 
   }
 }
 
+static void hand_on(tw_warp* w, uint32_t together) {
+  tw_warpgroup* g = group_of(w);
+  const tw_past* told = tw_race_publish(w->cta->races, w->index, together, NULL);
+  g->known = tw_race_join(w->cta->races, told, g->known);
+}
+
 void tw_wgmma_commit(tw_warp* w, uint32_t together) {
   w->committed++;
-  if (w->cta->races) group_of(w)->known = tw_race_publish(w->cta->races, w->index, together, group_of(w)->known);
+  if (w->cta->races) hand_on(w, together);
   tw_wgmma_recheck(w);
 }
 
@@ -200,7 +206,7 @@ void tw_wgmma_retire(tw_warp* w, int32_t pc, uint32_t pending, uint32_t together
   g->completed = target;
   end_reads(w, target);
   tw_race_syncwarp(w->cta->races, w->index, together);
-  g->known = tw_race_publish(w->cta->races, w->index, together, g->known);
+  hand_on(w, together);
 }
 
 // -- registers in flight --

@@ -1,0 +1,197 @@
+"""What the kernels of attention have in common, as text: where matrices begin, what becomes of a score, and storing."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.playbook.attention.program import Attention
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
+from tilewright.playbook.places.indices import Index, Variable
+from tilewright.playbook.places.sizes import Size
+from tilewright.playbook.places.text import PlacedKernel, kernel_lines, product_text
+
+LOG2_E = "1.4426950408889634"
+
+POWER = """\
+__device__ __forceinline__ float power_of_two(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+  return power;
+}
+"""
+PAIR = """\
+// Two numbers in a register, the first in its lower half.
+__device__ __forceinline__ uint32_t pair(float x, float y) {
+  @type both = __floats2@kind2_rn(x, y);
+  return *reinterpret_cast<uint32_t*>(&both);
+}
+"""
+
+
+class AttentionKernel(PlacedKernel):
+    """A kernel being written, for the heads, rows and keys of an attention."""
+
+    def __init__(self, made: Attention, plan: PlanLines) -> None:
+        super().__init__(made.placed, plan, None, quick=False)
+        self.made = made
+
+    def first(self, place: Index) -> str:
+        """Where the matrix of this head begins."""
+        made = self.made
+        inside = (made.row, made.along, made.depth, made.column)
+        kept = tuple((atom, factor) for atom, factor in place.terms if atom not in inside)
+        return self.index(Index(kept, place.constant), {})
+
+    def pitch(self, place: Index, variable: Variable) -> str:
+        """How far apart neighbours along a variable are."""
+        factor = place.factor(variable)
+        return "0ll" if factor is None else self.size(factor)
+
+    def scored(self, split: list[str] | None = None) -> list[str]:
+        """The function from a product, scaled, to a score; nothing where they are the same.
+
+        `split` finds the row, and the head that has it, from the number of a row among those that share keys.
+        """
+        made = self.made
+        if made.scores.value is None:
+            return []
+        row = self.variable(made.row) if split is None else "shared_row"
+        names = f"int {row}, int {self.variable(made.along)}"
+        known = {self.value_of(made.score_leaf): Text("product")}
+        lines, texts = self.write((made.scores.value,), known, self.load_alone)
+        return [
+            "// What is made of the product of a query and a key.",
+            f"auto scored = [&](float product, {names}) -> float {{",
+            *indented([*(split or []), *lines, f"return {texts[made.scores.value].text};"]),
+            "};",
+        ]
+
+    def places(self) -> list[tuple[str, str, str]]:
+        """Of queries, keys and values: where this head's begin, and how far apart rows are."""
+        made = self.made
+        found = []
+        for name, read, along in (
+            ("q", made.query, made.row),
+            ("k", made.key, made.along),
+            ("v", made.value, made.along),
+        ):
+            found.append((name, "first", f"{self.pointer(read.tensor)} + {self.first(read.place)}"))
+            found.append((name, "pitch", self.pitch(read.place, along)))
+        return found
+
+    @property
+    def _shift(self) -> str:
+        offset = self.made.scores.causal
+        return "" if offset is None or offset.is_always(0) else f" + {self.size(offset, 'int')}"
+
+    def ends(self, row: str) -> str:
+        """The number of keys that any row before this one looks at; one at least, so that there is a tile."""
+        return "keys" if self.made.scores.causal is None else f"max(1, min(keys, {row}{self._shift}))"
+
+    def outside(self, row: str, key: str) -> str:
+        """The test for a key that is not there, or that the row does not look at."""
+        causal = "" if self.made.scores.causal is None else f" || {key} > {row}{self._shift}"
+        return f"{key} >= keys{causal}"
+
+    def any_outside(self, end: str, row: str) -> str:
+        """The test for keys before `end` of which this row or a later one may not look at some."""
+        causal = "" if self.made.scores.causal is None else f" || {end} > {row}{self._shift} + 1"
+        return f"{end} > keys{causal}"
+
+    def stored_pair(self, first: str, second: str) -> list[str]:
+        """A store of two neighbours of 16 bits; nothing where the result is more than the sums, or lies otherwise."""
+        made = self.made
+        (output,) = made.placed.outputs
+        factor = output.place.factor(made.column)
+        others = [one for atom, one in output.place.terms if atom != made.column] + [output.place.constant]
+        even = all(one.literal is None or one.literal % 2 == 0 for one in others) and made.column.size.own % 2 == 0
+        if not (made.is_plain and output.dtype is made.element and factor is not None and factor.is_always(1) and even):
+            return []
+        pointer, place = self.at(output.name, output.place, {})
+        return [f"*reinterpret_cast<uint32_t*>({pointer} + {place}) =", f"    pair({first}, {second});"]
+
+    def launched(
+        self,
+        suffix: str,
+        grid: str,
+        block: str,
+        bounds: str,
+        body: list[str],
+        more: list[tuple[str, str]],
+        outputs: tuple[str, ...] | None = None,
+    ) -> list[str]:
+        """As everywhere; `outputs` where the kernel writes other tensors than the results."""
+        if outputs is None:
+            return super().launched(suffix, grid, block, bounds, body, more)
+        signature = self.signature(outputs, more)
+        name = f"{self.program.name}_{suffix}"
+        self.plan.launch(name, grid, block, signature.given)
+        return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
+
+    def stored_lines(self, sum: str) -> list[str]:
+        """Statements that store the result at the row and the column, made of the weighted sum."""
+        result = self.namer.fresh("result")
+        return [f"const float {result} = {sum};", *self.store_each({self.value_of(self.made.result_leaf): Text(result)})]
+
+
+def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
+    """The lines of a text; a line that is @name gives way to several, and @name inside a line to one."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare.startswith("@") and bare[1:] in parts:
+            lines += [" " * (len(line) - len(line.lstrip())) + one for one in parts[bare[1:]]]
+            continue
+        lines.append(re.sub(r"@(\w+)", lambda found: parts[found[1]][0] if parts[found[1]] else "", line))
+    return lines
+
+
+def row_needs(made: Attention, names: dict[str, str], elements: int) -> list[str]:
+    """What the plan asks for so that rows of queries, keys and values begin at whole numbers of so many elements."""
+    sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
+    texts = dict.fromkeys(one.text for one in sizes if one.literal is None or one.literal % elements)
+    lengths = dict.fromkeys((names["depth"], names["columns"]))
+    return [" and ".join(f"{text} % {elements} == 0" for text in lengths)] + [
+        f"({text}) % {elements} == 0" for text in texts
+    ]
+
+
+def is_whole(made: Attention, elements: int) -> bool:
+    """Whether they do at the task's own sizes."""
+    sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
+    return all(one.own % elements == 0 for one in (*sizes, made.depth.size, made.column.size))
+
+
+def _apart(place: Index, made: Attention) -> list[Size]:
+    return [factor for atom, factor in place.terms if atom not in (made.depth, made.column)] + [place.constant]
+
+
+def plan_sizes(made: Attention, plan: PlanLines) -> dict[str, str]:
+    """The plan's names for how many heads, rows, keys there are and how long they are."""
+    names = {word: plan.name(word) for word in ("heads", "rows", "keys", "depth", "columns", "scale")}
+    plan.add("let", f"{names['heads']} = {product_text(made.heads)}, {names['rows']} = {made.row.size.text}")
+    plan.add("let", f"{names['keys']} = {made.along.size.text}, {names['depth']} = {made.depth.size.text}")
+    plan.add("let", f"{names['columns']} = {made.column.size.text}")
+    least = [f"{names[one]} > 0" for one in ("rows", "keys", "depth", "columns")]
+    plan.add("need", " and ".join(least))
+    plan.add("need", f"max({names['rows']}, {names['keys']}) <= {MOST_32_BIT} and {names['heads']} <= {MOST_32_BIT}")
+    return names
+
+
+def scale_argument(made: Attention) -> tuple[str, str]:
+    """What products are multiplied by, as a parameter and what the plan gives for it.
+
+    Scores that nothing else is made of are in powers of two from the start.
+    """
+    scale = made.scores.scale
+    if made.scores.value is not None:
+        return "float scale", scale
+    return "float scale", f"{LOG2_E} * {scale}" if "/" not in scale else f"{LOG2_E} * ({scale})"
+
+
+def inverse_line(made: Attention, total: str) -> str:
+    """What sums are multiplied by at the end."""
+    if made.zero_where_masked:
+        return f"const float inverse = {total} == 0.0f ? 0.0f : 1.0f / {total};  // a row without keys gives zeros"
+    return f"const float inverse = 1.0f / {total};  // a row without keys gives NaN, as softmax does"

@@ -1,0 +1,189 @@
+"""Convolutions that need not be made, or smaller ones that do: what is changed in a graph, and a sentence for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.playbook.convolutions.reading import Settings
+from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, RESHAPES, TAP_MEANS, Graph, taken
+from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
+from tilewright.playbook.tracing import Items, Node, TracedArgument
+
+MEANS = "the mean over a convolution's results is made from the means of what each tap sees: most of the work is gone"
+_LINEAR = ("mul", "div", "add", "sub")
+_MOST_TAPS = 32  # whose sums a thread keeps
+
+
+def mean_of_convolution(graph: Graph, index: int) -> Rewrite | None:
+    """The mean over some of the dimensions along which windows move, of a convolution or of what is linear in it."""
+    node = graph.nodes[index]
+    (inner,) = taken(node)
+    given = node.arguments[1] if len(node.arguments) > 1 else None
+    if node.target != "mean" or not isinstance(given, Items) or graph.dtype(index) != "float32":
+        return None
+    rank = len(graph.shape(inner))
+    dims = tuple(sorted(int(str(one)) % rank for one in given.values))
+    found = _steps(graph, inner, dims)
+    if found is None:
+        return None
+    steps, convolution = found
+    made = _Means(graph, convolution, dims)
+    if not made.pays:
+        return None
+
+    def make(builder: Builder) -> int:
+        total = made.write(builder)
+        for step in steps:
+            total = _again(graph, builder, step, total, dims)
+        return builder.add(
+            "view",
+            lambda probe: (Node(total), Items(shape_at(graph, index, probe))),
+            lambda probe: shape_at(graph, index, probe),
+            "float32",
+        )
+
+    return Rewrite(index, MEANS, make)
+
+
+def _steps(graph: Graph, index: int, dims: tuple[int, ...]) -> tuple[list[int], int] | None:
+    """The operations from a convolution to a node, which a mean over these dimensions goes through; each used alone."""
+    rank = len(graph.shape(index))
+    steps: list[int] = []
+    while True:
+        if len(graph.users[index]) != 1 or index in graph.outputs:
+            return None
+        node = graph.nodes[index]
+        if node.target == CONVOLUTION:
+            return steps, index
+        first = node.arguments[0] if node.arguments else None
+        if node.target not in _LINEAR or not isinstance(first, Node) or len(node.arguments) != 2 or node.keywords:
+            return None
+        if len(graph.shape(first.index)) != rank or graph.shape(first.index) != graph.shape(index):
+            return None
+        for other in taken(node)[1:]:
+            shape = (1,) * (rank - len(graph.shape(other))) + graph.shape(other)
+            if any(shape[one] != 1 for one in dims) or not _is_given(graph, other):
+                return None
+        steps.insert(0, index)
+        index = first.index
+
+
+def _is_given(graph: Graph, index: int) -> bool:
+    return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
+
+
+def _again(graph: Graph, builder: Builder, step: int, total: int, dims: tuple[int, ...]) -> int:
+    """The same operation on the mean."""
+    node = graph.nodes[step]
+
+    def arguments(probe: int) -> tuple[TracedArgument, ...]:
+        other = graph.traces[probe].nodes[step].arguments[1]
+        return Node(total), Node(builder.numbers[other.index]) if isinstance(other, Node) else other
+
+    def shape(probe: int) -> tuple[int, ...]:
+        return tuple(1 if place in dims else one for place, one in enumerate(shape_at(graph, step, probe)))
+
+    return builder.add(node.target, arguments, shape, "float32", node.overload)
+
+
+@dataclass(frozen=True)
+class _Means:
+    """A convolution whose results are averaged over some dimensions, which are 1 in what is made."""
+
+    graph: Graph
+    convolution: int
+    dims: tuple[int, ...]
+
+    @property
+    def settings(self) -> Settings:
+        nodes = tuple(trace.nodes[self.convolution] for trace in self.graph.traces)
+        return Settings.of(nodes, len(self.graph.shape(self.convolution)) - 2)
+
+    @property
+    def operands(self) -> tuple[int, int]:
+        x, weight = taken(self.graph.nodes[self.convolution])
+        return x, weight
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The windows' dimensions that are averaged, counted from 0."""
+        return tuple(one - 2 for one in self.dims)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(one for one in range(len(self.settings.strides)) if one not in self.gone)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.graph.shape(self.operands[1])[2:]
+
+    @property
+    def gone_taps(self) -> int:
+        return math.prod(self.taps[one] for one in self.gone)
+
+    @property
+    def pays(self) -> bool:
+        """Where the dimensions are windows' and lie side by side, and taps are few."""
+        together = all(b == a + 1 for a, b in zip(self.dims, self.dims[1:], strict=False))
+        fits = self.dims[0] == 2 and together and self.settings.groups == 1 and self.gone_taps <= _MOST_TAPS
+        plain = all(self.graph.dtype(one) == "float32" for one in self.operands)
+        return fits and plain and all(len(set(one)) == 1 for one in self.graph.sizes(self.operands[1])[2:])
+
+    def write(self, builder: Builder) -> int:
+        means, weights = self._tap_means(builder), self._weights(builder)
+        target, more = (CONVOLUTION, (None, *self.settings.only(self.kept).arguments)) if self.kept else (PRODUCT, ())
+
+        def results(probe: int) -> tuple[int, ...]:
+            whole = shape_at(self.graph, self.convolution, probe)
+            return tuple(one for place, one in enumerate(whole) if place not in self.dims)
+
+        def seen(probe: int) -> tuple[int, ...]:
+            whole = shape_at(self.graph, self.convolution, probe)
+            return tuple(1 if place in self.dims else one for place, one in enumerate(whole))
+
+        made = builder.add(target, lambda _: (Node(means), Node(weights), *more), results, "float32")
+        return builder.add("view", lambda probe: (Node(made), Items(seen(probe))), seen, "float32")
+
+    def _tap_means(self, builder: Builder) -> int:
+        x = builder.numbers[self.operands[0]]
+        dims, taps = Items(self.dims), Items(tuple(self.taps[one] for one in self.gone))
+        more = self.settings.only(self.gone).arguments
+
+        def shape(probe: int) -> tuple[int, ...]:
+            batch, channels, *lengths = shape_at(self.graph, self.operands[0], probe)
+            return batch, channels * self.gone_taps, *(lengths[one] for one in self.kept)
+
+        return builder.add(TAP_MEANS, lambda _: (Node(x), dims, taps, *more), shape, "float32")
+
+    def _weights(self, builder: Builder) -> int:
+        """The taps that are gone as further channels: [filters, channels of all taps, taps], or [channels, filters] of
+        what is a product."""
+        gone, kept = (tuple(one + 2 for one in places) for places in (self.gone, self.kept))
+        channels_first = self.settings.transposed or not self.kept
+        filters, channels = (1, 0) if self.settings.transposed else (0, 1)
+        order = (channels, *gone, filters, *kept) if channels_first else (filters, channels, *gone, *kept)
+        old = builder.numbers[self.operands[1]]
+        turned = self._node(
+            builder, "permute", lambda _: (Node(old), Items(order)), lambda sizes: tuple(sizes[one] for one in order)
+        )
+
+        def joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
+            wide = sizes[channels] * self.gone_taps
+            pair = (wide, sizes[filters]) if channels_first else (sizes[filters], wide)
+            return *pair, *(sizes[one] for one in kept)
+
+        return self._node(builder, "view", lambda probe: (Node(turned), Items(joined(self._sizes(probe)))), joined)
+
+    def _sizes(self, probe: int) -> tuple[int, ...]:
+        return shape_at(self.graph, self.operands[1], probe)
+
+    def _node(
+        self,
+        builder: Builder,
+        target: str,
+        arguments: Callable[[int], tuple[TracedArgument, ...]],
+        shape: Callable[[tuple[int, ...]], tuple[int, ...]],
+    ) -> int:
+        return builder.add(target, arguments, lambda probe: shape(self._sizes(probe)), "float32")

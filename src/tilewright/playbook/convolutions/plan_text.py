@@ -1,0 +1,104 @@
+"""What the files of all convolutions have in common: sizes in the plan, constants of windows, parameters of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
+from tilewright.playbook.products.finish_text import RESERVED, FinishText, finish_text
+from tilewright.playbook.products.plan_text import Choices, SumsText
+from tilewright.records import DType
+
+_AXES = ("x", "y", "z")
+_WORDS = """
+along_x along_y along_z at_x at_y at_z base channel channels channels_in channels_out column columns entered entry
+filter filters first from_x from_y from_z group have i_x i_y i_z image images in_batch in_x in_y in_z is_inside k_pitch
+keep_step line lines loaded made_x made_y made_z matrix met needs of_filter of_image of_plane out_x out_y out_z pack
+packed phase phase_x phase_y phase_z plane plane_in plane_out planes position positions q_x q_y q_z rest result
+result_x result_y results row source_x source_y source_z spread staged stands stands_x stands_y stands_z strip strips
+table tap tap_x tap_y tap_z taps taps_x taps_y taps_z to_x to_y to_z unit units weight weights write_table
+"""
+_RESERVED = RESERVED | frozenset(_WORDS.split())
+
+
+@dataclass
+class ConvolutionText(SumsText):
+    """The state of one convolution being written."""
+
+    convolution: Convolution
+    op_line: str
+    choices: Choices = Choices.ALL
+
+    def __post_init__(self) -> None:
+        self.plan = PlanLines(self.convolution.finish, self.op_line)
+        one, name = self.convolution, self.plan.name
+        sizes = {"images": one.batch, "channels": one.channels, "filters": one.filters}
+        for axis, window in self.axes.items():
+            sizes |= {f"in_{axis}": window.length, f"out_{axis}": window.results}
+        self.sizes = {wanted: name(wanted) for wanted in sizes}  # by what kernels call them
+        for chosen in (("images", "channels", "filters"), *((f"in_{axis}", f"out_{axis}") for axis in self.axes)):
+            self.plan.add("let", ", ".join(f"{self.sizes[one]} = {sizes[one].expression}" for one in chosen))
+        self.plane_in = " * ".join(self.sizes[f"in_{axis}"] for axis in self.axes)
+        self.plane_out = " * ".join(self.sizes[f"out_{axis}"] for axis in self.axes)
+
+    @cached_property
+    def axes(self) -> dict[str, Window]:
+        """The windows, the innermost first."""
+        return dict(zip(_AXES, reversed(self.convolution.windows), strict=False))
+
+    @cached_property
+    def finish(self) -> FinishText:
+        return finish_text(self.convolution, reserved=_RESERVED)
+
+    @property
+    def elements(self) -> tuple[DType, ...]:
+        return (self.convolution.element,)
+
+    @property
+    def channels_out(self) -> str:
+        """Of all groups, in the plan."""
+        groups = self.convolution.groups
+        return f"{groups} * {self.sizes['filters']}" if groups > 1 else self.sizes["filters"]
+
+    def places_fit(self) -> None:
+        """That places in a plane fit an int, and a window's reach beside them."""
+        self.plan.add("need", f"max({self.plane_in}, {self.plane_out}) <= {MOST_32_BIT}", "places fit an int")
+
+    def window_constants(self) -> list[str]:
+        lines = []
+        for axis, one in self.axes.items():
+            named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": one.padding, "DILATION": one.dilation}
+            listed = ", ".join(f"{name}_{axis.upper()} = {number}" for name, number in named.items())
+            lines.append(f"constexpr int {listed};")
+        return lines
+
+    def parameters(self, *sizes: str) -> list[tuple[str, str]]:
+        """Tensors, and the sizes that the kernel asks for: declarations and plan expressions."""
+        one = self.convolution
+        return [
+            (f"const {one.element.cpp}* __restrict__ x", one.x),
+            (f"const {one.element.cpp}* __restrict__ weight", one.weight),
+            (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
+            *((f"int {size}", self.sizes[size]) for size in sizes),
+            *self.finish_parameters,
+        ]
+
+    @property
+    def lengths(self) -> list[str]:
+        """Of x and of y along every axis, by the kernels' names."""
+        return [f"{side}_{axis}" for axis in self.axes for side in ("in", "out")]
+
+    def plane(self, side: str) -> str:
+        """How many elements a plane of x ("in") or y ("out") has."""
+        axes = [f"{side}_{axis}" for axis in reversed(self.axes)]
+        return " * ".join([*axes[:-1], f"static_cast<long long>({axes[-1]})"])
+
+    def place_in_plane(self, side: str, places: dict[str, str]) -> str:
+        """The number of the element of a plane at these places along its axes."""
+        text = ""
+        for axis in reversed(self.axes):
+            before = f"({text})" if " " in text else text
+            text = f"{before} * {side}_{axis} + {places[axis]}" if text else places[axis]
+        return text

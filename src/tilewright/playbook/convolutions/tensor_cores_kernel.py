@@ -1,0 +1,268 @@
+"""The kernel of a convolution on tensor cores, and how phases and taps are numbered in it."""
+
+from __future__ import annotations
+
+from tilewright.playbook.convolutions.plan_text import ConvolutionText
+from tilewright.playbook.convolutions.program import Convolution
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.tensor_cores import Side, half_step, wide_step
+from tilewright.records import DType
+
+
+def phases(text: ConvolutionText, axis: str) -> int:
+    """Parts of the result along an axis that have taps of their own."""
+    return text.axes[axis].stride if text.convolution.transposed else 1
+
+
+def is_rounded(convolution: Convolution) -> bool:
+    """Whether the packed weights are TF32 numbers."""
+    return convolution.element is DType.F32 and not convolution.is_exact
+
+
+# -- pieces that the packing of weights has too --
+
+
+def phase_lines(text: ConvolutionText, number: str) -> list[str]:
+    """The group and the phases that a number stands for, and their taps; without those along rows."""
+    lines, rest = [f"const int group = {number} % GROUPS;"], f"{number} / GROUPS"
+    for axis in (one for one in text.axes if one != "x"):
+        if phases(text, axis) > 1:
+            lines.append(f"const int phase_{axis} = {rest} % STRIDE_{axis.upper()};")
+            rest += f" / STRIDE_{axis.upper()}"
+        lines.append(taps_line(text, axis))
+    return lines
+
+
+def taps_line(text: ConvolutionText, axis: str) -> str:
+    constants = ", ".join(f"{one}_{axis.upper()}" for one in ("KERNEL", "STRIDE", "PAD", "DILATION"))
+    phase = f"phase_{axis}" if phases(text, axis) > 1 or axis == "x" else "0"
+    return f"const Taps taps_{axis} = taps_of<{constants}>({phase});"
+
+
+def taps_count(text: ConvolutionText) -> str:
+    return f"const int taps = {' * '.join(f'taps_{axis}.count' for axis in reversed(text.axes))};"
+
+
+def pair_lines(text: ConvolutionText) -> list[str]:
+    """The channel and the tap that k stands for, the tap by its number along every axis."""
+    lines, before = ["const int c = k / taps, t = k - c * taps;"], ""
+    for axis in text.axes:
+        divided = f"t / ({before})" if " " in before else f"t / {before}" if before else "t"
+        last = axis == list(text.axes)[-1]
+        lines.append(f"const int i_{axis} = {divided}{'' if last else f' % taps_{axis}.count'};")
+        before = f"{before} * taps_{axis}.count" if before else f"taps_{axis}.count"
+    return lines
+
+
+# -- the kernel --
+
+
+def kernel_body(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
+    several = phases(text, "x") > 1
+    beyond = "reinterpret_cast<float*>(table + STAGES)" if several else "reinterpret_cast<float*>(shared)"
+    phase = _phase(text, sides)
+    if several:
+        phase = ["for (int phase_x = 0; phase_x < PHASES_X; ++phase_x) {", *indented(phase), "}"]
+    else:
+        phase = ["const int phase_x = 0;", *phase]
+    return [
+        "extern __shared__ __align__(128) unsigned char shared[];",
+        "Element* slots = reinterpret_cast<Element*>(shared);",
+        "constexpr int SLOT = ACopy::ELEMENTS + BCopy::ELEMENTS;",
+        "Entry(*table)[BK] = reinterpret_cast<Entry(*)[BK]>(slots + STAGES * SLOT);",
+        f"float* staged = {beyond};" + ("" if several else "  // once nobody reads the slots any more"),
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+        "const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;",
+        *phase_lines(text, "static_cast<int>(blockIdx.y)"),
+        *_position_lines(text),
+        "",
+        *phase,
+        *_store_lines(text),
+    ]
+
+
+def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
+    """The product of one phase, up to its sums in shared memory."""
+    one = text.convolution
+    step = wide_step(sides, one.is_exact, is_rounded(one)) if one.element is DType.F32 else half_step(sides)
+    held = one.element.itemsize == 2
+    first = ["for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);"]
+    if held:
+        first = [first[0].replace("copy_step(stage);", "{"), "  copy_step(stage);", "  keep_step(stage);", "}"]
+    return [
+        taps_line(text, "x"),
+        taps_count(text),
+        "const int k_end = channels * taps, steps = (k_end + BK - 1) / BK;",
+        "const long long matrix = static_cast<long long>(blockIdx.y) * PHASES_X + phase_x;",
+        "const Element* weights = packed + matrix * filters * k_pitch;",
+        *_have_lines(text),
+        *_table_lines(text),
+        *_copy_lines(text),
+        "for (int stage = 0; stage < STAGES; ++stage) write_table(stage);",
+        "__syncthreads();",
+        *first,
+        "",
+        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
+        "for (int step = 0; step < steps; ++step) {",
+        "  wait<STAGES - 2>();",
+        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
+        "  copy_step(step + STAGES - 1);  // into that one",
+        "  write_table(step + STAGES);",
+        "  const Element* a_tile = slots + step % STAGES * SLOT;",
+        "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
+        *indented(step),
+        *(["  keep_step(step + STAGES - 1);"] if held else []),
+        "}",
+        "",
+        "wait<0>();",
+        "__syncthreads();  // nobody reads the slots any more",
+        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
+        "#pragma unroll",
+        "for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "  for (int j = 0; j < BLOCKS_N; ++j)",
+        "#pragma unroll",
+        "    for (int r = 0; r < 4; ++r) {",
+        "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
+        "      staged[line * STAGED + at * PHASES_X + phase_x] = sums[i][j][r];",
+        "    }",
+    ]
+
+
+def _position_lines(text: ConvolutionText) -> list[str]:
+    """Which filters and positions a block has, and where the thread's own position stands in x."""
+    lines = [
+        "const int tiles_m = (filters + BM - 1) / BM;",
+        "const int m0 = blockIdx.x % tiles_m * BM, n0 = blockIdx.x / tiles_m * BN;",
+    ]
+    for axis in text.axes:
+        stride, phase = f"STRIDE_{axis.upper()}", "" if axis == "x" else f" - phase_{axis}"
+        if phases(text, axis) > 1:
+            lines.append(f"const int along_{axis} = (out_{axis}{phase} + {stride} - 1) / {stride};")
+        else:
+            lines.append(f"const int along_{axis} = out_{axis};")
+    along = " * ".join(f"along_{axis}" for axis in text.axes)
+    if any(phases(text, axis) > 1 for axis in text.axes if axis != "x"):
+        lines.append(f"if (n0 >= images * {along}) return;  // other phases have more")
+    lines.append("// The thread's own position, among those of all images, and where it stands in x.")
+    lines.append("int rest = n0 + threadIdx.x % BN;")
+    for axis in text.axes:
+        factor = "" if text.convolution.transposed else f" * STRIDE_{axis.upper()}"
+        lines.append(f"const int stands_{axis} = rest % along_{axis}{factor};")
+        lines.append(f"rest /= along_{axis};")
+    return [
+        *lines,
+        "const int image = rest;",
+        f"const long long plane_in = {text.plane('in')}, plane_out = {text.plane('out')};",
+        "const Element* stands = x + (static_cast<long long>(image) * GROUPS + group) * channels * plane_in +",
+        f"                        {text.place_in_plane('in', {axis: f'stands_{axis}' for axis in text.axes})};",
+    ]
+
+
+def _have_lines(text: ConvolutionText) -> list[str]:
+    lines = ["unsigned have = 0;  // a bit for every tap along every axis: whether it meets x"]
+    before: list[str] = []
+    for axis in text.axes:
+        bit = f"({' + '.join([*before, 'i'])})" if before else "i"
+        lines += [
+            f"for (int i = 0; i < taps_{axis}.count; ++i) {{",
+            f"  const int at = stands_{axis} + taps_{axis}.place + i * taps_{axis}.apart;",
+            f"  if (at >= 0 && at < in_{axis} && image < images) have |= 1u << {bit};",
+            "}",
+        ]
+        before.append(f"KERNEL_{axis.upper()}")
+    return lines
+
+
+def _table_lines(text: ConvolutionText) -> list[str]:
+    bits, before = [], ""
+    for axis in text.axes:
+        bits.append(f"1u << ({before}i_{axis})" if before else f"1u << i_{axis}")
+        before += f"KERNEL_{axis.upper()} + "
+    places = [f"    const int at_{axis} = taps_{axis}.place + i_{axis} * taps_{axis}.apart;" for axis in text.axes]
+    place = text.place_in_plane("in", {axis: f"at_{axis}" for axis in text.axes})
+    return [
+        "auto write_table = [&](int step) {",
+        "  if (threadIdx.x >= BK) return;",
+        "  const int k = step * BK + static_cast<int>(threadIdx.x);",
+        "  Entry entry{0, 1u << 31};  // what no position has",
+        "  if (k < k_end) {",
+        *indented(pair_lines(text), 2),
+        *places,
+        f"    entry.place = c * static_cast<int>(plane_in) + {place};",
+        f"    entry.needs = {' | '.join(bits)};",
+        "  }",
+        "  table[step % STAGES][threadIdx.x] = entry;",
+        "};",
+    ]
+
+
+def _copy_lines(text: ConvolutionText) -> list[str]:
+    """Copies of a step. There is no asynchronous one of two bytes: such elements go through registers."""
+    held = text.convolution.element.itemsize == 2
+    moved = "copy_async<sizeof(Element)>(column + line * BCopy::PITCH, inside ? stands + entry.place : x, inside);"
+    if held:
+        moved = "held[i] = inside ? reinterpret_cast<const unsigned short*>(stands)[entry.place] : 0;"
+    lines = [
+        "auto copy_step = [&](int step) {",
+        "  if (step < steps) {",
+        "    Element* slot = slots + step % STAGES * SLOT;",
+        "    ACopy::start(slot, weights, k_pitch, m0, step * BK, filters, k_pitch);",
+        *([] if held else ["    Element* column = slot + ACopy::ELEMENTS + threadIdx.x % BN;"]),
+        "#pragma unroll",
+        "    for (int i = 0; i < COPIES; ++i) {",
+        "      const int line = threadIdx.x / BN + i * (THREADS / BN);",
+        "      const Entry entry = table[step % STAGES][line];",
+        "      const bool inside = (have & entry.needs) == entry.needs;",
+        f"      {moved}",
+        "    }",
+        "  }",
+        "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
+        "};",
+    ]
+    if not held:
+        return ["constexpr int COPIES = BK * BN / THREADS;", *lines]
+    return [
+        "constexpr int COPIES = BK * BN / THREADS;",
+        "unsigned short held[COPIES];  // elements on their way, for there is no asynchronous copy of two bytes",
+        *lines,
+        "auto keep_step = [&](int step) {",
+        "  Element* column = slots + step % STAGES * SLOT + ACopy::ELEMENTS + threadIdx.x % BN;",
+        "#pragma unroll",
+        "  for (int i = 0; i < COPIES; ++i) {",
+        "    const int line = threadIdx.x / BN + i * (THREADS / BN);",
+        "    if (step < steps) reinterpret_cast<unsigned short*>(column)[line * BCopy::PITCH] = held[i];",
+        "  }",
+        "};",
+    ]
+
+
+def _store_lines(text: ConvolutionText) -> list[str]:
+    made = []
+    for axis in text.axes:
+        factor = f" * STRIDE_{axis.upper()} + phase_{axis}" if phases(text, axis) > 1 else ""
+        if axis == "x" and phases(text, "x") > 1:
+            factor = " * PHASES_X + at % PHASES_X"
+        made += [f"  const int made_{axis} = rest % along_{axis}{factor};", f"  rest /= along_{axis};"]
+    place = text.place_in_plane("out", {axis: f"made_{axis}" for axis in text.axes})
+    outside = "rest >= images" + (" || made_x >= out_x" if phases(text, "x") > 1 else "")
+    return [
+        "__syncthreads();",
+        "// Neighbouring threads have neighbouring results.",
+        "constexpr int RESULTS = BN * PHASES_X, AT_ONCE = RESULTS < THREADS ? RESULTS : THREADS;",
+        "for (int at = threadIdx.x % AT_ONCE; at < RESULTS; at += AT_ONCE) {",
+        "  int rest = n0 + at / PHASES_X;",
+        *made,
+        f"  if ({outside}) continue;",
+        f"  const int column = {place};",
+        "  for (int line = threadIdx.x / AT_ONCE; line < min(BM, filters - m0); line += THREADS / AT_ONCE) {",
+        "    const int channel = group * filters + m0 + line;",
+        "    const long long row = static_cast<long long>(rest) * (GROUPS * filters) + channel;",
+        f"    y[row * plane_out + column] = {text.stored(_finished(text))};",
+        "  }",
+        "}",
+    ]
+
+
+def _finished(text: ConvolutionText) -> str:
+    return text.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")

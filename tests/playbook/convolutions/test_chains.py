@@ -1,0 +1,91 @@
+"""Convolutions with what follows them: norms, pooling, reductions and products as further launches of one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.playbook.placed import Placed, check_structure
+
+from tilewright.records import Precision
+
+_CONV = "x: f32[batch, heads, height, width]; w: f32[filters, heads, three, three]; b: f32[filters]"
+_AT = ({"height": 9, "width": 11, "filters": 4}, {"batch": 2, "height": 12, "width": 8, "filters": 8})
+
+
+def _case(name: str, body: str, results: str, more: str = "", multiples: tuple[tuple[str, int], ...] = ()) -> Placed:
+    return Placed(name, body, _CONV + more, results, _AT, multiples, Precision.STRICT)
+
+
+CASES = (
+    _case(
+        "softmax_pool",
+        "return F.max_pool2d(torch.softmax(F.conv2d(x, w, b, padding=1), 1), 2)",
+        "f32[batch, filters, h = height / 2, v = width / 2]",
+    ),
+    _case(
+        "group_norm_mean",
+        "return F.group_norm(F.hardswish(F.conv2d(x, w, b)), 2, g, s).mean((2, 3))",
+        "f32[batch, filters]",
+        "; g: f32[filters]; s: f32[filters]",
+        (("filters", 2),),
+    ),
+    _case(
+        "batch_norm_pool",
+        "return F.avg_pool2d(F.batch_norm(F.conv2d(x, w, b), None, None, g, s, training=True), 2) * 3",
+        "f32[batch, filters, h = (height - 2) / 2, v = (width - 2) / 2]",
+        "; g: f32[filters]; s: f32[filters]",
+    ),
+    _case(
+        "instance_norm",
+        "return F.instance_norm(F.conv2d(x, w, b)) / 2",
+        "f32[batch, filters, h = height - 2, v = width - 2]",
+    ),
+    _case(
+        "min_sum",
+        "return F.gelu(F.conv2d(x, w, b).min(1, keepdim=True)[0].sum(2, keepdim=True)) + b.view(-1, 1, 1)",
+        "f32[batch, filters, 1, v = width - 2]",
+    ),
+    _case(
+        "pools",
+        "return F.max_pool2d(F.max_pool2d(F.conv2d(x, w, b, padding=1), 2), (2, 1)).sum(1, keepdim=True)",
+        "f32[batch, 1, h = height / 4, v = width / 2]",
+    ),
+    _case(
+        "two",
+        "return F.conv2d(F.relu(F.conv2d(x, w, b)) + 1, u, stride=2).mean((2, 3)) @ p",
+        "f32[batch, heads]",
+        "; u: f32[five, filters, three, three]; p: f32[five, heads]",
+    ),
+    _case(
+        "mean_of_all",
+        "y = F.conv_transpose2d(x, t, b, 2, 1, 1) * 0.5\n"
+        "    return torch.logsumexp(y.mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",
+        "f32[batch, 1, 1]",
+        "; t: f32[heads, filters, three, five]",
+    ),
+    _case(
+        "mean_of_strided",
+        "return F.conv2d(x, w, b, stride=2, padding=2, dilation=2).mean((2, 3))",
+        "f32[batch, filters]",
+    ),
+    _case(
+        "mean_of_rows",
+        "return torch.tanh(F.conv2d(x, w, b, padding=1).mean(2, keepdim=True))",
+        "f32[batch, filters, 1, width]",
+    ),
+    _case(
+        "mean_of_columns",
+        "return F.conv_transpose2d(x, t, b, 2, 1).mean(3)",
+        "f32[batch, filters, h = height * 2 - 1]",
+        "; t: f32[heads, filters, three, five]",
+    ),
+)
+BY_NAME = {one.name: one for one in CASES}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_chain_is_right_at_odd_sizes(name: str, tmp_path: Path) -> None:
+    case = BY_NAME[name]
+    for step in (case.answer.draft, *case.answer.structures[:1]):
+        check_structure(case, step, tmp_path)
