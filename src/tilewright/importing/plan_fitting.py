@@ -77,6 +77,7 @@ class PlanFitter:
                 self.plan.needs.append(f"{one.name}.dtype == {one.dtype} and {one.name}.ndim == {len(one.shape)}")
             elif one.is_tensor:
                 self.plan.needs.append(f"not has({one.name})")
+        self.plan.needs += map(str, self.calls[0].relations)
         ties = self.calls[0].ties
         for (name, dimension), (other, other_dimension) in ties:
             self.plan.needs.append(f"{name}.shape[{dimension}] == {other}.shape[{other_dimension}]")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.importing.calls import Given, is_block
+from tilewright.importing.calls import Given, Relation, is_block
 from tilewright.importing.sizes import threads
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, evaluate
 from tilewright.records import GpuProfile
@@ -26,6 +26,8 @@ _MOST_ELEMENTS = 1 << 22
 _SMALL = 8  # numbers up to this are kept
 _MOST_FACTORS = 4
 _TIMES = (1, 2, 3, 4)
+_MOST_TIMES = 256
+_FEW_SIZES = 4  # then squares, too
 _CONSTANTS = range(33)  # lengths that depend on no number
 _BELOW = (1, 7)  # whole numbers in memory: where they are indices, what they reach differs
 
@@ -42,7 +44,7 @@ class Extent:
 
 
 def extents(
-    file: KernelFile, call: Sequence[Given], gpu: GpuProfile, outside: Outside
+    file: KernelFile, call: Sequence[Given], gpu: GpuProfile, outside: Outside, relations: Sequence[Relation] = ()
 ) -> tuple[dict[str, Extent], frozenset[str]]:
     """The tensors behind plain pointers whose extent was found, and those of which nothing is known."""
     bare = [one for one in call if one.is_bare and one.value is not None]
@@ -52,10 +54,10 @@ def extents(
     if not sizes or not bare:
         return {}, unknown
     for unit in _UNITS:
-        sets = [_other(numbers, sizes, unit, turn) for turn in (0, 1)]
+        sets = [_related(_other(numbers, sizes, unit, turn), relations, turn) for turn in (0, 1)]
         searches = [_Search(file, call, one, outside, below) for one, below in zip(sets, _BELOW, strict=True)]
         if all(_runs(file, search.arguments({}), gpu) for search in searches):
-            found, untouched = _found(searches, [one.name for one in bare], sizes)
+            found, untouched = _found(searches, [one.name for one in bare], _candidates(file, sizes, relations))
             if found:
                 return found, unknown - found.keys() - untouched
     return {}, unknown
@@ -67,6 +69,27 @@ def _other(numbers: Mapping[str, int], sizes: Sequence[str], unit: int, turn: in
     primes = _PRIMES[turn:] + _PRIMES[:turn]
     made = {name: unit * primes[place % len(primes)] for place, name in enumerate(large)}
     return {name: made.get(name, value) for name, value in numbers.items()}
+
+
+def _related(numbers: Mapping[str, int], relations: Sequence[Relation], turn: int) -> dict[str, int]:
+    few = {one.other: _PRIMES[turn] for one in relations}  # what is many times these is large enough
+    made = {**numbers, **few}
+    return {**made, **{one.name: one.times * made[one.other] for one in relations}}
+
+
+def _candidates(file: KernelFile, sizes: Sequence[str], relations: Sequence[Relation]) -> list[Extent]:
+    """Products of numbers and of constants that the device code has."""
+    free = [name for name in sizes if name not in {one.other for one in relations}]  # the larger says more
+    written = {int(one) for one in re.findall(r"\b\d{1,3}\b", re.sub(r"//[^\n]*", "", file.text))}
+    times = sorted({*_TIMES, *(one for one in written if 4 < one <= _MOST_TIMES)})
+    few = len(free) <= _FEW_SIZES
+    choices = itertools.combinations_with_replacement if few else itertools.combinations
+    return [
+        Extent(one, chosen)
+        for count in range(min(len(free), _MOST_FACTORS) + 1)
+        for chosen in choices(free, count)
+        for one in (times if count else _CONSTANTS)
+    ]
 
 
 def _runs(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> bool:
@@ -115,15 +138,9 @@ class _Search:
 
 
 def _found(
-    searches: Sequence[_Search], names: Sequence[str], sizes: Sequence[str]
+    searches: Sequence[_Search], names: Sequence[str], candidates: Sequence[Extent]
 ) -> tuple[dict[str, Extent], frozenset[str]]:
     first, second = searches
-    candidates = [
-        Extent(times, chosen)
-        for count in range(min(len(sizes), _MOST_FACTORS) + 1)
-        for chosen in itertools.combinations(sizes, count)
-        for times in (_TIMES if count else _CONSTANTS)
-    ]
     lengths = sorted({n for one in candidates if (n := one.at(first.numbers)) <= _MOST_ELEMENTS})
     enough = first.enough(names, lengths)
     if enough is None:
