@@ -15,6 +15,7 @@ from importlib import resources
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
 from tilewright.importing.sources import Item, Kind, Source, closing
+from tilewright.importing.structs import fields
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _STANDARD = re.compile(
@@ -165,7 +166,10 @@ def _kernel(source: Source, item: Item) -> str:
             raise ImportProblem(f"{source.at(item.line)}: {item.name} takes a template as a template argument")
         else:
             notes.append(f"tw_note.constant<{name}>();")
-    notes += [f"tw_note.argument({parameter_name(part) or f'tw_{number}'});" for number, part in enumerate(declared)]
+    for number, part in enumerate(declared):
+        name = parameter_name(part) or f"tw_{number}"
+        inside = fields(source, part)
+        notes += [f"tw_note.argument({name}.{one.name});" for one in inside] or [f"tw_note.argument({name});"]
     head = re.sub(r"\bstatic\b", "", _bare(head))
     return f'{head}{{ ::tw::Launched tw_note("{item.name}"); {" ".join(notes)} }}'
 
