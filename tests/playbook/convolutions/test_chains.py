@@ -98,6 +98,14 @@ CASES = (
         "f32[batch, filters, h = height * 2 - 1]",
         "; t: f32[heads, filters, three, five]",
     ),
+    Placed(
+        "mean_of_product",
+        "return F.avg_pool1d((F.linear(x, w, b) * 2 - 1).unsqueeze(1), 4).squeeze(1).relu()",
+        "x: f32[rows, cols]; w: f32[filters, cols]; b: f32[filters]",
+        "f32[rows, v = filters / 4]",
+        ({"rows": 5, "cols": 33, "filters": 12},),
+        (("filters", 4),),
+    ),
 )
 BY_NAME = {one.name: one for one in CASES}
 
@@ -112,6 +120,7 @@ BY_NAME = {one.name: one for one in CASES}
         ("mean_of_turned_windows", "whose weights are sums"),
         ("batch_norm_pool", "what is normalised is not stored"),
         ("group_norm_mean", "what is normalised is not stored"),
+        ("mean_of_product", "the means of the weights"),
         ("pools", "made as one with larger windows"),
     ],
 )
