@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.playbook.convolutions import direct, hopper, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
@@ -39,14 +40,16 @@ DRAFT = ConvolutionWay("draft-convolution", "first version: one thread per resul
 def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[ConvolutionWay, ...]:
     """The ways that take every convolution of a chain on a GPU, the most promising first."""
     found: list[ConvolutionWay] = []
-    if arch == _HOPPER and any(hopper.can_write(one) for one in convolutions):
-        found.append(HOPPER)
+    if arch == _HOPPER:
+        able = sorted((one for one in convolutions if hopper.can_write(one)), key=lambda one: -one.multiplications)
+        found += [_hopper_way(tuple(able[:count]), len(able)) for count in range(len(able), 0, -1)]
     if arch != _TURING and any(_written(one) is tensor_core_convolution for one in convolutions):
         found.append(TENSOR_CORES)
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
     if all(_is_large(one) for one in convolutions):
-        found[1:] = [replace(one, resort=True) for one in found[1:]]
+        first = found[0].id.partition("-largest")[0]
+        found = [replace(one, resort=not one.id.startswith(first)) for one in found]
     return tuple(found)
 
 
@@ -67,8 +70,20 @@ def _on_tensor_cores(convolution: Convolution, op_line: str, choices: Choices) -
     return _written(convolution)(convolution, op_line, choices)
 
 
-def _on_hopper(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    write = hopper_convolution if hopper.can_write(convolution) else _written(convolution)
+def _hopper_way(chosen: tuple[Convolution, ...], able: int) -> ConvolutionWay:
+    """For these convolutions; a file has no room for many, and then the largest are worth it most."""
+    summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
+    if len(chosen) == able:
+        return ConvolutionWay("convolution-hopper", summary, partial(_on_hopper, chosen))
+    return ConvolutionWay(
+        f"convolution-hopper-largest-{len(chosen)}",
+        f"{summary}; of the {len(chosen)} largest, the rest by mma.sync",
+        partial(_on_hopper, chosen),
+    )
+
+
+def _on_hopper(chosen: tuple[Convolution, ...], convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    write = hopper_convolution if convolution in chosen else _written(convolution)
     return write(convolution, op_line, choices)
 
 
@@ -77,9 +92,6 @@ def _directly(convolution: Convolution, op_line: str, choices: Choices) -> Fragm
     return write(convolution, op_line, choices)
 
 
-HOPPER = ConvolutionWay(
-    "convolution-hopper", "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it", _on_hopper
-)
 TENSOR_CORES = ConvolutionWay(
     "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _on_tensor_cores
 )
