@@ -54,7 +54,9 @@ def decode(made: Attention, op_line: str) -> str:
         *dict.fromkeys([*first.forms.helpers(), *second.forms.helpers()]),
     ]
     pieces = [one.splitlines() for one in device]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *texts).file()
+    return fragment(
+        _HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *texts
+    ).file()
 
 
 def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:

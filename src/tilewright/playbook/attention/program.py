@@ -100,14 +100,14 @@ def attention_program(traced: TracedTask) -> Attention:
     scores = read_scores(reader, score, own, row, along)
     scores = replace(scores, scale=_with_factors(scores.scale, factors[0] + factors[1]))
     placed = placed.renewed(reader, *([scores.value] if scores.value is not None else []))
-    made = Attention(
-        placed, *reads, (), (), row, along, depth, column, scores, score_leaf, result_leaf, is_safe
-    )
+    made = Attention(placed, *reads, (), (), row, along, depth, column, scores, score_leaf, result_leaf, is_safe)
     return _checked(_with_units(_split_heads(made)))
 
 
 def _unlike() -> NotSupported:
-    return NotSupported("the playbook writes attention as softmax(q @ k^T) @ v, with a scale and masks, and this is more")
+    return NotSupported(
+        "the playbook writes attention as softmax(q @ k^T) @ v, with a scale and masks, and this is more"
+    )
 
 
 # -- reading --
@@ -172,11 +172,7 @@ def _is_of_masked(reader: ScoreReader, tested: Whole) -> bool:
 
 def _score_product(reader: ScoreReader, score: int, along: Variable) -> tuple[str, Whole, bool]:
     """The product that scores are made of; and whether it is of keys and queries, the other way round."""
-    found = {
-        name: leaf
-        for name, leaf in _leaves(reader, score)
-        if isinstance(leaf, Whole)
-    }
+    found = {name: leaf for name, leaf in _leaves(reader, score) if isinstance(leaf, Whole)}
     if len(found) != 1:
         raise _unlike()
     ((name, leaf),) = found.items()
