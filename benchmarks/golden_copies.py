@@ -540,7 +540,11 @@ def main() -> int:
     import tilewright  # noqa: F401  # once, before the children
 
     stored: dict[str, np.ndarray] = dict(np.load(arguments.out)) if arguments.out.exists() else {}
-    left = [one for one in [*probes(), *refusals()] if not arguments.names or any(name in one.name for name in arguments.names)]
+    left = [
+        one
+        for one in [*probes(), *refusals()]
+        if not arguments.names or any(name in one.name for name in arguments.names)
+    ]
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         while left:

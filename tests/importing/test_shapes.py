@@ -42,8 +42,13 @@ def test_what_is_no_product_is_not_known() -> None:
     with EmulatedDevice(GPU) as emulator:
         odd = parse(KERNEL.replace("* w[c]", "* w[c + 1]"), "k.cu")
         assert extents(odd, CALL, GPU, reach(emulator))[1] == {"w"}
-        indices = [replace(one, dtype="i32") if one.name == "w" else one for one in CALL]
-        assert extents(parse(KERNEL, "k.cu"), indices, GPU, reach(emulator)) == ({}, {"y", "x", "w", "unused"})
+        indices = parse(KERNEL.replace("const float* w", "const int* w").replace("* w[c]", "+ x[w[c] * C]"), "k.cu")
+        call = [replace(one, dtype="i32") if one.name == "w" else one for one in CALL]
+        found, unknown = extents(indices, call, GPU, reach(emulator))
+        assert found["w"] == Extent(1, ("C",))
+        assert unknown == frozenset()  # a row that an index names is one of those that are read anyway
+        table = parse(indices.text.replace("x[w[c] * C]", "unused[w[c] * C + c]"), "k.cu")
+        assert extents(table, call, GPU, reach(emulator))[1] == {"unused"}
 
 
 def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:

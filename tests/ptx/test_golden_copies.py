@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +28,9 @@ QUICK = (
     "reduce_float16_add",
     "mbarrier_counts",
     "mbarrier_bytes",
+    "form_named_barriers",
+    "form_map_made",
+    "form_cluster_sent",
 )
 
 
@@ -67,3 +71,10 @@ def test_it_does_what_the_gpu_does(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PROBES if name not in QUICK])
 def test_all_do_what_the_gpu_does(name: str) -> None:
     _check(PROBES[name])
+
+
+def test_a_store_by_a_whole_warp_is_no_race() -> None:
+    probe = PROBES["store_2d"]
+    by_all = probe.source.replace("if (threadIdx.x == 0) {", "if (threadIdx.x < 32) {")
+    assert by_all != probe.source
+    assert np.array_equal(emulate(replace(probe, source=by_all)), emulate(probe))

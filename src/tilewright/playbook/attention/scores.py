@@ -99,7 +99,7 @@ def _peeled(reader: PlaceReader, value: int, factors: list[str]) -> int:
 def _inverse(number: str) -> str:
     return (
         f"1.0 / {number}"
-        if number.endswith(")") and number.count("(") == 1 or _is_number(number)
+        if (number.endswith(")") and number.count("(") == 1) or _is_number(number)
         else f"1.0 / ({number})"
     )
 
