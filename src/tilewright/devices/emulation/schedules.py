@@ -97,14 +97,15 @@ class _Runs:
         return tuple(_bytes(outcome, name) for name in self.returned)
 
     def settled(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
-        """A run in which reads of what nothing wrote are findings only if something comes of what was read."""
+        """A run in which harmless things are set apart: last stores, and reads of what nothing wrote without effect."""
         outcome = self.run(emulation, circumstances)
         found = outcome.emulated.findings
+        harmless = tuple(one for one in found if _is_last_store(one))
         read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
-        if not read or not outcome.went_well or not self._indifferent(outcome, emulation, circumstances):
-            return outcome
-        rest = tuple(one for one in found if one not in read)
-        return replace(outcome, emulated=replace(outcome.emulated, findings=rest, harmless=read))
+        if read and outcome.went_well and self._indifferent(outcome, emulation, circumstances):
+            harmless += read
+        rest = tuple(one for one in found if one not in harmless)
+        return replace(outcome, emulated=replace(outcome.emulated, findings=rest, harmless=harmless))
 
     def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
         """Whether every poison gives these results, and no faults but these."""
@@ -119,6 +120,11 @@ class _Runs:
             if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
                 return False
         return True
+
+
+def _is_last_store(one: FindingRecord) -> bool:
+    """A bulk store its block ends with. Nothing promises it, but an H200 keeps the shared memory until it was read."""
+    return one.kind is FindingKind.ASYNC_NOT_CONSUMED and ".global.shared::cta" in one.ptx_text
 
 
 def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:
