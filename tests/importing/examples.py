@@ -170,3 +170,36 @@ int main(int argc, char** argv) {
   clip<<<1, 32>>>(a, window);
 }
 """
+
+# The stable ABI: dispatch by cases in a macro, functions of the source as template arguments, a vector width by size.
+ACTIVATION = """
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/Dispatch.h>
+#define DISPATCH(type, ...) THO_DISPATCH_SWITCH(type, "act", \\
+  THO_DISPATCH_CASE(torch::headeronly::ScalarType::Float, __VA_ARGS__) \\
+  THO_DISPATCH_CASE(torch::headeronly::ScalarType::Half, __VA_ARGS__))
+namespace act {
+template <class T> struct Pair;
+template <> struct Pair<float> { using Type = float2; };
+template <> struct Pair<__half> { using Type = __half2; };
+template <> struct Pair<c10::Half> { using Type = __half2; };
+template <typename T> __device__ T twice(const T& x) { return x + x; }
+template <typename scalar_t, typename pair_t, scalar_t (*F)(const scalar_t&), bool WIDE>
+__global__ void __launch_bounds__(256) apply(scalar_t* __restrict__ out, const scalar_t* __restrict__ in, const int n) {
+  for (int i = threadIdx.x + blockIdx.x * 256; i < n; i += 256 * gridDim.x) out[i] = F(in[i]);
+}
+}  // namespace act
+void doubled(torch::stable::Tensor& out, torch::stable::Tensor& in) {
+  STD_TORCH_CHECK(in.is_contiguous(), "contiguous");
+  const torch::stable::accelerator::DeviceGuard guard(in.get_device_index());
+  int n = in.numel();
+  DISPATCH(in.scalar_type(), [&] {
+    if (n % 4 == 0)
+      act::apply<scalar_t, typename act::Pair<scalar_t>::Type, act::twice<scalar_t>, true>
+          <<<(n + 255) / 256, 256>>>(out.mutable_data_ptr<scalar_t>(), in.const_data_ptr<scalar_t>(), n);
+    else
+      act::apply<scalar_t, typename act::Pair<scalar_t>::Type, act::twice<scalar_t>, false>
+          <<<(n + 255) / 256, 256>>>(out.mutable_data_ptr<scalar_t>(), in.const_data_ptr<scalar_t>(), n);
+  });
+}
+"""

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.importing.examples import MACRO, MODEL, ROWS, SCALE
+from tests.importing.examples import ACTIVATION, MACRO, MODEL, ROWS, SCALE
 from typer.testing import CliRunner
 
 from tilewright.frontends.cli import app
@@ -98,6 +98,34 @@ def test_a_model_is_compared_with_what_it_replaces(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["import", str(file), "-o", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)["imported"][0]["check"] == "wrong"
+
+
+@pytest.mark.slow
+def test_the_stable_abi_and_functions_as_template_arguments() -> None:
+    made = imported(ACTIVATION, "doubled")
+    assert not made.pinned
+    assert plan_of(made)[-2:] == [
+        "let     n = out.numel",
+        "launch  act::apply_as_launched<f32, (n % 4 == 0)><<<ceil_div(n, 256), 256>>>(out, in_, n)",
+    ]
+    entry = "__global__ void __launch_bounds__(256) apply_as_launched("
+    assert made.text.count("__global__") == 1
+    assert entry in made.text
+    assert "apply<scalar_t, float2, act::twice<float>, WIDE>(out, in, n);" in made.text
+    assert "Pair" not in made.text  # the host's own; that it has torch's and CUDA's half, one type here, did no harm
+
+
+@pytest.mark.slow
+def test_plain_pointers_become_tensors(tmp_path: Path) -> None:
+    (tmp_path / "rows.cu").write_text(ROWS)
+    (tmp_path / "reference.py").write_text("def rows(out, in_, block_size):\n    return in_.sum(-1)\n")
+    asked = ["import", str(tmp_path / "rows.cu"), "-o", str(tmp_path / "k.cu"), "--json"]
+    done = CliRunner().invoke(app, [*asked, "--reference", f"{tmp_path / 'reference.py'}:rows"])
+    (one,) = json.loads(done.stdout)["imported"]
+    assert (one["op"], one["check"], one["compared"]) == ("rows(out!, in_, block_size: int)", "clean", True)
+    plan = [line for line in (tmp_path / "k.cu").read_text().splitlines() if line.startswith("//!")]
+    assert "//! let     N = out.shape[0], C = in_.shape[1]" in plan
+    assert "//! need    in_.shape[0] == N" in plan
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:

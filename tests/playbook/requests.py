@@ -37,6 +37,10 @@ def _image(size: int = 10, channels: int = 8) -> dict[str, str]:
     return {"x": f"2x{channels}x{size}x{size}:f32"}
 
 
+def _convolved(window: str) -> dict[str, str]:
+    return {**_image(), "weight": f"5x8x{window}:f32"}
+
+
 _PAIR = {"a": "9x24:f32", "b": "24x17:f32"}
 _TRANSPOSED = {"a": "9x24:f32", "b": "17x24:f32"}
 _LOSS = {"prediction": "6x40:f32"}
@@ -164,6 +168,34 @@ REQUESTS: tuple[Request, ...] = (
     Request("nn.AvgPool2d(3, 2, 1)", lambda x: F.avg_pool2d(x, 3, 2, 1), _image()),
     Request("3D average pooling", lambda x: F.avg_pool3d(x, 2), {"x": "2x3x6x6x6:f32"}),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
+    # convolutions
+    *(
+        Request(words, lambda x, weight, bias: F.relu(F.conv2d(x, weight, bias, padding=1)), _convolved("3x3"))
+        for words in (
+            "2d convolution 3x3 with padding 1 then relu",
+            "3x3 conv2d, padding=1, with bias and relu",
+            "conv2d same padding then relu",
+        )
+    ),
+    Request("conv 5 stride 2 without bias", lambda x, weight: F.conv2d(x, weight, stride=2), _convolved("5x5")),
+    Request("pointwise convolution", lambda x, weight, bias: F.conv2d(x, weight, bias), _convolved("1x1")),
+    Request(
+        "depthwise convolution then gelu",
+        lambda x, weight, bias: F.gelu(F.conv2d(x, weight, bias, groups=8)),
+        _image(),
+    ),
+    Request(
+        "nn.ConvTranspose2d(8, 5, 3, stride=2) then group norm with 1 groups",
+        lambda x, weight, bias, weight_2, bias_2, eps: F.group_norm(
+            F.conv_transpose2d(x, weight, bias, 2), 1, weight_2, bias_2, eps
+        ),
+        {**_image(), "weight": "8x5x3x3:f32"},
+    ),
+    Request(
+        "1d convolution kernel 5 dilation 2",
+        lambda x, weight, bias: F.conv1d(x, weight, bias, dilation=2),
+        {"x": "2x3x20:f32", "weight": "4x3x5:f32"},
+    ),
     # moves
     Request("transpose", lambda x: x.T.contiguous(), _rows()),
     Request("transpose a 4096x1024 matrix", lambda x: x.T.contiguous(), _rows()),
@@ -259,8 +291,8 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("multi-head attention", "attention layers"),
     ("sliding window attention", "attention of chosen keys"),
     ("attention with dropout", "random"),
-    ("3x3 convolution", "convolutions"),
-    ("conv2d with bias and relu", "convolutions"),
+    ("depthwise separable convolution", "separable"),
+    ("3x3 convolution groups 4", "groups"),
     ("sort each row", "sorting"),
     ("dropout", "random"),
     ("fft", "Fourier"),
@@ -312,6 +344,11 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("softmax temperature 0", "above 0"),
     ("layernorm with eps -1", "not below 0"),
     ("clamp between 5 and -5", "5.0, is above the upper one, -5.0"),
+    ("3x3 convolution stride 2x1", 'stride with equal sides, and "2x1"'),
+    ("conv2d 3x3 and 5", "says 3x3 and 5"),
+    ("conv 9x9 on 1x1x4x4", "larger than a side of 4"),
+    ("conv2d 3x3 dilation 0", "dilation is at least 1"),
+    ("conv2d 4x4 same padding", 'padding "same" needs an odd window'),
     ("max pooling 0x0", "at least 1"),
     ("average pooling 4 stride 0", "at least 1"),
     ("max pooling 2x2 padding 5", "half the window"),

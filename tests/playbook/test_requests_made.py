@@ -31,6 +31,7 @@ def _check(asked: Request, folder: Path, *, all_structures: bool) -> None:
         got = load_structure(step, task, folder)(*inputs.values())
         for one, truth in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
             tolerance = 2e-3 if one.dtype in (torch.float16, torch.bfloat16) else 3e-5
+            tolerance = 1e-2 if step.id.startswith("convolution-") else tolerance  # TF32, as PyTorch has them
             torch.testing.assert_close(
                 one.double(),
                 truth.double(),

@@ -187,7 +187,7 @@ def test_what_could_be_misread_is_refused_in_one_sentence(words: str) -> None:
     ("words", "quoted"),
     [
         ("layernorm then frobnicate", '"frobnicate"'),
-        ("convolve the image", "convolutions"),
+        ("resize the image", "resampling"),
         ("gelu but sideways", '"but"'),
         ("softmax over the last two dimensions", '"over the last two dimensions"'),
         ("layernorm over dim 0", '"over dim 0"'),

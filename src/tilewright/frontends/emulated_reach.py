@@ -20,13 +20,13 @@ _END = re.compile(r"(?:after the end|before the start) of (\w+)$")
 def reach(emulator: Device) -> Outside:
     """The tensors whose ends an access goes past; None where the run does not come to its end."""
 
-    def outside(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> frozenset[str] | None:
+    def outside(file: KernelFile, arguments: Mapping[str, ArgumentValue], below: int) -> frozenset[str] | None:
         try:
             built = build_plan(file, arguments, emulator.profile)
             if isinstance(built, BuildFailure):
                 return None
             specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
-            inputs = tuple(InputTensor(name, one, usual_content(one.dtype, 0, 1)) for name, one in specs.items())
+            inputs = tuple(InputTensor(name, one, usual_content(one.dtype, 0, below)) for name, one in specs.items())
             how = Emulation((), instruction_budget=_INSTRUCTIONS)
             run = emulator.execute(built.job("reach", inputs, limits=Limits(seconds=_SECONDS), emulation=how))
         except (DoesNotApply, DeviceError):

@@ -8,12 +8,14 @@ Definitions are read as straight lines: a number that a branch or a call may cha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tilewright.importing.local_definitions import Definition, definitions, spelled, split_declarators
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import parameter_name, parameters, split_commas, template_parameters
 from tilewright.importing.sources import Item, Kind, Source, parsed
+from tilewright.importing.structs import Field, fields, type_of
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _NUMBERS = frozenset((
@@ -104,6 +106,7 @@ class _Cut:
     kept: dict[str, Definition] = field(default_factory=dict)  # definitions carried along
     types: dict[str, str] = field(default_factory=dict)  # aliases: what a dispatch or a template would choose
 
+    constants: dict[str, str] = field(default_factory=dict)  # template arguments of the host function, as definitions
     renamed: dict[str, str] = field(default_factory=dict)  # macros that became parameters
 
     def __post_init__(self) -> None:
@@ -141,6 +144,7 @@ class _Cut:
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
         shape = [self._expression(part, lift=True) for part in configuration]
         lines = [f"using {alias} = {type_};" for alias, type_ in self.types.items()]
+        lines += self.constants.values()
         lines += [one.text for one in sorted(self.kept.values(), key=lambda one: one.order)]
         head = f"void {name}({', '.join(self.taken.values())}) {{ {''.join(f'{line} ' for line in lines)}"
         return f"{head}\n{template}<<<{', '.join(shape)}>>>({', '.join(made)}); }}"
@@ -165,8 +169,22 @@ class _Cut:
             if text not in self.pointers:
                 self.pointers[text] = self._new(wished, "tw::Bare")
             return self.pointers[text]
+        inside = fields(self.source, declared)
+        if inside:
+            return self._struct(part, declared, inside, wished)
         type_ = self._number_type(declared, wished)
         return self._expression(part, lift=False) if self._reach(part) else self._new(wished, type_)
+
+    def _struct(
+        self, part: Sequence[CppToken], declared: Sequence[CppToken], inside: Sequence[Field], name: str
+    ) -> str:
+        """A struct as the code around makes it, `dim3(blocks)`; else one whose fields are parameters."""
+        with suppress(ImportProblem):
+            if self._reach(part):
+                return self._expression(part, lift=False)
+        made = [(one, self._new(f"{name}_{one.name}", "tw::Bare" if one.is_pointer else one.type_)) for one in inside]
+        lines = "".join(f"tw_made.{one.name} = {given}; " for one, given in made)
+        return f"[&] {{ {type_of(declared)} tw_made; {lines}return tw_made; }}()"
 
     def _number_type(self, declared: Sequence[CppToken], name: str) -> str:
         words = [t.text for t in declared if t.text not in _QUALIFIERS and t.text != name]
@@ -191,10 +209,13 @@ class _Cut:
     def _reach(self, tokens: Sequence[CppToken]) -> bool:
         """Whether every name in an expression can be had; then all are."""
         before = (self.taken.copy(), self.kept.copy(), self.types.copy(), self.renamed.copy())
-        if self._takes_all(tokens):
-            return True
-        self.taken, self.kept, self.types, self.renamed = before
-        return False
+        reached = False
+        try:
+            reached = self._takes_all(tokens)
+        finally:
+            if not reached:
+                self.taken, self.kept, self.types, self.renamed = before
+        return reached
 
     def _takes_all(self, tokens: Sequence[CppToken]) -> bool:
         for index, token in enumerate(tokens):
@@ -213,7 +234,7 @@ class _Cut:
 
     def _resolves(self, name: str, fixed: bool = False) -> bool:
         """Makes a name available in the function, if that can be."""
-        if name in self.taken or name in self.kept or name in self.types or name in self.renamed:
+        if any(name in known for known in (self.taken, self.kept, self.types, self.constants, self.renamed)):
             return True
         if name in self.local:
             return self._define(self.local[name], fixed)
@@ -250,9 +271,28 @@ class _Cut:
     def _instance(self, name: str) -> bool:
         part = [t.text for t in self.host_template[name]]
         if part[0] not in ("typename", "class"):
-            raise ImportProblem(f"{self.place} needs {name}, a template argument of {self.site.host.name}")
+            if (chosen := self._chosen(name)) is None:
+                raise ImportProblem(f"{self.place} needs {name}, a template argument of {self.site.host.name}")
+            self.constants[name] = f"constexpr {' '.join(part[:-1])} {name} = {chosen};"
+            return True
         self.types[name] = "float"
         return True
+
+    def _chosen(self, name: str) -> str | None:
+        """The first number that an instance or a call of the host function gives for one of its template parameters."""
+        position = list(self.host_template).index(name)
+        asked = self.source.instances.get(self.site.host.name, ())
+        if position < len(asked):
+            return asked[position]
+        for item in self.source.of_kind(Kind.HOST, Kind.MACRO):
+            texts = [token.text for token in item.tokens]
+            for at in range(len(texts) - 1):
+                if texts[at : at + 2] == [self.site.host.name, "<"] and ">" in texts[at:]:
+                    parts = split_commas(item.tokens[at + 2 : texts.index(">", at)])
+                    given = parts[position][0] if position < len(parts) and len(parts[position]) == 1 else None
+                    if given is not None and (given.kind == "number" or given.text in ("true", "false")):
+                        return given.text
+        return None
 
     def _define(self, one: Definition, fixed: bool) -> bool:
         is_number = set(one.type_.split()) <= _NUMBERS

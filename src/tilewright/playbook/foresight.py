@@ -5,9 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.errors import NotSupported
 from tilewright.tasks import called_names
 
-_CONVOLUTIONS = {f"conv{t}{n}d" for t in ("", "_transpose", "transpose") for n in (1, 2, 3)}
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (
-    ("convolutions", frozenset(_CONVOLUTIONS)),
     ("whole attention layers", frozenset(("multi_head_attention_forward", "multiheadattention"))),
     ("recurrent networks", frozenset(("lstm", "gru", "rnn", "lstmcell", "grucell", "rnncell"))),
     ("sorting", frozenset(("sort", "argsort", "msort", "median", "unique"))),

@@ -35,6 +35,10 @@ def _wrong(clause: Clause, sizes: Sizes) -> str | None:
     if "_pool_" in operation.name and operation.whole:
         window, stride, padding = map(int, numbers)
         return _wrong_window(window, stride, padding, sizes[2:])
+    if "conv_" in operation.name:
+        window, stride, padding, dilation = map(int, numbers)
+        reach = dilation * (window - 1) + 1 if "transpose" not in operation.name else 1
+        return _wrong_taps(window, stride, dilation) or _too_wide(reach, padding, sizes[2:])
     return None
 
 
@@ -51,10 +55,18 @@ def _wrong_groups(groups: int, channels: int | None) -> str | None:
 
 
 def _wrong_window(window: int, stride: int, padding: int, sizes: Sizes) -> str | None:
+    if window >= 1 and stride >= 1 and 2 * padding > window:
+        return f"a padding is at most half the window, and {padding} is more than half of {window}"
+    return _wrong_taps(window, stride) or _too_wide(window, padding, sizes)
+
+
+def _wrong_taps(window: int, stride: int, dilation: int = 1) -> str | None:
     if window < 1 or stride < 1:
         return f"a window and its stride are at least 1, and {window} and {stride} are said"
-    if 2 * padding > window:
-        return f"a padding is at most half the window, and {padding} is more than half of {window}"
+    return f"a dilation is at least 1, and {dilation} is said" if dilation < 1 else None
+
+
+def _too_wide(window: int, padding: int, sizes: Sizes) -> str | None:
     known = [one for one in sizes if one is not None]
     if known and min(known) + 2 * padding < window:
         return f"a window of {window} is larger than a side of {min(known)} with {padding} of padding"

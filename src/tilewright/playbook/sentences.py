@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tilewright.playbook.convolution_words import in_one_order
 from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
@@ -41,8 +42,8 @@ _OPERANDS = (
     r"\b(?:matrix )?(?:multiply|product of)(?: an?)? ?¤ ?(?:matrix )?(?:by|with|and|times)(?: an?)? ?¤(?: matrix)?"
 )
 _NAMED_SIZE = re.compile(
-    r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|height|width|heads|sequence|hidden|classes|"
-    r"vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
+    r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|filters|depth|height|width|heads|"
+    r"sequence|hidden|classes|vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
 )
 _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b|\band\b(?! [\d.-])))*")
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
@@ -133,7 +134,7 @@ def _normal(words: str) -> str:
     )
     text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
     text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
-    text = _POOLING.sub(_pooling, text)
+    text = in_one_order(_POOLING.sub(_pooling, text))
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
     text = re.sub(r"^first,? (?!dim|ax)", "", text)

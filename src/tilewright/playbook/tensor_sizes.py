@@ -141,7 +141,7 @@ class TensorSizes:
             if operation.even is not None:
                 self.even.add(str(value[operation.even]))
             for extra in operation.tensors:
-                dimensions = value if extra.dimensions is None else _resolved(extra.dimensions, value)
+                dimensions = value if extra.dimensions is None else _resolved(extra.dimensions, value, clause.numbers)
                 if dimensions is None or UNKNOWN in dimensions:
                     raise _cannot_follow(clause, before)
                 found.append(replace(extra, name=dict(step.names)[extra.name], dimensions=dimensions))
@@ -255,13 +255,16 @@ class TensorSizes:
             )
 
 
-def _resolved(dimensions: tuple[DimensionOf, ...], value: tuple[DimensionOf, ...]) -> tuple[DimensionOf, ...] | None:
-    """Numbers in place of which the value's dimensions stand; None where it has not so many."""
+def _resolved(
+    dimensions: tuple[DimensionOf, ...], value: tuple[DimensionOf, ...], numbers: tuple[str, ...] = ()
+) -> tuple[DimensionOf, ...] | None:
+    """Numbers in place of which the value's dimensions stand, and {0} for a number that was said; None where the value
+    has not so many."""
     found: list[DimensionOf] = []
     for one in dimensions:
         if isinstance(one, int) and not -len(value) <= one < len(value):
             return None
-        found.append(value[one] if isinstance(one, int) else one)
+        found.append(value[one] if isinstance(one, int) else one.format(*numbers))
     return tuple(found)
 
 

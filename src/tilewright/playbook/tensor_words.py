@@ -340,6 +340,7 @@ USUAL_SIZES = {
     "r": 4096,
     "batch": 16,
     "channels": 64,
+    "filters": 128,
     "depth": 8,
     "height": 128,
     "width": 128,

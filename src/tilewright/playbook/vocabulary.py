@@ -6,6 +6,7 @@ import difflib
 import re
 
 from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
+from tilewright.playbook.convolution_words import CONVOLUTIONS
 from tilewright.playbook.named_operation import NamedOperation
 from tilewright.playbook.product_words import PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
@@ -16,6 +17,7 @@ NAMED_OPERATIONS: tuple[NamedOperation, ...] = (
     *PRODUCT_OPERATIONS,
     *ATTENTION_OPERATIONS,
     *TENSOR_OPERATIONS,
+    *CONVOLUTIONS,
 )
 
 _ALIKE = 0.6
@@ -36,6 +38,8 @@ EXAMPLES = (
     "top 8 of each row",
     "cumulative sum along dim 1",
     "max pooling 2x2",
+    "2d convolution 3x3 with padding 1 then relu",
+    "depthwise convolution",
     "matmul with bias and GELU",
     "a @ b.T",
     "batched matmul",
@@ -54,8 +58,11 @@ EXAMPLES = (
 # Known, and not in words: what it is called, and the request nearest to it that works.
 _ABSENT: tuple[tuple[str, str, str], ...] = (
     (r"\b(?:self|cross|multi ?head) attention\b", "attention layers with their projections", "causal attention"),
-    (r"\b(?:paged|sliding(?: window)?|windowed|local|sparse|linear) attention\b", "attention of chosen keys", "causal attention"),
-    (r"\bconv(?:olution(?:al)?|olve|\dd)?\b|\bdepthwise\b", "convolutions", "matmul with bias and GELU"),
+    (
+        r"\b(?:paged|sliding(?: window)?|windowed|local|sparse|linear) attention\b",
+        "attention of chosen keys",
+        "causal attention",
+    ),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
     (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
     (r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),

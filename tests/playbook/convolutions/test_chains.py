@@ -58,6 +58,18 @@ CASES = (
         "; u: f32[five, filters, three, three]; p: f32[five, heads]",
     ),
     _case(
+        "mean_of_windows",
+        "return torch.sigmoid(F.avg_pool2d(F.conv2d(x, w, b, padding=1) * 2, (3, 4), (3, 2)) + c)",
+        "f32[batch, filters, h = height / 3, v = (width - 2) / 2]",
+        "; c: f32[filters, one, one]",
+    ),
+    _case(
+        "mean_of_turned_windows",
+        "return F.avg_pool2d(F.conv_transpose2d(x, t, b, (2, 3), (1, 2)), (2, 3))",
+        "f32[batch, filters, h = height - 1, v = width - 1]",
+        "; t: f32[heads, filters, three, five]",
+    ),
+    _case(
         "mean_of_all",
         "y = F.conv_transpose2d(x, t, b, 2, 1, 1) * 0.5\n"
         "    return torch.logsumexp(y.mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",

@@ -132,7 +132,10 @@ class AttentionKernel(PlacedKernel):
     def stored_lines(self, sum: str) -> list[str]:
         """Statements that store the result at the row and the column, made of the weighted sum."""
         result = self.namer.fresh("result")
-        return [f"const float {result} = {sum};", *self.store_each({self.value_of(self.made.result_leaf): Text(result)})]
+        return [
+            f"const float {result} = {sum};",
+            *self.store_each({self.value_of(self.made.result_leaf): Text(result)}),
+        ]
 
 
 def filled(text: str, parts: dict[str, list[str]]) -> list[str]:

@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook.convolutions.algebra import mean_of_convolution
+from tilewright.playbook.convolutions.pooled import pooled_convolution
+from tilewright.playbook.convolutions.reading import pool_settings
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
 from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
 
 SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
 DIAGONAL = "a product with a diagonal matrix is made as a scaling: no product is left"
+POOLS_AS_ONE = "two poolings one after the other are made as one with larger windows"
 _NUMBERS = ("mul", "div", "add", "sub")
 
 
@@ -37,7 +42,44 @@ def _found(graph: Graph, index: int) -> Rewrite | None:
         return _diagonal(graph, index)
     if node.target in ("sum", "mean"):
         return _column_sum(graph, index) or mean_of_convolution(graph, index)
+    if node.target in POOLS:
+        return _one_pool(graph, index) or (pooled_convolution(graph, index) if node.target in MEANS else None)
     return None
+
+
+# -- poolings of poolings --
+
+
+def _one_pool(graph: Graph, index: int) -> Rewrite | None:
+    """Two poolings of a kind, whose windows leave nothing out between them, are one with larger windows."""
+    node = graph.nodes[index]
+    (between,) = taken(node)
+    first = taken(graph.nodes[between])[0] if graph.nodes[between].target == "getitem" else between
+    before = graph.nodes[first]
+    used = [one for one in graph.users[first] if graph.users[one] or one in graph.outputs]  # not the places
+    alone = len(used) == len(graph.users[between]) == 1 and between not in graph.outputs
+    if before.target != node.target or not alone:
+        return None
+    try:
+        (inner, inner_sides), (outer, outer_sides) = pool_settings(before), pool_settings(node)
+    except NotSupported:
+        return None
+    if any((*inner.paddings, *outer.paddings)) or max(*inner.dilations, *outer.dilations) > 1:
+        return None
+    if any(len(one.arguments) > 5 or one.keywords for one in (before, node)):
+        return None
+    steps = list(zip(inner.strides, inner_sides, strict=True))
+    if any(stride > side if node.target not in MEANS else stride != side for stride, side in steps):
+        return None
+    sides = tuple((wide - 1) * stride + side for wide, (stride, side) in zip(outer_sides, steps, strict=True))
+    strides = tuple(a * b for a, b in zip(inner.strides, outer.strides, strict=True))
+
+    def make(builder: Builder) -> int:
+        source = builder.numbers[taken(before)[0]]
+        arguments = (Node(source), Items(sides), Items(strides))
+        return builder.add(node.target, lambda _: arguments, partial(shape_at, graph, index), graph.dtype(index))
+
+    return Rewrite(index, POOLS_AS_ONE, make)
 
 
 # -- diagonal matrices --

@@ -29,6 +29,7 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
+_MOST_PARTS = 6 << 30  # bytes of parts that are made first: a plan's scratch tensors have 8 GiB in all
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
@@ -136,7 +137,8 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
         found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
         # Elsewhere operands are small beside the work on them, and splitting them first is quicker.
         few = cut or all(is_vector_product(one) or _is_little_work(one) for one in products)
-        if few and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
+        much = sum(_parts_bytes(one) for one in products) > _MOST_PARTS
+        if (few or much) and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
     return found
@@ -168,6 +170,11 @@ def _is_long(product: Contraction) -> bool:
     """Whether tiles of the result are too few to fill a GPU, and k long enough to be cut."""
     tiles = -(-product.m.size // 128) * -(-product.n.size // 128) * product.batch.size
     return tiles < _FEW_TILES and product.k.size >= _LONG_K
+
+
+def _parts_bytes(product: Contraction) -> int:
+    """Of both operands, two f16 parts of every number."""
+    return 4 * product.batch.size * product.k.size * (product.m.size + product.n.size)
 
 
 def _is_little_work(product: Contraction) -> bool:

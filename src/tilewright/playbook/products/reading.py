@@ -33,6 +33,7 @@ from tilewright.playbook.tracing import Node, TracedNode
 from tilewright.records import DType, Task
 
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
+_MANY_ROWS = 1 << 18
 _REDUCED = REDUCTION_RULES.keys() | POOLS
 _MOVES = RESHAPES | TURNS | {"expand"}
 
@@ -49,8 +50,12 @@ class RowsStage:
 
     @property
     def best(self) -> Way:
-        """What the emulator can run too."""
-        return next(iter(ways(self.program)), self.draft)
+        """What the emulator can run too; columns are not cut into pieces where there are rows enough for a GPU."""
+        found = ways(self.program)
+        whole = [one for one in found if one.id == "column-tiles-again"]
+        if self.program.sweeps == 1 and self.program.task_rows >= _MANY_ROWS and whole:
+            return whole[0]
+        return next(iter(found), self.draft)
 
     @property
     def elements(self) -> int:

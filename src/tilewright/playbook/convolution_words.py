@@ -1,0 +1,104 @@
+"""Convolutions as people say them: brought to one order of numbers first, as poolings are, then named operations."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.playbook.errors import NotUnderstood
+from tilewright.playbook.named_operation import UNKNOWN, WHOLE_NUMBER, DimensionOf, Effect, NamedOperation, Tensor
+from tilewright.records import DType
+
+_KINDS = r"(?:(?:depth ?wise|point ?wise|transposed?|dilated|strided|standard|plain|[123] ?d|\d+(?:x\d+)+) )*"
+_SETTING_WORDS = r"kernels?|windows?|size|strides?|padding|dilation|bias|without|no"
+_REST = rf"(?:[ (=,]|\b(?:with|of|and|using|an?|same|{_SETTING_WORDS})\b|\b\d+(?:x\d+)*\b)"
+_CONVOLUTION = re.compile(
+    rf"(?P<kinds>{_KINDS})\b(?P<back>de ?)?conv(?:olution(?:al)?|olve)?(?P<turned> ?transpose)? ?"
+    rf"(?P<rank>[123](?= ?d\b))?(?: ?d\b)?(?P<rest>{_REST}*)\)?"
+)
+_SETTING = re.compile(r"(strides?|padding|dilation)[ =]*(?:of |size )?(same|\d+(?:x\d+)*)")
+_BIAS = re.compile(r"(?:(without|no) |with )?(?:an? )?bias")
+_CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
+
+
+def in_one_order(text: str) -> str:
+    """Every convolution with its window, stride, padding and dilation in one order: `conv2 3 1 1 1`."""
+    text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
+    return _CONVOLUTION.sub(_ordered, text)
+
+
+def _ordered(said: re.Match[str]) -> str:
+    kinds, rest = said["kinds"], said["rest"] or ""
+    settings = {one[1].rstrip("s"): one[2] for one in _SETTING.finditer(rest)}
+    bias = _BIAS.search(rest)
+    plain = _BIAS.sub(" ", _SETTING.sub(" ", rest))
+    windows = [*re.findall(r"\d+(?:x\d+)+", kinds), *re.findall(r"\d+(?:x\d+)*", plain)]
+    if len(windows) > 1:
+        raise NotUnderstood(
+            f'"{said[0].strip()}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
+        )
+    window = windows[0] if windows else "1" if "point" in kinds else "3"
+    for name, one in (("window", window), *settings.items()):
+        if len(set(one.split("x"))) > 1:
+            raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
+    sides = window.split("x")
+    early = re.search(r"([123]) ?d", kinds)
+    rank = said["rank"] or (early[1] if early else str(len(sides)) if len(sides) > 1 else "2")
+    if any(len(one.split("x")) not in (1, int(rank)) for one in (window, *settings.values())):
+        raise NotUnderstood(f'"{said[0].strip()}" goes over {rank} dimensions, and does not say {rank} sizes; say one')
+    kind = "depthconv" if "depth" in kinds else "conv"
+    if "transpose" in kinds or said["turned"] or said["back"]:
+        kind = kind.replace("conv", "backconv")
+    side, stride, dilation = (
+        one.split("x")[0] for one in (window, settings.get("stride", "1"), settings.get("dilation", "1"))
+    )
+    padding = settings.get("padding", "same" if re.search(r"\bsame\b", rest) else "0").split("x")[0]
+    if padding == "same":
+        padding = _same(int(side), int(stride), int(dilation))
+    without = " without" if bias and bias[1] else ""
+    then = " then " if re.search(r"(?:\band|,)\s*$", rest) else " "
+    return f" {kind}{rank} {side} {stride} {padding} {dilation}{without}{then}"
+
+
+def _same(side: int, stride: int, dilation: int) -> str:
+    if stride != 1 or dilation * (side - 1) % 2:
+        raise NotUnderstood('padding "same" needs an odd window and a stride of 1; say the padding as a number')
+    return str(dilation * (side - 1) // 2)
+
+
+def _convolution(places: int, kind: str, bias: bool) -> NamedOperation:
+    """Over the last `places` dimensions; the words are those that `in_one_order` writes."""
+    inner = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}[places]
+    depth, back = "depth" in kind, "back" in kind
+    taps = ("{0}",) * places
+    sizes: tuple[DimensionOf, ...] = (
+        (1, "1", *taps) if depth else (1, "filters", *taps) if back else ("filters", 1, *taps)
+    )
+    channels: DimensionOf = 1 if depth else "filters"
+    extras = (Tensor("weight", sizes), *((Tensor("bias", (channels,)),) if bias else ()))
+    call = f"F.conv{'_transpose' * back}{places}d({{v}}, {{weight}}, {'{bias}' if bias else 'None'}"
+    groups = ", groups={v}.shape[1]" if depth else ""
+    named = f"a {'depthwise ' * depth}{'transposed ' * back}convolution"
+    name = f"{'depthwise_' * depth}conv{'_transpose' * back}_{places}d"
+    return NamedOperation(
+        name,
+        f"{named} with windows of {{0}}",
+        rf"{kind}{places} {WHOLE_NUMBER} {WHOLE_NUMBER} {WHOLE_NUMBER} {WHOLE_NUMBER}{'' if bias else ' without'}",
+        f"{call}, stride={{1}}, padding={{2}}, dilation={{3}}{groups})",
+        Effect.RESHAPES,
+        extras,
+        "windows are {0} wide, {1} apart, with {2} of padding and a dilation of {3}; "
+        + ("the convolution has a weight and a bias" if bias else "the convolution has a weight and no bias"),
+        takes=Tensor("x", ("batch", "channels", *inner)),
+        gives=(0, channels, *(UNKNOWN,) * places),
+        whole=4,
+        dtype=DType.F32 if places == 3 else None,  # as poolings are
+        leads=True,
+    )
+
+
+CONVOLUTIONS: tuple[NamedOperation, ...] = tuple(
+    _convolution(places, kind, bias)
+    for kind in ("conv", "depthconv", "backconv", "depthbackconv")
+    for places in (1, 2, 3)
+    for bias in (True, False)
+)

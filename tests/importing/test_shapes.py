@@ -1,0 +1,58 @@
+"""How much lies behind plain pointers, seen in the emulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.frontends.emulated_reach import reach
+from tilewright.importing.calls import Given
+from tilewright.importing.shapes import Extent, extents, in_order
+from tilewright.kernel_file import parse
+from tilewright.records import PROFILES
+
+GPU = PROFILES["H200"]
+KERNEL = """\
+//! op      scale(y!, x, w, unused, N: int, C: int)
+//! launch  run<<<N, 64>>>(y, x, w, unused, C)
+__global__ void run(float* y, const float* x, const float* w, const float* unused, int C) {
+  for (int c = threadIdx.x; c < C; c += 64) y[blockIdx.x * C + c] = x[3 * (blockIdx.x * C + c) + 2] * w[c];
+}
+"""
+
+
+def tensor(name: str) -> Given:
+    return Given(name, "tensor", "f32", (1 << 17,), is_bare=True)
+
+
+CALL = (*map(tensor, ("y", "x", "w", "unused")), Given("N", "int", value=64), Given("C", "int", value=96))
+
+
+def test_extents_are_products_of_the_numbers() -> None:
+    with EmulatedDevice(GPU) as emulator:
+        found, unknown = extents(parse(KERNEL, "k.cu"), CALL, GPU, reach(emulator))
+    assert found == {"y": Extent(1, ("N", "C")), "x": Extent(3, ("N", "C")), "w": Extent(1, ("C",))}
+    assert unknown == frozenset()  # what nothing touches may be as long as it likes
+
+
+@pytest.mark.slow
+def test_what_is_no_product_is_not_known() -> None:
+    with EmulatedDevice(GPU) as emulator:
+        odd = parse(KERNEL.replace("* w[c]", "* w[c + 1]"), "k.cu")
+        assert extents(odd, CALL, GPU, reach(emulator))[1] == {"w"}
+        indices = parse(KERNEL.replace("const float* w", "const int* w").replace("* w[c]", "+ x[w[c] * C]"), "k.cu")
+        call = [replace(one, dtype="i32") if one.name == "w" else one for one in CALL]
+        found, unknown = extents(indices, call, GPU, reach(emulator))
+        assert found["w"] == Extent(1, ("C",))
+        assert unknown == frozenset()  # a row that an index names is one of those that are read anyway
+        table = parse(indices.text.replace("x[w[c] * C]", "unused[w[c] * C + c]"), "k.cu")
+        assert extents(table, call, GPU, reach(emulator))[1] == {"unused"}
+
+
+def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
+    product = Extent(1, ("M", "N", "K"))
+    aliases = {"b": "right", "n": "N", "": "M"}
+    assert in_order(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
+    assert in_order(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
