@@ -83,7 +83,7 @@ class _Runs:
 
     def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         memory = self.make_memory(circumstances)
-        return run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce)
+        return _noted(run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce))
 
     def again(self, used: PlanMemory, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         """The next call after one that left its memory so, in order; what was looked for then is not looked for now."""
@@ -91,21 +91,19 @@ class _Runs:
         memory.inherit(used, self.plan.buffers)
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
         in_order = replace(circumstances, seed=None)
-        return run_plan(self.program, self.plan, memory, quick, in_order, self.announce)
+        return _noted(run_plan(self.program, self.plan, memory, quick, in_order, self.announce))
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
         return tuple(_bytes(outcome, name) for name in self.returned)
 
     def settled(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
-        """A run in which harmless things are set apart: last stores, and reads of what nothing wrote without effect."""
+        """A run in which reads of what nothing wrote are findings only if something comes of what was read."""
         outcome = self.run(emulation, circumstances)
         found = outcome.emulated.findings
-        harmless = tuple(one for one in found if _is_last_store(one))
         read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
-        if read and outcome.went_well and self._indifferent(outcome, emulation, circumstances):
-            harmless += read
-        rest = tuple(one for one in found if one not in harmless)
-        return replace(outcome, emulated=replace(outcome.emulated, findings=rest, harmless=harmless))
+        if not read or not outcome.went_well or not self._indifferent(outcome, emulation, circumstances):
+            return outcome
+        return _apart(outcome, read)
 
     def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
         """Whether every poison gives these results, and no faults but these."""
@@ -122,9 +120,16 @@ class _Runs:
         return True
 
 
-def _is_last_store(one: FindingRecord) -> bool:
-    """A bulk store its block ends with. Nothing promises it, but an H200 keeps the shared memory until it was read."""
-    return one.kind is FindingKind.ASYNC_NOT_CONSUMED and ".global.shared::cta" in one.ptx_text
+def _noted(outcome: PlanOutcome) -> PlanOutcome:
+    """Bulk stores that their block ends with are no fault: an H200 keeps the shared memory until they have read it."""
+    last = (one for one in outcome.emulated.findings if one.kind is FindingKind.ASYNC_NOT_CONSUMED)
+    return _apart(outcome, tuple(one for one in last if ".global.shared::cta" in one.ptx_text))
+
+
+def _apart(outcome: PlanOutcome, harmless: tuple[FindingRecord, ...]) -> PlanOutcome:
+    emulated = outcome.emulated
+    rest = tuple(one for one in emulated.findings if one not in harmless)
+    return replace(outcome, emulated=replace(emulated, findings=rest, harmless=(*emulated.harmless, *harmless)))
 
 
 def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:
