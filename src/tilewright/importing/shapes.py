@@ -20,9 +20,10 @@ from tilewright.records import GpuProfile
 # Which tensors a run accesses outside of, its whole numbers below the one given; None where it does not come to an end.
 Outside = Callable[[KernelFile, Mapping[str, ArgumentValue], int], frozenset[str] | None]
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
-_UNITS = (16, 128, 11)  # sizes are these times primes: most kernels count on multiples
-_MOST_THREADS = 1 << 15
+_UNITS = (16, 4, 2, 128, 11)  # sizes are these times primes: most kernels count on multiples
+_MOST_THREADS = 1 << 16
 _MOST_ELEMENTS = 1 << 22
+_SCALED = re.compile(r"\b(\w+)\s*=\s*(?:(\w+)\s*\*\s*\d+|\d+\s*\*\s*(\w+))\s*;")  # `int C3 = C * 3;`
 _SMALL = 8  # numbers up to this are kept
 _MOST_FACTORS = 4
 _TIMES = (1, 2, 3, 4)
@@ -66,9 +67,15 @@ def extents(
 def _other(numbers: Mapping[str, int], sizes: Sequence[str], unit: int, turn: int) -> dict[str, int]:
     """The numbers at other sizes whose products are all different."""
     large = [name for name in sizes if numbers[name] > _SMALL]
+    few = {name: _fewer(numbers[name]) if turn else numbers[name] for name in sizes if name not in large}
+    unit = math.lcm(unit, *few.values())  # channels are many heads
     primes = _PRIMES[turn:] + _PRIMES[:turn]
     made = {name: unit * primes[place % len(primes)] for place, name in enumerate(large)}
-    return {name: made.get(name, value) for name, value in numbers.items()}
+    return {**numbers, **few, **made}
+
+
+def _fewer(number: int) -> int:
+    return 3 if number == 2 else max(number // 2, 2)
 
 
 def _related(numbers: Mapping[str, int], relations: Sequence[Relation], turn: int) -> dict[str, int]:
@@ -151,7 +158,7 @@ def _found(
         for name in names
         if name not in untouched
     }
-    found = {name: min(ones, key=lambda one: (one.times, len(one.factors))) for name, ones in likely.items() if ones}
+    found = {name: min(ones, key=_strangeness) for name, ones in likely.items() if ones}
     for search in (first, second):
         exact = {name: found[name].at(search.numbers) if name in found else _MOST_ELEMENTS for name in names}
         row = {name: found[name].times if name in found and found[name].factors else 1 for name in names}
@@ -162,6 +169,11 @@ def _found(
     return found, untouched
 
 
+def _strangeness(one: Extent) -> tuple[int, int, int]:
+    """Squares are rarer than numbers once each, and those rarer than some constant times them."""
+    return len(one.factors) - len({*one.factors}), one.times, len(one.factors)
+
+
 def in_order(extent: Extent, tensor: str, device_code: str, aliases: Mapping[str, str]) -> list[str]:
     """The sizes of a tensor, slowest first: those that an index is multiplied by lie further in. `aliases`: what the
     parameters of kernels stand for."""
@@ -170,7 +182,8 @@ def in_order(extent: Extent, tensor: str, device_code: str, aliases: Mapping[str
     )
     used = re.findall(rf"\b(?:{pointers})\s*(?:\[|\+)([^;]*?)(?:\]|;)", device_code)
     named = [name for text in used for name in re.findall(r"\*\s*\(?\s*([A-Za-z_]\w*)", text)]
-    inner = {aliases.get(name, name) for name in named}
+    local = {one: two or three for one, two, three in _SCALED.findall(device_code)}
+    inner = {aliases.get(one, one) for name in named for one in (name, local.get(name, name))}
     names = sorted(extent.factors, key=lambda name: name in inner)
     if len(names) < 2:  # so many, or rows of so many
         return [*names, *([str(extent.times)] if extent.times > 1 or not names else [])]
