@@ -72,5 +72,7 @@ def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
     aliases = {"b": "right", "n": "N", "": "M"}
     assert in_order(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
     assert in_order(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
+    macro = "b[OFFSET(i, j, n)] = 0;"
+    assert in_order(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
     stride = "int C3 = C * 3; y[b * T * C3 + t * C3] = 0;"
     assert in_order(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]
