@@ -377,7 +377,8 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       continue;
     }
     // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
-    // looked for before its last has been seen.
+    // looked for before its last has been seen. All warps of one begin together: none may miss a turn.
+    consumer_sync(consumer);
     barrier_wait(turn + consumer * 8, my_turn);
     my_turn ^= 1;
     float sum[MI][POSITIONS / 2];
