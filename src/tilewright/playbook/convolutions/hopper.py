@@ -20,6 +20,7 @@ from tilewright.playbook.convolutions.hopper_kernel import (
     job_text,
     kernel_parameters,
 )
+from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import RESERVED, finish_text
@@ -170,10 +171,12 @@ class _Plan:
         copies = geometry.width_phases * geometry.axes[0].modulus * geometry.axes[1].modulus
         self._add("let", f"@rows = @copy_rows{f' * {copies}' if copies > 1 else ''}")
         self._add("let", f"@row_tiles = ceil_div({rows}, 64 * MI)")
-        jobs = (
-            f"ceil_div(@batch * @depth * @height * @width, 256 / MI) * {len(geometry.kinds) * one.groups} * @row_tiles"
-        )
-        self._add("let", f"@jobs = {jobs}")
+        made = f"ceil_div(@y_width, {geometry.phases})" if geometry.phases > 1 else "@y_width"
+        self._add("const", "OVERLAP = false", "tiles meet where sectors of the result do, and share positions for it")
+        self._add("let", f"@shared = {-(-(sector(geometry) - 1) // geometry.phases)} + @width - {made}")
+        self._add("let", "@tile_step = 256 / MI - (@shared if OVERLAP and @shared <= 24 else 0)")
+        kinds = len(geometry.kinds) * one.groups
+        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
 
     def _shared_memory(self) -> None:
