@@ -11,6 +11,7 @@ from tilewright.playbook.convolutions.draft import draft_convolution
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.tensor_cores import tensor_core_convolution
+from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices
 
@@ -39,6 +40,7 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if arch == _HOPPER and any(hopper.can_write(one) for one in convolutions):
         found.append(HOPPER)
     if arch != _TURING and any(_written(one) is tensor_core_convolution for one in convolutions):
+        found += [LONG_ROWS] if any(map(has_long_rows, convolutions)) else []
         found.append(TENSOR_CORES)
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
@@ -56,6 +58,12 @@ def _on_tensor_cores(convolution: Convolution, op_line: str, choices: Choices) -
     return _written(convolution)(convolution, op_line, choices)
 
 
+def _by_rows(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    by_tiles = _written(convolution)
+    rows = by_tiles is tensor_core_convolution and has_long_rows(convolution)
+    return (long_row_convolution if rows else by_tiles)(convolution, op_line, choices)
+
+
 def _on_hopper(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
     write = hopper_convolution if hopper.can_write(convolution) else _written(convolution)
     return write(convolution, op_line, choices)
@@ -68,6 +76,9 @@ def _directly(convolution: Convolution, op_line: str, choices: Choices) -> Fragm
 
 HOPPER = ConvolutionWay(
     "convolution-hopper", "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it", _on_hopper
+)
+LONG_ROWS = ConvolutionWay(
+    "convolution-rows", "a product on tensor cores: rows of x in shared memory, the taps along them as shifts", _by_rows
 )
 TENSOR_CORES = ConvolutionWay(
     "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _on_tensor_cores
