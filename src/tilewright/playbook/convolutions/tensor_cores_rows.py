@@ -19,6 +19,7 @@ from tilewright.records import DType
 
 _MOST_TAPS = 16  # along a row
 _MOST_STRIDE = 4
+_TILE = 128  # neighbours in a row
 _LEAST_SHARE = 0.8  # of a tile's positions that are results
 
 _HEADER = """
@@ -58,8 +59,7 @@ def has_long_rows(convolution: Convolution) -> bool:
         return False
     if convolution.transposed and any(window.stride > 1 for window in convolution.windows):
         return False
-    width = _columns(convolution)[0]
-    share = one.results.size / (-(-one.results.size // width) * width)
+    share = one.results.size / (-(-one.results.size // _TILE) * _TILE)
     return one.taps <= _MOST_TAPS and one.stride <= _MOST_STRIDE and share >= _LEAST_SHARE
 
 
@@ -98,25 +98,19 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
 # -- the plan --
 
 
-def _columns(convolution: Convolution) -> tuple[int, ...]:
-    length = convolution.windows[-1].results.size
-    waste = {width: -(-length // width) * width - length for width in (128, 64)}
-    return (128, 64) if waste[128] <= waste[64] + length // 16 else (64, 128)
-
-
 def _plan(text: ConvolutionText) -> dict[str, str]:
     plan, sizes, one = text.plan, text.sizes, text.convolution
     names = {wanted: plan.name(wanted) for wanted in ("packed", "k_pitch", "tiles", "shared_bytes")}
     filters, taps = one.filters.size, text.axes["x"].taps
     plan.add("need", "device.cc >= 80")
     text.places_fit()
-    rows = (32, 64) if filters <= 32 else (64, 128) if filters <= 64 else (128, 64)
-    text.tune("BM", rows, "filters and positions of a block")
-    text.tune("BN", _columns(one))
-    plan.add("const", f"WARPS_M = {1 if rows[0] == 32 else 2}, WARPS_N = BN / 64")
-    text.tune("LINES", (32, 16) if taps == 1 else (16, 8) if taps <= 3 else (8,), "rows of x in a step")
-    text.tune("STAGES", (2, 3), "steps under way at once")
-    text.tune("BLOCKS", (2, 1), "of a multiprocessor, for which registers must do")
+    rows = 32 if filters <= 32 else 64 if filters <= 64 else 128
+    plan.add("const", f"BM = {rows}, BN = {_TILE}", "filters and positions of a block")
+    plan.add("const", f"WARPS_M = {1 if rows == 32 else 2}, WARPS_N = BN / 64")
+    text.tune("LINES", (16, 32) if taps == 1 else (8, 16) if taps <= 3 else (8,), "rows of x in a step")
+    text.tune("STAGES", (3, 2), "steps under way at once")
+    resident = {32: (6, 4), 64: (4, 3) if taps <= 3 else (3, 4), 128: (2,)}
+    text.tune("BLOCKS", resident[rows], "of a multiprocessor, for which registers must do")
     plan.add("const", f"X_WIDTH = 4 if {sizes['in_x']} % 4 == 0 else 1", "elements of a copy")
     others = math.prod(window.taps for window in one.windows[:-1])
     lines = f"{sizes['channels']} * {others}" if others > 1 else sizes["channels"]
