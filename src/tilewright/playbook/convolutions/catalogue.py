@@ -12,6 +12,7 @@ from tilewright.playbook.convolutions.draft import draft_convolution
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.tensor_cores import tensor_core_convolution
+from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices
 
@@ -19,6 +20,7 @@ _TURING = "sm_75"
 _HOPPER = "sm_90a"
 
 _MANY_CHANNELS = 32
+_ON_HOPPER = "convolution-hopper"
 _MUCH_WORK = 1 << 32  # multiplications
 
 WriteConvolution = Callable[[Convolution, str, Choices], Fragment]
@@ -44,17 +46,20 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
         able = sorted((one for one in convolutions if hopper.can_write(one)), key=lambda one: -one.multiplications)
         found += [_hopper_way(tuple(able[:count]), len(able)) for count in range(len(able), 0, -1)]
     if arch != _TURING and any(_written(one) is tensor_core_convolution for one in convolutions):
+        found += [LONG_ROWS] if any(map(has_long_rows, convolutions)) else []
         found.append(TENSOR_CORES)
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
     if all(_is_large(one) for one in convolutions):
-        first = found[0].id.partition("-largest")[0]
-        found = [replace(one, resort=not one.id.startswith(first)) for one in found]
+        on_hopper = any(one.id.startswith(_ON_HOPPER) for one in found)
+        found = [
+            replace(one, resort=not one.id.startswith(_ON_HOPPER) if on_hopper else one is DIRECT) for one in found
+        ]
     return tuple(found)
 
 
 def _is_large(convolution: Convolution) -> bool:
-    """Whether only the quickest tensor cores will do: behind the first way the others lose by factors."""
+    """Whether only the quickest tensor cores will do: the ways without them lose by factors."""
     wide = min(convolution.channels.size, convolution.filters.size) >= _MANY_CHANNELS
     return wide and convolution.multiplications >= _MUCH_WORK
 
@@ -70,13 +75,19 @@ def _on_tensor_cores(convolution: Convolution, op_line: str, choices: Choices) -
     return _written(convolution)(convolution, op_line, choices)
 
 
+def _by_rows(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    by_tiles = _written(convolution)
+    rows = by_tiles is tensor_core_convolution and has_long_rows(convolution)
+    return (long_row_convolution if rows else by_tiles)(convolution, op_line, choices)
+
+
 def _hopper_way(chosen: tuple[Convolution, ...], able: int) -> ConvolutionWay:
     """For these convolutions; a file has no room for many, and then the largest are worth it most."""
     summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
     if len(chosen) == able:
-        return ConvolutionWay("convolution-hopper", summary, partial(_on_hopper, chosen))
+        return ConvolutionWay(_ON_HOPPER, summary, partial(_on_hopper, chosen))
     return ConvolutionWay(
-        f"convolution-hopper-largest-{len(chosen)}",
+        f"{_ON_HOPPER}-largest-{len(chosen)}",
         f"{summary}; of the {len(chosen)} largest, the rest by mma.sync",
         partial(_on_hopper, chosen),
     )
@@ -92,6 +103,9 @@ def _directly(convolution: Convolution, op_line: str, choices: Choices) -> Fragm
     return write(convolution, op_line, choices)
 
 
+LONG_ROWS = ConvolutionWay(
+    "convolution-rows", "a product on tensor cores: rows of x in shared memory, the taps along them as shifts", _by_rows
+)
 TENSOR_CORES = ConvolutionWay(
     "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _on_tensor_cores
 )
