@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ _HOPPER = "sm_90a"
 
 _MANY_CHANNELS = 32
 _MUCH_WORK = 1 << 32  # multiplications
+_LITTLE_WORK = 200  # multiplications for every element of x and y
 
 WriteConvolution = Callable[[Convolution, str, Choices], Fragment]
 
@@ -48,7 +50,8 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
     if all(_is_large(one) for one in convolutions):
-        found[1:] = [replace(one, resort=True) for one in found[1:]]
+        tried = 2 if all(map(_moves_much, convolutions)) else 1
+        found[tried:] = [replace(one, resort=True) for one in found[tried:]]
     return tuple(found)
 
 
@@ -56,6 +59,14 @@ def _is_large(convolution: Convolution) -> bool:
     """Whether only the quickest tensor cores will do: behind the first way the others lose by factors."""
     wide = min(convolution.channels.size, convolution.filters.size) >= _MANY_CHANNELS
     return wide and convolution.multiplications >= _MUCH_WORK
+
+
+def _moves_much(convolution: Convolution) -> bool:
+    """Whether a copy of x in another form takes long beside the arithmetic."""
+    ends = (math.prod(getattr(one, side).size for one in convolution.windows) for side in ("length", "results"))
+    planes = (convolution.channels.size, convolution.filters.size)
+    moved = sum(plane * end for plane, end in zip(planes, ends, strict=True))
+    return convolution.multiplications <= _LITTLE_WORK * moved * convolution.batch.size * convolution.groups
 
 
 def _written(convolution: Convolution) -> WriteConvolution:
