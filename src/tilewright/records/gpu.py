@@ -99,7 +99,7 @@ def _profile(name: str, cc: int, sms: int, l2_mib: int, memory_gb: int, bandwidt
 
 
 # As the driver tells of an H200; an H100 has the same groups.
-_CLUSTERS = dict.fromkeys(("H100", "H200"), ((8, 15), (16, 7)))
+_CLUSTERS = dict.fromkeys(("H100", "H200"), ((4, 30), (8, 15), (16, 7)))
 
 # compute capability -> (shared memory per SM in KiB, threads per SM, blocks per SM)
 _PER_SM = {

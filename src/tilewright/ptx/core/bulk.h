@@ -8,7 +8,7 @@
 #include "tensor_map.h"
 
 enum { TW_BULK_TO_SHARED = 0, TW_BULK_SHARED = 1, TW_BULK_TO_GLOBAL = 2, TW_BULK_DIRECTIONS = 3, TW_BULK_IM2COL = 4 };  // flags
-enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6, TW_BULK_COORDINATE = 7 };  // of a TW_FIND_BULK_COPY
+enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6, TW_BULK_COORDINATE = 7, TW_BULK_BEFORE = 8 };  // of a TW_FIND_BULK_COPY
 
 // An address among the further operands: slot, offset, whether it has 64 bits.
 static inline uint64_t tw_bulk_address(const tw_warp* w, const int32_t* operand, uint32_t lane) {
@@ -228,7 +228,8 @@ static bool tw_bulk_store_box(tw_warp* w, const tw_instr* i, int lane, const tw_
   int op = (int)i->mod - 1, type = tw_map_atom_type(map);
   bool gaps = box->pitch != box->row_bytes;
   if (!tw_shared_home(w, i, lane, (uint32_t)from, extent, 128, &offset)) return false;
-  if (op >= 0 && type < 0) return tw_bulk_refuse(w, i, lane, from, TW_BULK_TYPE, map->type);
+  bool signed_sum = type == TW_ATOM_S64 && op >= 0 && op != TW_ATOM_MIN && op != TW_ATOM_MAX;  // an H200 refuses it
+  if ((op >= 0 && type < 0) || signed_sum) return tw_bulk_refuse(w, i, lane, from, TW_BULK_TYPE, map->type);
   if (!gaps && !tw_bulk_source(w, i, lane, offset, box->bytes)) return false;
   uint8_t* image = malloc(box->bytes + 16);
   if (!image) return false;
@@ -254,10 +255,16 @@ static bool tw_bulk_tensor_lane(tw_warp* w, const tw_instr* i, uint32_t l, const
     tw_bulk_refuse(w, i, (int)l, tw_bulk_address(w, o + 3, l), TW_BULK_COORDINATE, coordinate[0]);
     return true;
   }
+  bool stores = (i->flags & TW_BULK_DIRECTIONS) == TW_BULK_TO_GLOBAL;
+  for (int d = 0; d < map->rank && stores; d++) {
+    if (coordinate[d] >= 0) continue;
+    tw_bulk_refuse(w, i, (int)l, tw_bulk_address(w, o + 3, l), TW_BULK_BEFORE, coordinate[d]);
+    return true;
+  }
   tw_box box;
   if (!tw_map_box(map, coordinate, offset, &box)) return false;
   uint64_t shared = tw_bulk_address(w, o, l);
-  if ((i->flags & TW_BULK_DIRECTIONS) == TW_BULK_TO_GLOBAL) {
+  if (stores) {
     if (!tw_bulk_store_box(w, i, (int)l, map, &box, shared)) free(box.runs);
     return true;
   }
