@@ -120,13 +120,14 @@ class AttentionKernel(PlacedKernel):
         body: list[str],
         more: list[tuple[str, str]],
         outputs: tuple[str, ...] | None = None,
+        rest: str = "",
     ) -> list[str]:
-        """As everywhere; `outputs` where the kernel writes other tensors than the results."""
+        """As everywhere; `outputs` where the kernel writes other tensors than the results, `rest` ends the launch."""
         if outputs is None:
-            return super().launched(suffix, grid, block, bounds, body, more)
+            outputs = tuple(one.name for one in self.program.outputs)
         signature = self.signature(outputs, more)
         name = f"{self.program.name}_{suffix}"
-        self.plan.launch(name, grid, block, signature.given)
+        self.plan.launch(name, grid, block, signature.given, rest)
         return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
 
     def stored_lines(self, sum: str) -> list[str]:

@@ -29,7 +29,7 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
-_MOST_PARTS = 6 << 30  # bytes of parts that are made first: a plan's scratch tensors have 8 GiB in all
+_MOST_PARTS = 12 << 30  # bytes of parts that are made first: a plan's scratch tensors have 16 GiB in all
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
