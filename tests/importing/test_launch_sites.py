@@ -58,9 +58,15 @@ def test_a_number_that_a_branch_or_a_call_sets_is_a_parameter() -> None:
     assert "float by" in made  # made of argv, which is no number
 
 
-def test_a_struct_is_named() -> None:
+def test_the_fields_of_a_struct_are_parameters() -> None:
+    made = cut(PROGRAM, "clip")
+    assert "int window_low, int window_high" in made.partition("{")[0]
+    assert "tw_made.low = window_low; tw_made.high = window_high;" in made
+
+
+def test_a_struct_with_an_array_is_named() -> None:
     with pytest.raises(ImportProblem, match=r"k\.cu:\d+: the launch of clip passes window, a `Window`"):
-        cut(PROGRAM, "clip")
+        cut(PROGRAM.replace("int low, high;", "int low[2], high;"), "clip")
 
 
 @pytest.mark.parametrize(
@@ -125,9 +131,9 @@ def test_a_program_comes_in_and_is_right(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*asked, "--reference", f"{tmp_path / 'reference.py'}:transpose"])
     report = json.loads(done.stdout)
     files = {one["function"]: one for one in report["imported"]}
-    assert set(files) == {"add", "transpose", "scale"}
-    assert [one["check"] for one in files.values()] == ["clean"] * 3
+    assert set(files) == {"add", "transpose", "scale", "clip"}
+    assert [one["check"] for one in files.values()] == ["clean"] * 4
     assert files["transpose"]["compared"]
     assert "ceil_div(count, 256)" in Path(files["add"]["file"]).read_text()
-    (refused,) = report["refused"]
-    assert "the launch of clip passes window" in refused["reason"]
+    assert "clip_as_launched<<<1, 32>>>(x, window_low, window_high)" in Path(files["clip"]["file"]).read_text()
+    assert report["refused"] == []

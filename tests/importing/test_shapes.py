@@ -38,12 +38,33 @@ def test_extents_are_products_of_the_numbers() -> None:
 
 
 @pytest.mark.slow
+def test_vectors_and_small_numbers() -> None:
+    text = """\
+//! op      scale(y!, x, B: int, C: int)
+//! launch  run<<<B, C / 4>>>(y, x, C / 4)
+__global__ void run(float4* y, const float4* x, int quads) {
+  int i = blockIdx.x * quads + threadIdx.x;
+  for (int part = 0; part < 3; ++part) y[3 * i + part] = x[i];
+}
+"""
+    call = (tensor("y"), tensor("x"), Given("B", "int", value=3), Given("C", "int", value=96))
+    with EmulatedDevice(GPU) as emulator:
+        found, _ = extents(parse(text, "k.cu"), call, GPU, reach(emulator))
+    assert found == {"y": Extent(3, ("B", "C")), "x": Extent(1, ("B", "C"))}  # not B * B * C, though B is 3
+
+
+@pytest.mark.slow
 def test_what_is_no_product_is_not_known() -> None:
     with EmulatedDevice(GPU) as emulator:
         odd = parse(KERNEL.replace("* w[c]", "* w[c + 1]"), "k.cu")
         assert extents(odd, CALL, GPU, reach(emulator))[1] == {"w"}
-        indices = [replace(one, dtype="i32") if one.name == "w" else one for one in CALL]
-        assert extents(parse(KERNEL, "k.cu"), indices, GPU, reach(emulator)) == ({}, {"y", "x", "w", "unused"})
+        indices = parse(KERNEL.replace("const float* w", "const int* w").replace("* w[c]", "+ x[w[c] * C]"), "k.cu")
+        call = [replace(one, dtype="i32") if one.name == "w" else one for one in CALL]
+        found, unknown = extents(indices, call, GPU, reach(emulator))
+        assert found["w"] == Extent(1, ("C",))
+        assert unknown == frozenset()  # a row that an index names is one of those that are read anyway
+        table = parse(indices.text.replace("x[w[c] * C]", "unused[w[c] * C + c]"), "k.cu")
+        assert extents(table, call, GPU, reach(emulator))[1] == {"unused"}
 
 
 def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
@@ -51,3 +72,7 @@ def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
     aliases = {"b": "right", "n": "N", "": "M"}
     assert in_order(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
     assert in_order(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
+    macro = "b[OFFSET(i, j, n)] = 0;"
+    assert in_order(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
+    stride = "int C3 = C * 3; y[b * T * C3 + t * C3] = 0;"
+    assert in_order(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]

@@ -5,6 +5,7 @@ Sources are read here; their host code and Python run in limited children (`tile
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,14 @@ from tilewright.frontends.imported_checks import (
 from tilewright.frontends.kernel_arguments import BadArgument, pairs
 from tilewright.frontends.terminal import print_json, progress, stdout_console
 from tilewright.importing.calls import Given
-from tilewright.importing.importer import Imported, given_of, import_function, launchers, programs
+from tilewright.importing.importer import (
+    Imported,
+    given_of,
+    import_function,
+    launched_elsewhere,
+    launchers,
+    programs,
+)
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
@@ -139,7 +147,7 @@ class _Importer:
         return ImportReport(tuple(self.imported), tuple(self.refused))
 
     def _cuda(self, path: Path) -> None:
-        source = read_source(path.name, _text(path), path.parent, self.include, self.wanted.defines)
+        source = self._linked(path)
         found = launchers(source)
         found += [name for name in programs(source, found) if name not in found]
         names = [name for name in self.wanted.functions if name in found] if self.wanted.functions else found
@@ -150,6 +158,18 @@ class _Importer:
         self._one_output(len(names), names)
         for name in names:
             self._launcher(path, source, name, self.said, self._reference_function())
+
+    def _linked(self, path: Path) -> Source:
+        """The source, with the files beside it that define kernels which it launches and only declares."""
+        text = _text(path)
+        source = read_source(path.name, text, path.parent, self.include, self.wanted.defines)
+        for name in launched_elsewhere(source):
+            defined = re.compile(rf"__global__[^;{{}}]*\b{name}\s*\([^;{{}}]*\)\s*\{{")
+            others = (one for one in sorted(path.parent.glob("*.cu")) if one != path and defined.search(_text(one)))
+            text += "".join(f'\n#include "{other.name}"' for other in others if f'"{other.name}"' not in text)
+        if text == _text(path):
+            return source
+        return read_source(path.name, f"{text}\n", path.parent, self.include, self.wanted.defines)
 
     def _python(self, path: Path) -> None:
         text = _text(path)

@@ -14,7 +14,7 @@ _CALLS = 72
 _MOST_EDGES = 24
 _LARGEST = 1 << 15
 _LARGEST_INT = 1 << 11  # launchers of plain numbers square them, in an int
-_BARE_ELEMENTS = 1 << 17  # behind a pointer, for which nobody says how much is there
+BARE_ELEMENTS = 1 << 17  # behind a pointer, for which nobody says how much is there
 _LARGEST_PRODUCT = 1 << 29
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 
@@ -64,10 +64,23 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Relation:
+    """A number that is so many times another, as a check of the launcher asks: `C == H * 64`."""
+
+    name: str
+    times: int
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.name} == {self.other} * {self.times}"
+
+
+@dataclass(frozen=True)
 class CallSpec:
     arguments: tuple[Given, ...]
     multiprocessors: int = 132
     ties: tuple[tuple[Place, Place], ...] = ()  # dimensions that are one size
+    relations: tuple[Relation, ...] = ()
 
     @property
     def line(self) -> str:
@@ -81,7 +94,7 @@ class CallSpec:
         return ", ".join(f"{name} = {text}" for name, text in (shapes | numbers).items())
 
 
-def tied(arguments: Sequence[Given]) -> CallSpec:
+def tied(arguments: Sequence[Given], relations: tuple[Relation, ...] = ()) -> CallSpec:
     """The first call; dimensions of different tensors that have one size there are taken to be one dimension."""
     first: dict[int, Place] = {}
     ties: list[tuple[Place, Place]] = []
@@ -96,7 +109,7 @@ def tied(arguments: Sequence[Given]) -> CallSpec:
             elif size > 1:
                 own.setdefault(size, place)
         first.update({size: place for size, place in own.items() if size not in first})
-    return CallSpec(tuple(arguments), ties=tuple(ties))
+    return CallSpec(tuple(arguments), ties=tuple(ties), relations=relations)
 
 
 def variations(call: CallSpec, edges: Sequence[int], seed: int = 0) -> list[CallSpec]:
@@ -155,20 +168,21 @@ def is_block(name: str) -> bool:
 
 def _classes(call: CallSpec) -> dict[str, int]:
     """Every size that can vary: `x.0` for a dimension, a name for an int."""
-    joined = {f"{p[0]}.{p[1]}" for _, p in call.ties}
+    joined = {f"{p[0]}.{p[1]}" for _, p in call.ties} | {one.name for one in call.relations}
     classes = {}
     for one in call.arguments:
         if one.has_shape:
             for dimension, size in enumerate(one.shape):
                 if f"{one.name}.{dimension}" not in joined:
                     classes[f"{one.name}.{dimension}"] = size
-        elif one.kind == "int" and isinstance(one.value, int):
+        elif one.kind == "int" and isinstance(one.value, int) and one.name not in joined:
             classes[one.name] = one.value
     return classes
 
 
 def _with_sizes(call: CallSpec, sizes: Mapping[str, int], chance: random.Random | None) -> CallSpec:
     same = {f"{b[0]}.{b[1]}": f"{a[0]}.{a[1]}" for a, b in call.ties}
+    sizes = {**sizes, **{one.name: one.times * sizes[one.other] for one in call.relations}}
     arguments = []
     for one in call.arguments:
         if one.has_shape:
@@ -250,7 +264,7 @@ def _guess(
     if kind == "optional tensor" or kind == "tensor":
         return Given(name, "tensor", dtype, shape)
     if "pointer" in kind:
-        return Given(name, "tensor", kind.rpartition(" ")[2] or dtype, (_BARE_ELEMENTS,), is_bare=True)
+        return Given(name, "tensor", kind.rpartition(" ")[2] or dtype, (BARE_ELEMENTS,), is_bare=True)
     if kind.startswith("optional"):
         return Given(name, kind.rpartition(" ")[2], value=None)
     if kind == "int":

@@ -1,7 +1,8 @@
-"""Kernels of a kernel file's own for launches that a plan cannot write: functions and types as template arguments.
+"""Kernels of a kernel file's own for launches that a plan cannot write: with functions and types as template arguments,
+with structs by value.
 
 A plan passes dtypes, numbers and flags. A kernel that is launched with more becomes a device function, word for word,
-and a kernel with the rest of its parameters calls it.
+and a kernel with the rest of its parameters, and the fields of structs, calls it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from tilewright.importing.recording import Launched
 from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
 from tilewright.importing.sources import Item, Kind, Source
+from tilewright.importing.structs import fields, type_of
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 
@@ -32,15 +34,24 @@ def entries(source: Source, launches: Sequence[Launched]) -> list[Entry | None]:
     made: dict[tuple[str, tuple[tuple[int, str], ...]], Entry] = {}
     found: list[Entry | None] = []
     for launch in launches:
+        item = next(i for i in source.of_kind(Kind.KERNEL) if i.name == launch.kernel and i.body is not None)
         key = (launch.kernel, tuple(launch.own_names.items()))
-        if launch.own_names and key not in made:
-            made[key] = _entry(source, launch, sum(one == launch.kernel for one, _ in made))
+        if (launch.own_names or any(fields(source, part) for part in parameters(item))) and key not in made:
+            made[key] = _entry(source, item, launch, sum(one == launch.kernel for one, _ in made))
         found.append(made.get(key))
     return found
 
 
-def _entry(source: Source, launch: Launched, before: int) -> Entry:
-    item = next(i for i in source.of_kind(Kind.KERNEL) if i.name == launch.kernel and i.body is not None)
+def flat_names(source: Source, item: Item) -> list[str]:
+    """The names of a kernel's parameters, of structs those of their fields."""
+    made: list[str] = []
+    for part in parameters(item):
+        name = parameter_name(part)
+        made += [f"{name}_{one.name}" for one in fields(source, part)] or [name]
+    return made
+
+
+def _entry(source: Source, item: Item, launch: Launched, before: int) -> Entry:
     own = launch.own_names
     template = template_parameters(item)
     names = [template_name(part) for part in template]
@@ -48,12 +59,19 @@ def _entry(source: Source, launch: Launched, before: int) -> Entry:
     name = f"{launch.kernel}_as_launched{before + 1 if before else ''}"
     left = [_text(source, part) for place, part in enumerate(template) if place not in own]
     head = f"template <{', '.join(left)}>\n" if left else ""
-    declared = [_filled(_text(source, part), given) for part in parameters(item)]
+    declared, lines = [], []
+    for part in parameters(item):
+        inside, called = fields(source, part), parameter_name(part)
+        declared += [f"{one.type_} {called}_{one.name}" for one in inside] or [_text(source, part)]
+        lines += [f"  {type_of(part)} {called};"] if inside else []
+        lines += [f"  {called}.{one.name} = {called}_{one.name};" for one in inside]
     passed = ", ".join(parameter_name(part) for part in parameters(item))
     chosen = ", ".join(own.get(place, one) for place, one in enumerate(names))
+    lines.append(f"  {launch.kernel}{f'<{chosen}>' if names else ''}({passed});")
+    body = "\n".join(_filled(line, given) for line in lines)
+    takes = ", ".join(_filled(one, given) for one in declared)
     bounds = _filled(_bounds(source, item), given)
-    call = f"  {launch.kernel}<{chosen}>({passed});"
-    text = f"{head}__global__ void {bounds}{name}({', '.join(declared)}) {{\n{call}\n}}"
+    text = f"{head}__global__ void {bounds}{name}({takes}) {{\n{body}\n}}"
     return Entry(launch.kernel, name, tuple(own.items()), source.scope(launch.kernel), text)
 
 
@@ -64,6 +82,8 @@ def _text(source: Source, part: Sequence[CppToken]) -> str:
 
 
 def _filled(text: str, given: dict[str, str]) -> str:
+    if not given:
+        return text
     words = "|".join(map(re.escape, given))
     return re.sub(rf"\b({words})\b", lambda match: given[match.group()], text)
 

@@ -15,6 +15,7 @@ from importlib import resources
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
 from tilewright.importing.sources import Item, Kind, Source, closing
+from tilewright.importing.structs import fields
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _STANDARD = re.compile(
@@ -29,6 +30,7 @@ def host_program(source: Source, entry: str) -> str:
     """C++ that serves calls of `entry` from standard input. Raises `ImportProblem` for what it cannot express."""
     wanted = {_key(item) for item in source.reachable([entry], [_declared(source, item) for item in source.items])}
     parts = ['#include "recording_host.hpp"']
+    served = next((i for i in source.of_kind(Kind.HOST) if i.name == entry and i.body is not None), None)
     for item in source.items:
         text = source.text[item.code_start : item.end]
         if item.kind is Kind.SCOPE:
@@ -49,12 +51,21 @@ def host_program(source: Source, entry: str) -> str:
             if item.kind is Kind.KERNEL:
                 parts.append(_kernel(source, item))
                 continue
-            if item.kind is Kind.HOST and item.name == entry and item.body is not None:
+            if item.kind is Kind.HOST and item is served:
                 text = _renamed(source, item)
             elif item.kind is Kind.SHARED and item.body is None:
                 text = _without_device_bodies(source, item)
             parts.append(rewrite_launches(_bare(text)))
-    return "\n".join([*parts, "int main() { ::tw::serve(&tw_entry); }", ""])
+    return "\n".join([*parts, f"int main() {{ ::tw::serve(&tw_entry{_instance(source, served)}); }}", ""])
+
+
+def _instance(source: Source, launcher: Item | None) -> str:
+    """`<float, 4>` for a launcher that is a template: as the source asks for it, or of types alone."""
+    parts = template_parameters(launcher) if launcher is not None else []
+    if launcher is not None and parts and launcher.name in source.instances:
+        return f"<{', '.join(source.instances[launcher.name])}>"
+    types = all(part[0].text in ("typename", "class") and "." not in {t.text for t in part} for part in parts)
+    return f"<{', '.join('float' for _ in parts)}>" if parts and types else ""
 
 
 def _key(item: Item) -> tuple[Kind, str, int]:
@@ -135,7 +146,7 @@ def _bare(text: str) -> str:
 
 def _kernel(source: Source, item: Item) -> str:
     if item.body is None:
-        return ""  # a declaration ahead: its definition is moved nowhere, so callers below it see it
+        return re.sub(r"\bstatic\b", "", _bare(source.text[item.code_start : item.end]))
     head = source.text[item.code_start : item.body[0]]
     declared = parameters(item)
     for number in range(len(declared) - 1, -1, -1):  # what has no name gets one, to be noted by
@@ -155,7 +166,10 @@ def _kernel(source: Source, item: Item) -> str:
             raise ImportProblem(f"{source.at(item.line)}: {item.name} takes a template as a template argument")
         else:
             notes.append(f"tw_note.constant<{name}>();")
-    notes += [f"tw_note.argument({parameter_name(part) or f'tw_{number}'});" for number, part in enumerate(declared)]
+    for number, part in enumerate(declared):
+        name = parameter_name(part) or f"tw_{number}"
+        inside = fields(source, part)
+        notes += [f"tw_note.argument({name}.{one.name});" for one in inside] or [f"tw_note.argument({name});"]
     head = re.sub(r"\bstatic\b", "", _bare(head))
     return f'{head}{{ ::tw::Launched tw_note("{item.name}"); {" ".join(notes)} }}'
 

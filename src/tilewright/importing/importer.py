@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.importing.calls import CallSpec, Given, guesses, tied, variations
+from tilewright.importing.calls import CallSpec, Given, Relation, guesses, tied, variations
 from tilewright.importing.device_text import DeviceText, device_text
 from tilewright.importing.host_program import host_program
 from tilewright.importing.launch_sites import cut_out, launch_sites
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.plan_fitting import PlanFitter, edges
 from tilewright.importing.plan_text import PlanText
-from tilewright.importing.recording import HostChild, Pointer, Recording, Run
+from tilewright.importing.recording import HostChild, Launched, Pointer, Recording, Run
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.shapes import Outside, extents, in_order
 from tilewright.importing.signatures import plan_names
@@ -27,6 +28,9 @@ from tilewright.toolchain import build
 _BINDING = re.compile(
     r"\bm\s*\.\s*(?:def|impl)\s*\(\s*(?:\"([^\"(]+)[^\"]*\"|\w+)\s*,[^&;]*?&?\s*([A-Za-z_]\w*(?:::\w+)*)\s*[,)]"
 )
+_CHECK = re.compile(r"the check `\(*\s*(\w+)\s*\*\s*(\w+)\s*==\s*(\w+)\s*\)*` failed")
+_FEW = 2
+_MOST_THREADS = 1024  # of a block
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,14 @@ def launchers(source: Source) -> list[str]:
         return [name for name in able if name not in called] or able
     # Of functions of pointers the innermost: what calls them chooses among them.
     return [name for name in able if not any(other in hosts[name].mentions for other in able if other != name)]
+
+
+def launched_elsewhere(source: Source) -> list[str]:
+    """Kernels that host functions launch and that are only declared here."""
+    kernels = source.of_kind(Kind.KERNEL)
+    declared = {item.name for item in kernels} - {item.name for item in kernels if item.body is not None}
+    hosts = [item for item in source.of_kind(Kind.HOST, Kind.MACRO) if any(t.text == "<<<" for t in item.tokens)]
+    return sorted(name for name in declared if any(name in item.mentions for item in hosts))
 
 
 def programs(source: Source, found: Sequence[str]) -> list[str]:
@@ -129,16 +141,14 @@ def import_launcher(
     device = device_text(source, {launch.kernel for launch in runs[0].launches}, plan.entries)
     text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
     if outside is not None and not pinned:
-        flat = parse(text, source.name)
-        found, unknown = extents(flat, first.arguments, gpu, outside)
+        bare = fitted.with_bare(said if isinstance(said, Mapping) else [one.name for one in said])
+        flat = _finished(source, bare, device, replace(first, arguments=tuple(bare.parameters)), gpu)
+        found, unknown = extents(parse(flat, source.name), bare.parameters, gpu, outside, first.relations)
         shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
-        if shapes and not unknown:
-            fitted = fitted.with_shapes(shapes)
+        if shapes:
+            fitted = bare.with_lengths(shapes) if unknown else bare.with_shapes(shapes)
             first = replace(first, arguments=tuple(fitted.parameters))
             text = _finished(source, fitted, device, first, gpu)
-        else:
-            fitted.needs += [f"{one}.numel >= {' * '.join(shape)}" for one, shape in shapes.items()]
-            text = _finished(source, fitted, device, first, gpu) if shapes else text
     notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
     return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
 
@@ -154,14 +164,46 @@ def _first_call(
     for name, kind in zip(names, kinds, strict=True):
         if kind == "other":
             raise ImportProblem(f"{source.at(item.line)}: {function} takes {name} of a type that cannot be given")
-    tries = guesses(names, kinds, said)
-    recording: Recording = child.record(program, [CallSpec(one).line for one in tries])
-    for one, run in zip(tries, recording.runs, strict=False):
-        if not run.error and run.launches and all(min(*one.grid, *one.block) for one in run.launches):
-            return tied(_as_taken(one, run, dict(zip(names, kinds, strict=True))))
-    errors = [run.error for run in recording.runs if run.error]
-    reason = max(set(errors), key=errors.count) if errors else "it launches nothing"
+    relations: tuple[Relation, ...] = ()
+    for _ in range(2):  # with what a check that failed asks for, once more
+        recording: Recording = child.record(program, [CallSpec(one).line for one in guesses(names, kinds, said)])
+        for one, run in zip(guesses(names, kinds, said), recording.runs, strict=False):
+            if not run.error and run.launches and all(map(_can_be, run.launches)):
+                return tied(_as_taken(one, run, dict(zip(names, kinds, strict=True))), relations)
+        errors = [run.error for run in recording.runs if run.error]
+        reason = max(set(errors), key=errors.count) if errors else "it launches nothing"
+        asked = asked_relation(source, reason, [n for n, k in zip(names, kinds, strict=True) if k == "int"])
+        if asked is None or {asked.name, asked.other} & said.keys():
+            break
+        relations = (asked,)
+        few = {asked.other: _FEW, asked.name: _FEW * asked.times}
+        said = {**said, **{name: Given(name, "int", value=value) for name, value in few.items()}}
     raise ImportProblem(f"{function}: no sizes that were tried suit it ({reason}); give --shape NAME=ROWSxCOLS:DTYPE")
+
+
+def _can_be(launch: Launched) -> bool:
+    return min(*launch.grid, *launch.block) > 0 and math.prod(launch.block) <= _MOST_THREADS
+
+
+def asked_relation(source: Source, reason: str, numbers: Sequence[str]) -> Relation | None:
+    """What a check of products asks for: "the check `(H*64 == C)` failed"."""
+    found = _CHECK.search(reason)
+    if found is None:
+        return None
+    one, two, whole = found.groups()
+    for other, times in ((one, two), (two, one)):
+        value = _constant(source, times)
+        if whole in numbers and other in numbers and value:
+            return Relation(whole, value, other)
+    return None
+
+
+def _constant(source: Source, word: str, depth: int = 3) -> int:
+    """A number, or a name that the source gives one; 0 where it does not."""
+    if word.isdigit() or not depth:
+        return int(word) if word.isdigit() else 0
+    found = re.search(rf"(?:#\s*define\s+{word}\s+|\b{word}\s*=\s*)(\w+)", source.text)
+    return _constant(source, found[1], depth - 1) if found else 0
 
 
 def _as_taken(arguments: Sequence[Given], run: Run, kinds: Mapping[str, str]) -> list[Given]:

@@ -8,12 +8,14 @@ Definitions are read as straight lines: a number that a branch or a call may cha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tilewright.importing.local_definitions import Definition, definitions, spelled, split_declarators
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import parameter_name, parameters, split_commas, template_parameters
 from tilewright.importing.sources import Item, Kind, Source, parsed
+from tilewright.importing.structs import Field, fields, type_of
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _NUMBERS = frozenset((
@@ -167,8 +169,22 @@ class _Cut:
             if text not in self.pointers:
                 self.pointers[text] = self._new(wished, "tw::Bare")
             return self.pointers[text]
+        inside = fields(self.source, declared)
+        if inside:
+            return self._struct(part, declared, inside, wished)
         type_ = self._number_type(declared, wished)
         return self._expression(part, lift=False) if self._reach(part) else self._new(wished, type_)
+
+    def _struct(
+        self, part: Sequence[CppToken], declared: Sequence[CppToken], inside: Sequence[Field], name: str
+    ) -> str:
+        """A struct as the code around makes it, `dim3(blocks)`; else one whose fields are parameters."""
+        with suppress(ImportProblem):
+            if self._reach(part):
+                return self._expression(part, lift=False)
+        made = [(one, self._new(f"{name}_{one.name}", "tw::Bare" if one.is_pointer else one.type_)) for one in inside]
+        lines = "".join(f"tw_made.{one.name} = {given}; " for one, given in made)
+        return f"[&] {{ {type_of(declared)} tw_made; {lines}return tw_made; }}()"
 
     def _number_type(self, declared: Sequence[CppToken], name: str) -> str:
         words = [t.text for t in declared if t.text not in _QUALIFIERS and t.text != name]
@@ -193,10 +209,13 @@ class _Cut:
     def _reach(self, tokens: Sequence[CppToken]) -> bool:
         """Whether every name in an expression can be had; then all are."""
         before = (self.taken.copy(), self.kept.copy(), self.types.copy(), self.renamed.copy())
-        if self._takes_all(tokens):
-            return True
-        self.taken, self.kept, self.types, self.renamed = before
-        return False
+        reached = False
+        try:
+            reached = self._takes_all(tokens)
+        finally:
+            if not reached:
+                self.taken, self.kept, self.types, self.renamed = before
+        return reached
 
     def _takes_all(self, tokens: Sequence[CppToken]) -> bool:
         for index, token in enumerate(tokens):
@@ -260,8 +279,11 @@ class _Cut:
         return True
 
     def _chosen(self, name: str) -> str | None:
-        """The first number that a call of the host function gives for one of its template parameters."""
+        """The first number that an instance or a call of the host function gives for one of its template parameters."""
         position = list(self.host_template).index(name)
+        asked = self.source.instances.get(self.site.host.name, ())
+        if position < len(asked):
+            return asked[position]
         for item in self.source.of_kind(Kind.HOST, Kind.MACRO):
             texts = [token.text for token in item.tokens]
             for at in range(len(texts) - 1):

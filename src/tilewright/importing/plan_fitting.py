@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from tilewright.importing.calls import CallSpec
-from tilewright.importing.entries import entries
+from tilewright.importing.entries import entries, flat_names
 from tilewright.importing.fitting import Fitter, Term
 from tilewright.importing.plan_text import PlanText
 from tilewright.importing.recording import Pointer, Run, TemplateType
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.signatures import parameter_name, parameters
 from tilewright.importing.sources import Kind, Source
 from tilewright.kernel_file.cpp_tokens import CppToken
 from tilewright.kernel_file.words import TAKEN
@@ -77,6 +76,7 @@ class PlanFitter:
                 self.plan.needs.append(f"{one.name}.dtype == {one.dtype} and {one.name}.ndim == {len(one.shape)}")
             elif one.is_tensor:
                 self.plan.needs.append(f"not has({one.name})")
+        self.plan.needs += map(str, self.calls[0].relations)
         ties = self.calls[0].ties
         for (name, dimension), (other, other_dimension) in ties:
             self.plan.needs.append(f"{name}.shape[{dimension}] == {other}.shape[{other_dimension}]")
@@ -118,8 +118,8 @@ class PlanFitter:
     def kernel_parameters(self, kernel: str, position: int) -> str:
         for item in self.source.of_kind(Kind.KERNEL):
             if item.name == kernel:
-                declared = parameters(item)
-                return parameter_name(declared[position]) if position < len(declared) else ""
+                names = flat_names(self.source, item)
+                return names[position] if position < len(names) else ""
         return ""
 
     def _fit(self, value: Callable[[Run], object]) -> Term | None:

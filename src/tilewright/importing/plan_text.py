@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.importing.calls import Given
+from tilewright.importing.calls import BARE_ELEMENTS, Given
+
+_TIE = re.compile(r"\w+\.shape\[\d+\] == \w+\.shape\[\d+\]")
 
 
 @dataclass
@@ -46,6 +49,34 @@ class PlanText:
         lines += self.launches
         return "".join(f"//! {line}\n" for line in lines)
 
+    def with_bare(self, known: Container[str]) -> PlanText:
+        """The plan with tensors whose sizes it never reads as what they are, pointers; those `known` have a shape."""
+        said = [text for _, text in self.lets] + self.buffers + self.launches
+        ties = [need for need in self.needs if _TIE.fullmatch(need)]
+        said += [need for need in self.needs if need not in ties and ".dtype" not in need]
+        read = {name for text in said for name in re.findall(r"(\w+)\.(?:shape|numel)", text)}
+        bare = [one for one in self.parameters if one.has_shape and one.name not in read and one.name not in known]
+        kinds = {f"{one.name}.dtype == {one.dtype} and {one.name}.ndim == {len(one.shape)}": one for one in bare}
+        gone = {need for need in ties if any(f"{one.name}.shape" in need for one in bare)}
+        needs = [f"{kinds[need].name}.dtype == {kinds[need].dtype}" if need in kinds else need for need in self.needs]
+        large = {one.name: replace(one, shape=(BARE_ELEMENTS,), is_bare=True) for one in bare}
+        parameters = [large.get(one.name, one) for one in self.parameters]
+        return replace(self, parameters=parameters, needs=[need for need in needs if need not in gone])
+
+    def with_lengths(self, shapes: Mapping[str, Sequence[str]]) -> PlanText:
+        """The plan with what is known of pointers as needs."""
+        numbers = self._numbers()
+        least = {name: math.prod(_values(shape, numbers)) for name, shape in shapes.items()}
+        parameters = [
+            replace(one, shape=(max(least[one.name], *one.shape),)) if one.name in least else one
+            for one in self.parameters
+        ]
+        told = [f"{name}.numel >= {' * '.join(shape)}" for name, shape in shapes.items()]
+        return replace(self, parameters=parameters, needs=[*self.needs, *told])
+
+    def _numbers(self) -> dict[str, int]:
+        return {one.name: int(one.value) for one in self.parameters if one.kind == "int" and isinstance(one.value, int)}
+
     def with_shapes(self, shapes: Mapping[str, Sequence[str]]) -> PlanText:
         """The plan with tensors in place of plain pointers, each size a name or some times one; numbers that are
         sizes of tensors are read off them."""
@@ -61,9 +92,7 @@ class PlanText:
             texts = [(f"{tensor}.shape[{d}]", one) for d, one in enumerate(shape)]
             others = [f"{text} == {one}" for text, one in texts if sizes.get(one) != text]
             needs += [" and ".join(others)] if others else []
-        numbers = {
-            one.name: int(one.value) for one in self.parameters if one.kind == "int" and isinstance(one.value, int)
-        }
+        numbers = self._numbers()
         parameters = [
             replace(one, shape=_values(shapes[one.name], numbers), is_bare=False) if one.name in shapes else one
             for one in self.parameters
@@ -79,4 +108,4 @@ def _lets(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 def _values(shape: Sequence[str], numbers: Mapping[str, int]) -> tuple[int, ...]:
     """`C * 3` and its like at the numbers of a call."""
-    return tuple(math.prod(numbers.get(one) or int(one) for one in text.split(" * ")) for text in shape)
+    return tuple(math.prod(int(numbers.get(one, one)) for one in text.split(" * ")) for text in shape)

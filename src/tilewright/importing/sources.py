@@ -5,8 +5,9 @@ Reads tokens, not meaning: an item is everything up to the `;` or `}` that ends 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -20,6 +21,9 @@ _NO_NAMES = frozenset(("__launch_bounds__", "__cluster_dims__", "__align__", "al
 TENSOR_WORDS = frozenset(("torch", "at", "c10", "pybind11"))
 _HOST_WORDS = TENSOR_WORDS | {"cublasHandle_t", "cudnnHandle_t", "ofstream", "cout"}
 _MOST_CHARACTERS = 1_000_000
+_SPACED_LAUNCH = re.compile(
+    r"<<[ \t]+<([^;{}]*?)>>[ \t]*>(\s*\()"
+)  # `<< <grid, block >> > (`, as some formatters write
 
 
 class Kind(Enum):
@@ -56,6 +60,7 @@ class Source:
     cpp: CppText
     places: tuple[tuple[str, int], ...] = ()  # the file and line of each line; () where they are this text's own
     missing: tuple[str, ...] = ()  # quoted includes that were not found
+    instances: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of templates, as the source asks for them
 
     def place(self, line: int) -> tuple[str, int]:
         """The file and its line that a line of the text comes from."""
@@ -85,8 +90,9 @@ class Source:
         """The items with a name that the seeds mention, directly or through others."""
         named: dict[str, list[Item]] = {}
         for item in items:
-            if item.name:
-                named.setdefault(item.name, []).append(item)
+            enumerators = item.mentions if any(token.text == "enum" for token in item.tokens[:2]) else ()
+            for name in {item.name, *enumerators} - {""}:
+                named.setdefault(name, []).append(item)
         found: set[Item] = set()
         waiting = list(seeds)
         while waiting:
@@ -110,6 +116,7 @@ def read_source(
 
 def parsed(name: str, text: str) -> Source:
     """The items of a text that is whole. Raises `ImportProblem`."""
+    text = _SPACED_LAUNCH.sub(r"<<<\1>>>\2", text)
     if len(text) > _MOST_CHARACTERS:
         raise ImportProblem(f"{name} has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
     cpp = tokenize_cpp(text)
@@ -118,7 +125,8 @@ def parsed(name: str, text: str) -> Source:
     expanded = expand_definitions(cpp)
     if expanded != text:
         text, cpp = expanded, tokenize_cpp(expanded)
-    return Source(name, text, tuple(_one_of_each(_Items(cpp).all())), cpp)
+    items = _Items(cpp).all()
+    return Source(name, text, tuple(_one_of_each(items)), cpp, instances=_instances(items))
 
 
 _SAME_TYPES = {"Half": "__half", "half": "__half", "BFloat16": "__nv_bfloat16", "nv_bfloat16": "__nv_bfloat16"}
@@ -129,8 +137,28 @@ def _one_of_each(items: Sequence[Item]) -> Iterator[Item]:
     special = {id(item): key for item in items if (key := _specialised(item))}
     own = {special[id(item)] for item in items if id(item) in special and not item.mentions & TENSOR_WORDS}
     for item in items:
-        if not (item.mentions & TENSOR_WORDS and special.get(id(item)) in own):
+        if not _is_instance(item) and not (item.mentions & TENSOR_WORDS and special.get(id(item)) in own):
             yield item
+
+
+def _is_instance(item: Item) -> bool:
+    """`template void f<float, 4>(...);`"""
+    words = [token.text for token in item.tokens[:2]]
+    return words[:1] == ["template"] and words[1:] != ["<"]
+
+
+def _instances(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
+    """Template arguments that functions are instantiated with: of those that say so the first, floats before others."""
+    made: dict[str, tuple[str, ...]] = {}
+    for item in filter(_is_instance, items):
+        texts = [token.text for token in item.tokens]
+        if "<" not in texts or ">" not in texts:
+            continue
+        first = texts.index("<")
+        given = tuple("".join(texts[first + 1 : texts.index(">")]).split(","))
+        if texts[first - 1] not in made or ("float" in given and "float" not in made[texts[first - 1]]):
+            made[texts[first - 1]] = given
+    return made
 
 
 def _specialised(item: Item) -> tuple[str, ...]:

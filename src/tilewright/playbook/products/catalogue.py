@@ -29,7 +29,8 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
-_MOST_PARTS = 12 << 30  # bytes of parts that are made first: a plan's scratch tensors have 16 GiB in all
+_MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
+_SOME_WORK = 1 << 28  # multiplications: a first version never wins
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
@@ -59,6 +60,7 @@ def answer(traced: TracedTask) -> Answer:
     arch = traced.task.profile.arch
     found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
     every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
     return Answer(draft, every, (draft, *every), chain.notes)
 
 
