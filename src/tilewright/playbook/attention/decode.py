@@ -84,7 +84,8 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("let", f"{plan.name('pieces')} = ceil_div({keys}, {plan.name('piece')})")
     plan.add("need", f"{jobs} * {plan.name('pieces')} <= 2000000000 and {units} * {shared} <= 2000000000")
     ring = "STAGES * WARPS * STEP * (round_up(D, 16) + round_up(E, 16) + 16) * 2"
-    plan.add("let", f"{plan.name('smem')} = max({ring}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
+    plan.add("let", f"{plan.name('ring')} = {ring}")
+    plan.add("let", f"{plan.name('smem')} = max({plan.name('ring')}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
     plan.add("need", f"{plan.name('smem')} <= device.smem_block")
     plan.add("scratch", f"{plan.name('part')}: f32[{units} * {shared}, {plan.name('pieces')}, {columns}]", "sums")
     plan.add(
@@ -99,7 +100,8 @@ constexpr int SUM_PITCH = E_VECTORS * 8 + 4;
 
 // Rows of a warp on their way to its shared memory, neighbours by neighbouring lanes; zeros where there are none.
 template <int LENGTH, int VECTORS>
-__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch, int rows) {
+__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
+                                          int rows) {
 #pragma unroll
   for (int first = 0; first < STEP * VECTORS; first += 32) {
     const int i = first + threadIdx.x % 32, row = i / VECTORS, column = i % VECTORS * 8;

@@ -145,7 +145,7 @@ def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
     for line in text.splitlines():
         bare = line.strip()
         if bare.startswith("@") and bare[1:] in parts:
-            lines += [" " * (len(line) - len(line.lstrip())) + one for one in parts[bare[1:]]]
+            lines += indented(parts[bare[1:]], (len(line) - len(line.lstrip())) // 2)
             continue
         lines.append(re.sub(r"@(\w+)", lambda found: parts[found[1]][0] if parts[found[1]] else "", line))
     return lines
