@@ -38,6 +38,22 @@ def test_extents_are_products_of_the_numbers() -> None:
 
 
 @pytest.mark.slow
+def test_vectors_and_small_numbers() -> None:
+    text = """\
+//! op      scale(y!, x, B: int, C: int)
+//! launch  run<<<B, C / 4>>>(y, x, C / 4)
+__global__ void run(float4* y, const float4* x, int quads) {
+  int i = blockIdx.x * quads + threadIdx.x;
+  for (int part = 0; part < 3; ++part) y[3 * i + part] = x[i];
+}
+"""
+    call = (tensor("y"), tensor("x"), Given("B", "int", value=3), Given("C", "int", value=96))
+    with EmulatedDevice(GPU) as emulator:
+        found, _ = extents(parse(text, "k.cu"), call, GPU, reach(emulator))
+    assert found == {"y": Extent(3, ("B", "C")), "x": Extent(1, ("B", "C"))}  # not B * B * C, though B is 3
+
+
+@pytest.mark.slow
 def test_what_is_no_product_is_not_known() -> None:
     with EmulatedDevice(GPU) as emulator:
         odd = parse(KERNEL.replace("* w[c]", "* w[c + 1]"), "k.cu")
@@ -56,3 +72,7 @@ def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
     aliases = {"b": "right", "n": "N", "": "M"}
     assert in_order(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
     assert in_order(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
+    macro = "b[OFFSET(i, j, n)] = 0;"
+    assert in_order(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
+    stride = "int C3 = C * 3; y[b * T * C3 + t * C3] = 0;"
+    assert in_order(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from tests.playbook.agreement import load_structure
 from tests.playbook.attention_cases import CASES
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure
 
@@ -91,3 +94,32 @@ def test_every_structure_computes_what_the_reference_does(
         folder = tmp_path / step.id
         folder.mkdir()
         check_structure(case, step, folder, slack=_SLACK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["attention-hopper-parts", "attention-flash-parts"])
+def test_f32_is_as_exact_as_f32_whatever_the_values_are(id: str, tmp_path: Path) -> None:
+    case = CASES["plain_f32"]
+    (step,) = [one for one in case.answer.every if one.id == id]
+    op = load_structure(step, case.task, tmp_path)
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, count, 64, generator=made) for count in (70, 130, 130))
+    far_apart = v * torch.exp(8 * torch.randn(1, 2, 130, 64, generator=made))
+    one_large = torch.cat([v[:, :, :1] * 1e12, v[:, :, 1:]], 2)
+    without_number = v.clone()
+    without_number[0, 0, 3, 5] = float("nan")
+    columns = v * 10 ** torch.linspace(-8, 8, 64)
+    for given in ((q, k, v), (q, k, far_apart), (q, k, columns), (q, k, one_large), (100 * q, 100 * k, v)):
+        _check_exact(op, *given)
+    _check_exact(op, q * 1e-20, k * 1e-20, v * 1e-30)
+    _check_exact(op, q, k, without_number)
+
+
+def _check_exact(op: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Beside f32's own error: of each column the greatest of both."""
+    wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    own = (torch.nn.functional.scaled_dot_product_attention(q, k, v).double() - wanted).abs()
+    off = (op(q, k, v).double() - wanted).abs()
+    assert torch.equal(off.isnan(), wanted.isnan())
+    allowed = 4 * own.nan_to_num().amax(2) + 1e-6 * wanted.nan_to_num().abs().amax(2)
+    assert (off.nan_to_num().amax(2) <= allowed).all()

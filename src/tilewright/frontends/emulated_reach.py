@@ -14,7 +14,8 @@ from tilewright.toolchain import build_plan
 
 _SECONDS = 10.0
 _INSTRUCTIONS = 100_000_000
-_END = re.compile(r"(?:after the end|before the start) of (\w+)$")
+# "8 bytes after the end of x", or, where a wide access begins inside, "x[12]".
+_TENSOR = re.compile(r"\bof (\w+)$|^(\w+)(?:\[|$)")
 
 
 def reach(emulator: Device) -> Outside:
@@ -33,7 +34,9 @@ def reach(emulator: Device) -> Outside:
             return None
         if not isinstance(run, Completed):
             return None
-        ends = [_END.search(one.where) for one in run.findings if one.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL]
-        return frozenset(found[1] for found in ends if found is not None)
+        found = [_TENSOR.search(one.where) for one in run.findings if one.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL]
+        if None in found:  # nobody knows outside of what
+            return None
+        return frozenset(one[1] or one[2] for one in found if one is not None)
 
     return outside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from tilewright.importing.launch_sites import cut_out, launch_sites
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.plan_fitting import PlanFitter, edges
 from tilewright.importing.plan_text import PlanText
-from tilewright.importing.recording import HostChild, Pointer, Recording, Run
+from tilewright.importing.recording import HostChild, Launched, Pointer, Recording, Run
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.shapes import Outside, extents, in_order
 from tilewright.importing.signatures import plan_names
@@ -29,6 +30,7 @@ _BINDING = re.compile(
 )
 _CHECK = re.compile(r"the check `\(*\s*(\w+)\s*\*\s*(\w+)\s*==\s*(\w+)\s*\)*` failed")
 _FEW = 2
+_MOST_THREADS = 1024  # of a block
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def _first_call(
     for _ in range(2):  # with what a check that failed asks for, once more
         recording: Recording = child.record(program, [CallSpec(one).line for one in guesses(names, kinds, said)])
         for one, run in zip(guesses(names, kinds, said), recording.runs, strict=False):
-            if not run.error and run.launches and all(min(*one.grid, *one.block) for one in run.launches):
+            if not run.error and run.launches and all(map(_can_be, run.launches)):
                 return tied(_as_taken(one, run, dict(zip(names, kinds, strict=True))), relations)
         errors = [run.error for run in recording.runs if run.error]
         reason = max(set(errors), key=errors.count) if errors else "it launches nothing"
@@ -177,6 +179,10 @@ def _first_call(
         few = {asked.other: _FEW, asked.name: _FEW * asked.times}
         said = {**said, **{name: Given(name, "int", value=value) for name, value in few.items()}}
     raise ImportProblem(f"{function}: no sizes that were tried suit it ({reason}); give --shape NAME=ROWSxCOLS:DTYPE")
+
+
+def _can_be(launch: Launched) -> bool:
+    return min(*launch.grid, *launch.block) > 0 and math.prod(launch.block) <= _MOST_THREADS
 
 
 def asked_relation(source: Source, reason: str, numbers: Sequence[str]) -> Relation | None:

@@ -20,9 +20,11 @@ from tilewright.records import GpuProfile
 # Which tensors a run accesses outside of, its whole numbers below the one given; None where it does not come to an end.
 Outside = Callable[[KernelFile, Mapping[str, ArgumentValue], int], frozenset[str] | None]
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
-_UNITS = (16, 128, 11)  # sizes are these times primes: most kernels count on multiples
-_MOST_THREADS = 1 << 15
+_UNITS = (16, 4, 2, 128, 11)  # sizes are these times primes: most kernels count on multiples
+_LARGE = 64  # of which once, twice and so on must do
+_MOST_THREADS = 1 << 16
 _MOST_ELEMENTS = 1 << 22
+_SCALED = re.compile(r"\b(\w+)\s*=\s*(?:(\w+)\s*\*\s*\d+|\d+\s*\*\s*(\w+))\s*;")  # `int C3 = C * 3;`
 _SMALL = 8  # numbers up to this are kept
 _MOST_FACTORS = 4
 _TIMES = (1, 2, 3, 4)
@@ -66,9 +68,15 @@ def extents(
 def _other(numbers: Mapping[str, int], sizes: Sequence[str], unit: int, turn: int) -> dict[str, int]:
     """The numbers at other sizes whose products are all different."""
     large = [name for name in sizes if numbers[name] > _SMALL]
-    primes = _PRIMES[turn:] + _PRIMES[:turn]
-    made = {name: unit * primes[place % len(primes)] for place, name in enumerate(large)}
-    return {name: made.get(name, value) for name, value in numbers.items()}
+    few = {name: _fewer(numbers[name]) if turn else numbers[name] for name in sizes if name not in large}
+    unit = math.lcm(unit, *few.values())  # channels are many heads
+    times = (1, 2, *_PRIMES)[: max(len(large), 2)] if unit > _LARGE else _PRIMES[: len(large) + 1]
+    made = {name: unit * times[(place + turn) % len(times)] for place, name in enumerate(large)}
+    return {**numbers, **few, **made}
+
+
+def _fewer(number: int) -> int:
+    return 3 if number == 2 else max(number // 2, 2)
 
 
 def _related(numbers: Mapping[str, int], relations: Sequence[Relation], turn: int) -> dict[str, int]:
@@ -140,19 +148,20 @@ class _Search:
 def _found(
     searches: Sequence[_Search], names: Sequence[str], candidates: Sequence[Extent]
 ) -> tuple[dict[str, Extent], frozenset[str]]:
-    first, second = searches
-    lengths = sorted({n for one in candidates if (n := one.at(first.numbers)) <= _MOST_ELEMENTS})
-    enough = first.enough(names, lengths)
-    if enough is None:
-        return {}, frozenset()
-    untouched = frozenset(name for name in names if enough[name] == 0)
-    likely = {
-        name: [one for one in candidates if one.at(first.numbers) == lengths[enough[name]]]
-        for name in names
-        if name not in untouched
-    }
-    found = {name: min(ones, key=lambda one: (one.times, len(one.factors))) for name, ones in likely.items() if ones}
-    for search in (first, second):
+    likely = {name: list(candidates) for name in names}
+    for search in searches:
+        lengths = sorted({n for one in candidates if (n := one.at(search.numbers)) <= _MOST_ELEMENTS})
+        enough = search.enough(names, lengths)
+        if enough is None:
+            return {}, frozenset()
+        fitting = {name: lengths[place] for name, place in enough.items()}
+        likely = {
+            name: [one for one in ones if one.at(search.numbers) == fitting[name]] for name, ones in likely.items()
+        }
+    untouched = frozenset(name for name, ones in likely.items() if Extent(0, ()) in ones)
+    likely = {name: ones for name, ones in likely.items() if name not in untouched}
+    found = {name: min(ones, key=_strangeness) for name, ones in likely.items() if ones}
+    for search in searches:
         exact = {name: found[name].at(search.numbers) if name in found else _MOST_ELEMENTS for name in names}
         row = {name: found[name].times if name in found and found[name].factors else 1 for name in names}
         fits, less = (search.too_short({name: n - by * row[name] for name, n in exact.items()}) for by in (0, 1))
@@ -160,6 +169,11 @@ def _found(
             return {}, untouched
         found = {name: one for name, one in found.items() if name not in fits and name in less}
     return found, untouched
+
+
+def _strangeness(one: Extent) -> tuple[int, int, int]:
+    """Squares are rarer than numbers once each, and those rarer than some constant times them."""
+    return len(one.factors) - len({*one.factors}), one.times, len(one.factors)
 
 
 def in_order(extent: Extent, tensor: str, device_code: str, aliases: Mapping[str, str]) -> list[str]:
@@ -170,7 +184,10 @@ def in_order(extent: Extent, tensor: str, device_code: str, aliases: Mapping[str
     )
     used = re.findall(rf"\b(?:{pointers})\s*(?:\[|\+)([^;]*?)(?:\]|;)", device_code)
     named = [name for text in used for name in re.findall(r"\*\s*\(?\s*([A-Za-z_]\w*)", text)]
-    inner = {aliases.get(name, name) for name in named}
+    local = {one: two or three for one, two, three in _SCALED.findall(device_code)}
+    inner = {aliases.get(one, one) for name in named for one in (name, local.get(name, name))}
+    if not inner & {*extent.factors}:  # a macro makes the index, and is given the row's length
+        inner = {aliases.get(name, name) for text in used for name in re.findall(r"[A-Za-z_]\w*", text)}
     names = sorted(extent.factors, key=lambda name: name in inner)
     if len(names) < 2:  # so many, or rows of so many
         return [*names, *([str(extent.times)] if extent.times > 1 or not names else [])]

@@ -106,6 +106,7 @@ def judged_by_checkers(
     sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
     judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
     passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
+    passed = None if _ran_out_of_time(worst) else passed
     agrees = "right at these sizes" if passed and worst.compared else ""
     text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
     notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
@@ -152,8 +153,15 @@ def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Sugge
     return tuple(found.values())
 
 
+def _ran_out_of_time(report: CheckReport) -> bool:
+    """Which the emulator may have done, and not the kernel."""
+    return report.outcome is CheckOutcome.FAULTED and report.reason.startswith(records.FaultKind.TIME.value)
+
+
 def _of_report(report: CheckReport, file: KernelFile) -> tuple[Suggestion, ...]:
     made = list(_of_findings(report.findings, file))
+    if _ran_out_of_time(report):
+        return tuple(made)
     made += [_wrong(f"{one.name} is wrong", one.message, None, file) for one in report.results if not one.agrees]
     if not made and report.outcome not in (CheckOutcome.CLEAN, CheckOutcome.NOT_EMULABLE):
         first = next((one for one in report.diagnostics if one.severity is records.Severity.ERROR), None)

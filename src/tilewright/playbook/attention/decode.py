@@ -19,6 +19,7 @@ from tilewright.playbook.attention.text import (
 from tilewright.playbook.file_text import PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.text import product_text
+from tilewright.playbook.products.hopper_text import BARRIERS
 from tilewright.records import DType
 
 _HEADER = """
@@ -50,7 +51,10 @@ def decode(made: Attention, op_line: str) -> str:
     device = [
         POWER,
         PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
-        *(one.replace("@type", made.element.cpp).replace("@kind", kind) for one in (PITCHES, MATRICES, _DEVICE)),
+        *(
+            one.replace("@type", made.element.cpp).replace("@kind", kind)
+            for one in (PITCHES, BARRIERS, MATRICES, _DEVICE)
+        ),
         *dict.fromkeys([*first.forms.helpers(), *second.forms.helpers()]),
     ]
     pieces = [one.splitlines() for one in device]
@@ -68,6 +72,8 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("tune", "STEP = 16 | 32", "keys of a warp at a time")
     plan.add("tune", "STAGES = 3 | 4 | 2 | 6")
     plan.add("tune", "BLOCKS = 2 | 4 | 1", "for every multiprocessor")
+    plan.add("tune", "BULK = false | true", "whether rows come by bulk copies")
+    plan.add("need", "not BULK or device.cc >= 90")
     plan.add("const", "WARPS = 4")
     units, shared = plan.name("units"), plan.name("shared_rows")
     plan.add("let", f"{units} = {product_text(made.units)}, {shared} = {product_text((*made.sharing, made.row))}")
@@ -104,11 +110,22 @@ __device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ f
                      "l"(from + (inside ? row * pitch + column : 0)), "r"(inside ? 16 : 0) : "memory");
   }
 }
+// The same by bulk copies, one for a row, whose bytes the barrier counts.
+template <int LENGTH, int VECTORS>
+__device__ __forceinline__ void copy_row(@type* to, const @type* from, uint32_t barrier, bool inside) {
+  if (inside) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(LENGTH * 2), "r"(barrier) : "memory");
+  } else {
+    for (int i = 0; i < LENGTH; i += 8) *reinterpret_cast<uint4*>(to + i) = make_uint4(0, 0, 0, 0);
+  }
+}
 """
 
 _BODY = """\
 extern __shared__ __align__(16) char shared[];
 __shared__ float tops[WARPS][16], totals[WARPS][16];
+__shared__ __align__(8) unsigned long long barriers[WARPS * STAGES];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 const int piece_at = blockIdx.x % pieces, tile = blockIdx.x / pieces % tiles, unit = blockIdx.x / pieces / tiles;
 const int first_row = tile * 16;  // of the rows that share these keys
@@ -123,15 +140,41 @@ auto query_of = [&](int shared_row) {
 const int begin = piece_at * piece + warp * STEP, end = min((piece_at + 1) * piece, keys);
 const int steps = end > begin ? (end - begin + WARPS * STEP - 1) / (WARPS * STEP) : 0;
 auto* ring = reinterpret_cast<@type*>(shared) + warp * (STAGES * SLOT);  // of this warp alone: no barriers
+const uint32_t full = (uint32_t)__cvta_generic_to_shared(barriers + warp * STAGES);
 auto fetch = [&](int step) {
   if (step < steps) {
-    auto* slot = ring + step % STAGES * SLOT;
+    auto *to_k = ring + step % STAGES * SLOT, *to_v = to_k + STEP * D_PITCH;
     const int key0 = begin + step * (WARPS * STEP);
-    copy_rows<D, D_VECTORS>(slot, k_rows + key0 * @k_pitch, @k_pitch, end - key0);
-    copy_rows<E, E_VECTORS>(slot + STEP * D_PITCH, v_rows + key0 * @v_pitch, @v_pitch, end - key0);
+    if constexpr (BULK) {
+      const uint32_t barrier = full + step % STAGES * 8;
+      if (lane == 0) barrier_arrive_expecting(barrier, min(STEP, end - key0) * (D + E) * 2);
+      __syncwarp();
+      for (int i = lane; i < 2 * STEP; i += 32) {
+        const int row = i % STEP, key = key0 + row;
+        if (i < STEP)
+          copy_row<D, D_VECTORS>(to_k + row * D_PITCH, k_rows + key * @k_pitch, barrier, key < end);
+        else
+          copy_row<E, E_VECTORS>(to_v + row * E_PITCH, v_rows + key * @v_pitch, barrier, key < end);
+      }
+    } else {
+      copy_rows<D, D_VECTORS>(to_k, k_rows + key0 * @k_pitch, @k_pitch, end - key0);
+      copy_rows<E, E_VECTORS>(to_v, v_rows + key0 * @v_pitch, @v_pitch, end - key0);
+    }
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  if constexpr (!BULK) asm volatile("cp.async.commit_group;" ::: "memory");
 };
+if constexpr (BULK) {
+  if (lane < STAGES) barrier_init(full + lane * 8, 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  // Where a row has zeros after it that no copy brings.
+  for (int i = lane; i < STAGES * STEP; i += 32) {
+    auto *slot = ring + i / STEP * SLOT, *k_row = slot + i % STEP * D_PITCH;
+    auto* v_row = slot + STEP * D_PITCH + i % STEP * E_PITCH;
+    for (int d = D; d < D_VECTORS * 8; d += 8) *reinterpret_cast<uint4*>(k_row + d) = make_uint4(0, 0, 0, 0);
+    for (int d = E; d < E_VECTORS * 8; d += 8) *reinterpret_cast<uint4*>(v_row + d) = make_uint4(0, 0, 0, 0);
+  }
+  __syncwarp();
+}
 #pragma unroll
 for (int s = 0; s < STAGES - 1; ++s) fetch(s);
 
@@ -150,7 +193,11 @@ float sum[E_VECTORS][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {
 for (int step = 0; step < steps; ++step) {
   __syncwarp();  // nobody reads the slot any more that is filled now
   fetch(step + STAGES - 1);
-  asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+  if constexpr (BULK) {
+    barrier_wait(full + step % STAGES * 8, step / STAGES % 2);
+  } else {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+  }
   __syncwarp();
   const @type *k_tile = ring + step % STAGES * SLOT, *v_tile = k_tile + STEP * D_PITCH;
   const int key0 = begin + step * (WARPS * STEP) + t * 2;
@@ -215,7 +262,6 @@ for (int r = 0; r < 2; ++r) {
   total[r] += __shfl_xor_sync(~0u, total[r], 2);
   if (t == 0) tops[warp][g + r * 8] = greatest[r], totals[warp][g + r * 8] = total[r];
 }
-asm volatile("cp.async.wait_all;" ::: "memory");
 __syncthreads();  // and the ring is free
 auto* gathered = reinterpret_cast<float*>(shared);  // [WARPS][16][SUM_PITCH]
 #pragma unroll

@@ -90,9 +90,9 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
 }
-// v as two TF32 numbers of 11 bits each; of the second tensor cores leave out the bits below that, so it is rounded.
+// v as two TF32 numbers, rounded to 11 bits each; of the second tensor cores leave out the bits below that.
 __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
-  big = __float_as_uint(v) & 0xffffe000u;
+  big = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
   small = __float_as_uint(v - __uint_as_float(big)) + 0x1000u;
 }
 // d (16 x 8) += a (16 x 8) * b (8 x 8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.attention.hopper_kernel import SIZES, TURNS, Places, kernel_text
+from tilewright.playbook.attention.hopper_kernel import SIZES, TURNS, Places, kernel_text, section_line
 from tilewright.playbook.attention.maps import MatrixMap, load_box, matrix_map
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, plan_sizes
@@ -94,6 +94,7 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str], maps: dict[st
     plan.add("need", f"{plan.name('smem')} <= device.smem_block")
     plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, CONSUMERS * 64)")
     plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
+    section_line(made, plan, names, 2)
     for name, one in maps.items():
         rows, box = (names["rows"], "64") if name == "q" else (names["keys"], "KEYS")
         plan.add("map", f"{plan.name(name + '_map')} = {one.tiled(rows, box)}")

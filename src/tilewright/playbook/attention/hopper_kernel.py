@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import LOG2_E, AttentionKernel, filled, inverse_line, scale_argument
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import PlanLines
+from tilewright.playbook.places.text import product_text
 
 SIZES = """\
 constexpr int ROWS = CONSUMERS * 64;                                                 // of a block
@@ -45,8 +47,7 @@ if (threadIdx.x == 0) {
 }
 __syncthreads();
 
-// Tiles of rows, the last of a head first: with a causal mask they are the longest.
-auto first_row = [&](int job) { return (tiles - 1 - job % tiles) * ROWS; };
+@order
 auto key_tiles = [&](int row0) { return (@ends + KEYS - 1) / KEYS; };
 
 if (warpgroup == CONSUMERS) {  // ---- producer
@@ -60,11 +61,26 @@ if (warpgroup == CONSUMERS) {  // ---- producer
 }
 """
 
+_ORDER = """\
+struct Tile { int head, row0; };
+auto tile_of = [&](int job) -> Tile { return {job / tiles, job % tiles * ROWS}; };
+"""
+_CAUSAL_ORDER = """\
+// Of a section of heads, whose keys and values stay in L2, the last rows come first: they look at the most keys.
+struct Tile { int head, row0; };
+auto tile_of = [&](int job) -> Tile {
+  const int first = job / (tiles * section) * section, width = min(section, heads - first);
+  const int rest = job % (tiles * section);
+  return {first + rest % width, (tiles - 1 - rest / width) * ROWS};
+};
+"""
+
 _PRODUCER = """\
 uint32_t k_parity = 1, v_parity = 1, q_parity = 1;  // a fresh barrier counts as just completed
 int k_slot = 0, v_slot = 0;
 for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
-  const int row0 = first_row(job), head = job / tiles, count = key_tiles(row0);
+  const Tile tile = tile_of(job);
+  const int head = tile.head, row0 = tile.row0, count = key_tiles(row0);
   @heads
   auto load_keys = [&](int n) {
     const uint32_t full = k_full + k_slot * 8, to = k_slots + k_slot * K_BYTES;
@@ -116,7 +132,8 @@ auto release_values = [&] {
 if (consumer == CONSUMERS - 1) turn_pass(consumer);
 
 for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
-  const int row0 = first_row(job), head = job / tiles, count = key_tiles(row0);
+  const Tile tile = tile_of(job);
+  const int head = tile.head, row0 = tile.row0, count = key_tiles(row0);
   @begin
   const int row = row0 + consumer * 64 + warp * 16 + lane / 4;  // this thread's rows: it, and the one 8 below it
   @heads
@@ -275,6 +292,13 @@ class Parts:
     column_scale: str  # of the column that is stored
 
 
+def section_line(made: Attention, plan: PlanLines, names: dict[str, str], bytes_each: int) -> None:
+    """How many heads have keys and values that half of L2 holds; asked for where rows have different work."""
+    if made.scores.causal is not None:
+        fitting = f"max(1, device.l2 / 2 / ({names['keys']} * (D + E) * {bytes_each}))"
+        plan.add("let", f"{plan.name('section')} = {fitting} * {product_text(made.sharing)}")
+
+
 def kernel_text(
     kernel: AttentionKernel,
     plan: PlanLines,
@@ -289,12 +313,16 @@ def kernel_text(
         _SETUP,
         {
             "ends": [kernel.ends("row0 + ROWS")],
+            "order": (_ORDER if made.scores.causal is None else _CAUSAL_ORDER).splitlines(),
             "producer": _producer(kernel, places, parts),
             "consumer": _consumer(kernel, parts),
         },
     )
     declared = [(f"const __grid_constant__ CUtensorMap {name}_map", plan.name(f"{name}_map")) for name in "qkv"]
     declared += more
+    if made.scores.causal is not None:
+        declared.append(("int section", plan.name("section")))
+        declared += [] if parts else [("int heads", names["heads"])]
     declared += [(f"int {word}", names[word]) for word in ("rows", "keys")]
     tiles = plan.name("tiles")
     scale = scale_argument(made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.attention.flash_f32 import flash_fragment
-from tilewright.playbook.attention.hopper_kernel import SIZES_OF_PARTS, TURNS, Parts, Places, kernel_text
+from tilewright.playbook.attention.hopper_kernel import SIZES_OF_PARTS, TURNS, Parts, Places, kernel_text, section_line
 from tilewright.playbook.attention.maps import load_box
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, filled, is_whole, plan_sizes, row_needs
@@ -97,6 +97,7 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("let", f"{plan.name('q_pieces')} = ceil_div({names['rows']}, 64)")
     plan.add("let", f"{plan.name('k_pieces')} = ceil_div({names['keys']}, 64)")
     plan.add("need", f"({plan.name('q_pieces')} + 2 * {plan.name('k_pieces')}) * {names['heads']} <= 2000000000")
+    section_line(made, plan, names, 4)
     shapes = {
         "q": (names["heads"], names["rows"], "D", ""),
         "k": (units, names["keys"], "D", ""),

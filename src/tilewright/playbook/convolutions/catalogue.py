@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.playbook.convolutions import direct, hopper, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
@@ -16,6 +16,9 @@ from tilewright.playbook.products.plan_text import Choices
 
 _TURING = "sm_75"
 _HOPPER = "sm_90a"
+
+_MANY_CHANNELS = 32
+_MUCH_WORK = 1 << 32  # multiplications
 
 WriteConvolution = Callable[[Convolution, str, Choices], Fragment]
 
@@ -42,7 +45,15 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
         found.append(TENSOR_CORES)
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
+    if all(_is_large(one) for one in convolutions):
+        found[1:] = [replace(one, resort=True) for one in found[1:]]
     return tuple(found)
+
+
+def _is_large(convolution: Convolution) -> bool:
+    """Whether only the quickest tensor cores will do: behind the first way the others lose by factors."""
+    wide = min(convolution.channels.size, convolution.filters.size) >= _MANY_CHANNELS
+    return wide and convolution.multiplications >= _MUCH_WORK
 
 
 def _written(convolution: Convolution) -> WriteConvolution:

@@ -94,7 +94,7 @@ def _widths(text: ConvolutionText) -> None:
 
 
 def _columns(text: ConvolutionText) -> tuple[int, ...]:
-    wanted: tuple[int, ...] = (4, 2) if text.convolution.element.itemsize == 4 else (4, 8, 2)
+    wanted: tuple[int, ...] = (4, 2) if text.convolution.element.itemsize == 4 else (8, 4)
     if "y" not in text.axes:
         wanted = (*wanted, 2 * max(wanted))
     return _of_whole_phases(text, text.axes["x"], wanted)

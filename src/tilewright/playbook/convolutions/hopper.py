@@ -120,8 +120,7 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            together = "(64 if CHUNKS > 4 else 128 if CHUNKS > 2 else 256 if CHUNKS == 2 else 512)"
-            grid = f"dim3(ceil_div({flat}, {together}), {outer}, ceil_div(@chunks, CHUNKS))"
+            grid = f"dim3(ceil_div({flat}, 1024 / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"

@@ -65,21 +65,23 @@ __device__ __forceinline__ void mark(long long row, int* noted) {
 """
 _NOTING_F32 = """\
 // Eight channels of a position, as the tensor cores take them; and what f16 makes of them.
+constexpr uint32_t TWICE_LEAST = 0x38800000u * 2;  // the bits of 2^-14, without the sign
 struct Eight {
   uint4 packed;
   bool beyond, small;  // an element is not finite or larger than f16 holds; one loses bits because it is small
   __device__ __forceinline__ Eight(const float (&v)[8]) {
-    uint32_t two[4], largest = 0, least = ~0u;
+    uint32_t two[4], largest = 0, smallest = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two[i]) : "f"(v[i * 2 + 1]), "f"(v[i * 2]));
     packed = make_uint4(two[0], two[1], two[2], two[3]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {  // the least of magnitudes less one: 0 is the largest of those
-      const uint32_t magnitude = __float_as_uint(v[i]) & 0x7FFFFFFF;
-      largest = max(largest, magnitude), least = min(least, magnitude - 1);
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t magnitude = __float_as_uint(v[i]) * 2;
+      largest = max(largest, magnitude), smallest = max(smallest, magnitude - TWICE_LEAST);
     }
-    beyond = largest > __float_as_uint(65504.f), small = least < __float_as_uint(0x1p-14f) - 1;
+    beyond = largest > __float_as_uint(65504.f) * 2;
+    small = smallest > 0u - TWICE_LEAST;  // as 0 is; what is smaller than the least wraps around to more
   }
 };
 // A warp notes its rows where an element is beyond f16, or one in sixteen loses bits: they may be all that a result is
@@ -159,7 +161,7 @@ cudaGridDependencySynchronize();  // who waits for this launch waits for the one
 """
 _ROWS = """\
 // 32 positions of eight channels are read by a warp, as they lie; rows of channels are put together in shared memory.
-constexpr int TOGETHER = CHUNKS > 4 ? 64 : CHUNKS > 2 ? 128 : CHUNKS == 2 ? 256 : 512, HELD = CHUNKS | 1;
+constexpr int TOGETHER = 1024 / CHUNKS, HELD = CHUNKS | 1;
 __shared__ uint4 held[TOGETHER * HELD];
 __shared__ long long row_of_held[TOGETHER];
 @sizes

@@ -119,26 +119,28 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
             @one
           }
         }
-      } else {  // results go on behind the end of a line
-        for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
-          const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
-          const long long first_at = run.place + channel * s.plane(), begin_at = first_at / 32 * 32 + lane;
-          const int begin = begin_at - first_at;
+      } else {  // results go on behind the end of a line: where they are found is the same for all rows
+#pragma unroll 1
+        for (int group = 0; group < STORES; group += 9) {
+          int found[9];
 #pragma unroll
-          for (int group = 0; group < STORES; group += 9) {
+          for (int i = 0; i < 9; ++i) {
+            const int k = (group + i) * 32 + lane;
+            int number = run.first + k;
+            if (k >= run.left) number += (1 + (int)__umulhi(k - run.left, inverse)) * gap;
+            found[i] = k < run.count ? number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES : -1;
+          }
+#pragma unroll 2
+          for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
+            const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
+            const long long begin_at = run.place + channel * s.plane() + group * 32 + lane;
             float value[9];
 #pragma unroll
-            for (int i = 0; i < 9; ++i) {
-              const int k = begin + (group + i) * 32;
-              int number = run.first + k;
-              if (k >= run.left) number += (1 + (int)__umulhi(k - run.left, inverse)) * gap;
-              const bool given = group + i < STORES && k >= 0 && k < run.count;
-              value[i] = given ? mine[(r + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES] : 0.f;
-            }
+            for (int i = 0; i < 9; ++i) value[i] = found[i] >= 0 ? mine[r * PITCH + found[i]] : 0.f;
 #pragma unroll
             for (int i = 0; i < 9; ++i) {
-              const int at = (group + i) * 32;
-              if (group + i >= STORES || begin + at < 0 || begin + at >= run.count) continue;
+              const int at = i * 32;
+              if (found[i] < 0) continue;
               @one
             }
           }

@@ -114,7 +114,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
         *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
         text.finish.function,
         pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
-        signature.kernel("__launch_bounds__(THREADS)", name, kernel_body(text, sides)),
+        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", name, kernel_body(text, sides)),
     )
 
 
@@ -166,11 +166,13 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
     for name, choices, remark in (("BM", rows, "filters and positions of a block"), ("BN", columns, "")):
         directive = "tune" if len(choices) > 1 else "const"
         plan.add(directive, f"{name} = {' | '.join(map(str, choices))}", remark)
-    text.tune("WARPS_M", (2, 1), "warps below each other, and side by side")
+    tall = rows[0] == 128 or columns[0] == 32
+    text.tune("WARPS_M", (2, 1) if tall else (1, 2), "warps below each other, and side by side")
     plan.add("const", f"BK = {32 if wide else 64}, WARPS_N = BN / 32")
-    if text.choices is Choices.ALL:
-        plan.add("need", "WARPS_M * BN >= BK", "a thread for every pair of a step")
-    text.tune("STAGES", (3, 2), "steps under way at once")
+    plan.add("need", "WARPS_M * BN >= BK", "a thread for every pair of a step")
+    text.tune("STAGES", (2, 3), "steps under way at once")
+    resident = (1,) if one.is_exact else (2, 1) if tall else (3, 2)
+    text.tune("BLOCKS", resident, "of a multiprocessor, for which registers must do")
     packed, pitch, positions, tiles, shared = map(
         plan.name, ("packed", "k_pitch", "positions", "tiles", "shared_bytes")
     )
