@@ -290,8 +290,23 @@ class _Cut:
                 if texts[at : at + 2] == [self.site.host.name, "<"] and ">" in texts[at:]:
                     parts = split_commas(item.tokens[at + 2 : texts.index(">", at)])
                     given = parts[position][0] if position < len(parts) and len(parts[position]) == 1 else None
-                    if given is not None and (given.kind == "number" or given.text in ("true", "false")):
-                        return given.text
+                    said = self._of_macro(item, given.text) or given if given is not None else None
+                    if said is not None and (said.kind == "number" or said.text in ("true", "false")):
+                        return said.text
+        return None
+
+    def _of_macro(self, macro: Item, name: str) -> CppToken | None:
+        """What the first use of a macro gives for one of its parameters."""
+        texts = [token.text for token in macro.tokens]
+        names = texts[4 : texts.index(")")] if macro.kind is Kind.MACRO and texts[3:4] == ["("] else []
+        if name not in names:
+            return None
+        for item in self.source.of_kind(Kind.HOST):
+            for at in range(len(item.tokens) - 1):
+                if [token.text for token in item.tokens[at : at + 2]] == [macro.name, "("]:
+                    parts = split_commas(item.tokens[at + 2 : _closing(item.tokens, at + 1)])
+                    place = names[: names.index(name)].count(",")
+                    return parts[place][0] if place < len(parts) and len(parts[place]) == 1 else None
         return None
 
     def _define(self, one: Definition, fixed: bool) -> bool:
