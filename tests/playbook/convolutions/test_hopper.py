@@ -187,6 +187,20 @@ def test_convolutions_run_emulated_in_any_order(name: str, tmp_path: Path) -> No
     assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["long lines", "pairs of positions", "spread", "many tiles"])
+def test_tiles_that_meet_at_sectors_leave_nothing_out(name: str, tmp_path: Path) -> None:
+    form = FORMS[name]
+    tensors = form.draw()
+    path = tmp_path / "conv.cu"
+    path.write_text(_text(form).replace("tune    OVERLAP = false | true", "const   OVERLAP = true"))
+    call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=2)
+    assert call.findings == ()
+    assert isinstance(call.results, torch.Tensor)
+    truth = form.truth(tensors)
+    assert (call.results.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+
+
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ _HOPPER = "sm_90a"
 _MANY_CHANNELS = 32
 _ON_HOPPER = "convolution-hopper"
 _MUCH_WORK = 1 << 32  # multiplications
+_LITTLE_WORK = 200  # multiplications for every element of x and y
 
 WriteConvolution = Callable[[Convolution, str, Choices], Fragment]
 
@@ -51,10 +53,13 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
     if all(_is_large(one) for one in convolutions):
-        on_hopper = any(one.id.startswith(_ON_HOPPER) for one in found)
-        found = [
-            replace(one, resort=not one.id.startswith(_ON_HOPPER) if on_hopper else one is DIRECT) for one in found
-        ]
+        first = [one for one in found if one.id.startswith(_ON_HOPPER)]
+        others = found[len(first) :]
+        if first:
+            tried = first + others[: 1 if all(map(_moves_much, convolutions)) else 0]
+        else:
+            tried = [one for one in others if one is not DIRECT]
+        found = [one if one in tried else replace(one, resort=True) for one in found]
     return tuple(found)
 
 
@@ -62,6 +67,14 @@ def _is_large(convolution: Convolution) -> bool:
     """Whether only the quickest tensor cores will do: the ways without them lose by factors."""
     wide = min(convolution.channels.size, convolution.filters.size) >= _MANY_CHANNELS
     return wide and convolution.multiplications >= _MUCH_WORK
+
+
+def _moves_much(convolution: Convolution) -> bool:
+    """Whether a copy of x in another form takes long beside the arithmetic."""
+    ends = (math.prod(getattr(one, side).size for one in convolution.windows) for side in ("length", "results"))
+    planes = (convolution.channels.size, convolution.filters.size)
+    moved = sum(plane * end for plane, end in zip(planes, ends, strict=True))
+    return convolution.multiplications <= _LITTLE_WORK * moved * convolution.batch.size * convolution.groups
 
 
 def _written(convolution: Convolution) -> WriteConvolution:

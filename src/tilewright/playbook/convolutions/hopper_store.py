@@ -127,21 +127,27 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
           const int last = run.count + run.to_sector(first_at + run.count, run.tail);
           const int begin = begin_at - first_at, rest = last - begin, number = run.first + begin + 32;
           const float* from = mine + (r + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES - 32 / WIDTH_PHASES;
-          float value[STORES];
 #pragma unroll
-          for (int i = 0; i < STORES; ++i)
-            value[i] = (i > 0 || begin >= first) && i * 32 < rest ? from[i * (32 / WIDTH_PHASES)] : 0.f;
+          for (int group = 0; group < STORES; group += TOGETHER) {
+            if (group * 32 >= run.count + run.tail + 31) break;
+            float value[TOGETHER];
 #pragma unroll
-          for (int i = 0; i < STORES; ++i) {
-            const int at = i * 32;
-            if ((at == 0 && begin < first) || at >= rest) continue;
-            @one
+            for (int i = 0; i < TOGETHER; ++i) {
+              const int at = (group + i) * 32;
+              value[i] = (at > 0 || begin >= first) && at < rest ? from[at / WIDTH_PHASES] : 0.f;
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+              const int at = (group + i) * 32;
+              if ((at == 0 && begin < first) || at >= rest) continue;
+              @one
+            }
           }
         }
       } else {  // results go on behind the end of a line: where they are found is the same for all rows
         const int shift = run.place % SECTOR;
 #pragma unroll 1
-        for (int group = 0; group < STORES; group += 9) {
+        for (int group = 0; group * 32 < run.count + run.tail + SECTOR; group += 9) {
           const int begin = group * 32 + lane - shift;
           int found[9];
 #pragma unroll

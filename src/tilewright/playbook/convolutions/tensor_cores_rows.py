@@ -155,7 +155,7 @@ def _constants(text: ConvolutionText) -> list[str]:
 
 
 def _pack_body(text: ConvolutionText) -> list[str]:
-    """A row of weights for each filter, by steps; of a step, tap after tap, and of a tap the step's rows of x."""
+    """Step after step: a row of weights for each filter, tap after tap, and of a tap the step's rows of x."""
     turned = text.convolution.transposed
     row = (
         "(group * channels + c) * static_cast<long long>(filters) + f"
@@ -166,9 +166,10 @@ def _pack_body(text: ConvolutionText) -> list[str]:
     if turned:
         tap = f"OTHERS * KERNEL_X - 1 - ({tap})"
     return [
-        "const int group = blockIdx.y, at = blockIdx.x * 256 + threadIdx.x, f = at / k_pitch, k = at - f * k_pitch;",
-        "if (f >= filters) return;",
-        "const int tap_x = k % STEP / LINES, line = k / STEP * LINES + k % LINES;",
+        "const int group = blockIdx.y, at = blockIdx.x * 256 + threadIdx.x;",
+        "if (at >= filters * k_pitch) return;",
+        "const int step = at / STEP / filters, f = at / STEP % filters, k = at % STEP;",
+        "const int tap_x = k / LINES, line = step * LINES + k % LINES;",
         "const int c = line / OTHERS, of_line = line - c * OTHERS;",
         "float made = 0.0f;  // beyond the last row",
         f"if (c < channels) made = weight[({row}) * (OTHERS * KERNEL_X) + {tap}];",
@@ -241,13 +242,12 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
         "auto copy_step = [&](int step) {",
         "  if (step < steps) {",
         "    Element* slot = slots + step % STAGES * SLOT;",
+        "    const Element* weights = packed + (step * filters + m0) * STEP;",
         "#pragma unroll",
         "    for (int i = 0; i < (BM * STEP / 4 + THREADS - 1) / THREADS; ++i) {",
         "      const int at = threadIdx.x + i * THREADS, f = at / (STEP / 4), k = at % (STEP / 4) * 4;",
         "      if (f >= BM) break;",
-        "      const bool inside = m0 + f < filters;",
-        "      const Element* from = packed + static_cast<long long>(m0 + f) * k_pitch + step * STEP + k;",
-        "      copy_async<16>(slot + f * A_PITCH + k, inside ? from : packed, inside);",
+        "      copy_async<16>(slot + f * A_PITCH + k, weights + at * 4, m0 + f < filters);",
         "    }",
         "#pragma unroll",
         "    for (int i = 0; i < LINES / (WARPS_M * WARPS_N); ++i) {  // a warp copies whole rows",
