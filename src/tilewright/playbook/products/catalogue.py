@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
 from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways
@@ -60,8 +61,25 @@ def answer(traced: TracedTask) -> Answer:
     arch = traced.task.profile.arch
     found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
     every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    if convolutions and len(chain.stages) > 1:
+        every = _with_room(every, op_line)
     draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
     return Answer(draft, every, (draft, *every), chain.notes)
+
+
+def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, ...]:
+    """The structures whose files are within the limits of one; of those with fewer convolutions on Hopper's units
+    only the first."""
+    kept: dict[str, Structure] = {}
+    for one in every:
+        kind = one.id.partition("-largest")[0].partition("-then-")[0]
+        try:
+            if kind not in kept:
+                parse(one.write(op_line))
+                kept[kind] = one
+        except KernelFileError:
+            continue
+    return tuple(kept.values())
 
 
 @dataclass(frozen=True)

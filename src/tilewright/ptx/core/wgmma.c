@@ -48,8 +48,8 @@ void tw_wgmma_free(tw_cta* cta) {
 
 // -- issuing --
 
-// Whether the warp should wait a turn at a wgmma.fence. Hardware begins the products when all four warps are there, and
-// code relies on that for what each of them waited for (which stays a race: nothing promises it).
+// Whether the warp should wait a turn at a wgmma.fence: others' code relies on the four warps beginning together, so that
+// what each of them waited for is there (which stays a race: nothing promises it).
 bool tw_wgmma_early(tw_warp* w) {
   enum { MOST_TURNS = 1000 };
   if (!w->turns_given) w->fences++;
