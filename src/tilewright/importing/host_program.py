@@ -88,10 +88,13 @@ def _is_free(item: Item) -> bool:
 
 def _renamed(source: Source, item: Item) -> str:
     """The launcher under a name of its own: a kernel, or another launcher, may have the same."""
-    pairs = itertools.pairwise(item.tokens)
-    name = next(token for token, after in pairs if token.text == item.name and after.text == "(")
-    at = source.cpp.original(name.start)
-    return f"{source.text[item.code_start : at]}tw_entry{source.text[at + len(item.name) : item.end]}"
+    pairs = enumerate(itertools.pairwise(item.tokens))
+    place = next(i for i, (token, after) in pairs if token.text == item.name and after.text == "(")
+    end = source.cpp.original(item.tokens[place].start) + len(item.name)
+    while place > 1 and item.tokens[place - 1].text == "::":  # `void ns::f(` is declared nowhere under its new name
+        place -= 2
+    start = source.cpp.original(item.tokens[place].start)
+    return f"{source.text[item.code_start : start]}tw_entry{source.text[end : item.end]}"
 
 
 def _is_worth_keeping(item: Item) -> bool:

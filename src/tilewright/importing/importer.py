@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tilewright.importing.calls import CallSpec, Given, Relation, guesses, tied, variations
 from tilewright.importing.device_text import DeviceText, device_text
 from tilewright.importing.host_program import host_program
-from tilewright.importing.launch_sites import cut_out, launch_sites
+from tilewright.importing.launch_sites import TYPES, Site, cut_out, launch_sites
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.plan_fitting import PlanFitter, edges
 from tilewright.importing.plan_text import PlanText
@@ -105,15 +105,30 @@ def import_function(
     problems: list[str] = []
     hosts = source.reachable([function], source.of_kind(Kind.HOST, Kind.MACRO))
     for site in (one for one in launch_sites(source) if one.host in hosts):
+        given = said if isinstance(said, Mapping) else {}
         try:
-            cut, entry = cut_out(source, site)
-            given = said if isinstance(said, Mapping) else {}
-            one = import_launcher(cut, entry, given, child, gpu, site.name, outside)
+            one = _import_site(source, site, given, child, gpu, outside)
             note = f"only the launch at {source.at(site.line)}, without the rest of {function}: {why}"
             made.append(replace(one, function=site.name, notes=(note, *one.notes)))
         except ImportProblem as problem:
             problems.append(f"{problem}" if function == "main" else f"{why}; and of its launch alone: {problem}")
     return made, problems if problems or made else [why]
+
+
+def _import_site(
+    source: Source, site: Site, said: Mapping[str, Given], child: HostChild, gpu: GpuProfile, outside: Outside | None
+) -> Imported:
+    """One launch alone, with the first type for what nothing chooses that its device code takes."""
+    problems: list[ImportProblem] = []
+    for type_ in TYPES:
+        cut, entry = cut_out(source, site, type_)
+        try:
+            return import_launcher(cut, entry, said, child, gpu, site.name, outside)
+        except ImportProblem as problem:
+            problems.append(problem)
+            if "does not build" not in str(problem):
+                break
+    raise problems[0]
 
 
 def import_launcher(

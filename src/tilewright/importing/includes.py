@@ -60,9 +60,10 @@ class Includes:
         # Only what lies beside the file, or where one was told to look, is anybody's to read.
         beside = [(folder, folder.resolve().parent)] if wanted["quoted"] else []
         name = wanted["quoted"] or wanted["angled"]
-        for place, root in (*beside, *self.include):
+        places = (*beside, *self.include)
+        for place, _ in places:
             path = (place / name).resolve()
-            if path.is_relative_to(root) and path.is_file():
+            if any(path.is_relative_to(root) for _, root in places) and path.is_file():
                 return path
         self.missing += [name] if wanted["quoted"] and not name.startswith(_STAND_INS) else []
         return None

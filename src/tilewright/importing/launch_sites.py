@@ -27,6 +27,7 @@ _KNOWN = _NUMBERS | frozenset((
     "sizeof", "static_cast", "dim3", "void", "min", "max", "ceil", "ceilf", "floor", "sqrt", "sqrtf", "pow", "powf",
     "true", "false", "nullptr", "NULL", "float2", "float4", "int4", "half", "__half", "and", "or", "not", "INT_MAX",
 ))  # fmt: skip
+TYPES = ("float", "__half", "__nv_bfloat16")  # for template parameters, the likeliest first
 _QUALIFIERS = frozenset(("const", "constexpr", "static", "__restrict__", "&", "volatile", "__grid_constant__"))
 
 
@@ -61,10 +62,11 @@ def launch_sites(source: Source) -> list[Site]:
     return list(found.values())
 
 
-def cut_out(source: Source, site: Site) -> tuple[Source, str]:
-    """The source with the host function replaced by one that makes this launch alone, and that function's name."""
+def cut_out(source: Source, site: Site, type_: str = TYPES[0]) -> tuple[Source, str]:
+    """The source with the host function replaced by one that makes this launch alone, and that function's name;
+    `type_` stands for types that nothing chooses."""
     name = f"launch_of_{site.kernel.name}"
-    text = _Cut(source, site).text(name)
+    text = _Cut(source, site, type_).text(name)
     above = site.line - source.text.count("\n", 0, site.host.code_start) - 1  # so that lines stay where they are
     head, _, launch = text.rpartition("\n")
     lines = source.text.count("\n", site.host.code_start, site.host.end)
@@ -101,6 +103,7 @@ def _split(tokens: Sequence[CppToken], most: int) -> list[list[CppToken]]:
 class _Cut:
     source: Source
     site: Site
+    filled: str
     taken: dict[str, str] = field(default_factory=dict)  # a parameter's name to its declaration
     pointers: dict[str, str] = field(default_factory=dict)  # what is passed as a pointer to a parameter's name
     kept: dict[str, Definition] = field(default_factory=dict)  # definitions carried along
@@ -154,10 +157,10 @@ class _Cut:
         if len(callee) == 1:
             if not all(part[0].text in ("typename", "class") for part in wanted):
                 raise ImportProblem(f"{self.place} leaves template arguments that are no types to be deduced")
-            return callee[0].text + (f"<{', '.join('float' for _ in wanted)}>" if wanted else "")
+            return callee[0].text + (f"<{', '.join(self.filled for _ in wanted)}>" if wanted else "")
         for token in callee[2:-1]:
             if token.is_identifier and token.text not in _KNOWN and not self._resolves(token.text, fixed=True):
-                self.types[token.text] = "float"
+                self.types[token.text] = self.filled
         return spelled(callee)
 
     def _argument(self, part: Sequence[CppToken], declared: Sequence[CppToken], position: int) -> str:
@@ -192,7 +195,7 @@ class _Cut:
         if set(words) <= _NUMBERS:
             return " ".join(words)
         if len(words) == 1 and words[0] in template:
-            return "float"
+            return self.filled
         if len(words) == 1 and words[0] in self.aliases:
             return words[0]
         raise ImportProblem(f"{self.place} passes {name}, a `{' '.join(words)}`; kernels take pointers and numbers")
@@ -275,7 +278,7 @@ class _Cut:
                 raise ImportProblem(f"{self.place} needs {name}, a template argument of {self.site.host.name}")
             self.constants[name] = f"constexpr {' '.join(part[:-1])} {name} = {chosen};"
             return True
-        self.types[name] = "float"
+        self.types[name] = self.filled
         return True
 
     def _chosen(self, name: str) -> str | None:
@@ -290,8 +293,23 @@ class _Cut:
                 if texts[at : at + 2] == [self.site.host.name, "<"] and ">" in texts[at:]:
                     parts = split_commas(item.tokens[at + 2 : texts.index(">", at)])
                     given = parts[position][0] if position < len(parts) and len(parts[position]) == 1 else None
-                    if given is not None and (given.kind == "number" or given.text in ("true", "false")):
-                        return given.text
+                    said = self._of_macro(item, given.text) or given if given is not None else None
+                    if said is not None and (said.kind == "number" or said.text in ("true", "false")):
+                        return said.text
+        return None
+
+    def _of_macro(self, macro: Item, name: str) -> CppToken | None:
+        """What the first use of a macro gives for one of its parameters."""
+        texts = [token.text for token in macro.tokens]
+        names = texts[4 : texts.index(")")] if macro.kind is Kind.MACRO and texts[3:4] == ["("] else []
+        if name not in names:
+            return None
+        for item in self.source.of_kind(Kind.HOST):
+            for at in range(len(item.tokens) - 1):
+                if [token.text for token in item.tokens[at : at + 2]] == [macro.name, "("]:
+                    parts = split_commas(item.tokens[at + 2 : _closing(item.tokens, at + 1)])
+                    place = names[: names.index(name)].count(",")
+                    return parts[place][0] if place < len(parts) and len(parts[place]) == 1 else None
         return None
 
     def _define(self, one: Definition, fixed: bool) -> bool:

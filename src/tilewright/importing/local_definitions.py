@@ -133,16 +133,31 @@ def _declarator(statement: Sequence[CppToken]) -> int | None:
 
 
 def split_declarators(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
-    """`a = 1, b = f(x, y)` at its outer commas."""
+    """`a = 1, b = f<x, y>(z)` at its outer commas."""
     parts: list[list[CppToken]] = [[]]
-    depth = 0
-    for token in tokens:
+    depth, inside = 0, 0  # up to where template arguments go
+    for index, token in enumerate(tokens):
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
-        if token.text == "," and depth == 0:
+        if token.text == "<":
+            inside = max(inside, _end_of_arguments(tokens, index))
+        if token.text == "," and depth == 0 and index >= inside:
             parts.append([])
         else:
             parts[-1].append(token)
     return [part for part in parts if part]
+
+
+def _end_of_arguments(tokens: Sequence[CppToken], opened: int) -> int:
+    """Where the `<` of a template that is called closes; 0 where it compares."""
+    depth = 0
+    for index in range(opened, len(tokens)):
+        text = tokens[index].text
+        if text in "();={}" or text in ("&&", "||"):
+            return 0
+        depth += {"<": 1, ">": -1}.get(text, 0)
+        if depth == 0:
+            return index if index + 1 < len(tokens) and tokens[index + 1].text in ("(", "::") else 0
+    return 0
 
 
 def _touched(tokens: Sequence[CppToken]) -> dict[str, int]:

@@ -69,7 +69,8 @@ struct uint3 { unsigned x, y, z; };
   inline N##4 make_##N##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 TW_VECTOR(float, float) TW_VECTOR(double, double) TW_VECTOR(int, int) TW_VECTOR(unsigned char, uchar)
 TW_VECTOR(short, short) TW_VECTOR(long long, longlong) TW_VECTOR(char, char) TW_VECTOR(unsigned short, ushort)
-#define TW_LANES(T, N) template <> struct tw::lane<N##2> { using type = T; }; template <> struct tw::lane<N##4> { using type = T; };
+#define TW_LANES(T, N) template <> struct tw::lane<N##2> { using type = T; }; template <> struct tw::lane<N##3> { using type = T; }; \
+  template <> struct tw::lane<N##4> { using type = T; };
 TW_LANES(float, float) TW_LANES(double, double) TW_LANES(int, int) TW_LANES(unsigned char, uchar) TW_LANES(char, char)
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
@@ -492,6 +493,7 @@ struct CUDAStream {
   cudaStream_t stream() const { return nullptr; }
 };
 inline CUDAStream getCurrentCUDAStream(int = 0) { return {}; }
+inline int MaybeSetDevice(int) { return 0; }
 struct CUDAGuard { template <class D> explicit CUDAGuard(D&&) {} };
 struct OptionalCUDAGuard { template <class D> explicit OptionalCUDAGuard(D&&) {} };
 template <class A, class B> auto ATenCeilDiv(A a, B b) { return (a + b - 1) / b; }

@@ -362,6 +362,8 @@ def _function_name(head: Sequence[CppToken]) -> str:
 
 def _other_name(head: Sequence[CppToken]) -> str:
     words = [t.text for t in head]
+    if words[:2] == ["[", "["] and "]" in words:  # `[[maybe_unused]] static constexpr int N = 4;`
+        return _other_name(head[words.index("]") + 2 :])
     if words[0] == "using":
         return words[1] if "=" in words else ""
     if words[0] == "typedef":

@@ -43,6 +43,13 @@ CASES = (
         "; g: f32[filters]; s: f32[filters]",
     ),
     _case(
+        "residual_block",
+        "y = F.relu(F.batch_norm(F.conv2d(x, w * b.view(-1, 1, 1, 1), padding=1), m, v * v, b, b))\n"
+        "return F.relu(F.conv2d(y, u, padding=1) + x)",
+        "f32[batch, heads, height, width]",
+        "; m: f32[filters]; v: f32[filters]; u: f32[heads, filters, three, three]",
+    ),
+    _case(
         "instance_norm",
         "return F.instance_norm(F.conv2d(x, w, b)) / 2",
         "f32[batch, filters, h = height - 2, v = width - 2]",

@@ -49,6 +49,17 @@ FORMS = {
     "results that no tap meets": Written(
         (4, 6), (3, 3), channels=17, filters=20, transposed=True, stride=(5, 5), padding=(1, 1), dilation=(2, 2)
     ),
+    "many kinds": Written(
+        (5, 7, 9),
+        (3, 3, 3),
+        channels=17,
+        filters=33,
+        transposed=True,
+        stride=(2, 2, 2),
+        padding=(1, 1, 1),
+        dilation=(2, 2, 2),
+    ),
+    "many tiles": Written((30, 40), (3, 3), channels=24, filters=72),
     "spread groups": Written(
         (4, 6),
         (3, 5),
@@ -158,8 +169,9 @@ def test_what_is_left_to_others() -> None:
 
 
 def _run(form: Written, tensors: list[torch.Tensor], folder: Path, schedules: int = 1) -> torch.Tensor:
+    """In as few blocks as there can be, so that each has several tiles."""
     path = folder / "conv.cu"
-    path.write_text(_text(form))
+    path.write_text(_text(form).replace("device.sms", "1"))
     call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=schedules)
     assert call.findings == ()
     assert isinstance(call.results, torch.Tensor)
@@ -173,6 +185,20 @@ def test_convolutions_run_emulated_in_any_order(name: str, tmp_path: Path) -> No
     tensors = form.draw()
     found, truth = _run(form, tensors, tmp_path, 3), form.truth(tensors)
     assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["long lines", "pairs of positions", "spread", "many tiles"])
+def test_tiles_that_meet_at_sectors_leave_nothing_out(name: str, tmp_path: Path) -> None:
+    form = FORMS[name]
+    tensors = form.draw()
+    path = tmp_path / "conv.cu"
+    path.write_text(_text(form).replace("tune    OVERLAP = false | true", "const   OVERLAP = true"))
+    call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=2)
+    assert call.findings == ()
+    assert isinstance(call.results, torch.Tensor)
+    truth = form.truth(tensors)
+    assert (call.results.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

@@ -12,7 +12,7 @@ from pathlib import Path
 from tilewright import records
 from tilewright.frontends.audit.report import Correctness, Suggestion, Weight
 from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
-from tilewright.importing.calls import Given
+from tilewright.importing.calls import Given, is_block
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
 from tilewright.kernel_file import ArgumentValue, KernelFile
 from tilewright.prompts.verdict_text import remedy_of, verdict_text, verdict_words
@@ -74,7 +74,8 @@ def sizes_follow(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bo
 
 
 def _numbers(arguments: Mapping[str, ArgumentValue]) -> set[int]:
-    return {one for one in arguments.values() if isinstance(one, int) and not isinstance(one, bool) and one > _SMALL}
+    numbers = {name: one for name, one in arguments.items() if isinstance(one, int) and not isinstance(one, bool)}
+    return {one for name, one in numbers.items() if one > _SMALL and not is_block(name)}  # threads are no size
 
 
 # -- by the checkers --

@@ -72,7 +72,7 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("tune", "STEP = 16 | 32", "keys of a warp at a time")
     plan.add("tune", "STAGES = 3 | 4 | 2 | 6")
     plan.add("tune", "BLOCKS = 2 | 4 | 1", "for every multiprocessor")
-    plan.add("tune", "BULK = false | true", "whether rows come by bulk copies")
+    plan.add("tune", "BULK = true | false", "whether rows come by bulk copies")
     plan.add("need", "not BULK or device.cc >= 90")
     plan.add("const", "WARPS = 4")
     units, shared = plan.name("units"), plan.name("shared_rows")
@@ -84,7 +84,8 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("let", f"{plan.name('pieces')} = ceil_div({keys}, {plan.name('piece')})")
     plan.add("need", f"{jobs} * {plan.name('pieces')} <= 2000000000 and {units} * {shared} <= 2000000000")
     ring = "STAGES * WARPS * STEP * (round_up(D, 16) + round_up(E, 16) + 16) * 2"
-    plan.add("let", f"{plan.name('smem')} = max({ring}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
+    plan.add("let", f"{plan.name('ring')} = {ring}")
+    plan.add("let", f"{plan.name('smem')} = max({plan.name('ring')}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
     plan.add("need", f"{plan.name('smem')} <= device.smem_block")
     plan.add("scratch", f"{plan.name('part')}: f32[{units} * {shared}, {plan.name('pieces')}, {columns}]", "sums")
     plan.add(
@@ -99,7 +100,8 @@ constexpr int SUM_PITCH = E_VECTORS * 8 + 4;
 
 // Rows of a warp on their way to its shared memory, neighbours by neighbouring lanes; zeros where there are none.
 template <int LENGTH, int VECTORS>
-__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch, int rows) {
+__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
+                                          int rows) {
 #pragma unroll
   for (int first = 0; first < STEP * VECTORS; first += 32) {
     const int i = first + threadIdx.x % 32, row = i / VECTORS, column = i % VECTORS * 8;
@@ -129,6 +131,7 @@ __shared__ __align__(8) unsigned long long barriers[WARPS * STAGES];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 const int piece_at = blockIdx.x % pieces, tile = blockIdx.x / pieces % tiles, unit = blockIdx.x / pieces / tiles;
 const int first_row = tile * 16;  // of the rows that share these keys
+cudaTriggerProgrammaticLaunchCompletion();  // the second kernel may begin, and waits
 @units
 const @type* k_rows = @k_first;
 const @type* v_rows = @v_first;
@@ -298,6 +301,7 @@ if (threadIdx.x < live) {
 """
 
 _TOGETHER = """\
+cudaGridDependencySynchronize();  // until the pieces are there
 const float* stats = stat + (long long)blockIdx.x * pieces * 2;
 const float* parts = part + (long long)blockIdx.x * pieces * E;
 @split
@@ -381,4 +385,4 @@ def _together_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, 
     more = [(f"const float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
     more.append(("int pieces", plan.name("pieces")))
     grid = f"{plan.name('units')} * {plan.name('shared_rows')}"
-    return kernel.launched("together", grid, "128", "128", body, more)
+    return kernel.launched("together", grid, "128", "128", body, more, rest=" pdl")

@@ -61,7 +61,8 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("need", "HALVES * (round_up(E, 16) + KEYS) <= 384", "registers of a thread")
     rows = "WARPS * HALVES * 16 * (round_up(D, 16) + 8)"
     tiles = "2 * KEYS * (round_up(D, 16) + round_up(E, 16) + 16)"
-    plan.add("let", f"{plan.name('smem')} = ({rows} + {tiles}) * 2")
+    plan.add("let", f"{plan.name('slots')} = {tiles}")
+    plan.add("let", f"{plan.name('smem')} = ({rows} + {plan.name('slots')}) * 2")
     plan.add("need", f"{plan.name('smem')} <= device.smem_block")
     plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, WARPS * HALVES * 16)")
     plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
@@ -76,7 +77,8 @@ constexpr int THREADS = WARPS * 32, ROWS = WARPS * HALVES * 16;
 
 // Rows on their way to shared memory; zeros where there are none.
 template <int COUNT, int LENGTH, int VECTORS>
-__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch, int rows) {
+__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
+                                          int rows) {
 #pragma unroll
   for (int first = 0; first < COUNT * VECTORS; first += THREADS) {
     const int i = first + threadIdx.x, row = i / VECTORS, column = i % VECTORS * 8;

@@ -86,8 +86,9 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str], maps: dict[st
         plan.add("need", need, "TMA takes multiples of 16 bytes")
     plan.add("const", f"D = {names['depth']}, E = {names['columns']}", "elements of a query and of a result")
     plan.add("tune", "CONSUMERS = 2 | 3", "warpgroups with 64 rows each")
-    plan.add("tune", "KEYS = 128 | 160 | 64", "of a tile")
+    plan.add("tune", "KEYS = 160 | 128 | 64", "of a tile")
     plan.add("tune", "STAGES = 2 | 3")
+    plan.add("need", "KEYS != 160 or E > 64", "long tiles pay where there is much to do with each")
     plan.add("need", "KEYS / 2 + KEYS / 4 + E / 2 <= (200 if CONSUMERS == 2 else 128)", "registers of a thread")
     slots = "(CONSUMERS * 64 * D + STAGES * KEYS * (D + E)) * 2"
     plan.add("let", f"{plan.name('smem')} = {slots} + (STAGES * 4 + 2) * 8")

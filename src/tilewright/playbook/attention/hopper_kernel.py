@@ -138,7 +138,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   const int row = row0 + consumer * 64 + warp * 16 + lane / 4;  // this thread's rows: it, and the one 8 below it
   @heads
   @scored
-  // A thread has of both rows two neighbours of every eight: score[4 * i + 2 * r + e], key 8 * i + 2 * (lane % 4) + e.
+  // A thread has of both rows two neighbours of every eight: score[4 i + 2 r + e] is of key 8 i + 2 (lane % 4) + e.
   float score[KEYS / 2], greatest[2] = {-INFINITY, -INFINITY}, total[2] = {}, less[2];
   @held
 

@@ -85,7 +85,7 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
         plan.add("need", need, "rows are whole vectors of 16 bytes")
     plan.add("const", f"D = {names['depth']}, E = {names['columns']}", "elements of a query and of a result")
     plan.add("const", "CONSUMERS = 2", "warpgroups with 64 rows each")
-    plan.add("tune", "KEYS = 64 | 128", "of a tile")
+    plan.add("tune", "KEYS = 128 | 64", "of a tile")
     plan.add("tune", "STAGES = 2 | 1")
     plan.add("need", "KEYS + E <= 192", "registers of a thread")
     slots = "(CONSUMERS * 64 * D + STAGES * KEYS * (D + E)) * 4"

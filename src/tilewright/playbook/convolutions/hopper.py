@@ -20,6 +20,7 @@ from tilewright.playbook.convolutions.hopper_kernel import (
     job_text,
     kernel_parameters,
 )
+from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import RESERVED, finish_text
@@ -65,7 +66,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     """The convolution by TMA and wgmma."""
     geometry = Geometry(convolution)
     finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
-    plan = _Plan(geometry, PlanLines(convolution.finish, op_line))
+    plan = _Plan(geometry, PlanLines(convolution.finish, op_line), choices)
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
@@ -93,8 +94,8 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
 class _Plan:
     """The launch plan, with names that avoid the op's own."""
 
-    def __init__(self, geometry: Geometry, lines: PlanLines) -> None:
-        self._geometry, self.lines = geometry, lines
+    def __init__(self, geometry: Geometry, lines: PlanLines, choices: Choices) -> None:
+        self._geometry, self.lines, self._choices = geometry, lines, choices
 
     def _named(self, text: str) -> str:
         """A text in which @word stands for the plan's own name for it."""
@@ -120,7 +121,7 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            grid = f"dim3(ceil_div({flat}, 1024 / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
+            grid = f"dim3(ceil_div({flat}, 512 / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
@@ -170,11 +171,25 @@ class _Plan:
         copies = geometry.width_phases * geometry.axes[0].modulus * geometry.axes[1].modulus
         self._add("let", f"@rows = @copy_rows{f' * {copies}' if copies > 1 else ''}")
         self._add("let", f"@row_tiles = ceil_div({rows}, 64 * MI)")
-        jobs = (
-            f"ceil_div(@batch * @depth * @height * @width, 256 / MI) * {len(geometry.kinds) * one.groups} * @row_tiles"
-        )
-        self._add("let", f"@jobs = {jobs}")
+        made = f"ceil_div(@y_width, {geometry.phases})" if geometry.phases > 1 else "@y_width"
+        self._overlap()
+        self._add("let", f"@shared = {-(-(sector(geometry) - 1) // geometry.phases)} + @width - {made}")
+        self._add("let", "@tile_step = 256 / MI - (@shared if OVERLAP and @shared <= 24 else 0)")
+        kinds = len(geometry.kinds) * one.groups
+        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
+
+    def _overlap(self) -> None:
+        """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
+        geometry = self._geometry
+        few = geometry.planes == 2 and geometry.convolution.filters.size > 64
+        if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32:
+            choices = "true | false" if few else "false | true"
+            self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
+            ends = "(@y_depth * @y_height * @y_width) % 8 != 0 or @width * PHASES != @y_width"
+            self._add("need", f"not OVERLAP or {ends.replace('PHASES', str(geometry.phases))}")
+        else:
+            self._add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")
 
     def _shared_memory(self) -> None:
         geometry = self._geometry
@@ -196,7 +211,8 @@ class _Plan:
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         self._add("const", "W_SLOTS = 1 if RESIDENT else max(3, min(8, @room / 2 / @weight_bytes))")
         self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
-        self._add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
+        self._add("let", "@fitting = (@room - @w_bytes) / @slot_bytes")
+        self._add("const", "X_SLOTS = 8 if @fitting >= 8 else 6 if @fitting >= 6 else 4 if @fitting >= 4 else @fitting")
         self._add("need", "X_SLOTS >= 2")
         self._add(
             "let",

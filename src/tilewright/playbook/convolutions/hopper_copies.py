@@ -161,7 +161,7 @@ cudaGridDependencySynchronize();  // who waits for this launch waits for the one
 """
 _ROWS = """\
 // 32 positions of eight channels are read by a warp, as they lie; rows of channels are put together in shared memory.
-constexpr int TOGETHER = 1024 / CHUNKS, HELD = CHUNKS | 1;
+constexpr int TOGETHER = 512 / CHUNKS, HELD = CHUNKS | 1;
 __shared__ uint4 held[TOGETHER * HELD];
 __shared__ long long row_of_held[TOGETHER];
 @sizes

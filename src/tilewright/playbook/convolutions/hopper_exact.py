@@ -21,6 +21,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
         *((f"int x_{name}", f"@x_{name}") for name in NAMES),
         *sizes_parameters(),
         ("int row_tiles", "@row_tiles"),
+        ("int tile_step", "@tile_step"),
         ("int jobs", "@jobs"),
     ]
 
@@ -97,7 +98,7 @@ if (!noted[0]) return;
 const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
 const int last_note = (all_rows - 1) / NOTE_ROWS;
 for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
-  const Job here(job, row_tiles);
+  const Job here(job, row_tiles, tile_step);
   bool again = noted[1];
   for (int i = threadIdx.x; i < here.pairs() * SLOTS; i += 256) {
     const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS, i % SLOTS, s);
@@ -105,7 +106,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
       again |= noted[2 + note];
   }
   if (!__syncthreads_or(again)) continue;
-  for (int i = threadIdx.x; i < POSITIONS * WIDTH_PHASES; i += 256) {
+  for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
     const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
     if (i % WIDTH_PHASES >= place % 16) continue;
     const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());

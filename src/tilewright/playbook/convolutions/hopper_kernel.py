@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_store import RUNS, filled, store_text
+from tilewright.playbook.convolutions.hopper_store import filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -95,9 +95,9 @@ struct Sizes {
 // A tile of positions, of some filters of one kind.
 struct Job {
   int position, kind, group, row_tile;
-  __device__ __forceinline__ Job(int job, int row_tiles) {
+  __device__ __forceinline__ Job(int job, int row_tiles, int tile_step) {
     const int of_position = KINDS * GROUPS * row_tiles, rest = job % of_position;
-    position = job / of_position * POSITIONS;
+    position = job / of_position * tile_step;
     row_tile = rest % row_tiles, group = rest / row_tiles % GROUPS, kind = rest / row_tiles / GROUPS;
   }
   __device__ __forceinline__ int pairs() const { return FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]; }
@@ -140,6 +140,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
         *sizes_parameters(),
         ("int channel_blocks", "@channel_blocks"),
         ("int row_tiles", "@row_tiles"),
+        ("int tile_step", "@tile_step"),
         ("int jobs", "@jobs"),
     ]
 
@@ -179,7 +180,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         "",
         *_RING.splitlines(),
         "",
-        *RUNS.splitlines(),
+        *runs_text(geometry).splitlines(),
         "",
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
@@ -209,7 +210,8 @@ _SHAPE = """\
 constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
-constexpr int STORES = POSITIONS * WIDTH_PHASES / 32 + 1;  // of a warp, for a filter's results
+// Stores of a warp for a filter's results, and how many are made together: fewer where lines are stored one by one.
+constexpr int STORES = POSITIONS * WIDTH_PHASES / 32 + 1, TOGETHER = HEIGHT_PHASES > 1 ? 4 : STORES < 9 ? STORES : 9;
 """
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
@@ -331,7 +333,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
   if (thread == 0) {
     for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
-      const Job here(job, row_tiles);
+      const Job here(job, row_tiles, tile_step);
       for (int block = 0; block < channel_blocks; ++block)
         for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
           for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used) {
@@ -343,7 +345,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     }
   } else if (thread == 32) {
     for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
-      const Job here(job, row_tiles);
+      const Job here(job, row_tiles, tile_step);
       const int first = FIRST_PAIR[here.kind] * channel_blocks * WIDTH_BLOCKS;
       const int count = here.pairs() * channel_blocks * WIDTH_BLOCKS;
       if (RESIDENT) barrier_arrive_expecting(w_full, count * WEIGHT_BYTES);  // all jobs of the block have the same
@@ -370,14 +372,15 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   if (RESIDENT && blockIdx.x < jobs) barrier_wait(w_full, 0);
   int others = consumer;  // jobs of the other consumer come between
   for (int job = blockIdx.x; job < jobs; job += gridDim.x, others ^= 1) {
-    const Job here(job, row_tiles);
+    const Job here(job, row_tiles, tile_step);
     if (others) {
       const int stages = here.pairs() * channel_blocks;
       x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
       continue;
     }
     // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
-    // looked for before its last has been seen.
+    // looked for before its last has been seen. All warps of one begin together: none may miss a turn.
+    consumer_sync(consumer);
     barrier_wait(turn + consumer * 8, my_turn);
     my_turn ^= 1;
     float sum[MI][POSITIONS / 2];

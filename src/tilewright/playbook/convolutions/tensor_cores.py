@@ -166,11 +166,12 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
     for name, choices, remark in (("BM", rows, "filters and positions of a block"), ("BN", columns, "")):
         directive = "tune" if len(choices) > 1 else "const"
         plan.add(directive, f"{name} = {' | '.join(map(str, choices))}", remark)
-    tall = rows[0] == 128 or columns[0] == 32
+    spread = phases(text, "x") > 1
+    tall = rows[0] == 128 or columns[0] == 32 or (spread and rows[0] == 64)
     text.tune("WARPS_M", (2, 1) if tall else (1, 2), "warps below each other, and side by side")
     plan.add("const", f"BK = {32 if wide else 64}, WARPS_N = BN / 32")
     plan.add("need", "WARPS_M * BN >= BK", "a thread for every pair of a step")
-    text.tune("STAGES", (2, 3), "steps under way at once")
+    text.tune("STAGES", (3, 2) if spread and rows[0] == 64 else (2, 3), "steps under way at once")
     resident = (1,) if one.is_exact else (2, 1) if tall else (3, 2)
     text.tune("BLOCKS", resident, "of a multiprocessor, for which registers must do")
     packed, pitch, positions, tiles, shared = map(
@@ -199,9 +200,9 @@ def _tiles(text: ConvolutionText) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """As many filters as there are, where they are few; as many positions as shared memory has room for."""
     filters, several = text.convolution.filters.size, phases(text, "x")
     rows = (32, 64) if filters <= 32 or several > 2 else (64, 128) if filters <= 64 or several > 1 else (128, 64)
-    columns = (128, 64) if several == 1 else (64, 32, 128) if several <= 4 else (32, 64)
+    columns = (128, 64) if several == 1 or (several == 2 and rows[0] == 32) else (64, 32) if several <= 8 else (32, 64)
     if text.choices is Choices.NONE:
-        return rows[:1], (64,) if several <= 4 else (32,)
+        return rows[:1], (min(columns[0], 64),)
     return rows, columns if text.choices is Choices.ALL else columns[:2]
 
 

@@ -16,7 +16,7 @@ from tilewright.playbook.convolutions.reading import pool_settings
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
-from tilewright.playbook.products.norms import split_norm
+from tilewright.playbook.products.norms import running_norm, split_norm
 from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
 from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
 
@@ -33,7 +33,8 @@ def simplified(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     while True:
         found = next((one for index in range(len(graph.nodes)) if (one := _found(graph, index)) is not None), None)
         if found is None:
-            return graph, tuple(dict.fromkeys(notes))
+            alive = graph.extracted(graph.outputs, {}) if "" in notes else graph  # what is gone is no user of anything
+            return alive, tuple(dict.fromkeys(filter(None, notes)))
         graph = rewritten(graph, found)
         notes.append(found.note)
 
@@ -45,7 +46,7 @@ def _found(graph: Graph, index: int) -> Rewrite | None:
     if node.target in ("sum", "mean"):
         return _column_sum(graph, index) or _column_windows(graph, index) or mean_of_convolution(graph, index)
     if node.target == "getitem":
-        return split_norm(graph, index)
+        return split_norm(graph, index) or running_norm(graph, index)
     if node.target in POOLS:
         return _one_pool(graph, index) or (pooled_convolution(graph, index) if node.target in MEANS else None)
     return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
 from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways
@@ -29,7 +30,8 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
-_MOST_PARTS = 6 << 30  # bytes of parts that are made first: a plan's scratch tensors have 8 GiB in all
+_MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
+_SOME_WORK = 1 << 28  # multiplications: a first version never wins
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
@@ -59,7 +61,25 @@ def answer(traced: TracedTask) -> Answer:
     arch = traced.task.profile.arch
     found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
     every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    if convolutions and len(chain.stages) > 1:
+        every = _with_room(every, op_line)
+    draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
     return Answer(draft, every, (draft, *every), chain.notes)
+
+
+def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, ...]:
+    """The structures whose files are within the limits of one; of those with fewer convolutions on Hopper's units
+    only the first."""
+    kept: dict[str, Structure] = {}
+    for one in every:
+        kind = one.id.partition("-largest")[0].partition("-then-")[0]
+        try:
+            if kind not in kept:
+                parse(one.write(op_line))
+                kept[kind] = one
+        except KernelFileError:
+            continue
+    return tuple(kept.values())
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tilewright.playbook.products.tensors import FINISH_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.tracing import Items, Node, TracedArgument, TracedNode
 
+RUNNING = "_native_batch_norm_legit_no_training"
 SPLIT = "what is normalised is not stored: means and scales are, and they are applied where it is read"
 GROUPS, LAYER, BATCH = "native_group_norm", "native_layer_norm", "_native_batch_norm_legit"
 NORMS = (GROUPS, LAYER, BATCH)
@@ -32,6 +33,16 @@ def split_norm(graph: Graph, index: int) -> Rewrite | None:
     if not made or not norm.fits or not _becomes_less(graph, index):
         return None
     return Rewrite(index, SPLIT, norm.write)
+
+
+def running_norm(graph: Graph, index: int) -> Rewrite | None:
+    """A norm by running statistics as work on elements: what makes them does that too."""
+    node = graph.nodes[index]
+    if node.target != "getitem" or node.arguments[1] != 0 or graph.nodes[taken(node)[0]].target != RUNNING:
+        return None
+    norm = _Norm(graph, taken(node)[0])
+    made = any(graph.nodes[one].target == CONVOLUTION for one in graph.ancestors(norm.index))
+    return Rewrite(index, "", norm.write_running) if made and graph.dtype(norm.index) == "float32" else None
 
 
 def _becomes_less(graph: Graph, index: int) -> bool:
@@ -89,6 +100,23 @@ class _Norm:
         made = writer.with_statistic("mul", made, 2, self)
         if self.node.target == GROUPS:
             made = writer.add("view", made, self._whole, None)
+        return self._scaled(writer, made)
+
+    def write_running(self, builder: Builder) -> int:
+        writer = _Writer(self.graph, self.index, builder)
+        x, mean, variance = (
+            builder.numbers[one.index] for place in (0, 3, 4) if isinstance(one := self.node.arguments[place], Node)
+        )
+        eps = self.node.arguments[6]
+        mean, variance = (writer.add("view", one, self._by_channel, None) for one in (mean, variance))
+        above = builder.add("add", lambda _: (Node(variance), eps), self._by_channel, "float32", "Scalar")
+        scale = builder.add("rsqrt", lambda _: (Node(above),), self._by_channel, "float32")
+        made = writer.add("sub", x, self._whole, mean)
+        return self._scaled(writer, writer.add("mul", made, self._whole, scale))
+
+    def _scaled(self, writer: _Writer, made: int) -> int:
+        """Times the weight and plus the bias, where it has them."""
+        builder = writer.builder
         first = 2 if self.node.target == LAYER else 1
         for op, place in (("mul", first), ("add", first + 1)):
             given = self.node.arguments[place]
