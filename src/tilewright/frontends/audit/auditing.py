@@ -114,14 +114,17 @@ class _Auditor:
 
     def _by_checkers(self, why: str) -> Judged:
         gpu, arguments = PROFILES[self.device.gpu], self.subject.arguments
-        correctness, found = judged_by_checkers(self.subject.file, arguments, gpu, self.asked.reference, self.say)
+        unsure = self.subject.guessed_lengths
+        correctness, found = judged_by_checkers(
+            self.subject.file, arguments, gpu, self.asked.reference, self.say, unsure
+        )
         return replace(correctness, notes=(*correctness.notes, f"the referee was not asked: {why}")), found
 
     # -- without one --
 
     def _without_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
         file, arguments, gpu = self.subject.file, self.subject.arguments, PROFILES[self.device.gpu]
-        judged = judged_by_checkers(file, arguments, gpu, None, self.say)
+        judged = judged_by_checkers(file, arguments, gpu, None, self.say, self.subject.guessed_lengths)
         try:
             task = task_of_file(file, arguments, gpu)
         except BadArgument as problem:
