@@ -141,6 +141,55 @@ __global__ void probe(int* y) {
   y[128 + threadIdx.x] = y[127 - threadIdx.x] + mine;
 }
 """
+# A tensor map made from nothing, for elements of each type; what lies outside is NaN of that type, and shows it.
+_MAP_MADE = """\
+#define FIELD(field, bits, letter, value) \\
+  asm volatile("tensormap.replace.tile." field ".shared::cta.b1024.b" bits ";" ::"r"(at(map)), letter(value) : "memory")
+template <int TYPE, int BYTES, int SLOT>
+__global__ void probe(const int* x, int* y) {
+  __shared__ __align__(128) int map[32], tile[64];
+  __shared__ __align__(8) unsigned long long barrier;
+  constexpr int COLUMNS = 64 / BYTES, WIDE = 32 / BYTES;  // of a tensor of 16 rows, and of a box of 8
+  int* there = y + 32 * SLOT;
+  if (threadIdx.x < 32) map[threadIdx.x] = 0;
+  for (int k = threadIdx.x; k < 64; k += 64) tile[k] = -1;
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(&barrier)) : "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    FIELD("global_address", "64 [%0], %1", "l", x);
+    FIELD("rank", "32 [%0], %1", "r", 1);
+    FIELD("box_dim", "32 [%0], 0, %1", "r", WIDE);
+    FIELD("box_dim", "32 [%0], 1, %1", "r", 8);
+    FIELD("global_dim", "32 [%0], 0, %1", "r", COLUMNS);
+    FIELD("global_dim", "32 [%0], 1, %1", "r", 16);
+    FIELD("global_stride", "64 [%0], 0, %1", "l", 64ll);
+    FIELD("element_stride", "32 [%0], 0, %1", "r", 1);
+    FIELD("element_stride", "32 [%0], 1, %1", "r", 1);
+    FIELD("elemtype", "32 [%0], %1", "n", TYPE);
+    FIELD("interleave_layout", "32 [%0], %1", "n", 0);
+    FIELD("swizzle_mode", "32 [%0], %1", "n", 0);
+    FIELD("fill_mode", "32 [%0], %1", "n", TYPE > 5 ? 1 : 0);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
+                 " [%0], [%1], 128;"
+                 ::"l"(there), "r"(at(map)) : "memory");
+  }
+  if (threadIdx.x == 0) {
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(there) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(at(&barrier)) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, 12}], [%2];"
+                 ::"r"(at(tile)), "l"(there), "r"(at(&barrier)), "r"(COLUMNS - WIDE / 2) : "memory");
+  }
+  wait(at(&barrier), 0);
+  __syncthreads();
+  y[256 + SLOT * 64 + threadIdx.x] = tile[threadIdx.x];
+  if (threadIdx.x < 32) there[threadIdx.x] = 0;
+}
+"""
 
 # -- in a cluster --
 
@@ -241,6 +290,8 @@ def forms() -> list[CopyProbe]:
     dependent = _form(
         "griddepcontrol", 256, "first<<<1, 128>>>(x, y)\n//! launch  probe<<<1, 128>>>(y) pdl", _DEPENDENT
     )
+    types = ((0, 1), (3, 4), (5, 8), (6, 2), (7, 4), (9, 8), (10, 2))
+    made = "\n//! launch  ".join(f"probe<{t}, {size}, {k}><<<1, 64>>>(x, y)" for k, (t, size) in enumerate(types))
     return [
         _form("elect", 128, "probe<<<1, 128>>>(y)", _ELECT),
         _form("named_barriers", 384, "probe<<<1, 128>>>(x, y)", _NAMED_BARRIERS),
@@ -249,6 +300,7 @@ def forms() -> list[CopyProbe]:
         _form("relu", 768, "probe<<<1, 128>>>(x, y)", _RELU),
         _form("vector_atomics", 48, "probe<<<1, 128>>>(x, y)", _VECTOR_ATOMICS, start=0),
         dependent,
+        _form("map_made", 704, made, _MAP_MADE),
         _form("cluster_places", 768, "probe<<<8, 32>>>(y) cluster(4)", _PLACES),
         _form("cluster_sent", 64, "probe<<<2, 32>>>(x, y) cluster(2)", _SENT),
         _form("cluster_atomics", 32, "probe<<<2, 64>>>(x, y) cluster(2)", _FAR_ATOMICS),

@@ -61,7 +61,7 @@ STEP_ERRORS: list[tuple[Code, str, str, str, str]] = [
     (Code.LIMIT, "//! launch k<<<1, 32, 300000>>>(x, y)", "300000", "the limit on H200 is 232448", "device.smem_block"),
     (Code.LIMIT, "//! launch k<<<3, 32>>>(x, y) cluster(2)", "2)", "does not divide grid (3, 1, 1)", "round_up"),
     (Code.LIMIT, "//! launch k<<<32, 32>>>(x, y) cluster(32)", "32)", "the limit on H200 is 16", "`need`"),
-    (Code.LIMIT, "//! scratch a: u8[n * 10000000000]\n//! launch k<<<1, 1>>>(x, y, a)", "a:", "(8 GiB)", "`need`"),
+    (Code.LIMIT, "//! scratch a: u8[n * 100000000000]\n//! launch k<<<1, 1>>>(x, y, a)", "a:", "(32 GiB)", "`need`"),
     (Code.LIMIT, "//! scratch a: i32[n * 9999] counter\n//! launch k<<<1, 1>>>(x, y, a)", "a:", "is 65536", "`need`"),
     (
         Code.MAP,

@@ -78,11 +78,11 @@ def scratch(name: str, spec: str, clearing: Clearing = Clearing.UNDEFINED) -> Bu
 
 
 def test_scratch_in_total() -> None:
-    half = scratch("a", f"{4 << 30}:u8")
+    half = scratch("a", f"{16 << 30}:u8")
     places = {"a": Span(1, 1), "b": AT, "c": AT, "y": AT}
-    assert buffer_problems([half, scratch("b", f"{4 << 30}:u8")], places) == ()
-    (problem,) = buffer_problems([half, scratch("b", f"{(4 << 30) + 1}:u8"), scratch("c", "9:u8")], places)
-    check(problem, "brings scratch to 8589934593 bytes, the limit is 8589934592 (8 GiB)")
+    assert buffer_problems([half, scratch("b", f"{16 << 30}:u8")], places) == ()
+    (problem,) = buffer_problems([half, scratch("b", f"{(16 << 30) + 1}:u8"), scratch("c", "9:u8")], places)
+    check(problem, "brings scratch to 34359738369 bytes, the limit is 34359738368 (32 GiB)")
     (problem,) = buffer_problems([scratch("b", f"{10**12}:u8")], places)
     check(problem, "brings scratch to 1000000000000 bytes")
     result = Buffer("y", BufferRole.OUT, TensorSpec.parse(f"{10**12}:u8"))

@@ -95,3 +95,14 @@ def test_a_model_says_what_it_rests_on(emulator: EmulatedDevice) -> None:
     # a megabyte fits in L2, so the second launch reads nothing from memory
     second = model(kernels.TWO_LAUNCHES, kernels.scale_task(512, 512), emulator).launches[1]
     assert second.facts.traffic.read_bytes == 0
+
+
+def test_clusters_that_do_not_all_fit_take_a_second_round(emulator: EmulatedDevice) -> None:
+    """128 blocks, one to a multiprocessor: an H200 runs 66 clusters of 2 at once and 15 of 8, not 16."""
+    task = kernels.scale_task(128, 1024)
+    alone, *clustered = (
+        model(kernels.file(kernels.CROWDED.text.replace("x.numel)\n", f"x.numel){more}\n", 1)), task, emulator)
+        for more in ("", " cluster(2)", " cluster(8)")
+    )
+    assert [one.launches[0].facts.waves for one in (alone, *clustered)] == [128 / 132, 128 / 132, 128 / 120]
+    assert term(clustered[1], "issue slots") == pytest.approx(2 * term(clustered[0], "issue slots"))

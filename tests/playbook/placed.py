@@ -16,6 +16,7 @@ from tilewright.records import Dimension, DType, Precision, SizeFormula, Task, T
 from tilewright.reference import ReferenceProblem
 
 SIZES = {"rows": 64, "cols": 256, "batch": 3, "heads": 2, "words": 20, "depth": 12, "height": 32, "width": 64}
+SIZES |= {"keys": 70, "size": 64, "few": 1, "wide": 512}
 SIZES |= {"three": 3, "five": 5, "two": 2, "one": 1}
 ARCHITECTURES = {"sm_80": "A100", "sm_89": "L4", "sm_90a": "H200"}
 
@@ -95,12 +96,12 @@ def _parsed(spec: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def check_structure(case: Placed, step: Structure, folder: Path, only: int | None = None) -> None:
-    """Every checker of the emulator, and every result against f64."""
+def check_structure(case: Placed, step: Structure, folder: Path, only: int | None = None, slack: float = 1.0) -> None:
+    """Every checker of the emulator, and every result against f64; `slack` where what is added up is rounded first."""
     task = case.task
     op = load_structure(step, task, folder)
     for sizes in case.at[:only]:
-        check(op, case.function, task, task.complete({**task.sizes, **sizes}))
+        check(op, case.function, task, task.complete({**task.sizes, **sizes}), slack=slack)
 
 
 def structure(case: Placed, id: str) -> Structure:

@@ -38,6 +38,7 @@ from tilewright.records import (
     LintRule,
     Measured,
     Modelled,
+    ModelTerm,
     Precision,
     Rejected,
     Situation,
@@ -299,7 +300,8 @@ def test_a_line_of_history_says_what_became_of_a_step() -> None:
     assert re.match(r"#3 structure from #2: .* -> crashed: global access outside every tensor$", lines[2])
     facts = " [occupancy 75%, no spills; best WARPS=1 HELD=1]"
     assert lines[3].endswith(f"right, 48 us (modelled), 20 % faster than #2 (60 us): kept{facts}")
-    assert lines[4].endswith(f"right, 52.8 us (modelled), 10 % slower than #4 (48 us): reverted{facts}")
+    changes = " (resources alone: device memory 48 to 52.8, issue slots 33.6 to 37 us)"  # and not what hardly changed
+    assert lines[4].endswith(f"right, 52.8 us (modelled), 10 % slower than #4 (48 us): reverted{changes}{facts}")
 
 
 def test_the_resources_of_earlier_attempts_are_for_the_profiled_stage() -> None:
@@ -362,6 +364,14 @@ def test_modelled_and_measured_times_are_told_apart() -> None:
     assert "The others alone: issue slots 28.8, shared memory 4.12 us." in modelled
     assert "less than 41.12 us (0.2 % less)" in modelled
     assert "Bound by" not in standing_text(best, 0.01)
+    latency = ModelTerm("latency", 50.0, "0.97 waves of blocks, 3.0 waits of 2.0 loads in each warp")
+    assert isinstance(best.measurement, Modelled)
+    slow = replace(best.measurement, terms=(latency,), time_us=60.0, registers=168)
+    said = standing_text(replace(best, measurement=slow), 0.002, bound=True)
+    assert "occupancy 75%, 168 registers a thread, no spills" in said
+    assert (
+        "Bound by latency (0.97 waves of blocks, 3.0 waits of 2.0 loads in each warp): 50 us if it were alone" in said
+    )
     timings = (Timing("eager", (80.0,)), Timing("torch.compile", (44.0, 46.0)))
     measured = measurement_text(Measured("H200", {"n": 5}, Timing("kernel", (40.0,)), timings, 30.0, ("throttled",)))
     assert measured.startswith("Measured on H200 at n=5: 40 us; the floor is 30 us (2 us for a launch, ")

@@ -222,3 +222,38 @@ def test_what_one_lane_was_told_stays_with_it(reader: int, races: bool) -> None:
     outcome = run(ALONE.replace("READER", str(reader)), x)
     assert bool(outcome.findings) == races, outcome.findings
     assert {one.kind for one in outcome.findings} <= {FindingKind.RACE_SHARED}
+
+
+ROLES = """\
+//! op      by_roles(x) -> y
+//! out     y: i32[32]
+//! need    x.dtype == i32 and device.cc >= 90
+//! launch  by_roles<<<1, 64>>>(x, y)
+
+__global__ void by_roles(const int* x, int* y) {
+  __shared__ int stage[32];
+  __shared__ __align__(8) unsigned long long barrier;
+  unsigned b = (unsigned)__cvta_generic_to_shared(&barrier);
+  int lane = threadIdx.x % 32, left = FIRST_LANE ? lane : 0;
+  if (threadIdx.x < 32) {  // every lane of the warp, with the same count
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(32 + left) : "memory");
+    asm volatile("bar.sync 15;" ::: "memory");
+    stage[lane] = x[lane];
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
+  } else {
+    asm volatile("bar.sync 15;" ::: "memory");  // the same barrier, met at another place
+    asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }"
+                 ::"r"(b) : "memory");
+    y[lane] = stage[31 - lane];
+  }
+}
+"""
+
+
+def test_warps_with_roles_of_their_own_meet_at_different_places() -> None:
+    x = torch.arange(32, dtype=torch.int32)
+    outcome = run(ROLES.replace("FIRST_LANE", "0"), x)
+    assert outcome.findings == ()
+    assert outcome.results[0].equal(x.flip(0))
+    different = run(ROLES.replace("FIRST_LANE", "1"), x)  # counts that differ are no longer one barrier's
+    assert FindingKind.RACE_SHARED in {one.kind for one in different.findings}

@@ -221,6 +221,13 @@ def test_what_is_wrong_is_found_at_its_line(
         assert found[0].other_line == lines[other]
 
 
+def test_the_warps_of_a_warpgroup_come_to_a_fence_together() -> None:
+    """CUTLASS's tutorial relies on it, so that what each warp wrote is there; that nothing promises it is found."""
+    right, alone = _ran(_steps()[0]), _ran(_steps(meet="")[0])
+    assert np.array_equal(alone["out"], right["out"])
+    assert {one.kind for one in alone.result.findings} == {FindingKind.RACE_SHARED}
+
+
 def test_registers_of_a_are_read_until_the_wait() -> None:
     form = replace(SMALL, in_registers=True)
     for text, kinds in (("add.u32 %4, %4, 1; ", {FindingKind.WGMMA_IN_FLIGHT}), ("", set())):

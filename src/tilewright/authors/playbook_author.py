@@ -58,10 +58,8 @@ class PlaybookAuthor:
         # A GPU judges a structure as soon as it would the draft, which therefore comes last there: at times it wins.
         in_order = (first, *later) if situation.emulated_only else (*later, first)
         passed = {_recipe(one) for one in situation.history if one.passed}
-        if any(one.resort for one in later) and any(
-            step.id in passed for one in later if not one.resort for step in _with_variants(one)
-        ):
-            in_order = later = tuple(one for one in later if not one.resort)
+        if any(step.id in passed for one in later if not one.resort for step in _with_variants(one)):
+            in_order, later = (tuple(one for one in some if not one.resort) for some in (in_order, later))
         if situation.stage is Stage.DRAFT:
             offered: tuple[Structure, ...] = in_order
         elif situation.stage is Stage.STRUCTURE:

@@ -18,7 +18,7 @@ from tilewright.records import CompiledKernel, Dim3, DType, GpuProfile, Launch, 
 MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 MAX_BLOCK_THREADS = 1024
-MAX_SCRATCH_BYTES = 8 << 30
+MAX_SCRATCH_BYTES = 32 << 30
 MAX_COUNTER_BYTES = 64 << 10
 MAX_ARGUMENT_BYTES = 4096
 TENSOR_ALIGNMENT = 16
@@ -86,7 +86,7 @@ def buffer_problems(buffers: Iterable[records.Buffer], places: dict[str, Span]) 
             before, scratch_bytes = scratch_bytes, scratch_bytes + buffer.spec.storage_bytes
             if before <= MAX_SCRATCH_BYTES < scratch_bytes:
                 found = f"{buffer.name}: {buffer.spec} brings scratch to {scratch_bytes} bytes"
-                problems.append(_limit(place, f"{found}, the limit is {MAX_SCRATCH_BYTES} (8 GiB)"))
+                problems.append(_limit(place, f"{found}, the limit is {MAX_SCRATCH_BYTES} (32 GiB)"))
     return tuple(problems)
 
 

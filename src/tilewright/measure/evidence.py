@@ -68,7 +68,8 @@ def static_text(prepared: BuiltPlan, problem: str, measured: Measured | None = N
         if isinstance(step, PackedLaunch) and build is not None:
             resources = build.kernel(step.kernel).resources
             resident = launch_occupancy(step, resources, gpu)
-            waves = math.prod(step.grid) / (gpu.sms * max(resident.blocks_per_sm, 1))
+            reached = gpu.sms_reached(math.prod(step.cluster or (1,)))
+            waves = math.prod(step.grid) / (reached * max(resident.blocks_per_sm, 1))
             parts += ["", _grid(step, waves), _resources(step, resources, resident), *_code(sass.get(step.kernel, {}))]
     return "\n".join(parts)
 

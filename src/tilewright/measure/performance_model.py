@@ -123,7 +123,10 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     listings = [listing_of(one.counts, file.name, file.text) for one in counted.launches]
     works = [work_of(one, listing, gpu) for one, listing in zip(counted.launches, listings, strict=True)]
     residents = [launch_occupancy(one.launch, one.kernel.resources, gpu) for one in counted.launches]
-    resident_blocks = [gpu.sms * max(one.blocks_per_sm, 1) for one in residents]
+    resident_blocks = [
+        _reached(one, gpu) * max(resident.blocks_per_sm, 1)
+        for one, resident in zip(counted.launches, residents, strict=True)
+    ]
     waves = [one.grid_blocks / blocks for one, blocks in zip(counted.launches, resident_blocks, strict=True)]
     traffics = plan_traffic(prepared, works, waves, gpu)
     codes = [_code(prepared.build, one, work, gpu) for one, work in zip(counted.launches, works, strict=True)]
@@ -150,6 +153,7 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         launches=len(launches),
         reachable_us=max(floor_us, _reachable_us(task, gpu)),
         uncertainty=_uncertainty(launches),
+        registers=heaviest.facts.counted.kernel.resources.registers if heaviest else 0,
     )
     return PlanModel(counted, launches, modelled)
 
@@ -272,7 +276,12 @@ def tensor_tflops(kind: str, gpu: GpuProfile) -> float:
 def _share(counted: CountedLaunch, gpu: GpuProfile) -> float:
     """Of the launch's work, what the busiest multiprocessor does."""
     blocks = max(counted.grid_blocks, 1)
-    return math.ceil(blocks / gpu.sms) / blocks
+    return math.ceil(blocks / _reached(counted, gpu)) / blocks
+
+
+def _reached(counted: CountedLaunch, gpu: GpuProfile) -> int:
+    """Multiprocessors that the launch can use; clusters do not fit everywhere."""
+    return gpu.sms_reached(math.prod(counted.launch.cluster or (1,)))
 
 
 # -- beside the launches --

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.playbook.named_operation import Effect, NamedOperation, Tensor
 
 _KINDS = r"(?:(?:flash|dropout free|scaled dot product|dot product|softmax) )"
-_CAUSAL = rf"causal {_KINDS}?attention|{_KINDS}?attention with causal mask(?:ing)?|(?:causal sdpa|sdpa with causal mask(?:ing)?)"
-_DECODE = rf"(?:decode|decoding|single query|split kv) {_KINDS}?attention|{_KINDS}?attention decod(?:e|ing)|flash decoding"
+_CAUSAL = rf"causal (?:{_KINDS}?attention|sdpa)|(?:{_KINDS}?attention|sdpa) with causal mask(?:ing)?"
+_DECODE = rf"(?:decode|single query|split kv) {_KINDS}?attention|{_KINDS}?attention decod(?:e|ing)|flash decoding"
 _GROUPED = rf"(?:grouped query|gqa) {_KINDS}?attention|gqa"
 _QUERY = ("batch", "heads", "sequence", "head_size")
 _SCALE = "queries, keys and values are [batch, heads, sequence, head size]; scores are scaled by 1 / sqrt(head size)"
@@ -28,9 +28,7 @@ def _attention(name: str, says: str, pattern: str, options: str = "", kv_heads: 
 
 ATTENTION_OPERATIONS: tuple[NamedOperation, ...] = (
     _attention("attention", "attention", rf"{_KINDS}?attention|sdpa"),
-    _attention(
-        "causal_attention", "attention in which no query sees later keys", _CAUSAL, ", is_causal=True"
-    ),
+    _attention("causal_attention", "attention in which no query sees later keys", _CAUSAL, ", is_causal=True"),
     _attention(
         "grouped_attention", "attention whose heads share keys in groups", _GROUPED, ", enable_gqa=True", "kv_heads"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.errors import NotUnderstood
-from tilewright.playbook.named_operation import UNKNOWN, WHOLE_NUMBER, Effect, NamedOperation, Tensor
+from tilewright.playbook.named_operation import UNKNOWN, WHOLE_NUMBER, DimensionOf, Effect, NamedOperation, Tensor
 from tilewright.records import DType
 
 _KINDS = r"(?:(?:depth ?wise|point ?wise|transposed?|dilated|strided|standard|plain|[123] ?d|\d+(?:x\d+)+) )*"
@@ -70,8 +70,10 @@ def _convolution(places: int, kind: str, bias: bool) -> NamedOperation:
     inner = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}[places]
     depth, back = "depth" in kind, "back" in kind
     taps = ("{0}",) * places
-    sizes = (1, "1", *taps) if depth else (1, "filters", *taps) if back else ("filters", 1, *taps)
-    channels: int | str = 1 if depth else "filters"
+    sizes: tuple[DimensionOf, ...] = (
+        (1, "1", *taps) if depth else (1, "filters", *taps) if back else ("filters", 1, *taps)
+    )
+    channels: DimensionOf = 1 if depth else "filters"
     extras = (Tensor("weight", sizes), *((Tensor("bias", (channels,)),) if bias else ()))
     call = f"F.conv{'_transpose' * back}{places}d({{v}}, {{weight}}, {'{bias}' if bias else 'None'}"
     groups = ", groups={v}.shape[1]" if depth else ""

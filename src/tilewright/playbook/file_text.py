@@ -285,16 +285,22 @@ def joined_file(header: str, head: list[Entry], parts: dict[str, Fragment]) -> s
 
 
 def _fitting(entries: list[Entry]) -> list[Entry]:
-    """The plan in no more lines than a file may have: where there are more, long ones are not wrapped."""
-    if len(entries) <= _MOST_LINES:
-        return entries
+    """The plan in no more lines than a file may have: where there are more, long ones are not wrapped, and names share
+    lines, longer ones only where they must."""
+    for width in (_LINE_WIDTH, _LONGEST_LINE // 2):
+        if len(entries) > _MOST_LINES:
+            entries = _joined_lines(entries, width)
+    return entries
+
+
+def _joined_lines(entries: list[Entry], width: int) -> list[Entry]:
     found: list[Entry] = []
     for line, remark in entries:
         before = found[-1][0] if found else ""
         goes_on = line.startswith(_CONTINUATION)
         if goes_on and len(before) + len(line) < _LONGEST_LINE:
             found[-1] = (f"{before} {line.removeprefix(_CONTINUATION).strip()}", remark)
-        elif _is_let(line) and _is_let(before) and not (remark or found[-1][1]) and len(before) + len(line) < 120:
+        elif _is_let(line) and _is_let(before) and not (remark or found[-1][1]) and len(before) + len(line) < width:
             found[-1] = (f"{before}, {line.removeprefix('//! let').strip()}", "")
         else:
             found.append((line, remark))

@@ -58,7 +58,11 @@ EXAMPLES = (
 # Known, and not in words: what it is called, and the request nearest to it that works.
 _ABSENT: tuple[tuple[str, str, str], ...] = (
     (r"\b(?:self|cross|multi ?head) attention\b", "attention layers with their projections", "causal attention"),
-    (r"\b(?:paged|sliding(?: window)?|windowed|local|sparse|linear) attention\b", "attention of chosen keys", "causal attention"),
+    (
+        r"\b(?:paged|sliding(?: window)?|windowed|local|sparse|linear) attention\b",
+        "attention of chosen keys",
+        "causal attention",
+    ),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
     (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
     (r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),

@@ -11,6 +11,7 @@ MOST_LINES = 10
 MOST_CHOICES = 24
 _TERMS = 3
 _NO_RESOURCE = ("launches", "library steps")  # terms that come on top of the others
+_WORTH_TELLING = 0.02  # of the time, that a term changed by
 _AT_LEAST = 1.03  # of the least traffic's time: nothing worth having is left there
 
 
@@ -97,7 +98,20 @@ def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> st
         return f"{said}, {compared}: kept"
     if one.is_provisional and not against.is_provisional:
         return f"{said}, {compared}: reverted, because it is only provisionally right and #{against.number} is verified"
-    return f"{said}, {compared}{_short(one.time_us, against.time_us, noise)}: reverted"
+    why = _short(one.time_us, against.time_us, noise)
+    return f"{said}, {compared}{why}: reverted{_changes(one.measurement, against.measurement)}"
+
+
+def _changes(one: records.Measurement | None, against: records.Measurement | None) -> str:
+    """Which of the model's terms changed most: why a step gained nothing."""
+    if not (isinstance(one, records.Modelled) and isinstance(against, records.Modelled)):
+        return ""
+    before, after = ({term.name: term.time_us for term in made.terms} for made in (against, one))
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in (*before, *after)}
+    worth = [name for name in changes if abs(changes[name]) >= _WORTH_TELLING * against.time_us]
+    ranked = sorted(worth, key=lambda name: -abs(changes[name]))[:_TERMS]
+    told = ", ".join(f"{name} {before.get(name, 0.0):.3g} to {after.get(name, 0.0):.3g}" for name in ranked)
+    return f" (resources alone: {told} us)" if told else ""
 
 
 def _short(time_us: float, against_us: float, noise: float) -> str:
@@ -190,7 +204,8 @@ def _bound_text(measurement: records.Modelled) -> str:
         return ""
     longest = max(resources, key=lambda term: term.time_us)
     share = longest.time_us / measurement.time_us if measurement.time_us else 0.0
-    said = f"Bound by {longest.name}: {_time(longest.time_us)} if it were alone, {share:.0%} of the time"
+    seen = f" ({longest.detail})" if longest.name == "latency" and longest.detail else ""
+    said = f"Bound by {longest.name}{seen}: {_time(longest.time_us)} if it were alone, {share:.0%} of the time"
     least_us = measurement.reachable_us - records.FIRST_LAUNCH_US
     if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
         said += ", which is its least: every byte moves once"
@@ -209,7 +224,8 @@ def _floor(measurement: records.Measurement) -> str:
 
 def _occupancy(measurement: records.Modelled) -> str:
     spills = f"{measurement.spill_bytes} bytes spilled" if measurement.spill_bytes else "no spills"
-    return f"occupancy {measurement.occupancy:.0%}, {spills}"
+    registers = f"{measurement.registers} registers a thread, " if measurement.registers else ""
+    return f"occupancy {measurement.occupancy:.0%}, {registers}{spills}"
 
 
 def _label(measurement: records.Measurement | None) -> str:

@@ -99,9 +99,10 @@ _BULK = {
     2: "{} bytes are more than shared memory has",
     3: "there is no tensor map at that address, or not at a multiple of 64",
     4: "the map has {} dimensions or another mode than the instruction",
-    5: "the map's elements cannot be reduced",
+    5: "the map's elements cannot be reduced so (of 64-bit signed ones there are only min and max)",
     6: "a map cannot have {} there",
     7: "the innermost coordinate, {}, is not at a multiple of 16 bytes",
+    8: "a store cannot begin before the tensor, at {}, though a load can",
 }
 # By bit of the core's TW_MISSED_*.
 _MISSED = (

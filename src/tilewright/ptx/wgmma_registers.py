@@ -10,6 +10,7 @@ one register of both again. It takes the state of its source along.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -94,13 +95,22 @@ class _Search:
         self._writes: dict[int, tuple[str, ...]] = {}
         self._copies: set[int] = set()
         self._unfenced: set[int] = set()
+        self._multiplied = self._operands()
+
+    def _operands(self) -> set[str]:
+        """Registers of products, and what is copied to them: no others are asked whether they were fenced."""
+        found = {name for one in self._body if _is_multiply(one) for name in (*sums_of(one), *left_of(one))}
+        copies = [copied for one in self._body if (copied := _copied(one))]
+        while more := {origin for to, origin in copies if to in found} - found:
+            found |= more
+        return found
 
     def run(self) -> WgmmaRegisters:
         entry: list[_State | None] = [None] * len(self._blocks)
         entry[0] = _State()
-        waiting = [0]
+        waiting = [0]  # a heap: blocks in the order of the code, so that most are looked at once or twice
         while waiting:
-            number = waiting.pop()
+            number = heapq.heappop(waiting)
             start = entry[number]
             assert start is not None
             state = start.copy()
@@ -110,9 +120,9 @@ class _Search:
                 known = entry[successor]
                 if known is None:
                     entry[successor] = state.copy()
-                elif not known.join(state):
+                elif not known.join(state) or successor in waiting:
                     continue
-                waiting.append(successor)
+                heapq.heappush(waiting, successor)
         kept = {name for one in self._body if _is_multiply(one) for name in (*sums_of(one), *left_of(one))}
         kept |= {name for index in self._copies for name in _copied(self._body[index])}
         return WgmmaRegisters(
@@ -140,7 +150,7 @@ class _Search:
             for name in lost:
                 del state.flights[name]
         if one.opcode != "mov" and not state.fenced:  # constants are made where they are used
-            state.unfenced.update(written)
+            state.unfenced.update(name for name in written if name in self._multiplied)
 
     def _copy(self, index: int, copied: tuple[str, str], state: _State) -> None:
         to, origin = copied
@@ -151,7 +161,7 @@ class _Search:
             state.flights.pop(to, None)
         else:
             state.flights[to] = commits
-        if origin in state.unfenced:
+        if origin in state.unfenced and to in self._multiplied:
             state.unfenced.add(to)
         else:
             state.unfenced.discard(to)

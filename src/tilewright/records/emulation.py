@@ -243,7 +243,7 @@ class EmulatedRun:
     printed: str
     seconds: float
     incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
-    harmless: tuple[FindingRecord, ...] = ()  # reads of what nothing wrote that no result depends on
+    harmless: tuple[FindingRecord, ...] = ()  # reads of what nothing wrote that no result depends on, last bulk stores
     coverage: tuple[CoverageRecord, ...] = ()  # of every launch, under every schedule
     written: tuple[WrittenPart, ...] = ()  # where the emulation asks for it
     touches: tuple[TouchRecord, ...] = ()  # in the order of instructions, launch by launch; where they are asked for

@@ -59,10 +59,16 @@ class GpuProfile:
     tf32_tflops: float = 0.0  # tensor cores, as all below: dense, with f32 sums
     half_tflops: float = 0.0  # f16 and bf16
     byte_tflops: float = 0.0  # 8-bit floats or, before them, 8-bit integers
+    # (blocks of a cluster, clusters that run at once with a block on each multiprocessor), where that is known
+    clusters: tuple[tuple[int, int], ...] = ()
 
     @property
     def arch(self) -> str:
         return arch_of(self.cc)
+
+    def sms_reached(self, cluster: int) -> int:
+        """Multiprocessors that clusters of so many blocks can use: each stays inside one group of them."""
+        return cluster * dict(self.clusters).get(cluster, max(self.sms // cluster, 1))
 
 
 def _profile(name: str, cc: int, sms: int, l2_mib: int, memory_gb: int, bandwidth_gbs: float) -> GpuProfile:
@@ -88,8 +94,12 @@ def _profile(name: str, cc: int, sms: int, l2_mib: int, memory_gb: int, bandwidt
         tf32_tflops=tf32,
         half_tflops=half,
         byte_tflops=byte,
+        clusters=_CLUSTERS.get(name, ()),
     )
 
+
+# As the driver tells of an H200; an H100 has the same groups.
+_CLUSTERS = dict.fromkeys(("H100", "H200"), ((4, 30), (8, 15), (16, 7)))
 
 # compute capability -> (shared memory per SM in KiB, threads per SM, blocks per SM)
 _PER_SM = {

@@ -119,6 +119,7 @@ class Modelled(Displayed):
     launches: int
     reachable_us: float = 0.0  # what the model gives a kernel that moves only the least bytes, in one launch
     uncertainty: float = 0.0  # within this part of it, the times of two kernels out of three that are bound alike lie
+    registers: int = 0  # of a thread, of the launch that counts most; 0 where it was not kept
 
     @property
     def at_bound(self) -> bool:

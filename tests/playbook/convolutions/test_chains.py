@@ -37,6 +37,19 @@ CASES = (
         "; g: f32[filters]; s: f32[filters]",
     ),
     _case(
+        "batch_norm_less_mean",
+        "y = F.batch_norm(F.conv2d(x, w, b), None, None, g, s, training=True)\nreturn y - y.mean((2, 3), keepdim=True)",
+        "f32[batch, filters, h = height - 2, v = width - 2]",
+        "; g: f32[filters]; s: f32[filters]",
+    ),
+    _case(
+        "residual_block",
+        "y = F.relu(F.batch_norm(F.conv2d(x, w * b.view(-1, 1, 1, 1), padding=1), m, v * v, b, b))\n"
+        "return F.relu(F.conv2d(y, u, padding=1) + x)",
+        "f32[batch, heads, height, width]",
+        "; m: f32[filters]; v: f32[filters]; u: f32[heads, filters, three, three]",
+    ),
+    _case(
         "instance_norm",
         "return F.instance_norm(F.conv2d(x, w, b)) / 2",
         "f32[batch, filters, h = height - 2, v = width - 2]",
@@ -58,9 +71,21 @@ CASES = (
         "; u: f32[five, filters, three, three]; p: f32[five, heads]",
     ),
     _case(
+        "mean_of_windows",
+        "return torch.sigmoid(F.avg_pool2d(F.conv2d(x, w, b, padding=1) * 2, (3, 4), (3, 2)) + c)",
+        "f32[batch, filters, h = height / 3, v = (width - 2) / 2]",
+        "; c: f32[filters, one, one]",
+    ),
+    _case(
+        "mean_of_turned_windows",
+        "return F.avg_pool2d(F.conv_transpose2d(x, t, b, (2, 3), (1, 2)), (2, 3))",
+        "f32[batch, filters, h = height - 1, v = width - 1]",
+        "; t: f32[heads, filters, three, five]",
+    ),
+    _case(
         "mean_of_all",
         "y = F.conv_transpose2d(x, t, b, 2, 1, 1) * 0.5\n"
-        "    return torch.logsumexp(y.mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",
+        "return torch.logsumexp(y.mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",
         "f32[batch, 1, 1]",
         "; t: f32[heads, filters, three, five]",
     ),
@@ -80,10 +105,42 @@ CASES = (
         "f32[batch, filters, h = height * 2 - 1]",
         "; t: f32[heads, filters, three, five]",
     ),
+    Placed(
+        "mean_of_product",
+        "return F.avg_pool1d((F.linear(x, w, b) * 2 - 1).unsqueeze(1), 4).squeeze(1).relu()",
+        "x: f32[rows, cols]; w: f32[filters, cols]; b: f32[filters]",
+        "f32[rows, v = filters / 4]",
+        ({"rows": 5, "cols": 33, "filters": 12},),
+        (("filters", 4),),
+    ),
 )
 BY_NAME = {one.name: one for one in CASES}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mean_of_all", "most of the work is gone"),
+        ("mean_of_rows", "most of the work is gone"),
+        ("mean_of_windows", "whose weights are sums"),
+        ("mean_of_turned_windows", "whose weights are sums"),
+        ("batch_norm_pool", "what is normalised is not stored"),
+        ("group_norm_mean", "what is normalised is not stored"),
+        ("mean_of_product", "the means of the weights"),
+        ("pools", "made as one with larger windows"),
+    ],
+)
+def test_work_that_algebra_made_disappear_is_said(name: str, said: str) -> None:
+    assert any(said in one for one in BY_NAME[name].answer.notes)
+
+
+def test_a_chain_is_right(tmp_path: Path) -> None:
+    case = BY_NAME["softmax_pool"]
+    check_structure(case, case.answer.draft, tmp_path, only=1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_chain_is_right_at_odd_sizes(name: str, tmp_path: Path) -> None:
     case = BY_NAME[name]

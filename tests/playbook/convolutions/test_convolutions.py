@@ -73,7 +73,12 @@ CASES = (
 BY_NAME = {one.name: one for one in CASES}
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+_QUICK = ("residual", "transposed", "depthwise")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in _QUICK else pytest.mark.slow) for one in BY_NAME]
+)
 def test_a_convolution_is_right_at_odd_sizes(name: str, tmp_path: Path) -> None:
     case = BY_NAME[name]
     check_structure(case, case.answer.draft, tmp_path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.playbook.convolutions.written import Written
 
 from tilewright.playbook.convolutions.tensor_cores import can_write, tensor_core_convolution
+from tilewright.playbook.products.plan_text import Choices
 from tilewright.records import DType, Precision
 
 _TF32 = 3e-3
@@ -76,12 +78,23 @@ def test_convolutions_on_tensor_cores_are_right_everywhere(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", [(128, 64, 2), (64, 128, 4), (32, 32, 3), (64, 32, 2)])
+@pytest.mark.parametrize("choices", [(128, 64, 2, 2), (64, 128, 2, 4), (32, 32, 2, 3), (64, 64, 1, 2), (32, 128, 1, 3)])
 @pytest.mark.parametrize("name", ["many_channels", "half_spread", "spread", "long_window_of_halves"])
-def test_every_size_of_tiles_is_right(name: str, choices: tuple[int, int, int], tmp_path: Path) -> None:
+def test_every_size_of_tiles_is_right(name: str, choices: tuple[int, ...], tmp_path: Path) -> None:
     case = (QUICK | REST)[name]
-    rows, columns, stages = choices
-    case.check(tensor_core_convolution, tmp_path, _allowed(case), BM=rows, BN=columns, STAGES=stages)
+    constants = dict(zip(("BM", "BN", "WARPS_M", "STAGES"), choices, strict=True))
+    case.check(tensor_core_convolution, tmp_path, _allowed(case), **constants)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, 16])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
+def test_what_leaves_no_choice_fits_a_small_gpu(
+    stride: int, dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", "L4")
+    case = Written((9,), (3,), channels=3, filters=99, stride=(stride,), transposed=True, dtype=dtype, precision=_EXACT)
+    case.check(partial(tensor_core_convolution, choices=Choices.NONE), tmp_path, _allowed(case))
 
 
 def test_a_window_of_too_many_taps_is_not_written() -> None:

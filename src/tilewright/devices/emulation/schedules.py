@@ -83,7 +83,7 @@ class _Runs:
 
     def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         memory = self.make_memory(circumstances)
-        return run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce)
+        return _noted(run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce))
 
     def again(self, used: PlanMemory, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         """The next call after one that left its memory so, in order; what was looked for then is not looked for now."""
@@ -91,7 +91,7 @@ class _Runs:
         memory.inherit(used, self.plan.buffers)
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
         in_order = replace(circumstances, seed=None)
-        return run_plan(self.program, self.plan, memory, quick, in_order, self.announce)
+        return _noted(run_plan(self.program, self.plan, memory, quick, in_order, self.announce))
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
         return tuple(_bytes(outcome, name) for name in self.returned)
@@ -103,8 +103,7 @@ class _Runs:
         read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
         if not read or not outcome.went_well or not self._indifferent(outcome, emulation, circumstances):
             return outcome
-        rest = tuple(one for one in found if one not in read)
-        return replace(outcome, emulated=replace(outcome.emulated, findings=rest, harmless=read))
+        return _apart(outcome, read)
 
     def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
         """Whether every poison gives these results, and no faults but these."""
@@ -119,6 +118,18 @@ class _Runs:
             if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
                 return False
         return True
+
+
+def _noted(outcome: PlanOutcome) -> PlanOutcome:
+    """Bulk stores that their block ends with are no fault: an H200 keeps the shared memory until they have read it."""
+    last = (one for one in outcome.emulated.findings if one.kind is FindingKind.ASYNC_NOT_CONSUMED)
+    return _apart(outcome, tuple(one for one in last if ".global.shared::cta" in one.ptx_text))
+
+
+def _apart(outcome: PlanOutcome, harmless: tuple[FindingRecord, ...]) -> PlanOutcome:
+    emulated = outcome.emulated
+    rest = tuple(one for one in emulated.findings if one not in harmless)
+    return replace(outcome, emulated=replace(emulated, findings=rest, harmless=(*emulated.harmless, *harmless)))
 
 
 def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:

@@ -263,7 +263,7 @@ struct Plan {
         int64_t scratch = 0;
         for (const Buffer &one : buffers)
             if (!one.is_out) scratch = add(scratch, one.bytes);
-        if (scratch > (INT64_C(8) << 30)) fault(std::string(name) + " brings scratch above 8 GiB");
+        if (scratch > (INT64_C(32) << 30)) fault(std::string(name) + " brings scratch above 32 GiB");
     }
     // The `out` buffer just added as the caller gets it, with the leading dimensions again.
     void lead_result(const Leading &leading) {

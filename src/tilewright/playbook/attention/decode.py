@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.playbook.attention.flash import MATRICES, PITCHES
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import (
     LOG2_E,
@@ -18,14 +19,14 @@ from tilewright.playbook.attention.text import (
 from tilewright.playbook.file_text import PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.text import product_text
+from tilewright.playbook.products.hopper_text import BARRIERS
 from tilewright.records import DType
 
 _HEADER = """
 {name} of few rows: what it costs is reading keys and values, once. Blocks share the keys of a head; all rows of queries
 that look at the same keys are in one tile, 16 of them, so heads that share keys and values read them together.
 
-A warp's lanes bring to shared memory just what they themselves multiply, in the order in which they multiply it: copies
-run ahead in a ring without any barrier. The order of elements in a product is free, as long as both operands have the same.
+Every warp has keys and a ring of shared memory of its own, which asynchronous copies fill ahead without any barrier.
 
 A second kernel puts together what the blocks of a head have found, in a fixed order, so runs repeat bit for bit.
 """
@@ -50,11 +51,16 @@ def decode(made: Attention, op_line: str) -> str:
     device = [
         POWER,
         PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
-        _DEVICE.replace("@type", made.element.cpp).replace("@kind", kind),
+        *(
+            one.replace("@type", made.element.cpp).replace("@kind", kind)
+            for one in (PITCHES, BARRIERS, MATRICES, _DEVICE)
+        ),
         *dict.fromkeys([*first.forms.helpers(), *second.forms.helpers()]),
     ]
     pieces = [one.splitlines() for one in device]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *texts).file()
+    return fragment(
+        _HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *texts
+    ).file()
 
 
 def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
@@ -64,8 +70,10 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
         plan.add("need", need, "rows are whole vectors of 16 bytes")
     plan.add("const", f"D = {depth}, E = {columns}", "elements of a query and of a result")
     plan.add("tune", "STEP = 16 | 32", "keys of a warp at a time")
-    plan.add("tune", "STAGES = 3 | 4 | 2")
+    plan.add("tune", "STAGES = 3 | 4 | 2 | 6")
     plan.add("tune", "BLOCKS = 2 | 4 | 1", "for every multiprocessor")
+    plan.add("tune", "BULK = true | false", "whether rows come by bulk copies")
+    plan.add("need", "not BULK or device.cc >= 90")
     plan.add("const", "WARPS = 4")
     units, shared = plan.name("units"), plan.name("shared_rows")
     plan.add("let", f"{units} = {product_text(made.units)}, {shared} = {product_text((*made.sharing, made.row))}")
@@ -75,8 +83,9 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("let", f"{plan.name('piece')} = round_up(ceil_div({keys}, {plan.name('most')}), WARPS * STEP)")
     plan.add("let", f"{plan.name('pieces')} = ceil_div({keys}, {plan.name('piece')})")
     plan.add("need", f"{jobs} * {plan.name('pieces')} <= 2000000000 and {units} * {shared} <= 2000000000")
-    ring = "STAGES * WARPS * STEP * (round_up(D, 64) + round_up(E, 64)) * 2"
-    plan.add("let", f"{plan.name('smem')} = max({ring}, WARPS * 16 * (round_up(E, 64) + 4) * 4)")
+    ring = "STAGES * WARPS * STEP * (round_up(D, 16) + round_up(E, 16) + 16) * 2"
+    plan.add("let", f"{plan.name('ring')} = {ring}")
+    plan.add("let", f"{plan.name('smem')} = max({plan.name('ring')}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
     plan.add("need", f"{plan.name('smem')} <= device.smem_block")
     plan.add("scratch", f"{plan.name('part')}: f32[{units} * {shared}, {plan.name('pieces')}, {columns}]", "sums")
     plan.add(
@@ -85,29 +94,44 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
 
 
 _DEVICE = """\
-constexpr int THREADS = WARPS * 32, D_PIECES = (D + 63) / 64 * 2, E_SETS = (E + 63) / 64;
-constexpr int K_VECTORS = STEP / 8 * D_PIECES, VECTORS = K_VECTORS + STEP / 4 * E_SETS;  // of a thread's step, 16 bytes each
-constexpr int E_PITCH = E_SETS * 64 + 4;
+constexpr int THREADS = WARPS * 32;
+constexpr int SLOT = STEP * (D_PITCH + E_PITCH);  // elements of a warp's keys and values
+constexpr int SUM_PITCH = E_VECTORS * 8 + 4;
 
-__device__ __forceinline__ void copy_vector(uint4* to, const @type* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+// Rows of a warp on their way to its shared memory, neighbours by neighbouring lanes; zeros where there are none.
+template <int LENGTH, int VECTORS>
+__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
+                                          int rows) {
+#pragma unroll
+  for (int first = 0; first < STEP * VECTORS; first += 32) {
+    const int i = first + threadIdx.x % 32, row = i / VECTORS, column = i % VECTORS * 8;
+    const bool inside = row < rows && column < LENGTH;
+    if (STEP * VECTORS % 32 == 0 || i < STEP * VECTORS)
+      asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;"
+                   ::"r"((uint32_t)__cvta_generic_to_shared(to + row * (VECTORS * 8 + 8) + column)),
+                     "l"(from + (inside ? row * pitch + column : 0)), "r"(inside ? 16 : 0) : "memory");
+  }
 }
-// d (16 x 8) += a (16 x 16) * b (16 x 8)
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.@kind.@kind.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// The same by bulk copies, one for a row, whose bytes the barrier counts.
+template <int LENGTH, int VECTORS>
+__device__ __forceinline__ void copy_row(@type* to, const @type* from, uint32_t barrier, bool inside) {
+  if (inside) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(LENGTH * 2), "r"(barrier) : "memory");
+  } else {
+    for (int i = 0; i < LENGTH; i += 8) *reinterpret_cast<uint4*>(to + i) = make_uint4(0, 0, 0, 0);
+  }
 }
-__device__ __forceinline__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 """
 
 _BODY = """\
 extern __shared__ __align__(16) char shared[];
 __shared__ float tops[WARPS][16], totals[WARPS][16];
+__shared__ __align__(8) unsigned long long barriers[WARPS * STAGES];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 const int piece_at = blockIdx.x % pieces, tile = blockIdx.x / pieces % tiles, unit = blockIdx.x / pieces / tiles;
 const int first_row = tile * 16;  // of the rows that share these keys
+cudaTriggerProgrammaticLaunchCompletion();  // the second kernel may begin, and waits
 @units
 const @type* k_rows = @k_first;
 const @type* v_rows = @v_first;
@@ -118,104 +142,118 @@ auto query_of = [&](int shared_row) {
 };
 const int begin = piece_at * piece + warp * STEP, end = min((piece_at + 1) * piece, keys);
 const int steps = end > begin ? (end - begin + WARPS * STEP - 1) / (WARPS * STEP) : 0;
-
-// Lane 4 g + t has of every 8 keys key g, vectors t + 4 i; of every 16 values 2 t, 2 t + 1, 2 t + 8, 2 t + 9, vectors g + 8 c.
-auto* ring = reinterpret_cast<uint4*>(shared) + threadIdx.x;
-auto value_key = [&](int m) { return m / 4 * 16 + m % 4 / 2 * 8 + m % 2 + 2 * t; };
+auto* ring = reinterpret_cast<@type*>(shared) + warp * (STAGES * SLOT);  // of this warp alone: no barriers
+const uint32_t full = (uint32_t)__cvta_generic_to_shared(barriers + warp * STAGES);
 auto fetch = [&](int step) {
   if (step < steps) {
-    auto* to = ring + step % STAGES * (VECTORS * THREADS);
+    auto *to_k = ring + step % STAGES * SLOT, *to_v = to_k + STEP * D_PITCH;
     const int key0 = begin + step * (WARPS * STEP);
-#pragma unroll
-    for (int n = 0; n < STEP / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < D_PIECES; ++i) {
-        const bool inside = key0 + n * 8 + g < end && (t + 4 * i) * 8 < D;
-        const @type* from = k_rows + (inside ? (key0 + n * 8 + g) * @k_pitch + (t + 4 * i) * 8 : 0);
-        copy_vector(to + (n * D_PIECES + i) * THREADS, from, inside);
+    if constexpr (BULK) {
+      const uint32_t barrier = full + step % STAGES * 8;
+      if (lane == 0) barrier_arrive_expecting(barrier, min(STEP, end - key0) * (D + E) * 2);
+      __syncwarp();
+      for (int i = lane; i < 2 * STEP; i += 32) {
+        const int row = i % STEP, key = key0 + row;
+        if (i < STEP)
+          copy_row<D, D_VECTORS>(to_k + row * D_PITCH, k_rows + key * @k_pitch, barrier, key < end);
+        else
+          copy_row<E, E_VECTORS>(to_v + row * E_PITCH, v_rows + key * @v_pitch, barrier, key < end);
       }
-#pragma unroll
-    for (int m = 0; m < STEP / 4; ++m)
-#pragma unroll
-      for (int c = 0; c < E_SETS; ++c) {
-        const bool inside = key0 + value_key(m) < end && (g + 8 * c) * 8 < E;
-        const @type* from = v_rows + (inside ? (key0 + value_key(m)) * @v_pitch + (g + 8 * c) * 8 : 0);
-        copy_vector(to + (K_VECTORS + m * E_SETS + c) * THREADS, from, inside);
-      }
+    } else {
+      copy_rows<D, D_VECTORS>(to_k, k_rows + key0 * @k_pitch, @k_pitch, end - key0);
+      copy_rows<E, E_VECTORS>(to_v, v_rows + key0 * @v_pitch, @v_pitch, end - key0);
+    }
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  if constexpr (!BULK) asm volatile("cp.async.commit_group;" ::: "memory");
 };
+if constexpr (BULK) {
+  if (lane < STAGES) barrier_init(full + lane * 8, 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  // Where a row has zeros after it that no copy brings.
+  for (int i = lane; i < STAGES * STEP; i += 32) {
+    auto *slot = ring + i / STEP * SLOT, *k_row = slot + i % STEP * D_PITCH;
+    auto* v_row = slot + STEP * D_PITCH + i % STEP * E_PITCH;
+    for (int d = D; d < D_VECTORS * 8; d += 8) *reinterpret_cast<uint4*>(k_row + d) = make_uint4(0, 0, 0, 0);
+    for (int d = E; d < E_VECTORS * 8; d += 8) *reinterpret_cast<uint4*>(v_row + d) = make_uint4(0, 0, 0, 0);
+  }
+  __syncwarp();
+}
 #pragma unroll
 for (int s = 0; s < STAGES - 1; ++s) fetch(s);
 
-uint4 query[2][D_PIECES];  // rows g and g + 8
+uint32_t query[D_VECTORS / 2][4];  // two neighbours each, of rows g and g + 8
 #pragma unroll
-for (int h = 0; h < 2; ++h)
+for (int d = 0; d < D_VECTORS / 2; ++d)
 #pragma unroll
-  for (int i = 0; i < D_PIECES; ++i) {
-    const int shared_row = first_row + g + h * 8, d = (t + 4 * i) * 8;
-    query[h][i] = make_uint4(0, 0, 0, 0);
-    if (shared_row < shared_rows && d < D) query[h][i] = *reinterpret_cast<const uint4*>(query_of(shared_row) + d);
+  for (int i = 0; i < 4; ++i) {
+    const int shared_row = first_row + g + i % 2 * 8, at = d * 16 + i / 2 * 8 + t * 2;
+    const bool inside = shared_row < shared_rows && at < D;
+    query[d][i] = inside ? *reinterpret_cast<const uint32_t*>(query_of(shared_row) + at) : 0;
   }
-float sums[E_SETS][8][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {};
+float sum[E_VECTORS][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {};
 
 #pragma unroll 1
 for (int step = 0; step < steps; ++step) {
+  __syncwarp();  // nobody reads the slot any more that is filled now
   fetch(step + STAGES - 1);
-  asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-  const uint4* slot = ring + step % STAGES * (VECTORS * THREADS);
-  const int key0 = begin + step * (WARPS * STEP);
+  if constexpr (BULK) {
+    barrier_wait(full + step % STAGES * 8, step / STAGES % 2);
+  } else {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+  }
+  __syncwarp();
+  const @type *k_tile = ring + step % STAGES * SLOT, *v_tile = k_tile + STEP * D_PITCH;
+  const int key0 = begin + step * (WARPS * STEP) + t * 2;
   float score[STEP / 8][4] = {};
 #pragma unroll
-  for (int n = 0; n < STEP / 8; ++n) {
+  for (int d = 0; d < D_VECTORS / 2; ++d)
 #pragma unroll
-    for (int i = 0; i < D_PIECES; ++i) {
-      const uint4 key = slot[(n * D_PIECES + i) * THREADS];
-      const uint32_t low[4] = {query[0][i].x, query[1][i].x, query[0][i].y, query[1][i].y};
-      const uint32_t high[4] = {query[0][i].z, query[1][i].z, query[0][i].w, query[1][i].w};
-      mma(score[n], low, key.x, key.y);
-      mma(score[n], high, key.z, key.w);
+    for (int j = 0; j < STEP / 16; ++j) {
+      uint32_t b[4];
+      load4(b, k_tile + (j * 16 + lane % 16) * D_PITCH + d * 16 + lane / 16 * 8);
+      mma(score[2 * j], query[d], b[0], b[2]);
+      mma(score[2 * j + 1], query[d], b[1], b[3]);
     }
+  float top[2] = {greatest[0], greatest[1]};
+#pragma unroll
+  for (int n = 0; n < STEP / 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int key = key0 + n * 8 + t * 2 + e % 2, shared_row = first_row + g + e / 2 * 8;
+      const int key = key0 + n * 8 + e % 2;
       @masked
+      top[e / 2] = fmaxf(top[e / 2], score[n][e]);
+    }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+    top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
+  }
+  if (__any_sync(~0u, top[0] > greatest[0] || top[1] > greatest[1])) {  // seldom, after the first steps
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float less = power_of_two(greatest[r] - (top[r] == -INFINITY ? 0.0f : top[r]));
+      greatest[r] = top[r], total[r] *= less;
+#pragma unroll
+      for (int j = 0; j < E_VECTORS; ++j) sum[j][2 * r] *= less, sum[j][2 * r + 1] *= less;
     }
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float top = greatest[r];
+  for (int n = 0; n < STEP / 8; ++n)
 #pragma unroll
-    for (int n = 0; n < STEP / 8; ++n) top = fmaxf(top, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    const float base = top == -INFINITY ? 0.0f : top;  // so far every key may be masked
-    const float less = power_of_two(greatest[r] - base);
-    greatest[r] = top, total[r] *= less;
-#pragma unroll
-    for (int n = 0; n < STEP / 8; ++n)
-#pragma unroll
-      for (int e = 2 * r; e < 2 * r + 2; ++e) total[r] += score[n][e] = power_of_two(score[n][e] - base);
-#pragma unroll
-    for (int c = 0; c < E_SETS; ++c)
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sums[c][j][2 * r] *= less, sums[c][j][2 * r + 1] *= less;
-  }
+    for (int e = 0; e < 4; ++e) {
+      const float base = top[e / 2] == -INFINITY ? 0.0f : top[e / 2];  // so far every key may be masked
+      total[e / 2] += score[n][e] = power_of_two(score[n][e] - base);
+    }
 #pragma unroll
   for (int s = 0; s < STEP / 16; ++s) {
     const float (&a)[4] = score[2 * s], (&b)[4] = score[2 * s + 1];
     const uint32_t weight[4] = {pair(a[0], a[1]), pair(a[2], a[3]), pair(b[0], b[1]), pair(b[2], b[3])};
 #pragma unroll
-    for (int c = 0; c < E_SETS; ++c) {
-      uint4 value[4];
-#pragma unroll
-      for (int m = 0; m < 4; ++m) value[m] = slot[(K_VECTORS + (s * 4 + m) * E_SETS + c) * THREADS];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {  // column n of this product is element 8 n + j of the set
-        const uint32_t take = j % 2 ? 0x7632 : 0x5410;
-        mma(sums[c][j], weight, __byte_perm(word(value[0], j / 2), word(value[1], j / 2), take),
-            __byte_perm(word(value[2], j / 2), word(value[3], j / 2), take));
-      }
+    for (int j = 0; j < E_VECTORS / 2; ++j) {
+      uint32_t b[4];
+      load4_transposed(b, v_tile + (s * 16 + lane % 16) * E_PITCH + j * 16 + lane / 16 * 8);
+      mma(sum[2 * j], weight, b[0], b[1]);
+      mma(sum[2 * j + 1], weight, b[2], b[3]);
     }
   }
 }
@@ -227,9 +265,8 @@ for (int r = 0; r < 2; ++r) {
   total[r] += __shfl_xor_sync(~0u, total[r], 2);
   if (t == 0) tops[warp][g + r * 8] = greatest[r], totals[warp][g + r * 8] = total[r];
 }
-asm volatile("cp.async.wait_all;" ::: "memory");
 __syncthreads();  // and the ring is free
-auto* gathered = reinterpret_cast<float*>(shared);  // [WARPS][16][E_PITCH]
+auto* gathered = reinterpret_cast<float*>(shared);  // [WARPS][16][SUM_PITCH]
 #pragma unroll
 for (int r = 0; r < 2; ++r) {
   float top = tops[0][g + r * 8];
@@ -237,12 +274,10 @@ for (int r = 0; r < 2; ++r) {
   for (int w = 1; w < WARPS; ++w) top = fmaxf(top, tops[w][g + r * 8]);
   const float less = power_of_two(greatest[r] - (top == -INFINITY ? 0.0f : top));
 #pragma unroll
-  for (int c = 0; c < E_SETS; ++c)
+  for (int j = 0; j < E_VECTORS; ++j)
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        gathered[(warp * 16 + g + r * 8) * E_PITCH + c * 64 + (t * 2 + e) * 8 + j] = sums[c][j][2 * r + e] * less;
+    for (int e = 0; e < 2; ++e)
+      gathered[(warp * 16 + g + r * 8) * SUM_PITCH + j * 8 + t * 2 + e] = sum[j][2 * r + e] * less;
 }
 __syncthreads();
 const int live = min(16, shared_rows - first_row);
@@ -250,7 +285,7 @@ const long long out_row = (long long)unit * shared_rows + first_row;
 for (int i = threadIdx.x; i < live * E; i += THREADS) {
   float sum = 0.0f;
 #pragma unroll
-  for (int w = 0; w < WARPS; ++w) sum += gathered[(w * 16 + i / E) * E_PITCH + i % E];
+  for (int w = 0; w < WARPS; ++w) sum += gathered[(w * 16 + i / E) * SUM_PITCH + i % E];
   part[((out_row + i / E) * pieces + piece_at) * E + i % E] = sum;
 }
 if (threadIdx.x < live) {
@@ -266,6 +301,7 @@ if (threadIdx.x < live) {
 """
 
 _TOGETHER = """\
+cudaGridDependencySynchronize();  // until the pieces are there
 const float* stats = stat + (long long)blockIdx.x * pieces * 2;
 const float* parts = part + (long long)blockIdx.x * pieces * E;
 @split
@@ -315,7 +351,8 @@ def _rows_of(kernel: AttentionKernel, units: tuple[Variable, ...], number: str) 
     made = kernel.made
     if not made.row.size.is_always(1):
         return kernel.split((*units, *made.sharing, made.row), number)
-    return [f"const int {kernel.variable(made.row)} = 0;", *kernel.split((*units, *made.sharing), number)]
+    only = [f"const int {kernel.variable(made.row)} = 0;"] if made.scores.causal is not None else []
+    return [*only, *kernel.split((*units, *made.sharing), number)]
 
 
 def _without(place: str, more: str, alone: str) -> str:
@@ -326,11 +363,12 @@ def _without(place: str, more: str, alone: str) -> str:
 def _masked(kernel: AttentionKernel, split: list[str]) -> list[str]:
     made = kernel.made
     row = kernel.variable(made.row)
+    found = "const int shared_row = first_row + g + e / 2 * 8;"
     if made.scores.value is not None:
         scored = f"{LOG2_E}f * scored(score[n][e] * scale, shared_row, key)"
-        return [f"score[n][e] = shared_row < shared_rows && key < end ? {scored} : -INFINITY;"]
+        return [found, f"score[n][e] = shared_row < shared_rows && key < end ? {scored} : -INFINITY;"]
     causal = kernel.outside(row, "key").partition(" || ")[2]
-    lines = split if causal else []
+    lines = [found, *split] if causal else []
     test = f"key < end && !({causal})" if causal else "key < end"
     return [*lines, f"score[n][e] = {test} ? score[n][e] * scale : -INFINITY;"]
 
@@ -347,4 +385,4 @@ def _together_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, 
     more = [(f"const float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
     more.append(("int pieces", plan.name("pieces")))
     grid = f"{plan.name('units')} * {plan.name('shared_rows')}"
-    return kernel.launched("together", grid, "128", "128", body, more)
+    return kernel.launched("together", grid, "128", "128", body, more, rest=" pdl")

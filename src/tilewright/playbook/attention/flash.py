@@ -20,8 +20,8 @@ from tilewright.playbook.file_text import PlanLines, fragment, includes
 from tilewright.records import DType
 
 _HEADER = """
-{name} with tensor cores. A block has the rows of a tile of queries, 16 or 32 for every warp, and walks the keys in tiles
-that asynchronous copies bring to shared memory, the next while this one is worked on.
+{name} with tensor cores. A block has the rows of a tile of queries, 16 or 32 for every warp, and walks the keys in
+tiles that asynchronous copies bring to shared memory, the next while this one is worked on.
 
 Scores, weights and sums stay in registers: what comes out of the first product is what the second takes in.
 """
@@ -42,7 +42,7 @@ def flash(made: Attention, op_line: str) -> str:
     device = [
         POWER,
         PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
-        _DEVICE.replace("@type", made.element.cpp).replace("@kind", kind),
+        *(one.replace("@type", made.element.cpp).replace("@kind", kind) for one in (PITCHES, _DEVICE, MATRICES)),
         *kernel.forms.helpers(),
     ]
     pieces = [one.splitlines() for one in device]
@@ -61,20 +61,24 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("need", "HALVES * (round_up(E, 16) + KEYS) <= 384", "registers of a thread")
     rows = "WARPS * HALVES * 16 * (round_up(D, 16) + 8)"
     tiles = "2 * KEYS * (round_up(D, 16) + round_up(E, 16) + 16)"
-    plan.add("let", f"{plan.name('smem')} = ({rows} + {tiles}) * 2")
+    plan.add("let", f"{plan.name('slots')} = {tiles}")
+    plan.add("let", f"{plan.name('smem')} = ({rows} + {plan.name('slots')}) * 2")
     plan.add("need", f"{plan.name('smem')} <= device.smem_block")
     plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, WARPS * HALVES * 16)")
     plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
 
 
+PITCHES = """\
+constexpr int D_VECTORS = (D + 15) / 16 * 2, E_VECTORS = (E + 15) / 16 * 2;  // of 16 bytes; a row has zeros after it
+constexpr int D_PITCH = D_VECTORS * 8 + 8, E_PITCH = E_VECTORS * 8 + 8;      // 8 more: ldmatrix meets no bank twice
+"""
 _DEVICE = """\
 constexpr int THREADS = WARPS * 32, ROWS = WARPS * HALVES * 16;
-constexpr int D_VECTORS = (D + 15) / 16 * 2, E_VECTORS = (E + 15) / 16 * 2;  // of 16 bytes, in a row with zeros at its end
-constexpr int D_PITCH = D_VECTORS * 8 + 8, E_PITCH = E_VECTORS * 8 + 8;      // 8 more: ldmatrix meets no bank twice
 
 // Rows on their way to shared memory; zeros where there are none.
 template <int COUNT, int LENGTH, int VECTORS>
-__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch, int rows) {
+__device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
+                                          int rows) {
 #pragma unroll
   for (int first = 0; first < COUNT * VECTORS; first += THREADS) {
     const int i = first + threadIdx.x, row = i / VECTORS, column = i % VECTORS * 8;
@@ -89,6 +93,8 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
 }
+"""
+MATRICES = """\
 // Four 8 x 8 matrices from rows of shared memory, one of whose addresses each lane gives; or their transposes.
 __device__ __forceinline__ void load4(uint32_t (&r)[4], const @type* at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -102,7 +108,8 @@ __device__ __forceinline__ void load4_transposed(uint32_t (&r)[4], const @type* 
 }
 // d (16 x 8) += a (16 x 16) * b (16 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.@kind.@kind.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.@kind.@kind.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -15,16 +15,16 @@ from tilewright.playbook.attention.text import (
     scale_argument,
 )
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import PlanLines, fragment, includes
+from tilewright.playbook.file_text import Fragment, PlanLines, fragment, includes
 from tilewright.records import DType
 
 _HEADER = """
-{name} in f32, as exact as f32 arithmetic, on tensor cores. Every number is two TF32 numbers, a big and a small part, and
-three products of parts give what one of f32 would. Tensor cores cut off bits where they add: they sum 32 products at a
-time, and f32 registers add those sums up.
+{name} in f32, as exact as f32 arithmetic, on tensor cores. Every number is two TF32 numbers, a big and a small part,
+and three products of parts give what one of f32 would. Tensor cores cut off bits where they add: they sum 32 products
+at a time, and f32 registers add those sums up.
 
-A block has the rows of a tile of queries, 16 for every warp, and walks the keys in tiles that asynchronous copies bring to
-shared memory, the next while this one is worked on. Scores, weights and sums stay in registers.
+A block has the rows of a tile of queries, 16 for every warp, and walks the keys in tiles that asynchronous copies bring
+to shared memory, the next while this one is worked on. Scores, weights and sums stay in registers.
 """
 
 
@@ -34,24 +34,32 @@ def can_write(made: Attention) -> bool:
 
 
 def flash_f32(made: Attention, op_line: str) -> str:
+    return flash_fragment(made, op_line).file()
+
+
+def flash_fragment(made: Attention, op_line: str, flagged: bool = False) -> Fragment:
+    """`flagged`: it makes only heads for which there is a flag in `wide`, and has no constants to tune."""
     plan = PlanLines(made.placed.as_rows(), op_line)
     names = plan_sizes(made, plan)
     kernel = AttentionKernel(made, plan)
-    _plan(made, plan, names)
-    text = _kernel(kernel, plan, names)
+    _plan(made, plan, names, flagged)
+    text = _kernel(kernel, plan, names, flagged)
     pieces = [one.splitlines() for one in (POWER, _DEVICE, *kernel.forms.helpers())]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text).file()
+    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text)
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
+def _plan(made: Attention, plan: PlanLines, names: dict[str, str], flagged: bool) -> None:
     depth, columns = names["depth"], names["columns"]
     plan.add("need", f"device.cc >= 80 and {depth} <= 256 and {columns} <= 256")
     for need in row_needs(made, names, 4):
         plan.add("need", need, "rows are whole vectors of 16 bytes")
     plan.add("const", f"D = {depth}, E = {columns}", "elements of a query and of a result")
-    plan.add("tune", "WARPS = 4 | 8")
-    plan.add("tune", "KEYS = 32 | 64", "of a tile")
-    plan.add("tune", "SLOTS = 2 | 1", "tiles in shared memory: the one that is worked on, and the next")
+    if flagged:
+        plan.add("const", "WARPS = 4, KEYS = 32, SLOTS = 1")
+    else:
+        plan.add("tune", "WARPS = 8 | 4")
+        plan.add("tune", "KEYS = 64 | 32", "of a tile")
+        plan.add("tune", "SLOTS = 2 | 1", "tiles in shared memory: the one that is worked on, and the next")
     rows = "WARPS * 16 * (round_up(D, 32) + 4)"
     tiles = "SLOTS * KEYS * (round_up(D, 32) + round_up(E, 8) + 8)"
     plan.add("let", f"{plan.name('smem')} = ({rows} + {tiles}) * 4")
@@ -82,14 +90,15 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
 }
-// v as two TF32 numbers of 11 bits each; of the second tensor cores leave out the bits below that, so it is rounded.
+// v as two TF32 numbers, rounded to 11 bits each; of the second tensor cores leave out the bits below that.
 __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
-  big = __float_as_uint(v) & 0xffffe000u;
+  big = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
   small = __float_as_uint(v - __uint_as_float(big)) + 0x1000u;
 }
 // d (16 x 8) += a (16 x 8) * b (8 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -141,8 +150,10 @@ for (int n = count - 1; n >= 0; --n) {
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        split(q_tile[(warp_row + g + i % 2 * 8) * D_PITCH + d + s * 8 + t + i / 2 * 4], query[s].big[i], query[s].small[i]);
+      for (int i = 0; i < 4; ++i) {
+        const float* from = q_tile + (warp_row + g + i % 2 * 8) * D_PITCH + d + s * 8 + t + i / 2 * 4;
+        split(*from, query[s].big[i], query[s].small[i]);
+      }
 #pragma unroll
     for (int j = 0; j < KEYS / 8; ++j) {
       const float* key = k_tile + (j * 8 + g) * D_PITCH + d + t;
@@ -214,7 +225,7 @@ for (int r = 0; r < 2; ++r) {
 """
 
 
-def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
+def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str], flagged: bool) -> list[str]:
     made = kernel.made
     parts = {
         "heads": kernel.split(made.heads, "head"),
@@ -228,8 +239,10 @@ def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> 
         "column": [kernel.variable(made.column)],
         "store": kernel.stored_lines("sum[j][2 * r + e] * inverse"),
     }
-    body = filled(_BODY, parts)
-    more = [(f"int {word}", names[word]) for word in ("rows", "keys")]
+    body = ["if (!wide[blockIdx.x / tiles]) return;"] if flagged else []
+    body += filled(_BODY, parts)
+    more = [("const int* __restrict__ wide", "wide")] if flagged else []
+    more += [(f"int {word}", names[word]) for word in ("rows", "keys")]
     more += [("int tiles", plan.name("tiles")), scale_argument(made)]
     grid = f"{plan.name('tiles')} * {names['heads']}"
     return kernel.launched("flash", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more)

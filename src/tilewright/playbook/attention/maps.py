@@ -62,7 +62,8 @@ def matrix_map(made: Attention, read: Read, rows: Variable) -> MatrixMap:
     pitch = read.place.factor(rows)
     if pitch is None:
         raise NotSupported("the playbook reads matrices of several rows by TMA")
-    outer, inner = [], []
+    outer: list[tuple[Variable, Size]] = []
+    inner: list[tuple[Variable, Size]] = []
     for one in made.heads:
         apart = read.place.factor(one)
         if apart is None:
@@ -80,7 +81,8 @@ def load_box(rank: int) -> str:
     named = ", ".join(f"%{index + 3}" for index in range(rank))
     given = ", ".join(f'"r"(c{index})' for index in range(rank))
     return f"""\
-__device__ __forceinline__ void load_box(const CUtensorMap* map, uint32_t barrier, uint32_t to, {", ".join(coordinates)}) {{
+__device__ __forceinline__ void load_box(const CUtensorMap* map, uint32_t barrier, uint32_t to,
+                                         {", ".join(coordinates)}) {{
   asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
                " [%0], [%1, {{{named}}}], [%2];"
                ::"r"(to), "l"(map), "r"(barrier), {given} : "memory");

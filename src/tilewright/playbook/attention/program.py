@@ -1,7 +1,7 @@
 """What an attention task computes: where queries, keys and values lie, the mask, and where the result goes.
 
-It is read from the graph of products and a softmax that PyTorch makes of `scaled_dot_product_attention`, and that people
-write by hand: the second product's element is followed back to the softmax, and from there to the first product.
+It is read from the graph of products and a softmax that PyTorch makes of `scaled_dot_product_attention`, and that
+people write by hand: the second product's element is followed back to the softmax, and from there to the first product.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from tilewright.playbook.attention.scores import ScoreReader, Scores, peeled_fac
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import kind_of
-from tilewright.playbook.places.indices import Index, Quotient, Remainder, Variable, constant, of_variable
+from tilewright.playbook.places.indices import Index, Quotient, Remainder, Variable, of_variable
 from tilewright.playbook.places.program import PlacedProgram, places_of, whole_program
-from tilewright.playbook.places.reader import PlaceRule, Places, Read, Whole
+from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places, Read, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
-from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.row_program import Constant, Load, Pointwise
 from tilewright.playbook.tracing import TracedNode
 from tilewright.records import DType
@@ -100,24 +99,25 @@ def attention_program(traced: TracedTask) -> Attention:
     scores = read_scores(reader, score, own, row, along)
     scores = replace(scores, scale=_with_factors(scores.scale, factors[0] + factors[1]))
     placed = placed.renewed(reader, *([scores.value] if scores.value is not None else []))
+    query, key, weighed = reads
     made = Attention(
-        placed, *reads, (), (), row, along, depth, column, scores, score_leaf, result_leaf, is_safe
+        placed, query, key, weighed, (), (), row, along, depth, column, scores, score_leaf, result_leaf, is_safe
     )
     return _checked(_with_units(_split_heads(made)))
 
 
 def _unlike() -> NotSupported:
-    return NotSupported("the playbook writes attention as softmax(q @ k^T) @ v, with a scale and masks, and this is more")
+    return NotSupported("the playbook writes attention as softmax(q @ k^T) @ v, scaled and masked, and this is more")
 
 
 # -- reading --
 
 
-def _as_whole(reader: ScoreReader, index: int, node: TracedNode, places: Places) -> int:
+def _as_whole(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
     return reader.leaf("softmax", Whole(index, places, ()), kind_of(node.result.dtype))
 
 
-def _all(reader: ScoreReader, index: int, node: TracedNode, places: Places) -> int:
+def _all(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
     return reader.leaf("all", Whole(index, places, ()), kind_of(node.result.dtype))
 
 
@@ -172,11 +172,7 @@ def _is_of_masked(reader: ScoreReader, tested: Whole) -> bool:
 
 def _score_product(reader: ScoreReader, score: int, along: Variable) -> tuple[str, Whole, bool]:
     """The product that scores are made of; and whether it is of keys and queries, the other way round."""
-    found = {
-        name: leaf
-        for name, leaf in _leaves(reader, score)
-        if isinstance(leaf, Whole)
-    }
+    found = {name: leaf for name, leaf in _leaves(reader, score) if isinstance(leaf, Whole)}
     if len(found) != 1:
         raise _unlike()
     ((name, leaf),) = found.items()
@@ -257,11 +253,12 @@ def _changed(made: Attention, old: Variable, new: tuple[Variable, ...], index: I
 
     variables = tuple(two for one in made.placed.variables for two in (new if one == old else (one,)))
     reads = [replace(one, place=one.place.replaced(change)) for one in (made.query, made.key, made.value)]
-    own = {name: new[-1] if getattr(made, name) == old else getattr(made, name) for name in ("row", "column")}
-    if made.column not in made.placed.variables and made.column.size == new[-1].size and own["column"] == made.column:
-        own["column"] = new[-1]  # the result has its heads side by side
+    row, column = (new[-1] if one == old else one for one in (made.row, made.column))
+    if column == made.column and column not in made.placed.variables and column.size == new[-1].size:
+        column = new[-1]  # the result has its heads side by side
     query, key, value = reads
-    return replace(made, placed=made.placed.changed(variables, change), query=query, key=key, value=value, **own)
+    placed = made.placed.changed(variables, change)
+    return replace(made, placed=placed, query=query, key=key, value=value, row=row, column=column)
 
 
 def _with_units(made: Attention) -> Attention:
@@ -288,12 +285,3 @@ def _checked(made: Attention) -> Attention:
     if len({made.query.dtype, made.key.dtype, made.value.dtype}) > 1 or not made.query.dtype.is_float:
         raise NotSupported("the playbook writes attention of queries, keys and values of one type")
     return made
-
-
-def stride(read_place: Index, variable: Variable, zero: Size) -> Size:
-    """Elements between neighbours along a variable."""
-    return read_place.factor(variable) or zero
-
-
-def zero_of(made: Attention) -> Size:
-    return constant(made.along.size.minus(made.along.size)).constant

@@ -97,7 +97,11 @@ def _peeled(reader: PlaceReader, value: int, factors: list[str]) -> int:
 
 
 def _inverse(number: str) -> str:
-    return f"1.0 / {number}" if number.endswith(")") and number.count("(") == 1 or _is_number(number) else f"1.0 / ({number})"
+    return (
+        f"1.0 / {number}"
+        if (number.endswith(")") and number.count("(") == 1) or _is_number(number)
+        else f"1.0 / ({number})"
+    )
 
 
 def _number_text(reader: PlaceReader, value: int) -> str | None:
@@ -116,7 +120,7 @@ def _product(factors: list[str]) -> str:
     texts = list(factors)
     for one in dict.fromkeys(factors):
         if one.startswith("1.0 / sqrt(sqrt(") and texts.count(one) == 2:
-            texts = [text for text in texts if text != one] + [f"1.0 / sqrt({one[len('1.0 / sqrt(sqrt('):-2]})"]
+            texts = [text for text in texts if text != one] + [f"1.0 / sqrt({one[len('1.0 / sqrt(sqrt(') : -2]})"]
         elif texts.count(one) == 2 and _is_number(one):
             texts = [text for text in texts if text != one] + [repr(float(f"{float(one) ** 2:.9g}"))]
     if len(texts) == 1:

@@ -120,19 +120,23 @@ class AttentionKernel(PlacedKernel):
         body: list[str],
         more: list[tuple[str, str]],
         outputs: tuple[str, ...] | None = None,
+        rest: str = "",
     ) -> list[str]:
-        """As everywhere; `outputs` where the kernel writes other tensors than the results."""
+        """As everywhere; `outputs` where the kernel writes other tensors than the results, `rest` ends the launch."""
         if outputs is None:
-            return super().launched(suffix, grid, block, bounds, body, more)
+            outputs = tuple(one.name for one in self.program.outputs)
         signature = self.signature(outputs, more)
         name = f"{self.program.name}_{suffix}"
-        self.plan.launch(name, grid, block, signature.given)
+        self.plan.launch(name, grid, block, signature.given, rest)
         return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
 
     def stored_lines(self, sum: str) -> list[str]:
         """Statements that store the result at the row and the column, made of the weighted sum."""
         result = self.namer.fresh("result")
-        return [f"const float {result} = {sum};", *self.store_each({self.value_of(self.made.result_leaf): Text(result)})]
+        return [
+            f"const float {result} = {sum};",
+            *self.store_each({self.value_of(self.made.result_leaf): Text(result)}),
+        ]
 
 
 def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
@@ -141,7 +145,7 @@ def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
     for line in text.splitlines():
         bare = line.strip()
         if bare.startswith("@") and bare[1:] in parts:
-            lines += [" " * (len(line) - len(line.lstrip())) + one for one in parts[bare[1:]]]
+            lines += indented(parts[bare[1:]], (len(line) - len(line.lstrip())) // 2)
             continue
         lines.append(re.sub(r"@(\w+)", lambda found: parts[found[1]][0] if parts[found[1]] else "", line))
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright.playbook.convolutions.reading import Settings
 from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, RESHAPES, TAP_MEANS, Graph, taken
@@ -25,7 +26,7 @@ def mean_of_convolution(graph: Graph, index: int) -> Rewrite | None:
         return None
     rank = len(graph.shape(inner))
     dims = tuple(sorted(int(str(one)) % rank for one in given.values))
-    found = _steps(graph, inner, dims)
+    found = steps_from(graph, inner, dims)
     if found is None:
         return None
     steps, convolution = found
@@ -36,7 +37,7 @@ def mean_of_convolution(graph: Graph, index: int) -> Rewrite | None:
     def make(builder: Builder) -> int:
         total = made.write(builder)
         for step in steps:
-            total = _again(graph, builder, step, total, dims)
+            total = again(graph, builder, step, total, partial(_without, dims))
         return builder.add(
             "view",
             lambda probe: (Node(total), Items(shape_at(graph, index, probe))),
@@ -47,7 +48,7 @@ def mean_of_convolution(graph: Graph, index: int) -> Rewrite | None:
     return Rewrite(index, MEANS, make)
 
 
-def _steps(graph: Graph, index: int, dims: tuple[int, ...]) -> tuple[list[int], int] | None:
+def steps_from(graph: Graph, index: int, dims: tuple[int, ...]) -> tuple[list[int], int] | None:
     """The operations from a convolution to a node, which a mean over these dimensions goes through; each used alone."""
     rank = len(graph.shape(index))
     steps: list[int] = []
@@ -74,18 +75,24 @@ def _is_given(graph: Graph, index: int) -> bool:
     return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
 
 
-def _again(graph: Graph, builder: Builder, step: int, total: int, dims: tuple[int, ...]) -> int:
-    """The same operation on the mean."""
+def _without(dims: tuple[int, ...], sizes: tuple[int, ...], probe: int) -> tuple[int, ...]:
+    return tuple(1 if place in dims else one for place, one in enumerate(sizes))
+
+
+Reshape = Callable[[tuple[int, ...], int], tuple[int, ...]]  # from a shape and a probe to the shape that is left of it
+
+
+def again(graph: Graph, builder: Builder, step: int, total: int, left: Reshape) -> int:
+    """The same operation on what stands for its operand."""
     node = graph.nodes[step]
 
     def arguments(probe: int) -> tuple[TracedArgument, ...]:
         other = graph.traces[probe].nodes[step].arguments[1]
         return Node(total), Node(builder.numbers[other.index]) if isinstance(other, Node) else other
 
-    def shape(probe: int) -> tuple[int, ...]:
-        return tuple(1 if place in dims else one for place, one in enumerate(shape_at(graph, step, probe)))
-
-    return builder.add(node.target, arguments, shape, "float32", node.overload)
+    return builder.add(
+        node.target, arguments, lambda probe: left(shape_at(graph, step, probe), probe), "float32", node.overload
+    )
 
 
 @dataclass(frozen=True)

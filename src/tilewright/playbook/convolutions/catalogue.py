@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from tilewright.playbook.convolutions import direct, tensor_cores
+from tilewright.playbook.convolutions import direct, hopper, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
 from tilewright.playbook.convolutions.draft import draft_convolution
+from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.tensor_cores import tensor_core_convolution
+from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices
 
 _TURING = "sm_75"
+_HOPPER = "sm_90a"
+
+_MANY_CHANNELS = 32
+_ON_HOPPER = "convolution-hopper"
+_MUCH_WORK = 1 << 32  # multiplications
+_LITTLE_WORK = 200  # multiplications for every element of x and y
 
 WriteConvolution = Callable[[Convolution, str, Choices], Fragment]
 
@@ -34,11 +44,37 @@ DRAFT = ConvolutionWay("draft-convolution", "first version: one thread per resul
 def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[ConvolutionWay, ...]:
     """The ways that take every convolution of a chain on a GPU, the most promising first."""
     found: list[ConvolutionWay] = []
+    if arch == _HOPPER:
+        able = sorted((one for one in convolutions if hopper.can_write(one)), key=lambda one: -one.multiplications)
+        found += [_hopper_way(tuple(able[:count]), len(able)) for count in range(len(able), 0, -1)]
     if arch != _TURING and any(_written(one) is tensor_core_convolution for one in convolutions):
+        found += [LONG_ROWS] if any(map(has_long_rows, convolutions)) else []
         found.append(TENSOR_CORES)
     if any(direct.can_write(one) for one in convolutions):
         found.append(DIRECT)
+    if all(_is_large(one) for one in convolutions):
+        first = [one for one in found if one.id.startswith(_ON_HOPPER)]
+        others = found[len(first) :]
+        if first:
+            tried = first + others[: 1 if all(map(_moves_much, convolutions)) else 0]
+        else:
+            tried = [one for one in others if one is not DIRECT]
+        found = [one if one in tried else replace(one, resort=True) for one in found]
     return tuple(found)
+
+
+def _is_large(convolution: Convolution) -> bool:
+    """Whether only the quickest tensor cores will do: the ways without them lose by factors."""
+    wide = min(convolution.channels.size, convolution.filters.size) >= _MANY_CHANNELS
+    return wide and convolution.multiplications >= _MUCH_WORK
+
+
+def _moves_much(convolution: Convolution) -> bool:
+    """Whether a copy of x in another form takes long beside the arithmetic."""
+    read = convolution.channels.size * math.prod(one.length.size for one in convolution.windows)
+    made = convolution.filters.size * math.prod(one.results.size for one in convolution.windows)
+    moved = read + made
+    return convolution.multiplications <= _LITTLE_WORK * moved * convolution.batch.size * convolution.groups
 
 
 def _written(convolution: Convolution) -> WriteConvolution:
@@ -52,11 +88,37 @@ def _on_tensor_cores(convolution: Convolution, op_line: str, choices: Choices) -
     return _written(convolution)(convolution, op_line, choices)
 
 
+def _by_rows(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    by_tiles = _written(convolution)
+    rows = by_tiles is tensor_core_convolution and has_long_rows(convolution)
+    return (long_row_convolution if rows else by_tiles)(convolution, op_line, choices)
+
+
+def _hopper_way(chosen: tuple[Convolution, ...], able: int) -> ConvolutionWay:
+    """For these convolutions; a file has no room for many, and then the largest are worth it most."""
+    summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
+    if len(chosen) == able:
+        return ConvolutionWay(_ON_HOPPER, summary, partial(_on_hopper, chosen))
+    return ConvolutionWay(
+        f"{_ON_HOPPER}-largest-{len(chosen)}",
+        f"{summary}; of the {len(chosen)} largest, the rest by mma.sync",
+        partial(_on_hopper, chosen),
+    )
+
+
+def _on_hopper(chosen: tuple[Convolution, ...], convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    write = hopper_convolution if convolution in chosen else _written(convolution)
+    return write(convolution, op_line, choices)
+
+
 def _directly(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
     write = direct_convolution if direct.can_write(convolution) else draft_convolution
     return write(convolution, op_line, choices)
 
 
+LONG_ROWS = ConvolutionWay(
+    "convolution-rows", "a product on tensor cores: rows of x in shared memory, the taps along them as shifts", _by_rows
+)
 TENSOR_CORES = ConvolutionWay(
     "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _on_tensor_cores
 )

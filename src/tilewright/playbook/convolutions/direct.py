@@ -57,24 +57,26 @@ def _plan(text: ConvolutionText) -> list[tuple[str, str]]:
     """Constants and sizes; the kernel's parameters for the numbers of patches."""
     plan, sizes = text.plan, text.sizes
     text.places_fit()
-    text.tune("THREADS", (256, 128))
+    text.tune("THREADS", (128, 256))
     text.tune("COLUMNS", _columns(text), "neighbouring results of a thread, in rows of the result")
     if "y" in text.axes:
         text.tune("ROWS", _rows(text))
     text.tune("FILTERS", (1,) if text.convolution.is_depthwise else _filters(text))
     _widths(text)
-    counts = {"columns": f"ceil_div({sizes['out_x']}, COLUMNS)"}
+    counts = {"columns": plan.name("columns")}
+    row, whole = f"ceil_div({sizes['out_x']}, COLUMNS)", plan.name("whole")
+    plan.add("let", f"{whole} = round_up({row}, 32)", "threads of a row of patches, in whole warps where few idle then")
+    plan.add("let", f"{counts['columns']} = {whole} if {whole} - {row} <= {row} / 16 else {row}")
     if "y" in text.axes:
-        counts["strips"] = f"ceil_div({sizes['out_y']}, ROWS)"
-    counts["tiles"] = f"ceil_div({sizes['filters']}, FILTERS)"
-    names = {one: plan.name(one) for one in (*counts, "units")}
-    plan.add("let", ", ".join(f"{names[one]} = {count}" for one, count in counts.items()))
-    factors = [names[one] for one in counts] + ([sizes["out_z"]] if "z" in text.axes else [])
-    groups = [str(text.convolution.groups)] if text.convolution.groups > 1 else []
-    units = " * ".join([sizes["images"], *groups, *factors])
-    plan.add("let", f"{names['units']} = {units}", "patches, one for each thread")
-    plan.add("need", f"{names['units']} <= {MOST_32_BIT}")
-    return [*((f"unsigned {one}", names[one]) for one in counts), ("unsigned units", names["units"])]
+        counts["strips"] = plan.name("strips")
+        plan.add("let", f"{counts['strips']} = ceil_div({sizes['out_y']}, ROWS)")
+    counts["tiles"] = plan.name("tiles")
+    plan.add("let", f"{counts['tiles']} = ceil_div({sizes['filters']}, FILTERS)")
+    factors = [*counts.values(), *([sizes["out_z"]] if "z" in text.axes else []), str(text.convolution.groups)]
+    counts["units"] = plan.name("units")
+    plan.add("let", f"{counts['units']} = {' * '.join([sizes['images'], *factors])}", "threads in all")
+    plan.add("need", f"{counts['units']} <= {MOST_32_BIT}")
+    return [(f"unsigned {one}", name) for one, name in counts.items()]
 
 
 def _widths(text: ConvolutionText) -> None:
@@ -85,22 +87,23 @@ def _widths(text: ConvolutionText) -> None:
         ("X_WIDTH", "in_x", loaded, one.element, "elements of a load"),
         ("Y_WIDTH", "out_x", "COLUMNS", one.output.dtype, "and of a store"),
     ):
-        width = f"min({results}, {16 // dtype.itemsize})"
-        chosen = f"{width} if {text.sizes[length]} % {width} == 0 else 1"
+        width, size = f"min({results}, {16 // dtype.itemsize})", text.sizes[length]
+        chosen = f"{width} if {size} % {width} == 0 else min({results}, 2) if {size} % 2 == 0 else 1"
         odd = one.transposed and stride & (stride - 1)  # a patch is no power of two wide
         text.plan.add("const", f"{name} = {1 if odd else chosen}", remark)
 
 
 def _columns(text: ConvolutionText) -> tuple[int, ...]:
-    wide = 8 // text.convolution.element.itemsize  # pairs of f32: loads of 16 bytes go no faster, and want more sums
-    wanted = (wide, 2 * wide) if "y" in text.axes else (2 * wide, 4 * wide, wide)
+    wanted: tuple[int, ...] = (4, 2) if text.convolution.element.itemsize == 4 else (8, 4)
+    if "y" not in text.axes:
+        wanted = (*wanted, 2 * max(wanted))
     return _of_whole_phases(text, text.axes["x"], wanted)
 
 
 def _rows(text: ConvolutionText) -> tuple[int, ...]:
     window = text.axes["y"]
     taps = window.taps * text.axes["x"].taps
-    wanted: tuple[int, ...] = (8, 4, 6) if taps <= 16 else (6, 8, 4) if taps <= 32 else (4, 2, 8)
+    wanted: tuple[int, ...] = (8, 6, 4) if taps <= 32 else (4, 2, 8)
     if not text.convolution.is_depthwise:
         wanted = (4, 2)
     return _of_whole_phases(text, window, wanted)
@@ -108,7 +111,7 @@ def _rows(text: ConvolutionText) -> tuple[int, ...]:
 
 def _filters(text: ConvolutionText) -> tuple[int, ...]:
     taps = math.prod(one.taps for one in text.convolution.windows[-2:])
-    fitting = [one for one in (4, 8, 2) if one * (taps + 8) <= _MOST_HELD and one <= text.convolution.filters.size]
+    fitting = [one for one in (4, 8, 2) if one * (taps + 16) <= _MOST_HELD and one <= text.convolution.filters.size]
     return (*fitting, 1) if fitting else (1,)
 
 
@@ -196,6 +199,7 @@ def _places(text: ConvolutionText) -> list[str]:
         "if (unit >= units) return;",
         "// Neighbouring threads have neighbouring columns.",
         "const int to_x = static_cast<int>(unit % columns) * COLUMNS;",
+        "if (to_x >= out_x) return;",
         "unsigned rest = unit / columns;",
     ]
     if "y" in text.axes:

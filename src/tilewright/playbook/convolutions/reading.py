@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tilewright.playbook.convolutions.program import Window
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.products.graph import CONVOLUTION, SAME
+from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
 from tilewright.playbook.products.program import Extent
-from tilewright.playbook.tracing import Items, Node, TracedArgument, TracedNode
+from tilewright.playbook.tracing import Items, TracedArgument, TracedNode
 
 _STRIDE, _PADDING, _DILATION, _TRANSPOSED, _MORE, _GROUPS = range(3, 9)  # the places among the arguments
 
@@ -138,13 +138,15 @@ def held_dimensions(traced: TracedTask) -> frozenset[str]:
     there are as many as groups."""
     found: set[str] = set()
     names = {one.name: one.dimensions for one in traced.task.tensors}
-    first = traced.traces[0]
-    for place, node in enumerate(first.nodes):
-        weight = node.arguments[1] if node.target == CONVOLUTION else None
-        while isinstance(weight, Node) and first.nodes[weight.index].target in SAME:
-            weight = first.nodes[weight.index].arguments[0]
-        if isinstance(weight, Node) and first.nodes[weight.index].target == "input":
-            dimensions = names[str(first.nodes[weight.index].arguments[0])]
-            follows = len({trace.nodes[place].arguments[_GROUPS] for trace in traced.traces}) > 1
-            found.update(dimensions if follows else dimensions[2:])
+    graph = Graph(traced.traces)
+    for place, node in enumerate(graph.nodes):
+        if node.target != CONVOLUTION:
+            continue
+        weight = taken(node)[1]
+        follows = len({trace.nodes[place].arguments[_GROUPS] for trace in traced.traces}) > 1
+        for one in graph.ancestors(weight):
+            rank = len(graph.nodes[one].result.shape) if graph.nodes[one].target == "input" else 0
+            if rank == len(graph.shape(weight)):
+                dimensions = names[str(graph.nodes[one].arguments[0])]
+                found.update(dimensions if follows else dimensions[2:])
     return frozenset(one.name for one in traced.task.dimensions if one.varies and one.name in found)

@@ -60,7 +60,7 @@ _SPREAD_TAPS = """\
 """
 _STEP = """\
 // Where a channel's tap lies in x from where a position stands, and the bits of a position for which that is inside.
-struct Entry {
+struct alignas(8) Entry {
   int place;
   unsigned needs;
 };
@@ -98,7 +98,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
     parameters[1] = (f"const {convolution.element.cpp}* __restrict__ packed", packed[0])
     signature = text.signature([*parameters, ("int k_pitch", packed[1])])
     name = f"{text.name}_tensor_cores"
-    text.plan.launch(name, f"dim3({tiles}, {others})", f"64 * WARPS_N, {shared}", signature.given)
+    text.plan.launch(name, f"dim3({tiles}, {others})", f"32 * WARPS_M * WARPS_N, {shared}", signature.given)
     taps = _TAPS + (_SPREAD_TAPS if convolution.transposed else _PLAIN_TAPS)
     return text.fragment(
         _header(text),
@@ -114,7 +114,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
         *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
         text.finish.function,
         pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
-        signature.kernel("__launch_bounds__(THREADS)", name, kernel_body(text, sides)),
+        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", name, kernel_body(text, sides)),
     )
 
 
@@ -122,10 +122,11 @@ def _header(text: ConvolutionText) -> str:
     one = text.convolution
     header = (
         f"{text.name} as a product on tensor cores: a block computes BM filters x BN positions, which its warps share "
-        "as a 2 x WARPS_N grid. Its steps are BK pairs of a channel and a tap. Weights come from a copy in the order "
-        "of the steps; x is read as it lies: a thread owns a position, and a table in shared memory says for each "
-        "pair where the element is from there. STAGES steps are under way at once, so that the copies of later steps "
-        "run under the arithmetic of the present one. Results go through shared memory, to be stored in whole lines."
+        "as a WARPS_M x WARPS_N grid. Its steps are BK pairs of a channel and a tap. Weights come from a copy in the "
+        "order of the steps; x is read as it lies: a thread owns a position, and a table in shared memory says for "
+        "each pair where the element is from there. STAGES steps are under way at once, so that the copies of later "
+        "steps run under the arithmetic of the present one. Results go through shared memory, to be stored in whole "
+        "lines."
     )
     if one.transposed:
         header += (
@@ -165,8 +166,14 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
     for name, choices, remark in (("BM", rows, "filters and positions of a block"), ("BN", columns, "")):
         directive = "tune" if len(choices) > 1 else "const"
         plan.add(directive, f"{name} = {' | '.join(map(str, choices))}", remark)
+    spread = phases(text, "x") > 1
+    tall = rows[0] == 128 or columns[0] == 32 or (spread and rows[0] == 64)
+    text.tune("WARPS_M", (2, 1) if tall else (1, 2), "warps below each other, and side by side")
     plan.add("const", f"BK = {32 if wide else 64}, WARPS_N = BN / 32")
-    text.tune("STAGES", (3, 2, 4), "steps under way at once")
+    plan.add("need", "WARPS_M * BN >= BK", "a thread for every pair of a step")
+    text.tune("STAGES", (3, 2) if spread and rows[0] == 64 else (2, 3), "steps under way at once")
+    resident = (1,) if one.is_exact else (2, 1) if tall else (3, 2)
+    text.tune("BLOCKS", resident, "of a multiprocessor, for which registers must do")
     packed, pitch, positions, tiles, shared = map(
         plan.name, ("packed", "k_pitch", "positions", "tiles", "shared_bytes")
     )
@@ -192,10 +199,10 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
 def _tiles(text: ConvolutionText) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """As many filters as there are, where they are few; as many positions as shared memory has room for."""
     filters, several = text.convolution.filters.size, phases(text, "x")
-    rows = (32, 64) if filters <= 32 or several > 4 else (64, 128) if filters <= 64 or several > 1 else (128, 64)
-    columns = (128, 64) if several == 1 else (64, 32, 128) if several <= 4 else (32, 64)
+    rows = (32, 64) if filters <= 32 or several > 2 else (64, 128) if filters <= 64 or several > 1 else (128, 64)
+    columns = (128, 64) if several == 1 or (several == 2 and rows[0] == 32) else (64, 32) if several <= 8 else (32, 64)
     if text.choices is Choices.NONE:
-        return rows[:1], (64,) if several <= 4 else (32,)
+        return rows[:1], (min(columns[0], 64),)
     return rows, columns if text.choices is Choices.ALL else columns[:2]
 
 
@@ -215,7 +222,7 @@ def _constants(text: ConvolutionText, wide: bool) -> list[str]:
     taps = [f"KERNEL_{axis.upper()}" for axis in reversed(text.axes)]
     return [
         f"using Element = {text.convolution.element.cpp};",
-        "constexpr int WARPS_M = 2, THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = BN / WARPS_N;",
+        "constexpr int THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = BN / WARPS_N;",
         f"constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8, STEPS_K = BK / {8 if wide else 16};"
         "  // mma of a warp",
         *text.window_constants(),

@@ -8,6 +8,26 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.tensor_cores import Side, half_step, wide_step
 from tilewright.records import DType
 
+_ROUNDED_STEP = """\
+const Element* a_lane = a_tile + (warp_m + lane % 16) * ACopy::PITCH + lane / 16 * 4;
+const Element* b_lane = b_tile + lane % 4 * BCopy::PITCH + warp_n + lane / 4;
+#pragma unroll
+for (int p = 0; p < STEPS_K; ++p) {
+  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
+    load_matrices<false>(a_part[i], a_lane + i * 16 * ACopy::PITCH + p * 8);
+#pragma unroll
+  for (int j = 0; j < BLOCKS_N; ++j)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) b_part[j][r] = tf32(b_lane[(p * 8 + r * 4) * BCopy::PITCH + j * 8]);
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i)
+#pragma unroll
+    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+}
+"""
+
 
 def phases(text: ConvolutionText, axis: str) -> int:
     """Parts of the result along an axis that have taps of their own."""
@@ -84,7 +104,8 @@ def kernel_body(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
 def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
     """The product of one phase, up to its sums in shared memory."""
     one = text.convolution
-    step = wide_step(sides, one.is_exact, is_rounded(one)) if one.element is DType.F32 else half_step(sides)
+    step = half_step(sides) if one.element is not DType.F32 else wide_step(sides, one.is_exact)
+    step = _ROUNDED_STEP.splitlines() if is_rounded(one) else step
     held = one.element.itemsize == 2
     first = ["for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);"]
     if held:
@@ -156,6 +177,7 @@ def _position_lines(text: ConvolutionText) -> list[str]:
         f"const long long plane_in = {text.plane('in')}, plane_out = {text.plane('out')};",
         "const Element* stands = x + (static_cast<long long>(image) * GROUPS + group) * channels * plane_in +",
         f"                        {text.place_in_plane('in', {axis: f'stands_{axis}' for axis in text.axes})};",
+        'asm("" : "+l"(stands));  // kept as one address: one instruction adds to it, where a sum of parts takes four',
     ]
 
 
@@ -200,39 +222,41 @@ def _table_lines(text: ConvolutionText) -> list[str]:
 def _copy_lines(text: ConvolutionText) -> list[str]:
     """Copies of a step. There is no asynchronous one of two bytes: such elements go through registers."""
     held = text.convolution.element.itemsize == 2
-    moved = "copy_async<sizeof(Element)>(column + line * BCopy::PITCH, inside ? stands + entry.place : x, inside);"
+    moved = ["copy_async<sizeof(Element)>(column + i * BCopy::PITCH, stands + entries[i].place, inside);"]
     if held:
-        moved = "held[i] = inside ? reinterpret_cast<const unsigned short*>(stands)[entry.place] : 0;"
+        moved = ["held[i] = inside ? reinterpret_cast<const unsigned short*>(stands)[entries[i].place] : 0;"]
+    column = "Element* column = slot + ACopy::ELEMENTS + line0 * BCopy::PITCH + threadIdx.x % BN;"
     lines = [
+        "constexpr int COPIES = BK * BN / THREADS;  // of a thread: one below the other in its column",
+        "const int line0 = threadIdx.x / BN * COPIES;",
+        *(["unsigned short held[COPIES];  // on their way"] if held else []),
         "auto copy_step = [&](int step) {",
         "  if (step < steps) {",
         "    Element* slot = slots + step % STAGES * SLOT;",
         "    ACopy::start(slot, weights, k_pitch, m0, step * BK, filters, k_pitch);",
-        *([] if held else ["    Element* column = slot + ACopy::ELEMENTS + threadIdx.x % BN;"]),
+        *([] if held else [f"    {column}"]),
+        "    Entry entries[COPIES];  // all read before the first copy: none waits for the one before",
+        "#pragma unroll",
+        "    for (int i = 0; i < COPIES; ++i) entries[i] = table[step % STAGES][line0 + i];",
         "#pragma unroll",
         "    for (int i = 0; i < COPIES; ++i) {",
-        "      const int line = threadIdx.x / BN + i * (THREADS / BN);",
-        "      const Entry entry = table[step % STAGES][line];",
-        "      const bool inside = (have & entry.needs) == entry.needs;",
-        f"      {moved}",
+        "      const bool inside = (entries[i].needs & ~have) == 0;",
+        *indented(moved, 3),
         "    }",
         "  }",
         "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
         "};",
     ]
     if not held:
-        return ["constexpr int COPIES = BK * BN / THREADS;", *lines]
+        return lines
     return [
-        "constexpr int COPIES = BK * BN / THREADS;",
-        "unsigned short held[COPIES];  // elements on their way, for there is no asynchronous copy of two bytes",
         *lines,
         "auto keep_step = [&](int step) {",
-        "  Element* column = slots + step % STAGES * SLOT + ACopy::ELEMENTS + threadIdx.x % BN;",
+        "  if (step >= steps) return;",
+        "  Element* slot = slots + step % STAGES * SLOT;",
+        f"  {column}",
         "#pragma unroll",
-        "  for (int i = 0; i < COPIES; ++i) {",
-        "    const int line = threadIdx.x / BN + i * (THREADS / BN);",
-        "    if (step < steps) reinterpret_cast<unsigned short*>(column)[line * BCopy::PITCH] = held[i];",
-        "  }",
+        "  for (int i = 0; i < COPIES; ++i) reinterpret_cast<unsigned short*>(column)[i * BCopy::PITCH] = held[i];",
         "};",
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
 from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways
@@ -29,6 +30,8 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
+_MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
+_SOME_WORK = 1 << 28  # multiplications: a first version never wins
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
@@ -58,7 +61,25 @@ def answer(traced: TracedTask) -> Answer:
     arch = traced.task.profile.arch
     found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
     every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    if convolutions and len(chain.stages) > 1:
+        every = _with_room(every, op_line)
+    draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
     return Answer(draft, every, (draft, *every), chain.notes)
+
+
+def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, ...]:
+    """The structures whose files are within the limits of one; of those with fewer convolutions on Hopper's units
+    only the first."""
+    kept: dict[str, Structure] = {}
+    for one in every:
+        kind = one.id.partition("-largest")[0].partition("-then-")[0]
+        try:
+            if kind not in kept:
+                parse(one.write(op_line))
+                kept[kind] = one
+        except KernelFileError:
+            continue
+    return tuple(kept.values())
 
 
 @dataclass(frozen=True)
@@ -136,7 +157,8 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
         found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
         # Elsewhere operands are small beside the work on them, and splitting them first is quicker.
         few = cut or all(is_vector_product(one) or _is_little_work(one) for one in products)
-        if few and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
+        much = sum(_parts_bytes(one) for one in products) > _MOST_PARTS
+        if (few or much) and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
     return found
@@ -168,6 +190,11 @@ def _is_long(product: Contraction) -> bool:
     """Whether tiles of the result are too few to fill a GPU, and k long enough to be cut."""
     tiles = -(-product.m.size // 128) * -(-product.n.size // 128) * product.batch.size
     return tiles < _FEW_TILES and product.k.size >= _LONG_K
+
+
+def _parts_bytes(product: Contraction) -> int:
+    """Of both operands, two f16 parts of every number."""
+    return 4 * product.batch.size * product.k.size * (product.m.size + product.n.size)
 
 
 def _is_little_work(product: Contraction) -> bool:

@@ -90,7 +90,7 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
 """
 
 
-_SWIZZLES = {64: "SWIZZLE_64 = 2ull << 62", 128: "SWIZZLE_128 = 1ull << 62"}
+_SWIZZLES = {32: "SWIZZLE_32 = 3ull << 62", 64: "SWIZZLE_64 = 2ull << 62", 128: "SWIZZLE_128 = 1ull << 62"}
 
 
 def wgmma(

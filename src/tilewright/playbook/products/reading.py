@@ -22,6 +22,7 @@ from tilewright.playbook.products.algebra import simplified
 from tilewright.playbook.products.finishing import SUM, columns_of, finish_program
 from tilewright.playbook.products.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
 from tilewright.playbook.products.layouts import Axes, Tensor, View, operand, view_of
+from tilewright.playbook.products.norms import NORMS
 from tilewright.playbook.products.placed import MoveStage, PoolStage, placed_stage
 from tilewright.playbook.products.pooling import with_whole_windows
 from tilewright.playbook.products.program import Contraction, Kept, Triangle
@@ -33,6 +34,7 @@ from tilewright.playbook.tracing import Node, TracedNode
 from tilewright.records import DType, Task
 
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
+_MANY_ROWS = 1 << 18
 _REDUCED = REDUCTION_RULES.keys() | POOLS
 _MOVES = RESHAPES | TURNS | {"expand"}
 
@@ -49,8 +51,12 @@ class RowsStage:
 
     @property
     def best(self) -> Way:
-        """What the emulator can run too."""
-        return next(iter(ways(self.program)), self.draft)
+        """What the emulator can run too; columns are not cut into pieces where there are rows enough for a GPU."""
+        found = ways(self.program)
+        whole = [one for one in found if one.id == "column-tiles-again"]
+        if self.program.sweeps == 1 and self.program.task_rows >= _MANY_ROWS and whole:
+            return whole[0]
+        return next(iter(found), self.draft)
 
     @property
     def elements(self) -> int:
@@ -334,7 +340,7 @@ class _Reader(TensorTable):
         for cut in self._borders(outputs):
             before = len(self.stages)
             try:
-                self._append_rows((cut,))
+                self._append_rows(self._together(cut))
                 self._rows(outputs)
                 return
             except NotSupported:
@@ -355,10 +361,19 @@ class _Reader(TensorTable):
             self.keep(index, tensor)
         self.stages.append(stage)
 
+    def _together(self, cut: int) -> tuple[int, ...]:
+        """A node, and what is stored with it: both statistics of a norm."""
+        node = self.graph.nodes[cut]
+        source = taken(node)[0] if node.target == "getitem" else None
+        if source is None or self.graph.nodes[source].target not in NORMS:
+            return (cut,)
+        return tuple(one for one in self.graph.users[source] if self.graph.users[one])
+
     def _borders(self, outputs: tuple[int, ...]) -> list[int]:
         """Nodes on the way at which other rows may begin: what is reduced, and what has become less by that."""
         before = set[int]().union(*(self.graph.ancestors(one, self.tensors) for one in outputs))
-        found = []
+        by_size = any(isinstance(one, Convolution) for one in self.stages)  # what is less first: it is read again
+        found: list[tuple[bool, int]] = []
         for index in sorted(before - self.tensors.keys() - set(outputs)):
             node = self.graph.nodes[index]
             above = taken(node)
@@ -369,8 +384,8 @@ class _Reader(TensorTable):
             reduced = any(self.graph.nodes[one].target in _REDUCED for one in self.graph.users[index])
             stored = len(node.results) == 1 and index not in self.graph.outputs and node.target not in _MOVES
             if (less or reduced) and stored:
-                found.append(index)
-        return found
+                found.append((by_size and not less, index))
+        return [index for _, index in sorted(found)]
 
     def _forget(self, stage: Stage) -> None:
         names = {one.name for one in _written(stage)}

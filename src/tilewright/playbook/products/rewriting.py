@@ -33,7 +33,7 @@ class Builder:
 @dataclass(frozen=True)
 class Rewrite:
     place: int  # the node that is replaced
-    note: str
+    note: str  # what is gone, in words; "" where it is the same work
     make: Callable[[Builder], int]
 
 

@@ -189,7 +189,7 @@ def tensor_core_product(
 
 
 def fragment_pieces(element: DType, strict: bool, rounded: bool = False) -> list[list[str]]:
-    """What brings fragments to registers, and what multiplies them."""
+    """What brings fragments to registers, and what multiplies them. `rounded`: a's elements are TF32 numbers."""
     wide = element is DType.F32
     pieces = [[_LOAD_MATRICES]] if not wide or rounded else []
     pieces += [[_ROUND], *([[_SPLIT]] if strict else [])] if wide else []
@@ -329,23 +329,20 @@ def half_step(sides: tuple[Side, Side]) -> list[str]:
     ]
 
 
-def wide_step(sides: tuple[Side, Side], strict: bool, rounded: bool = False) -> list[str]:
-    """Fragments of f32 elements, rounded or split on their way to registers. `rounded`: a's are TF32, along k."""
+def wide_step(sides: tuple[Side, Side], strict: bool) -> list[str]:
+    """Fragments of f32 elements, rounded or split on their way to registers."""
     a, b = sides
     taken_a = a.element("a_tile", "warp_m + i * 16 + r % 2 * 8 + lane / 4", "p * 8 + r / 2 * 4 + lane % 4")
     taken_b = b.element("b_tile", "warp_n + j * 8 + lane / 4", "p * 8 + r * 4 + lane % 4")
     if not strict:
-        first = ["#pragma unroll", f"    for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});"]
-        if rounded:  # four elements of f32 are eight of 16 bits to the instruction
-            row = a.element("a_tile", "warp_m + i * 16 + lane % 16", "p * 8 + lane / 16 * 4")
-            first = [f"    load_matrices<false>(a_part[i], &{row});"]
         return [
             "#pragma unroll",
             "for (int p = 0; p < STEPS_K; ++p) {",
             "  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];",
             "#pragma unroll",
             "  for (int i = 0; i < BLOCKS_M; ++i)",
-            *first,
+            "#pragma unroll",
+            f"    for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});",
             "#pragma unroll",
             "  for (int j = 0; j < BLOCKS_N; ++j)",
             "#pragma unroll",

@@ -95,7 +95,8 @@ static void arrive(tw_warp* w, const tw_instr* i, uint32_t exec, tw_barrier* b, 
     b->predicate_and = TW_ALL;
   } else if (b->first_pc != pc && !b->mixed) {
     bool same_warp = b->first_thread / TW_LANES == w->index;
-    if ((same_warp && i->imm) || !b->expected) {
+    bool named = b != w->cta->barriers;  // __syncthreads() is one place for all; warps with roles of their own meet elsewhere
+    if ((same_warp && i->imm) || (!b->expected && !named)) {
       report_divergence(w, pc, lane, same_warp ? DIVERGED_WARP : DIVERGED_BLOCK, b->first_pc, b->first_thread);
       b->mixed = true;
     }

@@ -8,7 +8,7 @@
 #include "tensor_map.h"
 
 enum { TW_BULK_TO_SHARED = 0, TW_BULK_SHARED = 1, TW_BULK_TO_GLOBAL = 2, TW_BULK_DIRECTIONS = 3, TW_BULK_IM2COL = 4 };  // flags
-enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6, TW_BULK_COORDINATE = 7 };  // of a TW_FIND_BULK_COPY
+enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6, TW_BULK_COORDINATE = 7, TW_BULK_BEFORE = 8 };  // of a TW_FIND_BULK_COPY
 
 // An address among the further operands: slot, offset, whether it has 64 bits.
 static inline uint64_t tw_bulk_address(const tw_warp* w, const int32_t* operand, uint32_t lane) {
@@ -228,7 +228,8 @@ static bool tw_bulk_store_box(tw_warp* w, const tw_instr* i, int lane, const tw_
   int op = (int)i->mod - 1, type = tw_map_atom_type(map);
   bool gaps = box->pitch != box->row_bytes;
   if (!tw_shared_home(w, i, lane, (uint32_t)from, extent, 128, &offset)) return false;
-  if (op >= 0 && type < 0) return tw_bulk_refuse(w, i, lane, from, TW_BULK_TYPE, map->type);
+  bool signed_sum = type == TW_ATOM_S64 && op >= 0 && op != TW_ATOM_MIN && op != TW_ATOM_MAX;  // an H200 refuses it
+  if ((op >= 0 && type < 0) || signed_sum) return tw_bulk_refuse(w, i, lane, from, TW_BULK_TYPE, map->type);
   if (!gaps && !tw_bulk_source(w, i, lane, offset, box->bytes)) return false;
   uint8_t* image = malloc(box->bytes + 16);
   if (!image) return false;
@@ -254,10 +255,16 @@ static bool tw_bulk_tensor_lane(tw_warp* w, const tw_instr* i, uint32_t l, const
     tw_bulk_refuse(w, i, (int)l, tw_bulk_address(w, o + 3, l), TW_BULK_COORDINATE, coordinate[0]);
     return true;
   }
+  bool stores = (i->flags & TW_BULK_DIRECTIONS) == TW_BULK_TO_GLOBAL;
+  for (int d = 0; d < map->rank && stores; d++) {
+    if (coordinate[d] >= 0) continue;
+    tw_bulk_refuse(w, i, (int)l, tw_bulk_address(w, o + 3, l), TW_BULK_BEFORE, coordinate[d]);
+    return true;
+  }
   tw_box box;
   if (!tw_map_box(map, coordinate, offset, &box)) return false;
   uint64_t shared = tw_bulk_address(w, o, l);
-  if ((i->flags & TW_BULK_DIRECTIONS) == TW_BULK_TO_GLOBAL) {
+  if (stores) {
     if (!tw_bulk_store_box(w, i, (int)l, map, &box, shared)) free(box.runs);
     return true;
   }
@@ -268,12 +275,24 @@ static bool tw_bulk_tensor_lane(tw_warp* w, const tw_instr* i, uint32_t l, const
   return done;
 }
 
+// A store by all lanes of a warp of what the first of them stores: the same bytes to the same place, so no race.
+static bool tw_bulk_repeats(tw_warp* w, const tw_instr* i, uint32_t l, uint32_t first, const int32_t* o) {
+  if (l == first || (i->flags & TW_BULK_DIRECTIONS) != TW_BULK_TO_GLOBAL || i->mod) return false;
+  bool same = tw_bulk_address(w, o, l) == tw_bulk_address(w, o, first) && tw_bulk_address(w, o + 3, l) == tw_bulk_address(w, o + 3, first);
+  for (int d = 0; d < i->count && same; d++) {
+    const int32_t* coordinate = (const int32_t*)tw_slot(w, o[10 + d]);
+    same = coordinate[l] == coordinate[first];
+  }
+  return same;
+}
+
 // flags: direction, im2col; count: the rank; mod: the reduction plus one. Further operands: shared, map, mbarrier (three
 // each), mask, five coordinates, three offsets; a negative one is missing
 TW_HANDLER(bulk_tensor) {
   const int32_t* o = w->cta->program->extra + i->extra;
   TW_EACH(exec) {
     if (w->cta->worker->counts) w->cta->worker->counts[tw_index_of(w, i)].requests++;
+    if (tw_bulk_repeats(w, i, l, (uint32_t)__builtin_ctz(exec), o)) continue;
     if (!tw_bulk_tensor_lane(w, i, l, o)) return tw_bulk_out_of_memory(w);
   }
   return TW_NEXT;
@@ -293,7 +312,12 @@ static bool tw_map_replace(tw_tensor_map* map, int field, uint32_t dimension, ui
     case TW_MAP_EXTENT: map->last[dimension] = (uint32_t)(value - 1); return value;
     case TW_MAP_STRIDE: map->stride[dimension] = value; return !(value & 15);
     case TW_MAP_STEP: map->step[dimension] = (uint8_t)value; return value && value <= 8;
-    case TW_MAP_TYPE: map->type = (uint8_t)value; return tw_map_element_bytes(map);
+    case TW_MAP_TYPE: {  // numbered as PTX has them, which is not as the driver does
+      static const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12};
+      if (value >= sizeof types) return false;
+      map->type = types[value];
+      return tw_map_element_bytes(map);
+    }
     case TW_MAP_INTERLEAVE: return !value;
     case TW_MAP_SWIZZLE: map->swizzle = (uint8_t)value; return value <= 3;
     default: map->fill_nan = (uint8_t)value; return value <= 1;
@@ -308,6 +332,8 @@ TW_HANDLER(tensormap_replace) {
   TW_EACH(tw_reach(w, i, exec, &x, TW_BOTH)) {
     tw_tensor_map* map = (tw_tensor_map*)(void*)x.at[l];
     uint64_t value = i->o[1] ? TW_SRC(uint64_t, 2)[l] : TW_SRC(uint32_t, 2)[l];
+    static const tw_tensor_map nothing;  // whoever makes a map from nothing begins with zeros
+    if (!memcmp(map, &nothing, sizeof nothing)) memcpy(map->magic, TW_MAP_MAGIC, sizeof map->magic);
     if (memcmp(map->magic, TW_MAP_MAGIC, sizeof map->magic)) tw_bulk_refuse(w, i, (int)l, x.address[l], TW_BULK_NO_MAP, 0);
     else if (!tw_map_replace(map, i->flags, i->count, value)) tw_bulk_refuse(w, i, (int)l, x.address[l], TW_BULK_FIELD, (int64_t)value);
   }

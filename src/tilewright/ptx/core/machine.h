@@ -196,6 +196,7 @@ struct tw_warp {
   // wgmma
   uint32_t issued, committed, retired;  // instructions; groups
   bool fenced;                          // has executed wgmma.fence
+  uint32_t fences, turns_given;         // that it came to; how often it let others come to the last one first
   tw_register_flight* flights;          // by register of the kernel's frame; NULL until one is needed
   int32_t flight_count;
   uint32_t registers;                   // that setmaxnreg gave each thread; 0: not known
@@ -394,6 +395,7 @@ void tw_warpgroup_whole(tw_warp* w, int32_t pc, int lane);
 bool tw_wgmma_issue(tw_warp* w, int32_t pc, int lane, const tw_tile* a, const tw_tile* b, int blocks);
 void tw_wgmma_commit(tw_warp* w, uint32_t together);
 bool tw_wgmma_ready(const tw_warp* w, uint32_t pending);
+bool tw_wgmma_early(tw_warp* w);
 void tw_wgmma_retire(tw_warp* w, int32_t pc, uint32_t pending, uint32_t together);
 void tw_wgmma_recheck(tw_warp* w);
 void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes);

@@ -74,8 +74,10 @@ static tw_mbarrier* new_mbarrier(tw_cta* cta, uint32_t offset) {
 }
 
 int tw_mbarrier_init(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* count) {
+  uint32_t first = exec ? (uint32_t)__builtin_ctz(exec) : 0;
   TW_EACH(exec) {
     uint32_t offset;
+    if (l != first && address[l] == address[first] && count[l] == count[first]) continue;  // a whole warp does it: once
     tw_cta* home = tw_shared_home(w, i, (int)l, address[l], 8, 8, &offset);
     if (!home) continue;
     if (!count[l] || count[l] > TW_MOST_ARRIVALS) report(w, i, (int)l, offset, TW_MBARRIER_COUNT, count[l], -1);

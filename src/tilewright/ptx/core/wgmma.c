@@ -35,7 +35,7 @@ void tw_wgmma_begin(tw_cta* cta) {
   if (cta->tile_readers) memset(cta->tile_readers, 0, cta->shared_bytes / 16 + 1);
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
-    w->issued = w->committed = w->retired = w->registers = 0;
+    w->issued = w->committed = w->retired = w->registers = w->fences = w->turns_given = 0;
     w->fenced = false;
     if (w->flights) memset(w->flights, 0, (size_t)w->flight_count * sizeof *w->flights);
   }
@@ -47,6 +47,21 @@ void tw_wgmma_free(tw_cta* cta) {
 }
 
 // -- issuing --
+
+// Whether the warp should wait a turn at a wgmma.fence: others' code relies on the four warps beginning together, so that
+// what each of them waited for is there (which stays a race: nothing promises it).
+bool tw_wgmma_early(tw_warp* w) {
+  enum { MOST_TURNS = 1000 };
+  if (!w->turns_given) w->fences++;
+  for (int k = 0; k < warps_of(w) && w->turns_given < MOST_TURNS; k++) {
+    tw_warp* other = member(w, k);
+    if (other == w || !other->live || other->fences >= w->fences || !tw_has_ready(other)) continue;
+    w->turns_given++;
+    return true;
+  }
+  w->turns_given = 0;
+  return false;
+}
 
 static void report_warpgroup(tw_warp* w, int32_t pc, int lane, int detail, int32_t other_pc, int other_warp) {
   if (!(w->cta->engine->checks & TW_CHECK_WARP)) return;

@@ -95,6 +95,13 @@ TW_HANDLER(wgmma) {
 }
 
 TW_HANDLER(wgmma_fence) {
+  if (exec == w->mask && tw_wgmma_early(w)) {
+    tw_count* count = w->cta->worker->counts ? &w->cta->worker->counts[tw_index_of(w, i)] : NULL;
+    if (count) count->executions--, count->lanes -= (uint64_t)__builtin_popcount(exec);  // it comes here again
+    w->quantum = 0;
+    w->pc = tw_index_of(w, i);
+    return TW_JUMP;
+  }
   TW_TOGETHER(tw_whole_warp)
   tw_warpgroup_whole(w, tw_index_of(w, i), __builtin_ctz(together));
   w->fenced = true;

@@ -1,0 +1,113 @@
+"""Attention whose heads are too long for one kernel: the same graph, as the products and the softmax that it is.
+
+PyTorch's own decomposition scales queries and keys before they are multiplied, asks every row whether it is masked as a
+whole, and turns the result round for nothing. Here the scale comes after the product, where it costs nothing, and what
+has no effect is left out; then the families of products and rows can write it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.playbook.attention.program import PRODUCTS, SOFTMAX
+from tilewright.playbook.families import TracedTask
+from tilewright.playbook.products.graph import RESHAPES, SAME, TURNS, renumbered
+from tilewright.playbook.tracing import Items, Node, Trace, TracedNode
+
+_SEEN_AS = RESHAPES | SAME | TURNS | {"expand"}
+_NUMBERS = ("mul", "div")
+
+
+def taken_apart(traced: TracedTask) -> TracedTask:
+    """The task with the simpler graph at every probe."""
+    return replace(traced, traces=tuple(_Rewriter(trace).rewritten() for trace in traced.traces))
+
+
+class _Rewriter:
+    """One pass from the inputs to the results. `factors` are what nodes are still to be multiplied by."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._old = trace
+        self._made: list[TracedNode] = []
+        self._numbers: dict[int, int] = {}
+        self._factors: dict[int, float] = {}  # by new nodes
+        self._scaled: dict[int, int] = {}  # new nodes, multiplied after all
+
+    def rewritten(self) -> Trace:
+        for index, node in enumerate(self._old.nodes):
+            self._numbers[index] = self._new(node)
+        return Trace(tuple(self._made), tuple(self._whole(self._numbers[one]) for one in self._old.outputs))
+
+    def _new(self, node: TracedNode) -> int:
+        first = node.arguments[0] if node.arguments else None
+        source = self._numbers[first.index] if isinstance(first, Node) else None
+        if source is not None and node.target in _NUMBERS and isinstance(node.arguments[1], float):
+            number = node.arguments[1]
+            made = self._add(TracedNode("alias", (Node(source),), {}, node.results))
+            self._factors[made] = self._factors.get(source, 1.0) * (number if node.target == "mul" else 1.0 / number)
+            return made
+        if source is not None and node.target in _SEEN_AS:
+            back = self._turned_back(node)
+            made = self._add(renumbered(node, self._numbers)) if back is None else back
+            self._factors[made] = self._factors.get(source, 1.0)
+            return made
+        if node.target in PRODUCTS:
+            made = self._add(renumbered(node, self._numbers))
+            for one in node.arguments[:2]:
+                assert isinstance(one, Node)
+                self._factors[made] = self._factors.get(made, 1.0) * self._factors.get(self._numbers[one.index], 1.0)
+            return self._whole(made)
+        unmasked = self._unmasked(node)
+        if unmasked is not None:
+            return unmasked
+        for one in (*node.arguments, *node.keywords.values()):
+            for item in one.values if isinstance(one, Items) else (one,):
+                if isinstance(item, Node):
+                    self._numbers[item.index] = self._whole(self._numbers[item.index])
+        return self._add(renumbered(node, self._numbers))
+
+    def _add(self, node: TracedNode) -> int:
+        self._made.append(node)
+        return len(self._made) - 1
+
+    def _whole(self, index: int) -> int:
+        """A node with nothing left to be multiplied by."""
+        factor = self._factors.get(index, 1.0)
+        if factor == 1.0:
+            return index
+        if index not in self._scaled:
+            node = self._made[index]
+            self._scaled[index] = self._add(TracedNode("mul", (Node(index), factor), {}, node.results, "Tensor"))
+        return self._scaled[index]
+
+    def _turned_back(self, node: TracedNode) -> int | None:
+        """Of a permute that undoes another one: what both began with."""
+        if node.target != "permute":
+            return None
+        first = node.arguments[0]
+        assert isinstance(first, Node)
+        before = self._made[self._numbers[first.index]]
+        while before.target in SAME and isinstance(before.arguments[0], Node):
+            before = self._made[before.arguments[0].index]
+        one, other = node.arguments[1], before.arguments[1] if before.target == "permute" else None
+        if not isinstance(one, Items) or not isinstance(other, Items):
+            return None
+        orders = [tuple(int(str(value)) for value in items.values) for items in (other, one)]
+        begun = before.arguments[0]
+        assert isinstance(begun, Node)
+        return begun.index if [orders[0][place] for place in orders[1]] == sorted(orders[0]) else None
+
+    def _unmasked(self, node: TracedNode) -> int | None:
+        """Of weights that are zeros where all scores are minus infinity: the weights, where nothing is masked."""
+        if node.target != "where" or not all(isinstance(one, Node) for one in node.arguments):
+            return None
+        every, _, weights = (self._made[self._numbers[one.index]] for one in node.arguments if isinstance(one, Node))
+        if every.target != "all" or weights.target != SOFTMAX:
+            return None
+        source = weights.arguments[0]
+        while isinstance(source, Node) and self._made[source.index].target in (*_SEEN_AS, "mul"):
+            source = self._made[source.index].arguments[0]
+        made = self._made[source.index] if isinstance(source, Node) else None
+        last = node.arguments[2]
+        assert isinstance(last, Node)
+        return self._numbers[last.index] if made is not None and made.target in PRODUCTS else None

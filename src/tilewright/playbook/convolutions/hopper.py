@@ -1,0 +1,238 @@
+"""Convolutions for Hopper (sm_90a), as kernel files: products of weights with shifted rows of a copied input."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.playbook.convolutions.hopper_copies import (
+    NOTE_ROWS,
+    copy_parameters,
+    copy_text,
+    pack_parameters,
+    pack_text,
+)
+from tilewright.playbook.convolutions.hopper_exact import exact_parameters, exact_text
+from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
+from tilewright.playbook.convolutions.hopper_kernel import (
+    Parameters,
+    constants,
+    device_text,
+    job_text,
+    kernel_parameters,
+)
+from tilewright.playbook.convolutions.hopper_store import sector
+from tilewright.playbook.convolutions.program import Convolution
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
+from tilewright.playbook.products.finish_text import RESERVED, finish_text
+from tilewright.playbook.products.plan_text import Choices
+from tilewright.records import DType
+
+_ELEMENTS = (DType.F32, DType.F16, DType.BF16)
+_MOST_WIDTH_BLOCKS = 16
+_WORDS = """
+again block channel channels channel_blocks copied copied_map copy_rows depth first first_at from_weight from_x
+filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
+packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
+x_depth x_height x_width y_at_depth y_at_height y_at_width
+"""
+_RESERVED = RESERVED | frozenset(_WORDS.split())
+_HEADER = """
+A convolution for Hopper, as a product of weights with positions. The input is copied with channels last and zeros
+around it, so that all positions of the batch are one index, and a tap is a constant distance along it.
+
+One thread of a producer warpgroup fills a ring of slots in shared memory with positions; taps along the width read the
+same slot, further on. Another brings weights. Two consumer warpgroups multiply with wgmma, filters times positions, in
+turn: one stores while the other multiplies.
+"""
+_F16_HEADER = """
+f32 is rounded to f16, which has the ten bits that TF32 has, and twice its speed; weights are scaled by a power of two.
+Numbers that f16 does not hold are noted while copying, and what they meet is made again in f32.
+"""
+
+
+def can_write(convolution: Convolution) -> bool:
+    """Whether these files take a convolution at the task's own sizes."""
+    one = convolution
+    tensors = {one.output.dtype, *(each.dtype for each in one.finish_inputs)}
+    if one.element not in _ELEMENTS or one.is_exact or one.is_depthwise or not tensors <= set(_ELEMENTS):
+        return False
+    if any(each.varies and each.parts == () for each in one.finish_inputs):
+        return False
+    geometry = Geometry(one)
+    return geometry.rows_of_filter <= 8 and geometry.width_blocks <= _MOST_WIDTH_BLOCKS
+
+
+def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
+    """The convolution by TMA and wgmma."""
+    geometry = Geometry(convolution)
+    finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
+    plan = _Plan(geometry, PlanLines(convolution.finish, op_line), choices)
+    plan.write(
+        copy_parameters(geometry),
+        pack_parameters(geometry),
+        kernel_parameters(geometry, finish),
+        exact_parameters(geometry, finish),
+    )
+    f32 = convolution.element is DType.F32
+    more = ["cuda_bf16.h"] if geometry.copied is DType.BF16 else ["cuda_fp16.h"]
+    included = sorted({*includes(convolution.finish), *(f"#include <{one}>" for one in more)})
+    return fragment(
+        _HEADER + (_F16_HEADER if f32 else ""),
+        plan.lines,
+        included,
+        constants(geometry),
+        job_text(geometry),
+        copy_text(geometry),
+        pack_text(geometry),
+        *finish.helpers,
+        finish.function,
+        device_text(geometry, finish),
+        exact_text(geometry, finish),
+    )
+
+
+class _Plan:
+    """The launch plan, with names that avoid the op's own."""
+
+    def __init__(self, geometry: Geometry, lines: PlanLines, choices: Choices) -> None:
+        self._geometry, self.lines, self._choices = geometry, lines, choices
+
+    def _named(self, text: str) -> str:
+        """A text in which @word stands for the plan's own name for it."""
+        return re.sub(r"@(\w+)", lambda found: self.lines.name(found[1]), text)
+
+    def _add(self, directive: str, text: str, remark: str = "") -> None:
+        self.lines.add(directive, self._named(text), remark)
+
+    def _launch(self, kernel: str, grid: str, block: str, parameters: Parameters, early: bool = True) -> None:
+        given = [self._named(one) for _, one in parameters]
+        self.lines.launch(kernel, self._named(grid), self._named(block), given, " pdl" if early else "")
+
+    def write(self, copy: Parameters, pack: Parameters, product: Parameters, again: Parameters) -> None:
+        geometry = self._geometry
+        self._sizes()
+        self._shape()
+        self._shared_memory()
+        self._buffers()
+        groups, per = geometry.convolution.groups, 64 // geometry.rows_of_filter
+        depth, height, _ = geometry.axes
+        self._launch("pack_weights", f"{groups} * @row_tiles * MI * {per}", "256", pack, early=False)
+        flat, outer = f"@copy_rows * {geometry.width_phases}", depth.modulus * height.modulus
+        if geometry.planes:
+            grid = f"dim3(ceil_div({flat}, 256), {outer})"
+        else:
+            grid = f"dim3(ceil_div({flat}, 512 / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
+        self._launch("copy_input", grid, "256", copy)
+        fixed = f"{groups} * @row_tiles"
+        whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
+        self._launch("convolve", f"min(@jobs, {whole} if RESIDENT else device.sms)", "384, @smem", product)
+        self._launch("convolve_again", "min(@jobs, device.sms * 2)", "256", again)
+
+    def _sizes(self) -> None:
+        one = self._geometry.convolution
+        self._add(
+            "let",
+            f"@batch = {one.batch.expression}, @channels = {one.channels.expression}, "
+            f"@filters = {one.filters.expression}",
+        )
+        axes = dict(zip(NAMES, self._geometry.axes, strict=True))
+        self._add("let", ", ".join(f"@x_{name} = {axis.window.length.expression}" for name, axis in axes.items()))
+        self._add("let", ", ".join(f"@y_{name} = {axis.window.results.expression}" for name, axis in axes.items()))
+        self._add("need", "device.cc == 90 and @batch > 0 and @filters > 0 and @channels > 0")
+        self._add("need", "min(@x_depth, @x_height, @x_width, @y_depth, @y_height, @y_width) > 0")
+        rows = []
+        for name, axis in axes.items():
+            length = f"@x_{name}" + (f" {'+-'[axis.margin < 0]} {abs(axis.margin)}" if axis.margin else "")
+            stored = f"ceil_div({length}, {axis.modulus})" if axis.modulus > 1 else length
+            made = f"ceil_div(@y_{name}, {axis.phases})" if axis.phases > 1 else f"@y_{name}"
+            rows.append(f"@{name} = max({stored}, {made}{f' + {axis.more_rows}' if axis.more_rows else ''})")
+        self._add("let", ", ".join(rows), "rows of the copied input")
+
+    def _shape(self) -> None:
+        geometry = self._geometry
+        one = geometry.convolution
+        rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
+        self._add("const", f"MI = 2 if {rows} > 64 else 1", "a tile is 64 * MI rows of filters by 256 / MI positions")
+        if geometry.rows_of_filter > 4:
+            self._add("need", "MI == 2", "a warp puts all rows of a filter in order at once")
+        if geometry.planes:
+            self._add("need", f"@channels <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
+            self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
+            self._add("let", "@channel_blocks = 1")
+        else:
+            self._add("const", "STEPS = ceil_div(ceil_div(@channels, 16), ceil_div(@channels, 64))", "of 16 channels")
+            self._add("let", "@channel_blocks = ceil_div(@channels, STEPS * 16)")
+            self._add("let", f"@chunks = {one.groups} * ceil_div(@channels, 8)", "of 16 bytes")
+            self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
+        tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
+        if geometry.planes:
+            tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"
+        self._add("let", f"@copy_rows = (@batch * @depth * @height + {tail}) * @width", "with zeros behind the last")
+        copies = geometry.width_phases * geometry.axes[0].modulus * geometry.axes[1].modulus
+        self._add("let", f"@rows = @copy_rows{f' * {copies}' if copies > 1 else ''}")
+        self._add("let", f"@row_tiles = ceil_div({rows}, 64 * MI)")
+        made = f"ceil_div(@y_width, {geometry.phases})" if geometry.phases > 1 else "@y_width"
+        self._overlap()
+        self._add("let", f"@shared = {-(-(sector(geometry) - 1) // geometry.phases)} + @width - {made}")
+        self._add("let", "@tile_step = 256 / MI - (@shared if OVERLAP and @shared <= 24 else 0)")
+        kinds = len(geometry.kinds) * one.groups
+        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
+        self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
+
+    def _overlap(self) -> None:
+        """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
+        geometry = self._geometry
+        few = geometry.planes == 2 and geometry.convolution.filters.size > 64
+        if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32:
+            choices = "true | false" if few else "false | true"
+            self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
+            ends = "(@y_depth * @y_height * @y_width) % 8 != 0 or @width * PHASES != @y_width"
+            self._add("need", f"not OVERLAP or {ends.replace('PHASES', str(geometry.phases))}")
+        else:
+            self._add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")
+
+    def _shared_memory(self) -> None:
+        geometry = self._geometry
+        row_bytes = "(32 if STEPS == 1 else 64 if STEPS == 2 else 128)"
+        self._add("let", f"@row_bytes = {row_bytes}, @weight_bytes = 64 * MI * @row_bytes")
+        if geometry.planes:
+            rows = "round_up(256 / MI + 2 * STEPS, 8)"
+            self._add("let", f"@slot_bytes = round_up({geometry.planes} * {rows} * 16, 1024)")
+        else:
+            halo = geometry.halo
+            self._add("let", f"@boxes = 2 if 256 / MI + {halo} > 256 else 1")
+            self._add("let", f"@box_rows = round_up(256 / MI + {halo}, 8 * @boxes) / @boxes")
+            self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
+        staged = "8 * 4 * MI * (256 / MI + 8) * 4"
+        self._add("let", f"@room = device.smem_block - {staged} - 1024")
+        blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
+        self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
+        resident = "@blocks * @weight_bytes + 4 * @slot_bytes <= @room" if len(geometry.kinds) == 1 else "false"
+        self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
+        self._add("const", "W_SLOTS = 1 if RESIDENT else max(3, min(8, @room / 2 / @weight_bytes))")
+        self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
+        self._add("let", "@fitting = (@room - @w_bytes) / @slot_bytes")
+        self._add("const", "X_SLOTS = 8 if @fitting >= 8 else 6 if @fitting >= 6 else 4 if @fitting >= 4 else @fitting")
+        self._add("need", "X_SLOTS >= 2")
+        self._add(
+            "let",
+            f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",
+        )
+
+    def _buffers(self) -> None:
+        geometry = self._geometry
+        kind = geometry.copied.value
+        if geometry.planes:
+            self._add("scratch", f"@copied: {kind}[{geometry.planes * geometry.convolution.groups} * @rows * 8]")
+        else:
+            self._add("scratch", f"@copied: {kind}[@rows, @chunks * 8]")
+            self._add(
+                "map", "@copied_map = tiled(@copied, box=[@box_rows, @row_bytes / 2], swizzle=@row_bytes, l2=256)"
+            )
+        groups = geometry.convolution.groups
+        self._add("scratch", f"@packed: {kind}[@blocks * {groups} * @row_tiles * 64 * MI, @row_bytes / 2]")
+        self._add("map", "@weight_map = tiled(@packed, box=[64 * MI, @row_bytes / 2], swizzle=@row_bytes)")
+        self._add("scratch", f"@scales: f32[{groups} * @row_tiles * 64 * MI]")
+        self._add(
+            "scratch", f"@noted: i32[2 + ceil_div(@rows, {NOTE_ROWS})] zeroed", "whether any; weights; which rows"
+        )

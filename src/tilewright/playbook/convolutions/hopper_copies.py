@@ -1,0 +1,300 @@
+"""The kernels before the product, as text: the input with channels last and room around it, and packed weights.
+
+f16 has the mantissa of TF32 but not its range. Weights are scaled for it by a power of two for each filter. Elements of
+the input are taken as they are: where some do not fit, the rows they are in are noted, and the results made from those
+rows are made again by another kernel.
+"""
+
+from __future__ import annotations
+
+from tilewright.playbook.convolutions.hopper_geometry import Geometry
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_form import signature
+from tilewright.records import DType
+
+NOTE_ROWS = 256  # rows that are noted together
+
+
+def copy_parameters(geometry: Geometry) -> Parameters:
+    one = geometry.convolution
+    lengths = ("x_depth", "x_height", "x_width")
+    return [
+        (f"const {one.element.cpp}* __restrict__ x", one.x),
+        ("uint4* __restrict__ copied", "@copied"),
+        ("int* __restrict__ noted", "@noted"),
+        *((f"int {name}", f"@{name}") for name in lengths),
+        *sizes_parameters(),
+    ]
+
+
+def copy_text(geometry: Geometry) -> list[str]:
+    """The kernel that copies the input."""
+    declared = [declaration for declaration, _ in copy_parameters(geometry)]
+    text = _PLANES if geometry.planes else _ROWS
+    of_channel = "plane % @planes * 8 + " + ("i" if geometry.fold == 1 else "i % 4")
+    text = (
+        text.replace("@sizes", SIZES)
+        .replace("@channel", of_channel)
+        .replace("@type", one_type(geometry))
+        .replace("@planes", str(geometry.planes))
+    )
+    body = text.splitlines()
+    f32 = geometry.convolution.element is DType.F32
+    helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
+    return [
+        f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
+        *_MARK.splitlines(),
+        *helper.splitlines(),
+        *_PLACE.splitlines(),
+        *signature("__launch_bounds__(256) ", "copy_input", declared),
+        *indented(body),
+        "}",
+    ]
+
+
+def one_type(geometry: Geometry) -> str:
+    return geometry.convolution.element.cpp
+
+
+_MARK = """\
+__device__ __forceinline__ void mark(long long row, int* noted) {
+  cudaGridDependencySynchronize();  // the launch before notes too
+  noted[0] = 1, noted[2 + row / NOTE_ROWS] = 1;
+}
+"""
+_NOTING_F32 = """\
+// Eight channels of a position, as the tensor cores take them; and what f16 makes of them.
+constexpr uint32_t TWICE_LEAST = 0x38800000u * 2;  // the bits of 2^-14, without the sign
+struct Eight {
+  uint4 packed;
+  bool beyond, small;  // an element is not finite or larger than f16 holds; one loses bits because it is small
+  __device__ __forceinline__ Eight(const float (&v)[8]) {
+    uint32_t two[4], largest = 0, smallest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two[i]) : "f"(v[i * 2 + 1]), "f"(v[i * 2]));
+    packed = make_uint4(two[0], two[1], two[2], two[3]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t magnitude = __float_as_uint(v[i]) * 2;
+      largest = max(largest, magnitude), smallest = max(smallest, magnitude - TWICE_LEAST);
+    }
+    beyond = largest > __float_as_uint(65504.f) * 2;
+    small = smallest > 0u - TWICE_LEAST;  // as 0 is; what is smaller than the least wraps around to more
+  }
+};
+// A warp notes its rows where an element is beyond f16, or one in sixteen loses bits: they may be all that a result is
+// made from.
+__device__ __forceinline__ void note(const Eight& some, const float (&v)[8], long long row, bool inside, int* noted) {
+  bool bad = some.beyond;
+  if (__any_sync(~0u, some.small)) {
+    int losing = 0, used = 0;
+    for (int i = 0; i < 8; ++i) losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
+    bad |= __reduce_add_sync(~0u, losing) * 16 > __reduce_add_sync(~0u, used);
+  }
+  if (bad && inside) mark(row, noted);
+}
+"""
+_NOTING_16 = """\
+// Eight channels of a position.
+struct Eight {
+  uint4 packed;
+  bool beyond = false;  // an element is not finite
+  __device__ __forceinline__ Eight(const float (&v)[8]) {
+    union { @type v[8]; uint4 all; } some;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) some.v[i] = static_cast<@type>(v[i]), beyond |= !(fabsf(v[i]) < INFINITY);
+    packed = some.all;
+  }
+};
+__device__ __forceinline__ void note(const Eight& some, const float (&)[8], long long row, bool inside, int* noted) {
+  if (some.beyond && inside) mark(row, noted);
+}
+"""
+_PLACE = """\
+// An element of the copied input: its row, and where its line comes from in x; -1 where there is none, and zeros are.
+struct Element {
+  unsigned line, place;  // of all lines; along the line
+  long long row, from;
+  int column;  // along the width of x; outside 0 .. x_width - 1 there are zeros too
+  __device__ __forceinline__ Element(unsigned flat, int copy, const Sizes& s, int x_depth, int x_height, int x_width) {
+    const unsigned wide = s.width * WIDTH_COPIES;
+    line = flat / wide;
+    const unsigned slice = line / (unsigned)s.height, image = slice / (unsigned)s.depth;
+    const int y = (line - slice * s.height) * HEIGHT_MODULUS + copy % HEIGHT_MODULUS - HEIGHT_MARGIN;
+    const int z = (slice - image * s.depth) * DEPTH_MODULUS + copy / HEIGHT_MODULUS - DEPTH_MARGIN;
+    const bool inside = image < s.batch && (unsigned)z < x_depth && (unsigned)y < x_height;
+    const long long plane = (long long)x_depth * x_height * x_width;
+    from = inside ? image * GROUPS * (s.channels * plane) + ((long long)z * x_height + y) * x_width : -1;
+    set_place(flat - line * wide, copy, s);
+  }
+  __device__ __forceinline__ void set_place(unsigned along, int copy, const Sizes& s) {
+    place = along, column = along * FOLD - WIDTH_MARGIN;
+    row = (copy * WIDTH_COPIES + along % WIDTH_COPIES) * (long long)s.copy_rows + line * (long long)s.width +
+          along / WIDTH_COPIES;
+  }
+};
+"""
+_PLANES = """\
+@sizes
+cudaTriggerProgrammaticLaunchCompletion();
+const int copy = blockIdx.y;  // phases of the input along depth and height
+const long long flat = blockIdx.x * 256ll + threadIdx.x, plane_size = (long long)x_depth * x_height * x_width;
+const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
+const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
+const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
+#pragma unroll
+for (int plane = 0; plane < GROUPS * @planes; ++plane) {
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
+    const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
+    v[i] = given ? static_cast<float>(x[at.from + (plane / @planes * channels + channel) * plane_size + column]) : 0.f;
+  }
+  const Eight some(v);
+  note(some, v, at.row, inside, noted);
+  if (inside) copied[plane * all_rows + at.row] = some.packed;
+}
+cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
+"""
+_ROWS = """\
+// 32 positions of eight channels are read by a warp, as they lie; rows of channels are put together in shared memory.
+constexpr int TOGETHER = 512 / CHUNKS, HELD = CHUNKS | 1;
+__shared__ uint4 held[TOGETHER * HELD];
+__shared__ long long row_of_held[TOGETHER];
+@sizes
+cudaTriggerProgrammaticLaunchCompletion();
+const int copy = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+const int of_group = (channels + 7) / 8, all_chunks = GROUPS * of_group, chunk0 = blockIdx.z * CHUNKS;
+const long long flat0 = (long long)blockIdx.x * TOGETHER, plane_size = (long long)x_depth * x_height * x_width;
+const long long count = (long long)copy_rows * WIDTH_COPIES;
+const Element first_of_block(flat0, copy, s, x_depth, x_height, x_width);
+#pragma unroll 2
+for (int item = warp; item < TOGETHER / 32 * CHUNKS; item += 8) {
+  const int chunk = item % CHUNKS, place = item / CHUNKS * 32 + lane, first = (chunk0 + chunk) % of_group * 8;
+  const int group = (chunk0 + chunk) / of_group;
+  const bool inside = flat0 + place < count;
+  Element at = first_of_block;
+  if (at.place + place < width * WIDTH_COPIES)  // the same line
+    at.set_place(at.place + place, copy, s);
+  else
+    at = Element(inside ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
+  const bool given = inside && at.from >= 0 && group < GROUPS && (unsigned)at.column < x_width;
+  const auto* from = x + at.from + at.column + (group * channels + first) * plane_size;
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
+  const Eight some(v);
+  note(some, v, at.row, inside, noted);
+  held[place * HELD + chunk] = some.packed;
+  if (chunk == 0) row_of_held[place] = at.row;
+}
+__syncthreads();
+for (int i = threadIdx.x; i < TOGETHER * CHUNKS; i += 256) {
+  const int place = i / CHUNKS, chunk = i % CHUNKS;
+  if (flat0 + place < count && chunk0 + chunk < all_chunks)
+    copied[row_of_held[place] * all_chunks + chunk0 + chunk] = held[place * HELD + chunk];
+}
+cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
+"""
+
+
+def pack_parameters(geometry: Geometry) -> Parameters:
+    one = geometry.convolution
+    return [
+        (f"const {one.element.cpp}* __restrict__ weight", one.weight),
+        (f"{geometry.copied.cpp}* __restrict__ packed", "@packed"),
+        ("float* __restrict__ scales", "@scales"),
+        *([("int* __restrict__ noted", "@noted")] if one.element is DType.F32 else []),
+        ("int channels", "@channels"),
+        ("int filters", "@filters"),
+        ("int channel_blocks", "@channel_blocks"),
+        ("int row_tiles", "@row_tiles"),
+    ]
+
+
+def pack_text(geometry: Geometry) -> list[str]:
+    """The kernel that packs weights."""
+    declared = [declaration for declaration, _ in pack_parameters(geometry)]
+    per_tap = {0: "ROW_ELEMENTS", 1: "8", 2: "16"}[geometry.planes]
+    channel = "e % PER_SHIFT % 4" if geometry.fold == 2 else "e % PER_SHIFT"
+    of_fold = " + e % PER_SHIFT / 4" if geometry.fold == 2 else ""
+    place = (
+        "((long long)(group * channels + c) * filters + filter) * TAPS + t"
+        if geometry.convolution.transposed
+        else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
+    )
+    per_block = "STEPS * 16" if not geometry.planes else "0"
+    body = (
+        _PACK.replace("@per_shift", per_tap)
+        .replace("@place", place)
+        .replace("@channel", channel)
+        .replace("@fold", of_fold)
+        .replace("@per_block", per_block)
+        .replace("@type", geometry.copied.cpp)
+        .replace("@beyond", "e < STEPS * 16" if not geometry.planes else "true")
+    )
+    scaling = _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE
+    lines = body.splitlines()
+    at = lines.index("@scale")
+    lines[at : at + 1] = scaling.splitlines()
+    return [*signature("__launch_bounds__(256) ", "pack_weights", declared), *indented(lines), "}"]
+
+
+_PACK = """\
+// A block takes a filter. Its rows are those of its phases, in every block of weights.
+constexpr int ROW_ELEMENTS = (STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128) / 2, PER_SHIFT = @per_shift;
+constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS;
+cudaTriggerProgrammaticLaunchCompletion();
+const int padded = row_tiles * ROWS / ROWS_OF_FILTER, group = blockIdx.x / padded, filter = blockIdx.x % padded;
+const bool inside = filter < filters;
+auto weight_at = [&](int c, int t) { return static_cast<float>(weight[@place]); };
+@scale
+const int blocks = PAIRS * channel_blocks * WIDTH_BLOCKS;
+for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) {
+  const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER, block = i / ROW_ELEMENTS / ROWS_OF_FILTER;
+  // Blocks lie in the order in which they are used: kind, block of channels, pair, block of the width.
+  const int of_width = block % WIDTH_BLOCKS, in_kinds = block / WIDTH_BLOCKS;
+  int kind = 0;
+  while (in_kinds >= FIRST_PAIR[kind + 1] * channel_blocks) ++kind;
+  const int pairs = FIRST_PAIR[kind + 1] - FIRST_PAIR[kind], in_kind = in_kinds - FIRST_PAIR[kind] * channel_blocks;
+  const int pair = FIRST_PAIR[kind] + in_kind % pairs, c = in_kind / pairs * (@per_block) + @channel;
+  const int shift = (BLOCK_SHIFT[of_width] + e / PER_SHIFT) * WIDTH_MODULUS +
+                    SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
+  const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;
+  const bool given = inside && tap >= 0 && c < channels && @beyond;
+  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f;
+  const long long row = ((long long)block * GROUPS + group) * row_tiles * ROWS + filter * ROWS_OF_FILTER + phase;
+  packed[row * ROW_ELEMENTS + e] = static_cast<@type>(v);
+}
+if (threadIdx.x < ROWS_OF_FILTER)
+  scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + threadIdx.x] = 1.f / scale;
+"""
+_SCALE = """\
+__shared__ uint32_t largest;
+__shared__ int losing, used;
+if (threadIdx.x == 0) largest = 0, losing = 0, used = 0;
+__syncthreads();
+uint32_t mine = 0;
+for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256)
+  mine = max(mine, __float_as_uint(weight_at(i / TAPS, i % TAPS)) & 0x7FFFFFFF);
+atomicMax(&largest, mine);
+__syncthreads();
+// The largest weight is scaled to 8 .. 16: far from what sums in f32 hold, and 2^17 above what loses bits.
+const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
+const float scale = largest ? __uint_as_float((uint32_t)(127 + 3 - exponent) << 23) : 1.f;
+int my_losing = 0, my_used = 0;
+for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256) {
+  const float v = fabsf(weight_at(i / TAPS, i % TAPS) * scale);
+  my_losing += v != 0.f && v < 0x1p-14f, my_used += v != 0.f;
+}
+atomicAdd(&losing, my_losing), atomicAdd(&used, my_used);
+__syncthreads();
+// Beyond f16: all results are made again.
+if (threadIdx.x == 0 && (largest >= 0x7F800000 || losing * 16 > used)) noted[0] = 1, noted[1] = 1;
+"""
+_NO_SCALE = """\
+constexpr float scale = 1.f;
+"""

@@ -1,0 +1,134 @@
+"""The kernel behind the product, as text: results of inputs that f16 does not hold are made again, in f32."""
+
+from __future__ import annotations
+
+from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.finish_text import FinishText
+from tilewright.playbook.products.hopper_form import signature
+from tilewright.records import DType
+
+
+def exact_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
+    one = geometry.convolution
+    return [
+        (f"const {one.element.cpp}* __restrict__ x", one.x),
+        (f"const {one.element.cpp}* __restrict__ weight", one.weight),
+        ("const int* __restrict__ noted", "@noted"),
+        (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
+        *zip(finish.declared, finish.given, strict=True),
+        *((f"int x_{name}", f"@x_{name}") for name in NAMES),
+        *sizes_parameters(),
+        ("int row_tiles", "@row_tiles"),
+        ("int tile_step", "@tile_step"),
+        ("int jobs", "@jobs"),
+    ]
+
+
+def exact_text(geometry: Geometry, finish: FinishText) -> list[str]:
+    one = geometry.convolution
+    value = finish.call("total[k]")
+    stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
+    row = ["const long long row = at / s.plane();"] if "row" in finish.takes else []
+    weight = (
+        "weight + ((long long)(here.group * channels + c) * filters + f0) * TAPS"
+        if one.transposed
+        else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
+    )
+    next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
+    text = (
+        _EXACT.replace("@sizes", SIZES)
+        .replace("@read", "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS")
+        .replace("@weight", weight)
+        .replace("@next_filter", next_filter)
+    )
+    lines: list[str] = []
+    for line in text.splitlines():
+        inwards = line[: len(line) - len(line.lstrip())]
+        if line.strip() == "@taps":
+            lines += [inwards + each for each in _taps(geometry)]
+        elif line.strip() == "@store":
+            lines += [inwards + each for each in (*row, f"y[at] = {stored};")]
+        else:
+            lines.append(line)
+    declared = [declaration for declaration, _ in exact_parameters(geometry, finish)]
+    return [
+        "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
+        *signature("__launch_bounds__(256) ", "convolve_again", declared),
+        *indented(lines),
+        "}",
+    ]
+
+
+def _taps(geometry: Geometry) -> list[str]:
+    """Loops over the window, the innermost of which adds a product for each of eight filters."""
+    body = [
+        "const float from_x = image_of_x[((long long)from_depth * x_height + from_height) * x_width + from_width];",
+        "const int t = (tap_depth * HEIGHT_TAPS + tap_height) * WIDTH_TAPS + tap_width;",
+        "#pragma unroll",
+        "for (int k = 0; k < 8; ++k)",
+        "  if (f0 + k < filters)",
+        "    total[k] = fmaf(from_x, static_cast<float>(from_weight[k * next_filter + t]), total[k]);",
+    ]
+    for name in reversed(NAMES):
+        upper = name.upper()
+        if geometry.convolution.transposed:
+            found = [
+                f"const int over_{name} = y_at_{name} + {upper}_PADDING - tap_{name} * {upper}_DILATION;",
+                f"const int from_{name} = over_{name} / {upper}_STRIDE;",
+                f"if (over_{name} < 0 || over_{name} % {upper}_STRIDE != 0 || from_{name} >= x_{name}) continue;",
+            ]
+        else:
+            begin = f"y_at_{name} * {upper}_STRIDE - {upper}_PADDING"
+            found = [
+                f"const int from_{name} = {begin} + tap_{name} * {upper}_DILATION;",
+                f"if (from_{name} < 0 || from_{name} >= x_{name}) continue;",
+            ]
+        head = f"for (int tap_{name} = 0; tap_{name} < {upper}_TAPS; ++tap_{name}) {{"
+        body = [head, *indented([*found, *body]), "}"]
+    return body
+
+
+_EXACT = """\
+constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS, FILTERS = ROWS / ROWS_OF_FILTER;
+@sizes
+cudaGridDependencySynchronize();
+if (!noted[0]) return;
+const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
+const int last_note = (all_rows - 1) / NOTE_ROWS;
+for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+  const Job here(job, row_tiles, tile_step);
+  bool again = noted[1];
+  for (int i = threadIdx.x; i < here.pairs() * SLOTS; i += 256) {
+    const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS, i % SLOTS, s);
+    for (int note = first / NOTE_ROWS; note <= min((first + @read - 1) / NOTE_ROWS, last_note); ++note)
+      again |= noted[2 + note];
+  }
+  if (!__syncthreads_or(again)) continue;
+  for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
+    const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
+    if (i % WIDTH_PHASES >= place % 16) continue;
+    const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());
+    const int in_plane = first_at % s.plane(), y_at_width = in_plane % y_width;
+    const int y_at_height = in_plane / y_width % y_height, y_at_depth = in_plane / y_width / y_height;
+    for (int f0 = here.row_tile * FILTERS; f0 < min((here.row_tile + 1) * FILTERS, filters); f0 += 8) {
+      float total[8] = {};
+      for (int c = 0; c < channels; ++c) {
+        const auto* image_of_x =
+            x + ((image * GROUPS + here.group) * channels + c) * ((long long)x_depth * x_height * x_width);
+        const auto* from_weight = @weight;
+        const long long next_filter = @next_filter;
+        @taps
+      }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        if (f0 + k >= filters) break;
+        const int channel = here.group * filters + f0 + k;
+        const long long at = first_at + channel * s.plane();
+        @store
+      }
+    }
+  }
+}
+"""

@@ -1,0 +1,228 @@
+"""A convolution as one product of matrices whose columns are positions: what of it is known before any size is.
+
+Along each dimension results come in phases: result `j * phases + r` is number r of position j. It is made from elements
+`j * modulus + shift` of the input, and for every phase and tap there is one shift, or none. So all positions, in all
+dimensions and of the whole batch, are one long index; input elements that lie `modulus` apart are neighbours in a copy
+of the input made for it; and a tap is a constant distance there.
+
+    a convolution:     shift = r * stride + tap * dilation - padding,     modulus = phases * stride
+    a transposed one:  shift = (r + padding - tap * dilation) / stride where that is whole,  modulus = phases / stride
+
+Along the width all phases are rows of one product, beside the filters: neighbouring results are stored together, and
+few filters fill the tensor cores' 64 rows. Along height and depth each phase is a product of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.products.program import Extent
+from tilewright.records import DType
+
+NAMES = ("depth", "height", "width")
+_ONE = Extent("1", 1)
+_NO_WINDOW = Window(_ONE, _ONE, 1, 1, 0, 1)
+ROWS_OF_PRODUCT = 64  # of one wgmma
+_MOST_PHASES = 4  # that few filters are multiplied by
+_FARTHEST = 64  # rows between the first and the last tap of a slot
+_PLANAR_STEPS = 4  # 16-element steps of k in the 128 bytes of a row of weights
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension: its window, and how results and input elements are numbered along it."""
+
+    window: Window
+    transposed: bool
+    phases: int
+
+    @property
+    def modulus(self) -> int:
+        return self.phases // self.window.stride if self.transposed else self.phases * self.window.stride
+
+    @cached_property
+    def taps_of_shifts(self) -> dict[int, dict[int, int]]:
+        """For every shift, counted from the first: the tap of each phase that meets it."""
+        found: dict[int, dict[int, int]] = {}
+        for phase, tap in itertools.product(range(self.phases), range(self.window.taps)):
+            shift = self._shift(phase, tap)
+            if shift is not None:
+                found.setdefault(shift + self.margin, {})[phase] = tap
+        return dict(sorted(found.items()))
+
+    def _shift(self, phase: int, tap: int) -> int | None:
+        one = self.window
+        if not self.transposed:
+            return phase * one.stride + tap * one.dilation - one.padding
+        shift, rest = divmod(phase + one.padding - tap * one.dilation, one.stride)
+        return None if rest else shift
+
+    @cached_property
+    def margin(self) -> int:
+        """Zeros before the first element of the input; elements that no result needs, where it is negative."""
+        shifts = (self._shift(*one) for one in itertools.product(range(self.phases), range(self.window.taps)))
+        return -min(one for one in shifts if one is not None)
+
+    @property
+    def reach(self) -> int:
+        """The last shift."""
+        return max(self.taps_of_shifts)
+
+    @property
+    def margin_rows(self) -> int:
+        return max(0, -(-self.margin // self.modulus))
+
+    @property
+    def more_rows(self) -> int:
+        """Rows beyond one for each position, so that what is read behind an end are the zeros of the next beginning."""
+        return max(0, -(-(self.reach + 1 - self.margin) // self.modulus) - 1)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A tap of depth and one of height."""
+
+    tap: int  # its number in a filter without the width
+    phase: int  # of the copied input: depth's times height's modulus, plus height's
+    depth: int  # rows of the copied input along depth, and along height
+    height: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one load brings for all shifts along the width that it serves."""
+
+    phase: int  # of the copied input, along the width
+    shifts: tuple[int, ...]  # in rows of that phase
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What follows from a convolution's windows, and its channels and filters at the task's own sizes."""
+
+    convolution: Convolution
+
+    @property
+    def planes(self) -> int:
+        """Channels of a group are so few that eight, or twice eight, lie side by side; 0: rows of all channels."""
+        channels = self.convolution.channels.size
+        return 0 if channels > 16 else 1 if channels <= 8 else 2
+
+    @property
+    def copied(self) -> DType:
+        """Elements of the copied input, and of packed weights."""
+        return DType.BF16 if self.convolution.element is DType.BF16 else DType.F16
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        one = self.convolution
+        missing = (_NO_WINDOW,) * (3 - len(one.windows))
+        depth, height, width = (*missing, *one.windows)
+        outer = [Axis(each, one.transposed, each.stride if one.transposed else 1) for each in (depth, height)]
+        return outer[0], outer[1], Axis(width, one.transposed, self._phases(width))
+
+    def _phases(self, width: Window) -> int:
+        """Enough to fill the rows of a product."""
+        one = self.convolution
+        phases = width.stride if one.transposed else 1
+        most = 2 * ROWS_OF_PRODUCT if self._few_channels and phases == 1 else ROWS_OF_PRODUCT
+        while phases * 2 <= _MOST_PHASES and one.filters.size * phases * 2 <= most:
+            phases *= 2
+            most = ROWS_OF_PRODUCT
+        return phases
+
+    @property
+    def _few_channels(self) -> bool:
+        return self.planes == 1 and self.convolution.channels.size <= 4
+
+    @property
+    def fold(self) -> int:
+        """Neighbouring elements of the input that lie in one row of a plane, four channels each."""
+        return 2 if self._few_channels and self.axes[2].modulus % 2 == 0 else 1
+
+    @property
+    def width_phases(self) -> int:
+        """Phases of the copied input along the width."""
+        return self.axes[2].modulus // self.fold
+
+    @property
+    def phases(self) -> int:
+        return self.axes[2].phases
+
+    @property
+    def rows_of_filter(self) -> int:
+        """A power of two: rows of zeros where phases are not."""
+        return 1 << (self.phases - 1).bit_length()
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Pair, ...], ...]:
+        """For every phase of depth and height: the taps that its results are made from."""
+        depth, height, _ = self.axes
+        found = []
+        for d, h in itertools.product(range(depth.phases), range(height.phases)):
+            pairs = [
+                Pair(
+                    of_d[d] * height.window.taps + of_h[h],
+                    at_d % depth.modulus * height.modulus + at_h % height.modulus,
+                    at_d // depth.modulus,
+                    at_h // height.modulus,
+                )
+                for at_d, of_d in depth.taps_of_shifts.items()
+                for at_h, of_h in height.taps_of_shifts.items()
+                if d in of_d and h in of_h
+            ]
+            found.append(tuple(pairs))
+        return tuple(found)
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        width = self.axes[2]
+        found: list[Slot] = []
+        for phase in range(self.width_phases):
+            met = [at for at in width.taps_of_shifts if at % width.modulus // self.fold == phase]
+            shifts = sorted({at // width.modulus for at in met})
+            found += [Slot(phase, one) for one in self._cut(shifts)]
+        return tuple(found)
+
+    def _cut(self, shifts: list[int]) -> list[tuple[int, ...]]:
+        """Shifts in groups that one slot serves; a planar one serves all between its first and last."""
+        most = 0 if not self.planes else _PLANAR_STEPS * (2 if self.planes == 1 else 1)
+        farthest = most - 1 if self.planes else _FARTHEST
+        found: list[list[int]] = []
+        for one in shifts:
+            if found and one - found[-1][0] <= farthest:
+                found[-1].append(one)
+            else:
+                found.append([one])
+        return [tuple(range(one[0], one[-1] + 1)) if self.planes else tuple(one) for one in found]
+
+    @property
+    def tail_depth(self) -> int:
+        """Rows of zeros behind the last image, along depth: as far as a result reads, and whole slots of planes."""
+        axis = self.axes[0]
+        return axis.reach // axis.modulus if self.planes else axis.margin_rows
+
+    @property
+    def tail_height(self) -> int:
+        """The same along height."""
+        axis = self.axes[1]
+        return 1 + (axis.reach // axis.modulus if self.planes else axis.margin_rows)
+
+    @property
+    def halo(self) -> int:
+        """Rows of a slot behind its positions."""
+        return max(one.shifts[-1] - one.shifts[0] for one in self.slots)
+
+    @property
+    def width_blocks(self) -> int:
+        """Blocks of weights for one pair of taps: one for each shift, or one for each slot."""
+        return len(self.slots) if self.planes else sum(len(one.shifts) for one in self.slots)
+
+    @property
+    def planar_steps(self) -> int:
+        """Steps of 16 along k."""
+        longest = max(len(one.shifts) for one in self.slots)
+        return longest if self.planes == 2 else -(-longest // 2)

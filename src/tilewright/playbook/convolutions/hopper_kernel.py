@@ -1,0 +1,400 @@
+"""The kernel that multiplies, as text: a producer, two consumers that take turns, and the store of what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
+from tilewright.playbook.convolutions.hopper_store import filled, runs_text, store_text
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.finish_text import FinishText
+from tilewright.playbook.products.hopper_form import signature
+from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
+from tilewright.records import DType
+
+Parameters = list[tuple[str, str]]  # declarations, and what the plan gives for them
+
+
+def constants(geometry: Geometry) -> list[str]:
+    """What of the convolution is fixed, as constants of the code."""
+    one, width = geometry.convolution, geometry.axes[2]
+    lines = [f"constexpr int GROUPS = {one.groups};"]
+    for name, axis in zip(NAMES, geometry.axes, strict=True):
+        window = axis.window
+        named = {"TAPS": window.taps, "STRIDE": window.stride, "PADDING": window.padding, "DILATION": window.dilation}
+        lines.append(
+            "constexpr int " + ", ".join(f"{name.upper()}_{word} = {number}" for word, number in named.items()) + ";"
+        )
+    lines += [
+        "// Results come in phases: number `position * PHASES + phase` is made from `position * MODULUS + shift` of",
+        "// the input, with MARGIN zeros before it. Phases of the width are rows of the product.",
+    ]
+    for name, axis in zip(NAMES, geometry.axes, strict=True):
+        named = {"PHASES": axis.phases, "MODULUS": axis.modulus, "MARGIN": axis.margin}
+        lines.append(
+            "constexpr int " + ", ".join(f"{name.upper()}_{word} = {number}" for word, number in named.items()) + ";"
+        )
+    pairs = [pair for kind in geometry.kinds for pair in kind]
+    before = [sum(len(kind) for kind in geometry.kinds[:place]) for place in range(len(geometry.kinds) + 1)]
+    slots = geometry.slots
+    blocks_before = [sum(len(slot.shifts) for slot in slots[:place]) for place in range(len(slots) + 1)]
+    if geometry.planes:
+        blocks_before = list(range(len(slots) + 1))
+    met = [
+        width.taps_of_shifts.get(at, {}).get(phase, -1)
+        for at in range(width.reach + 1)
+        for phase in range(geometry.rows_of_filter)
+    ]
+    shifts = [slot.shifts[0] for slot in slots] if geometry.planes else [at for slot in slots for at in slot.shifts]
+    of_slots = (
+        range(len(slots)) if geometry.planes else [place for place, slot in enumerate(slots) for _ in slot.shifts]
+    )
+    lines += [
+        f"constexpr int ROWS_OF_FILTER = {geometry.rows_of_filter}, FOLD = {geometry.fold}, "
+        f"WIDTH_COPIES = {geometry.width_phases}, WIDTH_REACH = {width.reach};",
+        f"constexpr int KINDS = {len(geometry.kinds)};  // of results, by their phases along depth and height",
+        "// Taps of depth and height, for each kind: the tap's number, and its place in the copied input.",
+        _table("FIRST_PAIR", before),
+        _table("PAIR_TAP", (pair.tap for pair in pairs)),
+        _table("PAIR_COPY", (pair.phase for pair in pairs)),
+        _table("PAIR_DEPTH", (pair.depth for pair in pairs)),
+        _table("PAIR_HEIGHT", (pair.height for pair in pairs)),
+        "// Along the width a slot of rows serves several shifts. Of blocks of weights: the slot, the first shift.",
+        f"constexpr int SLOTS = {len(slots)}, WIDTH_BLOCKS = {geometry.width_blocks}, HALO = {geometry.halo};",
+        _table("SLOT_COPY", (slot.phase for slot in slots)),
+        _table("SLOT_FIRST", (slot.shifts[0] for slot in slots)),
+        _table("FIRST_BLOCK", blocks_before),
+        _table("BLOCK_SLOT", of_slots),
+        _table("BLOCK_SHIFT", shifts),
+        _table("TAP_OF", met) + "  // [shift][phase]; -1: none",
+    ]
+    return lines
+
+
+def _table(name: str, numbers: Iterable[int]) -> str:
+    listed = list(numbers)
+    return f"__device__ constexpr int {name}[{len(listed)}] = {{{', '.join(str(one) for one in listed)}}};"
+
+
+def job_text(geometry: Geometry) -> list[str]:
+    """The sizes that all kernels share, and which part of the product a job is."""
+    return _JOB.splitlines()
+
+
+_JOB = """\
+constexpr int ROWS = 64 * MI, POSITIONS = 256 / MI;  // of a tile of the product
+constexpr int PAIRS = FIRST_PAIR[KINDS];
+
+// Sizes that follow from a call's: of the copied input, in rows for positions, and of the result.
+struct Sizes {
+  int batch, channels, filters, depth, height, width, copy_rows;  // a copy for every combination of input phases
+  int y_depth, y_height, y_width;
+  __device__ __forceinline__ long long plane() const { return (long long)y_depth * y_height * y_width; }
+};
+
+// A tile of positions, of some filters of one kind.
+struct Job {
+  int position, kind, group, row_tile;
+  __device__ __forceinline__ Job(int job, int row_tiles, int tile_step) {
+    const int of_position = KINDS * GROUPS * row_tiles, rest = job % of_position;
+    position = job / of_position * tile_step;
+    row_tile = rest % row_tiles, group = rest / row_tiles % GROUPS, kind = rest / row_tiles / GROUPS;
+  }
+  __device__ __forceinline__ int pairs() const { return FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]; }
+};
+
+// The first row of the copied input that a slot holds for the position 0.
+__device__ __forceinline__ int row_of(int pair, int slot, const Sizes& s) {
+  return (PAIR_COPY[pair] * WIDTH_COPIES + SLOT_COPY[slot]) * s.copy_rows +
+         (PAIR_DEPTH[pair] * s.height + PAIR_HEIGHT[pair]) * s.width + SLOT_FIRST[slot];
+}
+
+// Where a position of some kind stores: 16 times the place of its first result, plus how many results it has.
+__device__ __forceinline__ long long place_of(unsigned position, int kind, const Sizes& s) {
+  const unsigned line = position / (unsigned)s.width, slice = line / (unsigned)s.height;
+  const unsigned image = slice / (unsigned)s.depth;
+  const int x = (position - line * s.width) * WIDTH_PHASES;
+  const int y = (line - slice * s.height) * HEIGHT_PHASES + kind % HEIGHT_PHASES;
+  const int z = (slice - image * s.depth) * DEPTH_PHASES + kind / HEIGHT_PHASES;
+  if (image >= s.batch || x >= s.y_width || y >= s.y_height || z >= s.y_depth) return 0;
+  const long long place = image * GROUPS * (s.filters * s.plane()) + ((long long)z * s.y_height + y) * s.y_width + x;
+  return place * 16 + min(WIDTH_PHASES, s.y_width - x);
+}
+"""
+
+
+def kernel_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
+    """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
+    one = geometry.convolution
+    operand = (
+        (f"const {geometry.copied.cpp}* __restrict__ copied", "@copied")
+        if geometry.planes
+        else ("const __grid_constant__ CUtensorMap copied_map", "@copied_map")
+    )
+    return [
+        operand,
+        ("const __grid_constant__ CUtensorMap weight_map", "@weight_map"),
+        ("const float* __restrict__ scales", "@scales"),
+        (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
+        *zip(finish.declared, finish.given, strict=True),
+        *sizes_parameters(),
+        ("int channel_blocks", "@channel_blocks"),
+        ("int row_tiles", "@row_tiles"),
+        ("int tile_step", "@tile_step"),
+        ("int jobs", "@jobs"),
+    ]
+
+
+def sizes_parameters() -> Parameters:
+    names = ("batch", "channels", "filters", "depth", "height", "width", "copy_rows", "y_depth", "y_height", "y_width")
+    return [(f"int {name}", f"@{name}") for name in names]
+
+
+SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_rows, y_depth, y_height, y_width};"
+
+
+def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
+    """All of the code that the product itself needs."""
+    kind = "bf16" if geometry.copied is DType.BF16 else "f16"
+    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish)]
+    load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
+    text = _KERNEL.replace("@sizes", SIZES).replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
+    for name, lines in {
+        "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS,
+        "@products": _PLANAR_PRODUCTS if geometry.planes else _ROW_PRODUCTS,
+        "@x_slots": _x_slots(geometry),
+        "@empty": "" if all(geometry.kinds) else _EMPTY,
+        "@store": store_text(geometry, finish),
+    }.items():
+        text = filled(text, name, lines)
+    return [
+        *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
+        *_SHAPE.splitlines(),
+        "",
+        *BARRIERS.splitlines(),
+        *_BULK.splitlines(),
+        *load.splitlines(),
+        *SHOW.splitlines(),
+        "",
+        *wgmma((128, 256), kind, (False, False), (32, 64, 128)).splitlines(),
+        "",
+        *_RING.splitlines(),
+        "",
+        *runs_text(geometry).splitlines(),
+        "",
+        *signature("__launch_bounds__(384, 1) ", "convolve", declared),
+        *indented(text.splitlines()),
+        "}",
+    ]
+
+
+def _x_slots(geometry: Geometry) -> str:
+    if not geometry.planes:
+        return "const uint64_t x_slots = descriptor(x_at, 16, 8 * ROW_BYTES, SWIZZLE);"
+    lead = "16" if geometry.planes == 1 else "PLANE_BYTES"
+    return f"const uint64_t x_slots = descriptor(x_at, {lead}, 128, 0);  // eight channels after eight are {lead} apart"
+
+
+# A row of the copied input, and of a block of weights, is STEPS times 16 channels long.
+_ROW_SHAPE = """\
+constexpr int ROW_BYTES = STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128;  // of STEPS * 16 channels, in shared memory
+constexpr int BOXES = POSITIONS + HALO > 256 ? 2 : 1, BOX_ROWS = (POSITIONS + HALO + 8 * BOXES - 1) / (8 * BOXES) * 8;
+constexpr int X_BYTES = BOXES * BOX_ROWS * ROW_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 * 1024;
+"""
+_PLANAR_SHAPE = """\
+constexpr int ROW_BYTES = STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128;  // of weights for STEPS * 16 of k
+constexpr int PLANES = @planes, PLANE_ROWS = (POSITIONS + 2 * STEPS + 7) / 8 * 8, PLANE_BYTES = PLANE_ROWS * 16;
+constexpr int X_BYTES = PLANES * PLANE_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 * 1024;
+"""
+_SHAPE = """\
+constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
+constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
+constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
+// Stores of a warp for a filter's results, and how many are made together: fewer where lines are stored one by one.
+constexpr int STORES = POSITIONS * WIDTH_PHASES / 32 + 1, TOGETHER = HEIGHT_PHASES > 1 ? 4 : STORES < 9 ? STORES : 9;
+"""
+_BULK = """\
+__device__ __forceinline__ void prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// TMA: the box of `map` at x, y
+__device__ __forceinline__ void load_box(const CUtensorMap* map, uint32_t barrier, uint32_t to, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               " [%0], [%1, {%3, %4}], [%2];"
+               ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y) : "memory");
+}
+"""
+_LOAD_ROWS = ""
+_LOAD_PLANE = """\
+__device__ __forceinline__ void load_bytes(const void* from, uint32_t barrier, uint32_t to, uint32_t bytes) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+"""
+_LOAD_OF_ROWS = """\
+for (int box = 0; box < BOXES; ++box)
+  load_box(&copied_map, arrived, to + box * BOX_ROWS * ROW_BYTES,
+           here.group * ((channels + 7) / 8 * 8) + block * STEPS * 16,
+           here.position + row_of(pair, slot, s) + box * BOX_ROWS);
+"""
+_LOAD_OF_PLANES = """\
+for (int plane = 0; plane < PLANES; ++plane) {
+  const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
+  const long long row = (here.group * PLANES + plane) * all_rows + here.position + row_of(pair, slot, s);
+  load_bytes(copied + row * 8, arrived, to + plane * PLANE_BYTES, PLANE_BYTES);
+}
+"""
+_RING = """\
+// A ring of slots in shared memory, used one after the other: which is next, and the parity of its phase.
+template <int COUNT> struct Ring {
+  uint32_t used = 0;
+  __device__ __forceinline__ int slot() const { return used % COUNT; }
+  __device__ __forceinline__ uint32_t parity() const { return used / COUNT & 1; }
+};
+"""
+_ROW_PRODUCTS = """\
+#pragma unroll
+for (int slot = 0; slot < SLOTS; ++slot) {
+  const int x_slot = x_ring.slot();
+  barrier_wait(x_full + x_slot * 8, x_ring.parity());
+#pragma unroll
+  for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
+    const int w_slot = RESIDENT ? weight : w_ring.slot();
+    if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
+    // A shift along the width is a whole number of rows: the descriptor moves by so many.
+    const int rows = BLOCK_SHIFT[i] - SLOT_FIRST[slot];
+    const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4);
+    const uint64_t b = x_slots + ((x_slot * X_SLOT + rows * ROW_BYTES) >> 4);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+      for (int m = 0; m < MI; ++m)
+        wgmma(sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (step * 32 >> 4), weight || step);
+    wgmma_commit();
+    wgmma_wait<1>();  // the products before these are done: what they read may be filled again
+    if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
+    if (i == FIRST_BLOCK[slot] && x_before >= 0) release(x_empty, x_before);
+    w_before = w_slot, ++w_ring.used, ++weight;
+  }
+  x_before = x_slot, ++x_ring.used;
+}
+"""
+_PLANAR_PRODUCTS = """\
+#pragma unroll
+for (int slot = 0; slot < SLOTS; ++slot) {
+  const int x_slot = x_ring.slot(), w_slot = RESIDENT ? weight : w_ring.slot();
+  barrier_wait(x_full + x_slot * 8, x_ring.parity());
+  if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
+  const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < STEPS; ++step)  // k goes from position to position: a row of a plane is 16 bytes
+#pragma unroll
+    for (int m = 0; m < MI; ++m)
+      wgmma(sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (step * (32 / PLANES) >> 4), weight || step);
+  wgmma_commit();
+  wgmma_wait<1>();  // the products before these are done: what they read may be filled again
+  if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
+  if (x_before >= 0) release(x_empty, x_before);
+  w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
+}
+"""
+_EMPTY = """\
+    if (here.pairs() == 0) {  // no tap meets such results
+#pragma unroll
+      for (int i = 0; i < MI * POSITIONS / 2; ++i) sum[i / (POSITIONS / 2)][i % (POSITIONS / 2)] = 0.f;
+    }
+"""
+_KERNEL = """\
+extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
+@sizes
+const int w_count = RESIDENT ? PAIRS * channel_blocks * WIDTH_BLOCKS : W_SLOTS;
+const uint32_t w_at = (uint32_t)__cvta_generic_to_shared(shared), x_at = w_at + w_count * WEIGHT_BYTES;
+const uint32_t staged = x_at + X_SLOTS * X_SLOT, x_full = staged + 8 * STAGE_ROWS * PITCH * 4;
+const uint32_t x_empty = x_full + X_SLOTS * 8, w_full = x_empty + X_SLOTS * 8, w_empty = w_full + W_SLOTS * 8;
+const uint32_t turn = w_empty + W_SLOTS * 8;
+const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producers
+if (threadIdx.x == 0) {
+  if (w_at % 1024) __trap();
+  @prefetchprefetch(&weight_map);
+  for (int i = 0; i < X_SLOTS; ++i) barrier_init(x_full + i * 8, 1), barrier_init(x_empty + i * 8, 1);
+  for (int i = 0; i < W_SLOTS; ++i) barrier_init(w_full + i * 8, 1), barrier_init(w_empty + i * 8, 1);
+  barrier_init(turn, 1), barrier_init(turn + 8, 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__syncthreads();
+cudaTriggerProgrammaticLaunchCompletion();
+cudaGridDependencySynchronize();
+Ring<X_SLOTS> x_ring;
+Ring<W_SLOTS> w_ring;
+
+if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the weights
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+  if (thread == 0) {
+    for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+      const Job here(job, row_tiles, tile_step);
+      for (int block = 0; block < channel_blocks; ++block)
+        for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
+          for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used) {
+            const uint32_t to = x_at + x_ring.slot() * X_SLOT, arrived = x_full + x_ring.slot() * 8;
+            barrier_wait(x_empty + x_ring.slot() * 8, x_ring.parity() ^ 1);
+            barrier_arrive_expecting(arrived, X_BYTES);
+            @load
+          }
+    }
+  } else if (thread == 32) {
+    for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+      const Job here(job, row_tiles, tile_step);
+      const int first = FIRST_PAIR[here.kind] * channel_blocks * WIDTH_BLOCKS;
+      const int count = here.pairs() * channel_blocks * WIDTH_BLOCKS;
+      if (RESIDENT) barrier_arrive_expecting(w_full, count * WEIGHT_BYTES);  // all jobs of the block have the same
+      for (int i = 0; i < count; ++i, ++w_ring.used) {
+        const int slot = RESIDENT ? i : w_ring.slot();
+        if (!RESIDENT) barrier_wait(w_empty + slot * 8, w_ring.parity() ^ 1);
+        if (!RESIDENT) barrier_arrive_expecting(w_full + slot * 8, WEIGHT_BYTES);
+        const int row = (((first + i) * GROUPS + here.group) * row_tiles + here.row_tile) * ROWS;
+        load_box(&weight_map, w_full + (RESIDENT ? 0 : slot * 8), w_at + slot * WEIGHT_BYTES, 0, row);
+      }
+      if (RESIDENT) break;
+    }
+  }
+} else {  // ---- consumers, on alternate jobs: one multiplies while the other stores
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
+  const uint64_t w_slots = descriptor(w_at, 16, 8 * ROW_BYTES, SWIZZLE);
+  @x_slots
+  float* mine = reinterpret_cast<float*>(shared + (staged - w_at)) + (consumer * 4 + warp) * STAGE_ROWS * PITCH;
+  auto release = [&](uint32_t barriers, int slot) {
+    if (thread == 0) barrier_arrive(barriers + slot * 8);
+  };
+  uint32_t my_turn = consumer ^ 1;
+  if (RESIDENT && blockIdx.x < jobs) barrier_wait(w_full, 0);
+  int others = consumer;  // jobs of the other consumer come between
+  for (int job = blockIdx.x; job < jobs; job += gridDim.x, others ^= 1) {
+    const Job here(job, row_tiles, tile_step);
+    if (others) {
+      const int stages = here.pairs() * channel_blocks;
+      x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
+      continue;
+    }
+    // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
+    // looked for before its last has been seen. All warps of one begin together: none may miss a turn.
+    consumer_sync(consumer);
+    barrier_wait(turn + consumer * 8, my_turn);
+    my_turn ^= 1;
+    float sum[MI][POSITIONS / 2];
+    int w_before = -1, x_before = -1, weight = 0;
+#pragma unroll 1
+    for (int i = here.pairs() * channel_blocks; i > 0; --i) {
+      @products
+    }
+    release(turn, consumer ^ 1);
+    wgmma_wait<0>();
+    if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
+    if (x_before >= 0) release(x_empty, x_before);
+@empty
+    @store
+  }
+}
+"""

@@ -1,0 +1,195 @@
+"""The average pooling of a convolution as one convolution, with wider windows and larger steps, or of a transposed one
+as a plain one: the results between them are never made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+
+from tilewright.playbook.convolutions.algebra import again, steps_from
+from tilewright.playbook.convolutions.reading import Settings, pool_settings
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
+from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
+from tilewright.playbook.tracing import Items, Node, TracedArgument
+
+POOLED = "a convolution and the average pooling of its results are made as one convolution, whose weights are sums"
+_MOST_TAPS = 128
+
+Sizes = tuple[int, ...]
+
+
+def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
+    """An average pooling of a convolution, or of what is linear in it."""
+    node = graph.nodes[index]
+    try:
+        pool, windows = pool_settings(node)
+    except NotSupported:
+        return None
+    (inner,) = taken(node)
+    rank = len(windows)
+    plain = not any(pool.paddings) and node.given(6, "divisor_override") is None
+    dims = tuple(range(2, rank + 2))
+    found = steps_from(graph, inner, dims) if plain and len(graph.shape(inner)) == rank + 2 else None
+    if found is None or graph.dtype(index) != "float32":
+        return None
+    steps, convolution = found
+    joined = _joined(graph, index, convolution, pool, windows)
+    if joined is None:
+        return None
+
+    def left(sizes: Sizes, probe: int) -> Sizes:
+        return *sizes[:2], *shape_at(graph, index, probe)[2:]
+
+    def make(builder: Builder) -> int:
+        total = joined.write(builder, lambda probe: left(shape_at(graph, convolution, probe), probe))
+        for step in steps:
+            total = again(graph, builder, step, total, left)
+        return total
+
+    return Rewrite(index, POOLED, make)
+
+
+def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows: Sizes) -> _Joined | None:
+    """The one convolution, where it is less work than both."""
+    nodes = tuple(trace.nodes[convolution] for trace in graph.traces)
+    own = Settings.of(nodes, len(windows))
+    x, weight = taken(nodes[0])
+    taps = graph.shape(weight)[2:]
+    if any(len(set(one)) > 1 for one in graph.sizes(weight)[2:]) or graph.dtype(weight) != "float32":
+        return None
+    if any(one != 1 for one in own.dilations):
+        return None
+    each = list(zip(own.strides, own.paddings, taps, windows, pool.strides, strict=True))
+    if own.transposed:
+        if own.groups != 1 or any(not stride == window == step for stride, _, _, window, step in each):
+            return None
+        axes = tuple(_turned(stride, padding, wide) for stride, padding, wide, _, _ in each)
+    else:
+        axes = tuple(_widened(stride, padding, wide, window, step) for stride, padding, wide, window, step in each)
+        if math.prod(one.taps for one in axes) >= math.prod(wide * step for _, _, wide, _, step in each):
+            return None
+    settings = Settings(
+        tuple(one.stride for one in axes),
+        tuple(one.padding for one in axes),
+        own.dilations,
+        (0,) * len(axes),
+        False,
+        own.groups,
+    )
+    made = _Joined(graph, x, weight, axes, settings, own.transposed, 1.0 / math.prod(windows))
+    fits = all(
+        (length + 2 * axis.padding - axis.taps) // axis.stride + 1 == results
+        for probe in range(len(graph.traces))
+        for length, results, axis in zip(
+            shape_at(graph, x, probe)[2:], shape_at(graph, index, probe)[2:], axes, strict=True
+        )
+    )
+    return made if fits and math.prod(one.taps for one in axes) <= _MOST_TAPS else None
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Along one dimension: the window that both make, and the shifted copies of the weights whose sum it is."""
+
+    taps: int
+    stride: int
+    padding: int
+    shifts: tuple[tuple[int, int, int], ...]  # elements put before and behind the weights, and which is the first
+    step: int  # from one that is taken to the next
+
+
+def _widened(stride: int, padding: int, taps: int, window: int, step: int) -> _Axis:
+    """Tap t of the j-th result in a window is tap j * stride + t of all of it."""
+    more = (window - 1) * stride
+    shifts = tuple((one * stride, more - one * stride, 0) for one in range(window))
+    return _Axis(taps + more, stride * step, padding, shifts, 1)
+
+
+def _turned(stride: int, padding: int, taps: int) -> _Axis:
+    """Of the weights from the last to the first: what x[o + m] is multiplied by on its way to any of the results that
+    are averaged as o. These are the taps t with 0 <= m * stride + t - padding < stride."""
+    least, most = -((taps - 1 - padding) // stride), (padding + stride - 1) // stride
+    count = most - least + 1
+    before = stride - 1 - (taps - 1 - padding + least * stride)
+    behind = count * stride - before - taps
+    return _Axis(count, 1, -least, tuple((before, behind, one) for one in range(stride)), stride)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    graph: Graph
+    x: int
+    weight: int
+    axes: tuple[_Axis, ...]
+    settings: Settings
+    turned: bool
+    share: float  # of one result in a window
+
+    def write(self, builder: Builder, shape: Callable[[int], Sizes]) -> int:
+        weights, x = self._weights(builder), builder.numbers[self.x]
+        more = (None, *self.settings.arguments)
+        return builder.add(CONVOLUTION, lambda _: (Node(x), Node(weights), *more), shape, "float32")
+
+    def _weights(self, builder: Builder) -> int:
+        writer = _Weights(self.graph, builder, self.weight)
+        made = builder.numbers[self.weight]
+        sizes: Callable[[Sizes], Sizes] = lambda given: given  # noqa: E731
+        if self.turned:
+            places = tuple(range(2, len(self.axes) + 2))
+            sizes = lambda given: (given[1], given[0], *given[2:])  # noqa: E731
+            made = writer.add("permute", (Node(made), Items((1, 0, *places))), sizes)
+            made = writer.add("flip", (Node(made), Items(places)), sizes)
+        for place, axis in enumerate(self.axes):
+            made, sizes = writer.summed(made, place, axis, sizes)
+        return writer.add("mul", (Node(made), self.share), sizes, "Tensor")
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Nodes made from the weights; shapes follow from theirs."""
+
+    graph: Graph
+    builder: Builder
+    weight: int
+
+    def add(
+        self, target: str, arguments: tuple[TracedArgument, ...], sizes: Callable[[Sizes], Sizes], overload: str = ""
+    ) -> int:
+        return self.builder.add(
+            target,
+            lambda _: arguments,
+            lambda probe: sizes(shape_at(self.graph, self.weight, probe)),
+            "float32",
+            overload,
+        )
+
+    def summed(
+        self, given: int, place: int, axis: _Axis, before: Callable[[Sizes], Sizes]
+    ) -> tuple[int, Callable[[Sizes], Sizes]]:
+        """The sum of the shifted copies along one dimension, and what is its shape."""
+        dim = place + 2
+
+        def sizes(own: Sizes, wide: int = axis.taps) -> Sizes:
+            found = before(own)
+            return *found[:dim], wide, *found[dim + 1 :]
+
+        def copied(shift: tuple[int, int, int]) -> int:
+            front, behind, first = shift
+
+            def padded(own: Sizes) -> Sizes:
+                return sizes(own, before(own)[dim] + front + behind)
+
+            behind_it = len(before(shape_at(self.graph, self.weight, 0))) - 1 - dim
+            pads = Items((*(0, 0) * behind_it, front, behind))
+            made = self.add("constant_pad_nd", (Node(given), pads, 0.0), padded)
+            if axis.step == 1:
+                return made
+            end = (axis.taps - 1) * axis.step + first + 1
+            return self.add("slice", (Node(made), dim, first, end, axis.step), sizes, "Tensor")
+
+        return reduce(
+            lambda one, other: self.add("add", (Node(one), Node(other)), sizes, "Tensor"), map(copied, axis.shifts)
+        ), sizes

@@ -1,0 +1,39 @@
+"""Convolutions for Hopper on one: right at larger sizes than are emulated, in every form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.playbook.convolutions.test_hopper import ALLOWED, FORMS
+from tests.playbook.convolutions.written import Written
+
+import tilewright
+from tilewright.playbook.convolutions.hopper import hopper_convolution
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+    ),
+]
+
+
+def _larger(form: Written) -> Written:
+    return replace(form, batch=3, lengths=tuple(one * 3 + 1 for one in form.lengths))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_convolutions_are_right(name: str, tmp_path: Path) -> None:
+    form = _larger(FORMS[name])
+    path = tmp_path / "conv.cu"
+    path.write_text(hopper_convolution(form.convolution, form.op_line).file())
+    operation, tensors = tilewright.load(str(path)), form.draw("cuda")
+    found, again = operation(*tensors), operation(*tensors)
+    assert isinstance(found, torch.Tensor)
+    assert isinstance(again, torch.Tensor)
+    assert torch.equal(found, again)
+    truth = form.truth(tensors)
+    assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()

@@ -1,0 +1,125 @@
+"""Attention: what is read from graphs, and every structure on the emulator against PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.playbook.agreement import load_structure
+from tests.playbook.attention_cases import CASES
+from tests.playbook.placed import ARCHITECTURES, Placed, check_structure
+
+from tilewright.playbook.attention.program import Attention, attention_program
+from tilewright.playbook.tracing import TraceRequest, Traces, trace
+from tilewright.playbook.understanding import traced_task
+from tilewright.reference import ReferenceProblem
+
+# Weights are rounded to 16 bits before they are added up, as in every fused kernel; tensor cores cut bits off.
+_SLACK = 4.0
+
+
+def _read(case: Placed) -> Attention:
+    made = case.function.callable
+
+    def ask(request: TraceRequest) -> Traces:
+        try:
+            return trace(made, request)
+        except (RuntimeError, ValueError) as error:
+            raise ReferenceProblem(str(error)) from error
+
+    return attention_program(traced_task(case.task, ask))
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "causal"),
+    [
+        ("plain", "1.0 / sqrt(q.shape[3])", None),
+        ("scaled", "0.3", None),
+        ("causal", "1.0 / sqrt(q.shape[3])", "0"),
+        ("by_hand_shifted", "1.0 / sqrt(q.shape[3])", "k.shape[2] - q.shape[2]"),
+    ],
+)
+def test_scale_and_mask_are_recognised(name: str, scale: str, causal: str | None) -> None:
+    made = _read(CASES[name])
+    assert made.scores.value is None
+    assert made.scores.scale == scale
+    assert (made.scores.causal.text if made.scores.causal else None) == causal
+    assert made.zero_where_masked == (name != "by_hand_shifted")
+
+
+def test_heads_that_share_keys_are_one_unit() -> None:
+    made = _read(CASES["grouped_causal"])
+    assert [one.size.own for one in made.units] == [3]
+    assert [one.size.own for one in made.sharing] == [2]
+
+
+def test_heads_side_by_side_are_strides() -> None:
+    made = _read(CASES["side_by_side"])
+    factors = {one.size.own: made.key.place.factor(one) for one in (*made.units, made.along)}
+    assert {size: factor.own for size, factor in factors.items() if factor} == {3: 70 * 128, 2: 64, 70: 128}
+    assert made.is_plain
+
+
+def test_more_than_attention_is_left_to_others() -> None:
+    body = "s = torch.softmax(q @ k.mT, -1)\nreturn (s * s) @ v"
+    case = Placed(
+        "squared", body, "q: f32[rows, size]; k: f32[keys, size]; v: f32[keys, size]", "f32[rows, size]", ({},)
+    )
+    assert case.answer.draft.id != "draft-attention"
+    wide = "q: f32[rows, wide]; k: f32[keys, wide]; v: f32[keys, wide]"
+    case = Placed("wide", "return torch.softmax(q @ k.mT, -1) @ v", wide, "f32[rows, wide]", ({},))
+    assert case.answer.draft.id != "draft-attention"
+
+
+def test_a_small_one_runs(tmp_path: Path) -> None:
+    case = CASES["by_hand"]
+    (step,) = [one for one in case.answer.structures if one.id == "attention-flash"]
+    at = ({"batch": 1, "heads": 1, "rows": 5, "keys": 7, "size": 8},)
+    check_structure(Placed(case.name, case.body, case.inputs, case.results, at), step, tmp_path, slack=_SLACK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", CASES)
+def test_every_structure_computes_what_the_reference_does(
+    name: str, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_GPU", ARCHITECTURES[arch])
+    case = CASES[name]
+    for step in case.answer.every:
+        if "hopper" in step.id and arch != "sm_90a":
+            continue
+        folder = tmp_path / step.id
+        folder.mkdir()
+        check_structure(case, step, folder, slack=_SLACK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["attention-hopper-parts", "attention-flash-parts"])
+def test_f32_is_as_exact_as_f32_whatever_the_values_are(id: str, tmp_path: Path) -> None:
+    case = CASES["plain_f32"]
+    (step,) = [one for one in case.answer.every if one.id == id]
+    op = load_structure(step, case.task, tmp_path)
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, count, 64, generator=made) for count in (70, 130, 130))
+    far_apart = v * torch.exp(8 * torch.randn(1, 2, 130, 64, generator=made))
+    one_large = torch.cat([v[:, :, :1] * 1e12, v[:, :, 1:]], 2)
+    without_number = v.clone()
+    without_number[0, 0, 3, 5] = float("nan")
+    columns = v * 10 ** torch.linspace(-8, 8, 64)
+    for given in ((q, k, v), (q, k, far_apart), (q, k, columns), (q, k, one_large), (100 * q, 100 * k, v)):
+        _check_exact(op, *given)
+    _check_exact(op, q * 1e-20, k * 1e-20, v * 1e-30)
+    _check_exact(op, q, k, without_number)
+
+
+def _check_exact(op: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Beside f32's own error: of each column the greatest of both."""
+    wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    own = (torch.nn.functional.scaled_dot_product_attention(q, k, v).double() - wanted).abs()
+    off = (op(q, k, v).double() - wanted).abs()
+    assert torch.equal(off.isnan(), wanted.isnan())
+    allowed = 4 * own.nan_to_num().amax(2) + 1e-6 * wanted.nan_to_num().abs().amax(2)
+    assert (off.nan_to_num().amax(2) <= allowed).all()
