@@ -18,6 +18,10 @@ REQUESTS = (
     ("LayerNorm over the last dimension, then exact GELU", {"x": "4096x1024:bf16"}),
     ("softmax over the last dimension", {"x": "4096x16384:f32"}),
     ("add residual, then rmsnorm, then silu", {"x": "8192x4096:bf16"}),
+    ("attention", {"query": "4x32x4096x128:bf16", "key": "4x32x4096x128:bf16"}),
+    ("causal attention", {"query": "4x32x4096x128:bf16", "key": "4x32x4096x128:bf16"}),
+    ("attention", {"query": "4x32x2048x128:f32", "key": "4x32x2048x128:f32"}),
+    ("grouped-query attention", {"query": "8x32x1x128:bf16", "key": "8x8x8192x128:bf16"}),
 )
 NAMES = {"eager": "eager", "torch.compile": "compiled"}
 
