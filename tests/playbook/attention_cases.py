@@ -34,6 +34,18 @@ CASES = {
         _case("plain_f32", _call(), "f32"),
         _case("causal", _call(", is_causal=True"), "f16"),
         _case("causal_f32", _call(", is_causal=True"), "f32"),
+        _case(
+            "other_names",
+            "return F.scaled_dot_product_attention(query, sum, rows, attn_mask=scale)",
+            "f16",
+            _HEADS.replace("q:", "query:").replace("k:", "sum:").replace("v:", "rows:") + "; scale: {t}[rows, keys]",
+        ),
+        _case(
+            "other_names_f32",
+            "return F.scaled_dot_product_attention(key, value, score, is_causal=True)",
+            "f32",
+            _HEADS.replace("q:", "key:").replace("k:", "value:").replace("v:", "score:"),
+        ),
         _case("scaled", _call(", scale=0.3"), "f16"),
         _case(
             "kept",

@@ -45,9 +45,10 @@ def decode(made: Attention, op_line: str) -> str:
     plan = PlanLines(made.placed.as_rows(), op_line)
     names = plan_sizes(made, plan)
     _plan(made, plan, names)
-    first, second = AttentionKernel(made, plan), AttentionKernel(made, plan)
+    texts = (PITCHES, BARRIERS, MATRICES, _DEVICE, _BODY, _TOGETHER, PAIR, POWER)
+    first, second = AttentionKernel(made, plan, *texts), AttentionKernel(made, plan, *texts)
     kind = "bf16" if made.element is DType.BF16 else "f16"
-    texts = [_pieces_kernel(first, plan, names), _together_kernel(second, plan, names)]
+    kernels = [_pieces_kernel(first, plan, names), _together_kernel(second, plan, names)]
     device = [
         POWER,
         PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
@@ -59,7 +60,7 @@ def decode(made: Attention, op_line: str) -> str:
     ]
     pieces = [one.splitlines() for one in device]
     return fragment(
-        _HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *texts
+        _HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *kernels
     ).file()
 
 

@@ -14,6 +14,8 @@ The warp goes through the keys one by one. It keeps the greatest score so far, t
 weighted sum of the values; when a greater score comes, what it has is made smaller. So nothing is stored on the way.
 """
 
+_NAMES = "job query sum greatest weights score before base weight less q_row k_rows v_rows offset i power_of_two"
+
 
 def draft(made: Attention, op_line: str) -> str:
     placed = made.placed
@@ -22,7 +24,7 @@ def draft(made: Attention, op_line: str) -> str:
     plan.add("const", f"DEPTHS = ceil_div({names['depth']}, 32)", "elements of a query that a lane has")
     plan.add("const", f"COLUMNS = ceil_div({names['columns']}, 32)", "and of the result")
     plan.add("need", f"{names['heads']} * {names['rows']} <= 2000000000")
-    kernel = AttentionKernel(made, plan)
+    kernel = AttentionKernel(made, plan, _NAMES)
     text = _kernel(kernel, names)
     pieces = ([POWER], *([one] for one in kernel.forms.helpers()), text)
     return fragment(_HEADER.format(name=placed.name), plan, includes(placed.as_rows()), *pieces).file()

@@ -35,7 +35,7 @@ def can_write(made: Attention) -> bool:
 def flash(made: Attention, op_line: str) -> str:
     plan = PlanLines(made.placed.as_rows(), op_line)
     names = plan_sizes(made, plan)
-    kernel = AttentionKernel(made, plan)
+    kernel = AttentionKernel(made, plan, PITCHES, _DEVICE, MATRICES, _BODY, PAIR, POWER)
     _plan(made, plan, names)
     kind = "bf16" if made.element is DType.BF16 else "f16"
     text = _kernel(kernel, plan, names)

@@ -41,7 +41,7 @@ def flash_fragment(made: Attention, op_line: str, flagged: bool = False) -> Frag
     """`flagged`: it makes only heads for which there is a flag in `wide`, and has no constants to tune."""
     plan = PlanLines(made.placed.as_rows(), op_line)
     names = plan_sizes(made, plan)
-    kernel = AttentionKernel(made, plan)
+    kernel = AttentionKernel(made, plan, _DEVICE, _BODY, POWER, "wide")
     _plan(made, plan, names, flagged)
     text = _kernel(kernel, plan, names, flagged)
     pieces = [one.splitlines() for one in (POWER, _DEVICE, *kernel.forms.helpers())]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.attention.hopper_kernel import SIZES, TURNS, Places, kernel_text, section_line
+from tilewright.playbook.attention.hopper_kernel import KERNEL_TEXTS, SIZES, TURNS, Places, kernel_text, section_line
 from tilewright.playbook.attention.maps import MatrixMap, load_box, matrix_map
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, plan_sizes
@@ -50,7 +50,7 @@ def hopper(made: Attention, op_line: str) -> str:
     names = plan_sizes(made, plan)
     maps = _maps(made)
     _plan(made, plan, names, maps)
-    kernel = AttentionKernel(made, plan)
+    kernel = AttentionKernel(made, plan, *KERNEL_TEXTS, PAIR, POWER, BARRIERS)
     kind = "bf16" if made.element is DType.BF16 else "f16"
     columns = made.column.size.own
     text = kernel_text(kernel, plan, names, _places(kernel, maps), [])

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from tilewright.playbook.attention.flash_f32 import flash_fragment
-from tilewright.playbook.attention.hopper_kernel import SIZES_OF_PARTS, TURNS, Parts, Places, kernel_text, section_line
+from tilewright.playbook.attention.hopper_kernel import (
+    KERNEL_TEXTS,
+    SIZES_OF_PARTS,
+    TURNS,
+    Parts,
+    Places,
+    kernel_text,
+    section_line,
+)
 from tilewright.playbook.attention.maps import load_box
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, filled, is_whole, plan_sizes, row_needs
@@ -51,8 +59,9 @@ def _parts_fragment(made: Attention, op_line: str) -> Fragment:
     plan = PlanLines(made.placed.as_rows(), op_line)
     names = plan_sizes(made, plan)
     _plan(made, plan, names)
-    before = [_before(AttentionKernel(made, plan), plan, names, which) for which in ("peaks", "split")]
-    kernel = AttentionKernel(made, plan)
+    texts = (*KERNEL_TEXTS, _HALVES, _BEFORE, _PEAKS, _SPLIT, PAIR, POWER, BARRIERS)
+    before = [_before(AttentionKernel(made, plan, *texts), plan, names, which) for which in ("peaks", "split")]
+    kernel = AttentionKernel(made, plan, *texts)
     places = Places(
         q="box % (D / 64) * 64, row0 + box / (2 * D / 64) * 64, box / (D / 64) % 2 * heads + head",
         k="box % (D / 64) * 64, n * KEYS, box / (D / 64) * units + head / shares",

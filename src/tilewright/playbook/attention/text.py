@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.sizes import Size
@@ -29,12 +29,25 @@ __device__ __forceinline__ uint32_t pair(float x, float y) {
 """
 
 
+_COMMON = "product scored shared_row inverse head unit rest lane heads rows keys depth columns scale result"
+
+
+def _names_in(texts: tuple[str, ...]) -> frozenset[str]:
+    """Every name in the texts but those that stand for something else, and but what comments say."""
+    bare = (re.sub(r"//.*", "", text) for text in texts)
+    return frozenset(word for text in bare for word in re.findall(r"(?<![@\w])[A-Za-z_]\w*", text))
+
+
 class AttentionKernel(PlacedKernel):
     """A kernel being written, for the heads, rows and keys of an attention."""
 
-    def __init__(self, made: Attention, plan: PlanLines) -> None:
+    def __init__(self, made: Attention, plan: PlanLines, *texts: str) -> None:
+        """`texts` are what the kernel is made of: tensors and variables of the task avoid the names in them."""
         super().__init__(made.placed, plan, None, quick=False)
         self.made = made
+        self.namer = Namer(self.rows, _names_in((*texts, _COMMON)))
+        self.forms = Forms(self.rows, self.namer, quick=False)
+        self.statements = Statements(self.rows, self.forms, self.namer)
 
     def first(self, place: Index) -> str:
         """Where the matrix of this head begins."""
