@@ -274,7 +274,7 @@ auto pack_weights = [&] {  // as wgmma takes them: two neighbours in a register;
 };
 """
 
-KERNEL_TEXTS = (SIZES, TURNS, _SETUP, _ORDER, _CAUSAL_ORDER, _PRODUCER, _CONSUMER, _MULTIPLY, _PACK)
+KERNEL_TEXTS: tuple[str, ...] = (SIZES, TURNS, _SETUP, _ORDER, _CAUSAL_ORDER, _PRODUCER, _CONSUMER, _MULTIPLY, _PACK)
 KERNEL_TEXTS += (_MULTIPLY_PARTS, _PACK_PARTS, "given_scale jobs tiles section units shares")
 
 
