@@ -163,6 +163,8 @@ def test_special_values_are_used_where_they_are_a_promise() -> None:
     assert surveyed(lambda x: x.clamp(min=0) + 1, floats) == (), "fmaxf inside a formula leaves NaN out"
     assert surveyed(lambda x: x / x.norm(dim=-1, keepdim=True).clamp(min=1), floats) == ()
     assert surveyed(lambda x: x @ torch.ones(70, 70), floats) == ("NaN",)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    assert surveyed(lambda x: attention(x[None, None], x[None, None], x[None, None]), floats) == ()
     assert surveyed(lambda x: torch.diag(torch.ones(x.shape[0])) @ x, floats) == (), "zeros of a matrix may be left out"
     assert surveyed(lambda x: torch.conv1d(x[:, None], torch.ones(1, 1, 1))[:, 0], floats) == ()
     assert surveyed(lambda x: x.to(torch.int8).float(), floats) == ()

@@ -123,8 +123,10 @@ class _Survey:
         narrow = [one for one in self._task.tensors if one.dtype.is_float and one.dtype.itemsize == 1]
         if narrow or seen.converts or seen.operations & _CONVOLUTIONS:
             return
-        products = seen.operations & _PRODUCTS or any(one.startswith(_ATTENTION) for one in seen.operations)
+        fused = any(one.startswith(_ATTENTION) for one in seen.operations)
+        products = seen.operations & _PRODUCTS or fused
         with_nan = not seen.operations & _ORDERED and seen.bounds <= seen.ends_with_bound
+        with_nan = with_nan and not fused  # of a query that is none PyTorch makes zeros on a CPU and NaN on a GPU
         with_nan = with_nan and not (products and seen.operations & _OF_ZEROS)  # 0 * NaN, where there is no need of it
         with_infinities = not (seen.algebra or products) and bool(seen.operations & _OF_ROWS)
         if with_infinities:
