@@ -6,6 +6,7 @@ of rows or columns. Both give the same numbers to within f32's roundings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ SUMS = "the sum over a product's columns is made as a product with the summed we
 WINDOWS = "the means of a product's neighbouring columns are made as a product with the means of the weights"
 DIAGONAL = "a product with a diagonal matrix is made as a scaling: no product is left"
 POOLS_AS_ONE = "two poolings one after the other are made as one with larger windows"
+_MOST_CELLS = 64  # of a window that one pooling goes through well
 _NUMBERS = ("mul", "div", "add", "sub")
 
 
@@ -78,6 +80,8 @@ def _one_pool(graph: Graph, index: int) -> Rewrite | None:
         return None
     sides = tuple((wide - 1) * stride + side for wide, (stride, side) in zip(outer_sides, steps, strict=True))
     strides = tuple(a * b for a, b in zip(inner.strides, outer.strides, strict=True))
+    if math.prod(sides) > _MOST_CELLS:
+        return None
 
     def make(builder: Builder) -> int:
         source = builder.numbers[taken(before)[0]]
