@@ -37,6 +37,7 @@ from tilewright.importing.importer import (
     launchers,
     programs,
 )
+from tilewright.importing.launch_sites import launch_sites
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
@@ -150,7 +151,9 @@ class _Importer:
         source = self._linked(path)
         found = launchers(source)
         found += [name for name in programs(source, found) if name not in found]
-        names = [name for name in self.wanted.functions if name in found] if self.wanted.functions else found
+        hosts = {site.name: site.host.name for site in launch_sites(source)} | {name: name for name in found}
+        asked = self.wanted.functions  # launchers, or launches of theirs that come in alone
+        names = list(dict.fromkeys(hosts[name] for name in asked if hosts.get(name) in found)) if asked else found
         if not found:
             raise ImportProblem(f"{path.name}: no host function in it launches a kernel; a kernel file needs a launch")
         if not names:
@@ -217,6 +220,8 @@ class _Importer:
     ) -> None:
         self.say(f"importing {name} of {path.name}")
         found, problems = import_function(source, name, said, self.child, GPU, self.outside)
+        if self.wanted.functions and name not in self.wanted.functions:
+            found = [made for made in found if made.function in self.wanted.functions]
         lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
         self.refused += [Refused(str(path), name, f"{problem}{lacks}") for problem in problems]
         self._one_output(len(found), [made.function for made in found])

@@ -28,7 +28,8 @@ _FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub", 
 
 def host_program(source: Source, entry: str) -> str:
     """C++ that serves calls of `entry` from standard input. Raises `ImportProblem` for what it cannot express."""
-    wanted = {_key(item) for item in source.reachable([entry], [_declared(source, item) for item in source.items])}
+    seeds = [entry, *source.instances.get(entry, ())]
+    wanted = {_key(item) for item in source.reachable(seeds, [_declared(source, item) for item in source.items])}
     parts = ['#include "recording_host.hpp"']
     served = next((i for i in source.of_kind(Kind.HOST) if i.name == entry and i.body is not None), None)
     for item in source.items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tilewright.importing.calls import CallSpec, Given, Relation, guesses, tied, variations
@@ -156,14 +157,18 @@ def import_launcher(
     device = device_text(source, {launch.kernel for launch in runs[0].launches}, plan.entries)
     text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
     if outside is not None and not pinned:
-        bare = fitted.with_bare(said if isinstance(said, Mapping) else [one.name for one in said])
-        flat = _finished(source, bare, device, replace(first, arguments=tuple(bare.parameters)), gpu)
-        found, unknown = extents(parse(flat, source.name), bare.parameters, gpu, outside, first.relations)
-        shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
-        if shapes:
-            fitted = bare.with_lengths(shapes) if unknown else bare.with_shapes(shapes)
-            first = replace(first, arguments=tuple(fitted.parameters))
-            text = _finished(source, fitted, device, first, gpu)
+        known = said if isinstance(said, Mapping) else [one.name for one in said]
+        with suppress(ImportProblem):  # then pointers stay what they are
+            bare = fitted.with_bare(known)
+            flat = _finished(source, bare, device, replace(first, arguments=tuple(bare.parameters)), gpu)
+            found, unknown = extents(parse(flat, source.name), bare.parameters, gpu, outside, first.relations)
+            shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
+            if shapes:
+                made = bare.with_lengths(shapes) if unknown else bare.with_shapes(shapes)
+                call = replace(first, arguments=tuple(made.parameters))
+                text, first, fitted = _finished(source, made, device, call, gpu), call, made
+                told = ", ".join(f"{one}[{', '.join(shape)}]" for one, shape in shapes.items())
+                fitted.notes.append(f"behind pointers lies, as accesses tell: {told}")
     notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
     return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
 

@@ -12,10 +12,10 @@ from tilewright.kernel_file.cpp_tokens import CppText, CppToken
 
 
 def expand_definitions(cpp: CppText) -> str:
-    """The text with every top-level use of a macro whose body has braces replaced by that body."""
+    """The text with every top-level use of a macro that makes functions, or instances of them, replaced by its body."""
     macros = {}
     for directive in cpp.directives:
-        if len(directive) > 4 and directive[1].text == "define" and any(t.text == "{" for t in directive[3:]):
+        if len(directive) > 4 and directive[1].text == "define" and {"{", "template"} & {t.text for t in directive[3:]}:
             macros[directive[2].text] = directive
     pieces: list[str] = []
     done = 0

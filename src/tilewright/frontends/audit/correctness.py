@@ -116,22 +116,25 @@ def judged_by_checkers(
     text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
     notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
     words = agrees or _WORDS.get(worst.outcome, worst.outcome.value)
+    words = "not decided: the emulator ran out of time" if _ran_out_of_time(worst) else words
     if reports != seen:
-        short = ", ".join(sorted({name for one in seen for name in _past(one) & guessed_lengths}))
+        past = {past_tensor(one) for report in seen for one in report.findings} & guessed_lengths or guessed_lengths
+        short = ", ".join(sorted(past))
         notes[f"accesses go past {short}, whose length was guessed: say it with --shape, else it means nothing"] = None
     return Correctness(passed, words, judge, text, tuple(notes)), found
 
 
-def _past(report: CheckReport) -> frozenset[str]:
-    """The tensors that accesses go past."""
-    return frozenset(name for one in report.findings if (name := past_tensor(one)))
+def _is_unsure(finding: FindingRecord, guessed_lengths: frozenset[str]) -> bool:
+    """Past a tensor whose length was guessed, or so far from all that it may be."""
+    outside = finding.kind is records.FindingKind.OUT_OF_BOUNDS_GLOBAL
+    return bool(guessed_lengths) and outside and past_tensor(finding) in {*guessed_lengths, ""}
 
 
 def _within(report: CheckReport, guessed_lengths: frozenset[str]) -> CheckReport:
     """The report without accesses past tensors of a guessed length, and what only follows from them."""
-    if not _past(report) & guessed_lengths:
+    kept = tuple(one for one in report.findings if not _is_unsure(one, guessed_lengths))
+    if kept == report.findings:
         return report
-    kept = tuple(one for one in report.findings if past_tensor(one) not in guessed_lengths)
     outcome = CheckOutcome.CLEAN if not kept and report.outcome is CheckOutcome.FINDINGS else report.outcome
     return replace(report, findings=kept, outcome=outcome)
 
