@@ -71,9 +71,9 @@ def _is_large(convolution: Convolution) -> bool:
 
 def _moves_much(convolution: Convolution) -> bool:
     """Whether a copy of x in another form takes long beside the arithmetic."""
-    ends = (math.prod(getattr(one, side).size for one in convolution.windows) for side in ("length", "results"))
-    planes = (convolution.channels.size, convolution.filters.size)
-    moved = sum(plane * end for plane, end in zip(planes, ends, strict=True))
+    read = convolution.channels.size * math.prod(one.length.size for one in convolution.windows)
+    written = convolution.filters.size * math.prod(one.results.size for one in convolution.windows)
+    moved = read + written
     return convolution.multiplications <= _LITTLE_WORK * moved * convolution.batch.size * convolution.groups
 
 
