@@ -104,6 +104,8 @@ def library() -> ctypes.CDLL:
     loaded.tw_races_create.argtypes = [ctypes.c_int, ctypes.c_size_t]
     loaded.tw_cta_races_create.restype = ctypes.c_void_p
     loaded.tw_cta_races_create.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+    for name in ("tw_race_publish", "tw_race_join"):
+        getattr(loaded, name).restype = ctypes.c_void_p
     for name in ("tw_races_destroy", "tw_races_missed", "tw_cta_races_destroy"):
         getattr(loaded, name).argtypes = [ctypes.c_void_p]
     return loaded
@@ -187,6 +189,20 @@ class Block:
 
     def arrive(self, number: int, warp: int, mask: int = 0xFFFFFFFF) -> None:
         self.library.tw_race_barrier_arrive(self.handle, number, warp, ctypes.c_uint32(mask))
+
+    def publish(self, warp: int, mask: int, so_far: int | None) -> int | None:
+        """What an object holds once these lanes have told it all they know."""
+        told: int | None = self.library.tw_race_publish(
+            self.handle, warp, ctypes.c_uint32(mask), ctypes.c_void_p(so_far)
+        )
+        return told
+
+    def join(self, one: int | None, other: int | None) -> int | None:
+        both: int | None = self.library.tw_race_join(self.handle, ctypes.c_void_p(one), ctypes.c_void_p(other))
+        return both
+
+    def learn(self, warp: int, mask: int, told: int | None) -> None:
+        self.library.tw_race_learn(self.handle, warp, ctypes.c_uint32(mask), ctypes.c_void_p(told))
 
     def syncwarp(self, warp: int, mask: int = 0xFFFFFFFF) -> None:
         self.library.tw_race_syncwarp(self.handle, warp, ctypes.c_uint32(mask))

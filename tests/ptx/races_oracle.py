@@ -107,6 +107,16 @@ class Oracle:
         for level in range(2):
             self.fenced[level][lanes] = fenced[level]
 
+    def publish(self, block: int, warp: int, mask: int, so_far: Clock | None) -> Clock | None:
+        lanes = self._lanes(block, warp, mask)
+        told = self.known[lanes].max(axis=0) if lanes else None
+        return told if so_far is None else so_far if told is None else numpy.maximum(told, so_far)
+
+    def learn(self, block: int, warp: int, mask: int, told: Clock | None) -> None:
+        if told is not None:
+            for thread in self._lanes(block, warp, mask):
+                self.known[thread] = numpy.maximum(self.known[thread], told)
+
     # -- accesses --
 
     def access(

@@ -6,14 +6,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy
 import pytest
 from tests.ptx.races_driver import Block, Kind, Launch, Missed, Order, Report, Scope
-from tests.ptx.races_oracle import Oracle
+from tests.ptx.races_oracle import Clock, Oracle
 
 THREADS = 64
 BLOCKS = 3
 LANES = (0, 1, 2, 31)
 GLOBAL = 0x10_0000_0000
+LONG = 3000
 
 
 @dataclass
@@ -99,6 +101,54 @@ def synchronise(rng: random.Random, side: Side) -> None:
     else:
         side.blocks[block].arrive(1, warp, mask)
         side.oracle.arrive(block, 1, warp, mask)
+
+
+@dataclass
+class Held:
+    """What an mbarrier holds, as the detector and as brute force have it: of the phase now, and of those that ended."""
+
+    arriving: tuple[int | None, Clock | None] = (None, None)
+    completed: tuple[int | None, Clock | None] = (None, None)
+
+
+def hand_over(rng: random.Random, side: Side, objects: list[Held]) -> None:
+    block, warp, held = rng.randrange(BLOCKS), rng.randrange(THREADS // 32), rng.choice(objects)
+    mask = rng.choice([0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 1, 2, 0x80000005])
+    what = rng.randrange(4)
+    if what == 0:
+        past, clock = held.arriving
+        told = side.blocks[block].publish(warp, mask, past), side.oracle.publish(block, warp, mask, clock)
+        held.arriving = told
+    elif what == 1:
+        (new, new_clock), (old, old_clock) = held.arriving, held.completed
+        clocks = [clock for clock in (new_clock, old_clock) if clock is not None]
+        both = side.blocks[block].join(new, old), numpy.max(clocks, axis=0) if clocks else None
+        held.arriving, held.completed = (None, None), both
+    else:
+        side.blocks[block].learn(warp, mask, held.completed[0])
+        side.oracle.learn(block, warp, mask, held.completed[1])
+
+
+@pytest.mark.parametrize("seed", [5, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 100))])
+def test_objects_order_as_brute_force_says(seed: int) -> None:
+    """Long enough that a walk through what happened before forgets where it has been."""
+    rng = random.Random(seed)
+    with Launch() as launch:
+        blocks = [launch.block(index, THREADS) for index in range(BLOCKS)]
+        side, objects, reports = Side(launch, blocks, Oracle(BLOCKS, THREADS)), [Held() for _ in range(5)], []
+        for event in range(LONG):
+            if rng.random() < (0.01 if event < LONG - 100 else 0.2):
+                reports.append(plain(rng, side, loose=False))
+            elif rng.random() < 0.02:
+                synchronise(rng, side)
+            else:
+                hand_over(rng, side, objects)
+        assert launch.missed is Missed.NOTHING
+        accesses, pairs = side.oracle.accesses, side.oracle.races()
+        named = {tuple(n for k in pair for n in (accesses[k].instr, accesses[k].thread)) for pair in pairs}
+    assert_true_races(reports, named, seed)
+    told = min((report.instr for report in reports if report.conflicts), default=None)
+    assert told == min((instr for _, _, instr, _ in named), default=None), f"seed {seed}"
 
 
 def run(seed: int, events: int, loose: bool) -> tuple[list[Report], set[tuple[int, int, int, int]]]:

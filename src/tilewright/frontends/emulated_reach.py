@@ -9,7 +9,16 @@ from tilewright.devices.protocol import Device, DeviceError
 from tilewright.frontends.check import usual_content
 from tilewright.importing.shapes import Outside
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
-from tilewright.records import BuildFailure, Completed, Emulation, FindingKind, InputTensor, Limits, TensorSpec
+from tilewright.records import (
+    BuildFailure,
+    Completed,
+    Emulation,
+    FindingKind,
+    FindingRecord,
+    InputTensor,
+    Limits,
+    TensorSpec,
+)
 from tilewright.toolchain import build_plan
 
 _SECONDS = 10.0
@@ -34,9 +43,13 @@ def reach(emulator: Device) -> Outside:
             return None
         if not isinstance(run, Completed):
             return None
-        found = [_TENSOR.search(one.where) for one in run.findings if one.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL]
-        if None in found:  # nobody knows outside of what
-            return None
-        return frozenset(one[1] or one[2] for one in found if one is not None)
+        found = [past_tensor(one) for one in run.findings if one.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL]
+        return None if "" in found else frozenset(found)  # "": nobody knows outside of what
 
     return outside
+
+
+def past_tensor(finding: FindingRecord) -> str:
+    """The tensor that an access goes past; "" for any other finding, and where that is not told."""
+    found = _TENSOR.search(finding.where) if finding.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL else None
+    return (found[1] or found[2]) if found is not None else ""

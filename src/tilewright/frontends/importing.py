@@ -70,7 +70,7 @@ class ImportedFile:
     compared: bool  # with a reference
     call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
     call_numbers: tuple[str, ...] = ()
-    has_bare_pointers: bool = False  # behind which nobody says how much there is
+    bare_pointers: tuple[str, ...] = ()  # behind which nobody says how much there is
     reference: str = ""  # a file with the function `imported_reference`, where one was wanted and the source has one
 
 
@@ -240,7 +240,7 @@ class _Importer:
         notes = (*made.notes, *((_GUESSED,) if is_guessed else ()), *odd)
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
-        bare = any(one.is_bare for one in made.arguments)
+        bare = tuple(one.name for one in made.arguments if one.is_bare)
         return ImportedFile(*done, *_call_words(made), bare, self._kept(path, file, reference if compared else None))
 
     def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:

@@ -11,8 +11,10 @@ from tests.frontends.in_process import tilewright
 from tests.importing.examples import MODEL, ROWS
 
 from tilewright.frontends.audit.auditing import ranked
+from tilewright.frontends.audit.correctness import judged_by_checkers
 from tilewright.frontends.audit.report import Audit, Suggestion, Weight
-from tilewright.records import Modelled, from_json
+from tilewright.kernel_file import parse
+from tilewright.records import PROFILES, Modelled, TensorSpec, from_json
 
 # Lanes of a warp stand a row apart, and the last row is read once more than it has elements.
 STRIDED = """\
@@ -37,6 +39,16 @@ def row_sums(x):
 
 def other_names(z):
     return z.sum(-1)
+"""
+
+
+FLAT = """\
+//! op      copy(y!, x, n: int)
+//! launch  run<<<ceil_div(n, 32), 32>>>(y, x, n)
+__global__ void run(float* y, const float* x, int n) {
+  int i = blockIdx.x * 32 + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
 """
 
 
@@ -184,3 +196,14 @@ def test_improve_opens_a_run_that_starts_from_the_file_and_is_told_what_was_foun
     first, second = run["attempts"]
     assert second["measurement"]["time_us"] < first["measurement"]["time_us"]
     assert (folder / "better.cu").read_text() != RIGHT
+
+
+def test_of_what_lies_past_a_guessed_length_nothing_is_concluded() -> None:
+    file = parse(FLAT, "k.cu")
+    arguments = {"y": TensorSpec.parse("96:f32"), "x": TensorSpec.parse("40:f32"), "n": 96}
+    wrong, found = judged_by_checkers(file, arguments, PROFILES["H200"], None, str)
+    assert wrong.passed is False
+    assert "after the end of x" in found[0].evidence
+    unsure, found = judged_by_checkers(file, arguments, PROFILES["H200"], None, str, frozenset(("x",)))
+    assert (unsure.passed, found) == (None, ())
+    assert "accesses go past x, whose length was guessed" in unsure.notes[-1]

@@ -36,6 +36,7 @@ from tilewright.records import (
     JudgedAnswer,
     Kind,
     LintFinding,
+    LintRule,
     Measured,
     Passed,
     Settings,
@@ -83,7 +84,8 @@ class _Auditor:
             return self._made(None, judged, not_modelled("it does not build"), (), ())
         self.say("reading the compiled code")
         others = not told_sizes(subject.file, subject.arguments) or sizes_follow(subject.file, subject.arguments)
-        lint, unread = lint_plan(built, subject.arguments, other_sizes=others)
+        read, unread = lint_plan(built, subject.arguments, other_sizes=others)
+        lint = tuple(one for one in read if not _past_a_guess(one, subject.guessed_lengths))
         if self.asked.reference is None:
             return self._without_reference(lint, unread)
         return self._with_reference(lint, unread)
@@ -114,14 +116,17 @@ class _Auditor:
 
     def _by_checkers(self, why: str) -> Judged:
         gpu, arguments = PROFILES[self.device.gpu], self.subject.arguments
-        correctness, found = judged_by_checkers(self.subject.file, arguments, gpu, self.asked.reference, self.say)
+        unsure = self.subject.guessed_lengths
+        correctness, found = judged_by_checkers(
+            self.subject.file, arguments, gpu, self.asked.reference, self.say, unsure
+        )
         return replace(correctness, notes=(*correctness.notes, f"the referee was not asked: {why}")), found
 
     # -- without one --
 
     def _without_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
         file, arguments, gpu = self.subject.file, self.subject.arguments, PROFILES[self.device.gpu]
-        judged = judged_by_checkers(file, arguments, gpu, None, self.say)
+        judged = judged_by_checkers(file, arguments, gpu, None, self.say, self.subject.guessed_lengths)
         try:
             task = task_of_file(file, arguments, gpu)
         except BadArgument as problem:
@@ -186,6 +191,12 @@ def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[S
         return (_ORDER.index(one.weight) if grave else 2, -(one.gain or 1.0), _ORDER.index(one.weight), one.line or 0)
 
     return tuple(sorted((*first, *rest), key=place))
+
+
+def _past_a_guess(finding: LintFinding, guessed_lengths: frozenset[str]) -> bool:
+    """Whether it is of what lies past a tensor that nobody said the length of."""
+    is_bounds = finding.rule is LintRule.MISSING_BOUNDS
+    return is_bounds and any(f"end of {name} " in finding.evidence for name in guessed_lengths)
 
 
 def _described(arguments: Mapping[str, ArgumentValue]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tilewright import records
 from tilewright.frontends.audit.report import Correctness, Suggestion, Weight
 from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
+from tilewright.frontends.emulated_reach import past_tensor
 from tilewright.importing.calls import Given, is_block
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
 from tilewright.kernel_file import ArgumentValue, KernelFile
@@ -87,8 +88,10 @@ def judged_by_checkers(
     gpu: GpuProfile,
     reference: tuple[Path, str] | None,
     say: Say,
+    guessed_lengths: frozenset[str] = frozenset(),
 ) -> Judged:
-    """Small calls, of odd sizes and of round ones, for they take different ways through many kernels."""
+    """Small calls, of odd sizes and of round ones, for they take different ways through many kernels; of accesses past
+    tensors whose length was guessed nothing is concluded."""
     calls = _small_calls(file, arguments, gpu)
     blocks = None if calls or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
     options = CheckOptions(
@@ -97,7 +100,8 @@ def judged_by_checkers(
         reference if blocks is None else None,
         seconds=_SECONDS,
     )
-    reports = [check_file(file, call, False, options, say) for call in calls or [dict(arguments)]]
+    seen = [check_file(file, call, False, options, say) for call in calls or [dict(arguments)]]
+    reports = [_within(one, guessed_lengths) for one in seen]
     worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
         reports, key=lambda one: one.outcome.exit_status
     )
@@ -107,12 +111,29 @@ def judged_by_checkers(
     sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
     judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
     passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
-    passed = None if _ran_out_of_time(worst) else passed
+    passed = None if _ran_out_of_time(worst) or (passed and reports != seen) else passed
     agrees = "right at these sizes" if passed and worst.compared else ""
     text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
     notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
     words = agrees or _WORDS.get(worst.outcome, worst.outcome.value)
+    if reports != seen:
+        short = ", ".join(sorted({name for one in seen for name in _past(one) & guessed_lengths}))
+        notes[f"accesses go past {short}, whose length was guessed: say it with --shape, else it means nothing"] = None
     return Correctness(passed, words, judge, text, tuple(notes)), found
+
+
+def _past(report: CheckReport) -> frozenset[str]:
+    """The tensors that accesses go past."""
+    return frozenset(name for one in report.findings if (name := past_tensor(one)))
+
+
+def _within(report: CheckReport, guessed_lengths: frozenset[str]) -> CheckReport:
+    """The report without accesses past tensors of a guessed length, and what only follows from them."""
+    if not _past(report) & guessed_lengths:
+        return report
+    kept = tuple(one for one in report.findings if past_tensor(one) not in guessed_lengths)
+    outcome = CheckOutcome.CLEAN if not kept and report.outcome is CheckOutcome.FINDINGS else report.outcome
+    return replace(report, findings=kept, outcome=outcome)
 
 
 def _small_calls(

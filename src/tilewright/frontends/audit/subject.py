@@ -40,6 +40,7 @@ class Subject:
     guessed: bool
     imported_from: str = ""
     notes: tuple[str, ...] = ()
+    guessed_lengths: frozenset[str] = frozenset()  # tensors behind plain pointers that nobody said the length of
     reference: str = ""  # text with the function `imported_reference`, where the source itself says what is right
 
 
@@ -92,9 +93,10 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
     pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
     compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
-    bare = f"behind plain pointers {_BARE}" if one.has_bare_pointers else ""
+    bare = f"behind plain pointers {_BARE}" if one.bare_pointers else ""
     notes = (*one.notes, *pinned, *filter(None, (compared, bare)), *refused)
-    return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference)
+    guessed = frozenset(one.bare_pointers)
+    return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference, guessed_lengths=guessed)
 
 
 def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile, any_said: bool) -> Subject:

@@ -72,8 +72,8 @@ def _is_large(convolution: Convolution) -> bool:
 def _moves_much(convolution: Convolution) -> bool:
     """Whether a copy of x in another form takes long beside the arithmetic."""
     read = convolution.channels.size * math.prod(one.length.size for one in convolution.windows)
-    written = convolution.filters.size * math.prod(one.results.size for one in convolution.windows)
-    moved = read + written
+    made = convolution.filters.size * math.prod(one.results.size for one in convolution.windows)
+    moved = read + made
     return convolution.multiplications <= _LITTLE_WORK * moved * convolution.batch.size * convolution.groups
 
 

@@ -207,7 +207,8 @@ class _Plan:
         self._add("let", f"@room = device.smem_block - {staged} - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
-        resident = "@blocks * @weight_bytes + 4 * @slot_bytes <= @room" if len(geometry.kinds) == 1 else "false"
+        one_kind = len(geometry.kinds) == 1
+        resident = "@blocks * @weight_bytes + (MI + 2) * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         self._add("const", "W_SLOTS = 1 if RESIDENT else max(3, min(8, @room / 2 / @weight_bytes))")
         self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")

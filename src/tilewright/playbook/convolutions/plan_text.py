@@ -13,12 +13,13 @@ from tilewright.records import DType
 
 _AXES = ("x", "y", "z")
 _WORDS = """
-along_x along_y along_z at_x at_y at_z base channel channels channels_in channels_out column columns entered entry
-filter filters first from_x from_y from_z group have i_x i_y i_z image images in_batch in_x in_y in_z is_inside k_pitch
-keep_step line lines loaded made_x made_y made_z matrix met needs of_filter of_image of_plane out_x out_y out_z pack
-packed phase phase_x phase_y phase_z plane plane_in plane_out planes position positions q_x q_y q_z rest result
-result_x result_y results row source_x source_y source_z spread staged stands stands_x stands_y stands_z strip strips
-table tap tap_x tap_y tap_z taps taps_x taps_y taps_z to_x to_y to_z unit units weight weights write_table
+a_lane a_slot along_x along_y along_z at_x at_y at_z b_lane b_slot base channel channels channels_in channels_out
+column columns entered entry filter filters first from_x from_y from_z group have i_x i_y i_z image images in_batch
+in_x in_y in_z is_inside k_pitch keep_step line lines loaded made_x made_y made_z matrix met needs number of_filter
+of_image of_line of_plane out_x out_y out_z pack packed phase phase_x phase_y phase_z plane plane_in plane_out planes
+position positions q_x q_y q_z rest result result_x result_y results row row0 source_x source_y source_z spread staged
+stands stands_x stands_y stands_z strip strips table tap tap_x tap_y tap_z taps taps_x taps_y taps_z to to_x to_y to_z
+unit units weight weights write_table
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 
@@ -102,3 +103,20 @@ class ConvolutionText(SumsText):
             before = f"({text})" if " " in text else text
             text = f"{before} * {side}_{axis} + {places[axis]}" if text else places[axis]
         return text
+
+    def column_stores(self, first: str, apart: str) -> list[str]:
+        """Stores of staged sums at `column` of an image: those of BM filters from `first` on, `apart` lines apart."""
+        takes = self.finish.takes
+        lines = ["  const int channel = group * filters + m0 + line;"] if "channel" in takes else []
+        lines += ["  const long long row = row0 + line;"] if takes & {"row", "at"} else []
+        made = self.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")
+        return [
+            "const long long row0 = (static_cast<long long>(image) * GROUPS + group) * filters + m0;",
+            "auto* to = y + row0 * plane_out + column;",
+            "#pragma unroll 8",
+            f"for (int line = {first}; line < BM; line += {apart}) {{",
+            "  if (m0 + line >= filters) break;",
+            *lines,
+            f"  to[line * plane_out] = {self.stored(made)};",
+            "}",
+        ]

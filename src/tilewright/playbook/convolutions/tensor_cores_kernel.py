@@ -278,15 +278,8 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "  int rest = n0 + at / PHASES_X;",
         *made,
         f"  if ({outside}) continue;",
+        "  const int image = rest;",
         f"  const int column = {place};",
-        "  for (int line = threadIdx.x / AT_ONCE; line < min(BM, filters - m0); line += THREADS / AT_ONCE) {",
-        "    const int channel = group * filters + m0 + line;",
-        "    const long long row = static_cast<long long>(rest) * (GROUPS * filters) + channel;",
-        f"    y[row * plane_out + column] = {text.stored(_finished(text))};",
-        "  }",
+        *indented(text.column_stores("threadIdx.x / AT_ONCE", "THREADS / AT_ONCE")),
         "}",
     ]
-
-
-def _finished(text: ConvolutionText) -> str:
-    return text.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")

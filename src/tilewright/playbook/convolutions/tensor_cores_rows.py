@@ -272,7 +272,6 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
 
 def _store_lines(text: ConvolutionText) -> list[str]:
     place = text.place_in_plane("out", {"x": "to_x + at", "y": "to_y", "z": "to_z"})
-    finished = text.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")
     return [
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
@@ -290,10 +289,6 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "__syncthreads();",
         "for (int at = threadIdx.x; at < min(BN, out_x - to_x); at += THREADS) {",
         f"  const int column = {place};",
-        "  for (int line = 0; line < min(BM, filters - m0); ++line) {",
-        "    const int channel = group * filters + m0 + line;",
-        "    const long long row = static_cast<long long>(image) * (GROUPS * filters) + channel;",
-        f"    y[row * plane_out + column] = {text.stored(finished)};",
-        "  }",
+        *indented(text.column_stores("0", "1")),
         "}",
     ]
