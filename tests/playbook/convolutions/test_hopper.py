@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,6 +201,59 @@ def test_tiles_that_meet_at_sectors_leave_nothing_out(name: str, tmp_path: Path)
     assert isinstance(call.results, torch.Tensor)
     truth = form.truth(tensors)
     assert (call.results.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+
+
+SHORT = {  # with lines of one result
+    "planes": Written((9, 3), (3, 3), channels=9, filters=65, bias=True),
+    "few channels": Written((35, 10), (11, 11), channels=1, filters=2, stride=(4, 4), padding=(2, 2)),
+    "volume of planes": Written((7, 5, 3), (3, 3, 3), channels=2, filters=5),
+    "line of planes": Written((3,), (3,), channels=3, filters=70, batch=6),
+    "rows": Written((9, 3), (3, 3), channels=20, filters=65),
+    "rows of few filters": Written((40, 1), (3, 3), channels=20, filters=16, padding=(1, 1), batch=3),
+    "volume of rows": Written((7, 5, 3), (3, 3, 3), channels=17, filters=33),
+    "line of rows": Written((3,), (3,), channels=33, filters=70, batch=6),
+    "turned planes": Written((40, 1), (3, 3), channels=3, filters=16, padding=(1, 1), transposed=True, batch=3),
+    "turned rows": Written((9, 1), (3, 3), channels=20, filters=65, padding=(1, 1), transposed=True),
+    "spread planes": Written((5, 1), (3, 3), channels=5, filters=9, stride=(2, 2), padding=(1, 1), transposed=True),
+    "spread volume": Written(
+        (3, 3, 1), (3, 3, 3), channels=18, filters=20, stride=(2, 2, 2), padding=(1, 1, 1), transposed=True
+    ),
+}
+
+
+def _check_short_lines(form: Written, longer: Sequence[int], overlap: str, path: Path) -> None:
+    """One file, called with lines of one result and with longer ones."""
+    text = _text(form).replace("device.sms", "1")
+    path.write_text(re.sub(r"tune    OVERLAP = \S+ . \S+", f"const   OVERLAP = {overlap}", text))
+    operation = tilewright.load(str(path))
+    for more in longer:
+        stride = 1 if form.transposed else form.windows[-1].stride
+        wider = replace(form, lengths=(*form.lengths[:-1], form.lengths[-1] + more * stride))
+        tensors = wider.draw()
+        call = operation.emulate(*tensors, gpu="H200", schedules=1)
+        assert call.findings == (), more
+        assert isinstance(call.results, torch.Tensor)
+        truth = wider.truth(tensors)
+        assert (call.results.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm(), more
+
+
+def test_lines_of_one_result_are_stored_in_their_places(tmp_path: Path) -> None:
+    _check_short_lines(SHORT["volume of planes"], (0,), "true", tmp_path / "conv.cu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["false", "true"])
+@pytest.mark.parametrize("name", SHORT)
+def test_short_lines_are_stored_in_their_places(name: str, overlap: str, tmp_path: Path) -> None:
+    _check_short_lines(SHORT[name], (0, 1, 2, 5, 8, 9), overlap, tmp_path / "conv.cu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["false", "true"])
+def test_many_short_lines_are_stored_in_their_places(overlap: str, tmp_path: Path) -> None:
+    """A tile ends anywhere in a line of them: where the next one's results are shared, those may be several lines."""
+    form = Written((515, 3), (3, 3), channels=1, filters=1, batch=1)
+    _check_short_lines(form, (0, 1, 2, 5, 6, 8, 9), overlap, tmp_path / "conv.cu")
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

@@ -173,8 +173,11 @@ class _Plan:
         self._add("let", f"@row_tiles = ceil_div({rows}, 64 * MI)")
         made = f"ceil_div(@y_width, {geometry.phases})" if geometry.phases > 1 else "@y_width"
         self._overlap()
-        self._add("let", f"@shared = {-(-(sector(geometry) - 1) // geometry.phases)} + @width - {made}")
-        self._add("let", "@tile_step = 256 / MI - (@shared if OVERLAP and @shared <= 24 else 0)")
+        others = sector(geometry) - 1  # results of a tile that the one before may store
+        ended = (-(-one // geometry.phases) - (one - others) // geometry.phases for one in range(others))
+        self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
+        meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
+        self._add("let", f"@tile_step = 256 / MI - (@shared if {meet} else 0)")
         kinds = len(geometry.kinds) * one.groups
         self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")

@@ -94,7 +94,7 @@ for (int m = 0; m < MI; ++m) {
 const unsigned first_unit = here.position / unit_size(s);
 const int units = (here.position + tile_step - 1) / unit_size(s) - first_unit + 1;
 const int gap = width * WIDTH_PHASES - y_width;
-const unsigned inverse = 0xFFFFFFFFu / y_width + 1;  // divides numbers up to 1024
+const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper half of (n + 1) * inverse, for small n
 #pragma unroll 1
 for (int unit0 = 0; unit0 < units; unit0 += 32) {
   const Run of_lane(first_unit + unit0 + lane, here, s, tile_step);
@@ -154,7 +154,7 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
           for (int i = 0; i < 9; ++i) {
             const int k = begin + i * 32;
             int number = run.first + k;
-            if (k >= run.left) number += (1 + (int)__umulhi(k - run.left, inverse)) * gap;
+            if (k >= run.left) number += (1 + (int)__umulhi(k - run.left + 1, inverse)) * gap;
             found[i] = k >= 0 && k < run.count + run.tail ? number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES : -1;
           }
 #pragma unroll 2
