@@ -54,13 +54,20 @@ def test_an_argument_may_have_another_value(function: Function, name: str, tmp_p
     [
         (Function("normed", "return x.norm(p, -1)", "x: f32[rows, cols]; p = 2.0"), "order"),
         (Function("grouped", "return F.group_norm(x, x.shape[1])", "x: f32[batch, rows, cols]"), "groups"),
-        (Function("tall", "return torch.tril(x @ w)", "x: f32[batch, m, k]; w: f32[k, n]"), "tril"),
         (Function("moving", "return torch.tril(x @ w, x.shape[0] - 5)", _FACTORS), "diagonal"),
     ],
 )
 def test_what_was_the_same_at_one_probe_alone_is_refused(function: Function, sentence: str) -> None:
     with pytest.raises(NotSupported, match=sentence):
         _answer(function)
+
+
+def test_a_triangle_of_every_matrix_of_a_tall_product(tmp_path: Path) -> None:
+    """The product is one tall matrix, the triangles are not."""
+    function = Function("tall", "return torch.tril(x @ w)", "x: f32[batch, m, k]; w: f32[k, n]")
+    task, found = _answer(function)
+    for one in (found.draft, found.structures[-1]):
+        check(load_structure(one, task, tmp_path), function, task, task.sizes)
 
 
 _SLICES = (

@@ -135,7 +135,7 @@ if (SLOTS == 2) copy_tile(count - 1);
 float sum[E_LENGTH / 8][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {}, less[2];
 
 #pragma unroll 1
-for (int n = count - 1; n >= 0; --n) {
+for (int n = count - 1; n >= 0; n--) {
   if (SLOTS == 1) {
     __syncthreads();
     copy_tile(n);

@@ -108,7 +108,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
     load_box(&q_map, q_full, q_tile + box * 8192, @q_place);
   load_keys(count - 1);
 #pragma unroll 1
-  for (int n = count - 1; n > 0; --n) load_keys(n - 1), load_values(n);
+  for (int n = count - 1; n > 0; n--) load_keys(n - 1), load_values(n);
   load_values(0);
 }
 """
@@ -177,7 +177,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   make_weights(count - 1);
   pack_weights();
 #pragma unroll 1
-  for (int n = count - 2; n >= 0; --n) {
+  for (int n = count - 2; n >= 0; n--) {
     barrier_wait(k_full + k_slot * 8, k_parity);
     turn_wait(consumer);
     multiply_keys();

@@ -386,7 +386,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     float sum[MI][POSITIONS / 2];
     int w_before = -1, x_before = -1, weight = 0;
 #pragma unroll 1
-    for (int i = here.pairs() * channel_blocks; i > 0; --i) {
+    for (int i = here.pairs() * channel_blocks; i > 0; i--) {
       @products
     }
     release(turn, consumer ^ 1);
