@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.playbook.products.program import Extent
-from tilewright.playbook.row_program import Load, ProgramInput, ProgramOutput, RowProgram
+from tilewright.playbook.products.program import Extent, Sums
+from tilewright.playbook.row_program import RowProgram
 from tilewright.records import DType, Precision
 
 
@@ -31,7 +31,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(Sums):
     """One convolution with what is done to its sums.
 
     The rows of `finish` are batch * groups * filters, its columns the positions of the result: an input of it is whole
@@ -49,27 +49,8 @@ class Convolution:
     element: DType  # of both
     transposed: bool
     finish: RowProgram
-    sum_name: str  # the input of `finish` that stands for the sum
+    sum_name: str
     precision: Precision
-
-    @property
-    def output(self) -> ProgramOutput:
-        return self.finish.outputs[0]
-
-    @property
-    def sum_value(self) -> int:
-        """The value of `finish` that is the sum itself."""
-        return self.finish.values.index(Load(self.sum_name))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the sums are stored as they are."""
-        return self.output.value == self.sum_value
-
-    @property
-    def finish_inputs(self) -> tuple[ProgramInput, ...]:
-        """The tensors that `finish` reads besides the sum."""
-        return tuple(one for one in self.finish.inputs if one.name != self.sum_name)
 
     @property
     def is_depthwise(self) -> bool:

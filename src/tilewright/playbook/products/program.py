@@ -58,25 +58,11 @@ class Kept:
     diagonal: int = 0
 
 
-@dataclass(frozen=True)
-class Contraction:
-    """One product with what is done to its sums.
+class Sums:
+    """What makes sums and finishes each before it is stored."""
 
-    The rows of `finish` are those of all matrices of the batch, batch * m, and its columns are n: an input of it is
-    `is_whole` ([batch, m, n]), `is_column` ([n]), one element per row ([batch, m]: parts None and not varies), or a
-    single number (parts () and not varies). It has one output, the tensor that is written, [batch, m, n] row-major.
-    """
-
-    batch: Extent
-    m: Extent
-    n: Extent
-    k: Extent
-    a: Operand
-    b: Operand
     finish: RowProgram
     sum_name: str  # the input of `finish` that stands for the sum
-    precision: Precision
-    kept: Kept | None = None
 
     @property
     def output(self) -> ProgramOutput:
@@ -96,6 +82,27 @@ class Contraction:
     def finish_inputs(self) -> tuple[ProgramInput, ...]:
         """The tensors that `finish` reads besides the sum."""
         return tuple(one for one in self.finish.inputs if one.name != self.sum_name)
+
+
+@dataclass(frozen=True)
+class Contraction(Sums):
+    """One product with what is done to its sums.
+
+    The rows of `finish` are those of all matrices of the batch, batch * m, and its columns are n: an input of it is
+    `is_whole` ([batch, m, n]), `is_column` ([n]), one element per row ([batch, m]: parts None and not varies), or a
+    single number (parts () and not varies). It has one output, the tensor that is written, [batch, m, n] row-major.
+    """
+
+    batch: Extent
+    m: Extent
+    n: Extent
+    k: Extent
+    a: Operand
+    b: Operand
+    finish: RowProgram
+    sum_name: str
+    precision: Precision
+    kept: Kept | None = None
 
     @property
     def is_batched(self) -> bool:
