@@ -314,6 +314,28 @@ def _check_each(form: Written, found: torch.Tensor, tensors: list[torch.Tensor],
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "made_again"), [((1.0, 1e-5), False), ((0.01, 1e-5), True), ((1.0, 1e-5, 1e-5), True), ((1e5,), True)]
+)
+def test_few_numbers_are_made_again_where_more_than_a_single_one_is_small(
+    values: tuple[float, ...], made_again: bool, tmp_path: Path
+) -> None:
+    """What is made again shows, for it stores another number here."""
+    form = Written((3, 4), (3, 3), channels=1, filters=2, batch=1, padding=(1, 1))
+    x, w = form.draw()
+    x = torch.zeros_like(x)
+    x.view(-1)[: len(values)] = torch.tensor(values)
+    path = tmp_path / "conv.cu"
+    path.write_text(re.sub(r"y\[at\] = .*;", "y[at] = 1000.f;", _text(form)))
+    found = tilewright.load(str(path)).emulate(x, w, gpu="H200", schedules=1).results
+    assert isinstance(found, torch.Tensor)
+    assert (found == 1000).all() == made_again
+    if not made_again:
+        truth, magnitudes = form.truth([x, w]), form.truth([x.abs(), w.abs()])
+        assert ((found.double() - truth).abs() <= 2.0**-10 * magnitudes + 2.0**-25 * w.abs().max()).all()
+
+
+@pytest.mark.slow
 def test_what_is_not_finite_stays_where_it_is(tmp_path: Path) -> None:
     form = FORMS["pairs of positions"]
     x, w = form.draw()

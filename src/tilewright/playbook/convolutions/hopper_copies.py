@@ -85,13 +85,18 @@ struct Eight {
   }
 };
 // A warp notes its rows where an element is beyond f16, or one in sixteen loses bits: they may be all that a result is
-// made from.
+// made from. A single one, at an end of the input, is off by 2^-25 at most: little beside an element that is not small.
 __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], long long row, bool inside, int* noted) {
   bool bad = some.beyond;
   if (__any_sync(~0u, some.small)) {
     int losing = 0, used = 0;
-    for (int i = 0; i < 8; ++i) losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
-    bad |= __reduce_add_sync(~0u, losing) * 16 > __reduce_add_sync(~0u, used);
+    bool large = false;
+    for (int i = 0; i < 8; ++i) {
+      losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
+      large |= fabsf(v[i]) >= 0x1p-3f;
+    }
+    losing = __reduce_add_sync(~0u, losing), used = __reduce_add_sync(~0u, used);
+    bad |= losing * 16 > used && (losing > 1 || !__any_sync(~0u, large));
   }
   if (bad && inside) mark(row, noted);
 }
