@@ -134,9 +134,13 @@ class Written:
     def truth(self, tensors: list[torch.Tensor], dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The results, by PyTorch."""
         x, w, *others = (one.to(dtype) for one in tensors)
-        settings = [self._each(self.stride, 1), self._each(self.padding, 0), self._each(self.dilation, 1)]
+        stride, padding, dilation = (
+            self._each(self.stride, 1),
+            self._each(self.padding, 0),
+            self._each(self.dilation, 1),
+        )
         more = self._each(self.more, 0)
-        found = torch.convolution(x, w, None, *settings, self.transposed, more, self.groups)
+        found = torch.convolution(x, w, None, stride, padding, dilation, self.transposed, more, self.groups)
         for one in others:
             found = found + (one.reshape(1, -1, *[1] * len(self.lengths)) if one.ndim == 1 else one)
         return getattr(torch.nn.functional, self.activation)(found) if self.activation else found
