@@ -489,3 +489,13 @@ def test_what_is_right_with_nothing_allowed_for_moves_is_right_with_them(dtype: 
         rights[0] += without.right
         rights[1] += withal.right
     assert 0 < rights[0] < rights[1] < 60
+
+
+def test_want_of_memory_is_no_reason_for_a_narrower_truth() -> None:
+    def greedy(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            raise torch.OutOfMemoryError("no more")
+        return x * 2
+
+    with pytest.raises(torch.OutOfMemoryError):
+        judged(greedy, {"x": torch.randn(8)}, torch.zeros(8))

@@ -36,3 +36,12 @@ def test_one_number_stands_for_every_dimension() -> None:
     x, weight = torch.randn(2, 3, 9, 8, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
     wanted = torch.nn.functional.conv2d(x, weight, None, 2, 1)
     assert torch.allclose(wide_convolution(x, weight, None, [2], [1], [1], False, [0], 1), wanted)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_operands_may_lie_in_any_order(transposed: bool) -> None:
+    x = torch.randn(2, 9, 8, 4, dtype=torch.float64).permute(0, 3, 1, 2)
+    weight = torch.randn(3, 3, 4, 4, dtype=torch.float64).permute(2, 3, 1, 0)
+    given = (x, weight, None, [1, 2], [1, 0], [1, 1], transposed, [0, 0], 2)
+    given = given if transposed else (x, weight[:, :2], *given[2:])
+    assert torch.allclose(wide_convolution(*given), torch.ops.aten.convolution.default(*given))

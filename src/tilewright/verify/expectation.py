@@ -178,6 +178,8 @@ def _truth(
         try:
             results = _in_arithmetic(call, _widened(tensors, width), width, arithmetic)
             return width, results, [arithmetic.order_of(one) for one in results], arithmetic.contracted
+        except torch.OutOfMemoryError:
+            raise  # the caller cuts the call, or says so; a narrower truth would not be one
         except Exception as error:  # a reference that insists on its dtype
             refused = error
     if isinstance(refused, ReferenceProblem):

@@ -61,7 +61,7 @@ def _gathered(
     """Every result from the places that the taps see."""
     wide = torch.nn.functional.pad(x, [one for pad in reversed(padding) for one in (pad, pad)])
     results = [(length - span) // step + 1 for length, span, step in zip(wide.shape[2:], spans, stride, strict=True)]
-    filters = weight.view(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     made = x.new_zeros(x.shape[0], groups, filters.shape[1], math.prod(results))
     for number, tap in enumerate(_taps(weight)):
         seen = wide[(*_ALL, *_places(tap, dilation, stride, results))]
@@ -82,7 +82,7 @@ def _scattered(
     """Every element added to where the taps put it, with the padding still there."""
     ends = zip(x.shape[2:], stride, spans, output_padding, strict=True)
     lengths = [(length - 1) * step + span + more for length, step, span, more in ends]
-    filters = weight.view(groups, weight.shape[0] // groups, weight.shape[1], -1).transpose(1, 2)
+    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1).transpose(1, 2)
     given = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
     made = x.new_zeros(x.shape[0], groups * weight.shape[1], *lengths)
     for number, tap in enumerate(_taps(weight)):
