@@ -146,11 +146,24 @@ def test_what_parts_do_not_hold_is_made_again(name: str, tmp_path: Path) -> None
     x, w = form.draw()
     changed = [(said, change(x), w) for said, change in INPUTS.items()]
     changed += [(f"weights: {said}", x, change(w)) for said, change in WEIGHTS.items()]
+    first = (torch.arange(form.channels) == 0).float().view(1, -1, 1, 1)
+    changed += [("weights beside large ones that meet zeros", x * (1 - first), w * (1 + first * 1e9))]
     for said, *tensors in changed:
         found = _run(form, tensors, tmp_path)
         assert _ratio(form, found, tensors) <= 1, said
         truth, magnitudes = form.truth(tensors), form.truth([one.abs() for one in tensors])
         assert ((found.double() - truth).abs() <= _OF_SUM * magnitudes + 1e-44).all(), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [3, 8])
+def test_so_is_a_single_position_that_keeps_few_bits(channels: int, tmp_path: Path) -> None:
+    """It is all that a result is made from; its neighbours are many and as usual."""
+    form = Written((8, 40), (1, 1), channels=channels, filters=9, batch=1, precision=Precision.STRICT)
+    x, w = form.draw()
+    x[:, :, 4, 20] *= 1e-9
+    found, truth = _run(form, [x, w], tmp_path), form.truth([x, w])
+    assert ((found.double() - truth).abs() <= _OF_SUM * form.truth([x.abs(), w.abs()])).all()
 
 
 @pytest.mark.slow
