@@ -137,7 +137,8 @@ PrecisionOption = Annotated[
     Precision,
     typer.Option(
         help="Arithmetic of kernel and baselines alike: dtype (as PyTorch by default: TF32 in f32 convolutions, f32 "
-        "elsewhere), strict f32, TF32 in all products, or 16 bits."
+        "elsewhere), default-f32 (the same where PyTorch's own f32 convolutions are f32: no TF32), strict f32, TF32 in "
+        "all products, or 16 bits."
     ),
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]

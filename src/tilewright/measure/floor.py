@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.records import LAUNCH_US, DType, GpuProfile, Impossible, Measured, Precision, Task
+from tilewright.records import LAUNCH_US, DType, GpuProfile, Impossible, Measured, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 
 COUNT_FLOPS = "tilewright.measure.floor:count_flops"
@@ -82,8 +82,7 @@ def peak_tflops(task: Task, gpu: GpuProfile, *, convolution: bool = False) -> fl
         # f32 products may be made of 16-bit ones on tensor cores, which is faster than doing them as they stand.
         exact = max(gpu.f32_tflops, gpu.half_tflops / SPLIT_PRODUCTS)
         # TF32 keeps as many digits as f16, in which products are made twice as fast.
-        rounded = task.precision in (Precision.TF32, Precision.HALF)
-        rounded |= convolution and task.precision is Precision.DTYPE
+        rounded = task.precision.rounds_convolutions if convolution else task.precision.rounds_products
         return max(exact, gpu.half_tflops if rounded else 0.0)
     return gpu.half_tflops if dtype.itemsize == 2 else gpu.byte_tflops
 
