@@ -95,7 +95,9 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    arguments = meta_arguments(request.task)
+    from tilewright.reference.torch_calls import own_arguments
+
+    arguments = own_arguments(request.task, "meta")
     counter = FlopCounterMode(display=False)
     try:
         with torch.no_grad(), torch.device("meta"), counter:
@@ -105,21 +107,3 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
     counts = counter.get_flop_counts().get("Global", {})
     convolved = sum(count for operation, count in counts.items() if "conv" in str(operation))
     return FlopAnswer(float(counter.get_total_flops()), float(convolved))
-
-
-def meta_arguments(task: Task) -> dict[str, Any]:
-    """The task's own call, with tensors that have no memory."""
-    import torch
-
-    from tilewright.reference.torch_calls import TORCH_DTYPE
-
-    arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
-    specs = task.specs()
-    for one in task.tensors:
-        spec = specs.get(one.name)
-        arguments[one.name] = (
-            None
-            if spec is None
-            else torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device="meta")
-        )
-    return arguments

@@ -192,7 +192,7 @@ class Precision(str, Enum):
             case Precision.DTYPE:
                 return "as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
             case Precision.DEFAULT_F32:
-                return "as PyTorch by default, which computes these f32 convolutions in f32 as it does other products"
+                return "PyTorch by default computes these f32 convolutions in f32 on this GPU: so must the kernel"
             case Precision.STRICT:
                 return "strict: f32 products and convolutions in f32"
             case Precision.TF32:

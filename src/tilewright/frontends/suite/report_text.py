@@ -33,7 +33,7 @@ class SuiteReport:
 
 def report_of(folder: SuiteFolder) -> SuiteReport:
     suite, records = folder.suite(), folder.records()
-    return SuiteReport(suite, summarise(records, len(suite.tasks)), records, gpu_use(folder.gpu_lock))
+    return SuiteReport(suite, summarise(records, len(suite.tasks)), records, gpu_use(folder.gpu_turns))
 
 
 def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:

@@ -1,0 +1,68 @@
+"""Who finds out in what PyTorch computes a task's convolutions: the GPU where there is one, else the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.tasks.in_process import unprobed
+
+from tilewright.frontends import torch_precision
+from tilewright.frontends.choices import ChosenDevice, emulated_device
+from tilewright.records import Precision, Task
+from tilewright.reference.convolution_questions import MEASURE, PrecisionAnswer
+from tilewright.tasks.own_precision import settled_by_channels
+
+SOURCE = "import torch.nn.functional as F\n\ndef op(x, w):\n    return F.conv2d(x, w)\n"
+GPU = ChosenDevice("H200", "NVIDIA H200 (cuda:0)", 0)
+
+
+class Answering:
+    """A reference on a GPU that says what it is told to say."""
+
+    def __init__(self, f32: bool | None) -> None:
+        self.f32 = f32
+
+    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> PrecisionAnswer:
+        assert handler == MEASURE
+        if self.f32 is None:
+            raise RuntimeError("the worker has no such handler")
+        return PrecisionAnswer(self.f32)
+
+
+def settled(monkeypatch: pytest.MonkeyPatch, channels: int, f32: bool | None) -> Task:
+    @contextmanager
+    def there(device: ChosenDevice, task: Task) -> Iterator[Answering]:
+        yield Answering(f32)
+
+    monkeypatch.setattr(torch_precision, "_reference_on", there)
+    shapes = {"x": f"2x{channels}x9x9:f32", "w": f"4x{channels}x3x3:f32"}
+    task, reference = unprobed(SOURCE, "op", shapes)
+    return torch_precision.settling_on(GPU)(task, reference)
+
+
+@pytest.mark.parametrize("channels", [3, 32])
+def test_what_the_gpu_says_holds_and_is_no_assumption(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, rounded = (settled(monkeypatch, channels, one) for one in (True, False))
+    assert (exact.precision, rounded.precision) == (Precision.DEFAULT_F32, Precision.DTYPE)
+    assert not any("channels" in note for one in (exact, rounded) for note in one.assumptions)
+    assert "on this GPU" in exact.precision.words
+
+
+def test_where_it_cannot_say_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settled(monkeypatch, 32, None).precision is Precision.DTYPE
+    few = settled(monkeypatch, 3, None)
+    assert few.precision is Precision.DEFAULT_F32
+    assert any("channels" in note for note in few.assumptions)
+    assert torch_precision.settling_on(emulated_device("H200")) is settled_by_channels
+
+
+def test_a_task_without_f32_convolutions_never_reaches_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreached(device: ChosenDevice, task: Task) -> None:
+        raise AssertionError("reached")
+
+    monkeypatch.setattr(torch_precision, "_reference_on", unreached)
+    task, reference = unprobed("def op(x):\n    converted = x.double()\n    return converted\n", "op", {"x": "4x4:f32"})
+    assert torch_precision.settling_on(GPU)(task, reference) == task
