@@ -109,6 +109,11 @@ class GpuTurns:
                 log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
 
 
+def turn_at(index: int | None, say: Callable[[str], None] = _unheard) -> AbstractContextManager[None]:
+    """Alone at a GPU of this machine; None: it is another's, whose worker has one job at a time."""
+    return nullcontext() if index is None else GpuTurns.of_gpu(index, say=say).turn()
+
+
 class _Size(Enum):
     """How a job of a size uses the GPU. Its bytes are those of all its tensors."""
 

@@ -10,7 +10,7 @@ from functools import partial
 from tilewright.devices.protocol import DeviceError
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.choices import ChosenDevice
-from tilewright.frontends.gpu_turns import GpuTurns
+from tilewright.frontends.gpu_turns import turn_at
 from tilewright.records import PROFILES, Precision, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.reference.convolution_questions import MEASURE, ConvolutionRequest, PrecisionAnswer
@@ -56,5 +56,5 @@ def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
         start_ahead(limits)  # for the judges, who come next
         with suppress(ReferenceProblem):  # the call says it again
             reference.check()  # importing torch needs no GPU
-        with GpuTurns.of_gpu(device.index).turn():
+        with turn_at(device.index):
             yield reference
