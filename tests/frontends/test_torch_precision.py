@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 from tests.tasks.in_process import unprobed
 
 from tilewright.frontends import torch_precision
-from tilewright.frontends.choices import ChosenDevice, emulated_device
+from tilewright.frontends.choices import ChosenDevice, choose_device, emulated_device
 from tilewright.records import Precision, Task
 from tilewright.reference.convolution_questions import MEASURE, PrecisionAnswer
 from tilewright.tasks.own_precision import settled_by_channels
@@ -57,6 +58,27 @@ def test_where_it_cannot_say_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> N
     assert few.precision is Precision.DEFAULT_F32
     assert any("channels" in note for note in few.assumptions)
     assert torch_precision.settling_on(emulated_device("H200")) is settled_by_channels
+
+
+LOOKING = "import torch.nn.functional as F\n\ndef op(x, w):\n    return F.conv2d(x, w) if x.sum() != 7 else x\n"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("source", [SOURCE, LOOKING], ids=["plain", "looks at values"])
+@pytest.mark.parametrize("channels", [1, 64])
+def test_the_gpu_is_asked_at_the_operation(source: str, channels: int) -> None:
+    """Whatever this GPU says, PyTorch's own result says the same; 64 channels are TF32 on all that have it."""
+    shapes = {"x": f"8x{channels}x64x64:f32", "w": f"64x{channels}x3x3:f32"}
+    task, reference = unprobed(source, "op", shapes)
+    x, w = torch.randn(8, channels, 64, 64).cuda(), torch.randn(64, channels, 3, 3).cuda()
+    truth = torch.nn.functional.conv2d(x.double(), w.double())
+    is_f32 = (torch.nn.functional.conv2d(x, w) - truth).norm() < 2.0**-15 * truth.norm()
+    found = torch_precision.settling_on(choose_device(None))(task, reference)
+    assert found.precision is (Precision.DEFAULT_F32 if is_f32 else Precision.DTYPE)
+    assert found.assumptions == ()
+    if channels == 64 and torch.cuda.get_device_capability() >= (8, 0):
+        assert found.precision is Precision.DTYPE
 
 
 def test_a_task_without_f32_convolutions_never_reaches_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
