@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.devices.emulating_worker import WORKER as EMULATING
+from tests.devices.spool_processes import wait_until
 from tests.tasks.in_process import unprobed
 
 from tilewright.frontends import torch_precision
@@ -79,6 +84,22 @@ def test_the_gpu_is_asked_at_the_operation(source: str, channels: int) -> None:
     assert found.assumptions == ()
     if channels == 64 and torch.cuda.get_device_capability() >= (8, 0):
         assert found.precision is Precision.DTYPE
+
+
+@pytest.mark.slow
+def test_a_worker_that_sees_no_gpu_leaves_it_to_the_rule(tmp_path: Path) -> None:
+    """Its GPU is emulated; the call, its child and the answer are real."""
+    spool = tmp_path / "spool"
+    worker = subprocess.Popen([*EMULATING, str(spool)], env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    try:
+        wait_until(spool.is_dir)
+        task, reference = unprobed(SOURCE, "op", {"x": "2x3x9x9:f32", "w": "4x3x3x3:f32"})
+        found = torch_precision.settling_on(ChosenDevice("H200", "H200 (spool)", spool=str(spool)))(task, reference)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert found.precision is Precision.DEFAULT_F32
+    assert any("channels" in note for note in found.assumptions)
 
 
 def test_a_task_without_f32_convolutions_never_reaches_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_few_channels_are_taken_for_f32_and_that_is_said(name: str) -> None:
     task = settled_task(*F32[name])
     assert task.precision is Precision.DEFAULT_F32
     (assumed,) = [one for one in task.assumptions if "in f32" in one]
-    assert "no GPU was there to ask" in assumed
+    assert "no GPU could be asked" in assumed
 
 
 # Refusing a look at what has no values takes torch a second.

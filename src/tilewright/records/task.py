@@ -192,7 +192,8 @@ class Precision(str, Enum):
             case Precision.DTYPE:
                 return "as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
             case Precision.DEFAULT_F32:
-                return "PyTorch by default computes these f32 convolutions in f32 on this GPU: so must the kernel"
+                here = "which computes these f32 convolutions in f32 on this GPU"
+                return f"as PyTorch by default, {here}: so must the kernel"
             case Precision.STRICT:
                 return "strict: f32 products and convolutions in f32"
             case Precision.TF32:

@@ -16,7 +16,7 @@ from tilewright.reference.convolution_questions import LIST, ConvolutionRequest,
 Settle = Callable[[Task, AnyReference], Task]  # of a task whose precision nobody said, and its reference
 
 _MOST_CHANNELS = 8
-_ASSUMED = f"PyTorch computes convolutions of at most {_MOST_CHANNELS} channels a group in f32; no GPU was there to ask"
+_ASSUMED = f"PyTorch computes convolutions of at most {_MOST_CHANNELS} channels a group in f32; no GPU could be asked"
 
 
 def may_convolve(task: Task) -> bool:
