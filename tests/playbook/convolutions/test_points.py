@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.playbook.convolutions.written import Written
+from tests.playbook.convolutions.written import Written, in_runs
 
 from tilewright.playbook.convolutions.catalogue import convolution_ways
 from tilewright.playbook.convolutions.points import can_write, point_convolution
-from tilewright.playbook.convolutions.program import Convolution
-from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.records import DType, Precision
 
@@ -42,20 +39,9 @@ REST = {
 }
 
 
-def _in_runs(tiles: int, convolution: Convolution, op_line: str) -> Fragment:
-    """A file whose blocks have so many tiles: at small sizes it would give each of them one."""
-    made = point_convolution(convolution, op_line)
-    entries = [
-        (f"//! let     run = {tiles} + RUN / 1000", "") if line.startswith("//! let     run =") else (line, remark)
-        for line, remark in made.plan.entries
-    ]
-    assert entries != made.plan.entries
-    return replace(made, plan=replace(made.plan, entries=entries))
-
-
 @pytest.mark.parametrize("name", QUICK)
 def test_convolutions_of_single_positions_are_right(name: str, tmp_path: Path) -> None:
-    QUICK[name].check(partial(_in_runs, 3), tmp_path, _allowed(QUICK[name]))
+    QUICK[name].check(in_runs(point_convolution, 3), tmp_path, _allowed(QUICK[name]))
 
 
 @pytest.mark.slow
@@ -74,7 +60,7 @@ def test_convolutions_of_single_positions_are_right_everywhere(
 @pytest.mark.parametrize("name", [*QUICK, "exact_volume", "odd_halves", "odd_groups"])
 def test_runs_of_several_tiles_are_right(name: str, tiles: int, lines: int, stages: int, tmp_path: Path) -> None:
     case = (QUICK | REST)[name]
-    case.check(partial(_in_runs, tiles), tmp_path, _allowed(case), LINES=lines, STAGES=stages)
+    case.check(in_runs(point_convolution, tiles), tmp_path, _allowed(case), LINES=lines, STAGES=stages)
 
 
 @pytest.mark.slow
