@@ -210,8 +210,6 @@ _SHAPE = """\
 constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
-// Stores of a warp for a filter's results, and how many are made together: fewer where lines are stored one by one.
-constexpr int STORES = POSITIONS * WIDTH_PHASES / 32 + 1, TOGETHER = HEIGHT_PHASES > 1 ? 4 : STORES < 9 ? STORES : 9;
 """
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {

@@ -30,16 +30,26 @@ def sector(geometry: Geometry) -> int:
 def store_text(geometry: Geometry, finish: FinishText) -> str:
     """What a consumer does with the sums of a job."""
     dtype = geometry.convolution.output.dtype
-    value = finish.call("value[i]", at="begin_at + at")
-    stored = value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
-    lines = [f"y[begin_at + at] = {stored};"]
-    if "row" in finish.takes:
-        lines.insert(0, "const long long row = begin_at / s.plane();")
-    return filled(_STORE, "@one", "\n".join(lines))
+    made = finish.call_read("value[f][i]", "[f][i]")
+    stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
+    lines = {
+        "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
+        "@read": finish.reads("[f][i]", "has", "begin_at + i * 32"),
+        "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
+    }
+    text = _STORE.replace("@type", dtype.cpp).replace("@made", stored)
+    for name, listed in lines.items():
+        text = filled(text, name, "\n".join(listed))
+    return text
 
 
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
+// Results that a lane makes together: of a slice a filter's or two's; of lines, which are short, several filters'.
+constexpr int FILTERS_OF_PART = STAGE_ROWS / ROWS_OF_FILTER, STORES = POSITIONS * WIDTH_PHASES / 32 + 1;
+constexpr int FILTERS_TOGETHER = HEIGHT_PHASES > 1 ? (FILTERS_OF_PART < 4 ? FILTERS_OF_PART : 4) :
+                                 STORES < 9 && FILTERS_OF_PART > 1 ? 2 : 1;
+constexpr int TOGETHER = HEIGHT_PHASES > 1 ? 8 / FILTERS_TOGETHER : STORES < 9 ? STORES : 9;
 // Positions whose results may lie side by side: a slice of an image, or a line where lines lie apart.
 constexpr bool WHOLE_SLICES = HEIGHT_PHASES == 1;
 __device__ __forceinline__ unsigned unit_size(const Sizes& s) { return WHOLE_SLICES ? s.height * s.width : s.width; }
@@ -81,6 +91,19 @@ struct Run {
     return line * s.y_width + min((position - line * s.width) * WIDTH_PHASES, s.y_width);
   }
 };
+// Those of a filter: where the first lies in y, and which of them this tile stores.
+struct Line {
+  long long at;
+  int channel, first, count;
+  Line() = default;
+  __device__ __forceinline__ Line(const Run& run, int channel0, int filter, int filters_here, const Sizes& s) {
+    channel = channel0 + min(filter, filters_here - 1);
+    at = run.place + channel * s.plane();
+    first = run.to_sector(at, run.head);
+    count = filter < filters_here ? max(0, run.count + run.to_sector(at + run.count, run.tail) - first) : 0;
+  }
+  __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
+};
 """
 _STORE = """\
 // Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows warp * 16 + lane / 4 and 8 further.
@@ -95,83 +118,102 @@ const unsigned first_unit = here.position / unit_size(s);
 const int units = (here.position + tile_step - 1) / unit_size(s) - first_unit + 1;
 const int gap = width * WIDTH_PHASES - y_width;
 const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper half of (n + 1) * inverse, for small n
+// Some filters' results of this lane: number begin of the run, and every 32nd behind it. All that is read for them is
+// asked for first, then all are finished, then all are stored: none waits for the one before, and nothing branches.
+auto finish_some = [&](const Line* line, const int* begin, auto source) {
+  float value[FILTERS_TOGETHER][TOGETHER];
+  @there
+#pragma unroll
+  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+    const long long begin_at = line[f].at + begin[f];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const bool has = line[f].has(begin[f] + i * 32);
+      value[f][i] = has ? *source(f, i) : 0.f;
+      @read
+    }
+  }
+  @type made[FILTERS_TOGETHER][TOGETHER];
+#pragma unroll
+  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+    const int channel = line[f].channel;
+    @row
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) made[f][i] = @made;
+  }
+#pragma unroll
+  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+    auto* to = y + line[f].at + begin[f];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i)
+      if (line[f].has(begin[f] + i * 32)) to[i * 32] = made[f][i];
+  }
+};
 #pragma unroll 1
 for (int unit0 = 0; unit0 < units; unit0 += 32) {
   const Run of_lane(first_unit + unit0 + lane, here, s, tile_step);
-#pragma unroll
+#pragma unroll 1
   for (int part = 0; part < 16 * MI / STAGE_ROWS; ++part) {  // some rows at a time, put in order in shared memory
-    const int m = part * STAGE_ROWS / 16, upper = part * STAGE_ROWS / 8 % 2, first_lane = part * STAGE_ROWS % 8 * 4;
-    const int row0 = here.row_tile * ROWS + m * 64 + warp * 16 + part * STAGE_ROWS % 16;
+    const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
     if (row0 >= filters * ROWS_OF_FILTER) continue;
     __syncwarp();
-    if (lane >= first_lane && lane < first_lane + STAGE_ROWS * 4) {
+#pragma unroll
+    for (int one = 0; one < 16 * MI / STAGE_ROWS; ++one) {  // registers have names, not numbers: code for each part
+      const int m = one * STAGE_ROWS / 16, upper = one * STAGE_ROWS / 8 % 2, first_lane = one * STAGE_ROWS % 8 * 4;
+      if (one != part || lane < first_lane || lane >= first_lane + STAGE_ROWS * 4) continue;
       float* to = mine + (lane - first_lane) / 4 * PITCH + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < POSITIONS / 8; ++j)
         *reinterpret_cast<float2*>(to + j * 8) = make_float2(sum[m][j * 4 + upper * 2], sum[m][j * 4 + upper * 2 + 1]);
     }
     __syncwarp();
-    const int rows = min(STAGE_ROWS, filters * ROWS_OF_FILTER - row0);
+    const int filter0 = row0 / ROWS_OF_FILTER, filters_here = min(FILTERS_OF_PART, filters - filter0);
+    const int channel0 = here.group * filters + filter0;
 #pragma unroll 1
     for (int unit = 0; unit < min(32, units - unit0); ++unit) {
       const Run run(of_lane, unit);
       if (run.count == 0) continue;
-      // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. A lane
-      // stores results `begin`, `begin` + 32 and so on of the run, as far as there are such.
+      // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
       if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || gap == 0)) {
-#pragma unroll 2
-        for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
-          const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
-          const long long first_at = run.place + channel * s.plane(), begin_at = first_at / 32 * 32 + lane;
-          const int first = run.to_sector(first_at, run.head);
-          const int last = run.count + run.to_sector(first_at + run.count, run.tail);
-          const int begin = begin_at - first_at, rest = last - begin, number = run.first + begin + 32;
-          const float* from = mine + (r + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES - 32 / WIDTH_PHASES;
+#pragma unroll 1
+        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+          Line line[FILTERS_TOGETHER];
+          int begin[FILTERS_TOGETHER];
+          const float* from[FILTERS_TOGETHER];
 #pragma unroll
-          for (int group = 0; group < STORES; group += TOGETHER) {
-            if (group * 32 >= run.count + run.tail + 31) break;
-            float value[TOGETHER];
+          for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+            line[f] = Line(run, channel0, filter + f, filters_here, s);
+            begin[f] = lane - (int)(line[f].at & 31);
+            const int number = run.first + begin[f] + 32;  // not below 0
+            from[f] = mine + ((filter + f) * ROWS_OF_FILTER + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES;
+          }
+#pragma unroll 1
+          for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
+            finish_some(line, begin, [&](int f, int i) { return from[f] + (i - 1) * 32 / WIDTH_PHASES; });
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-              const int at = (group + i) * 32;
-              value[i] = (at > 0 || begin >= first) && at < rest ? from[at / WIDTH_PHASES] : 0.f;
-            }
-#pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-              const int at = (group + i) * 32;
-              if ((at == 0 && begin < first) || at >= rest) continue;
-              @one
-            }
+            for (int f = 0; f < FILTERS_TOGETHER; ++f)
+              begin[f] += TOGETHER * 32, from[f] += TOGETHER * 32 / WIDTH_PHASES;
           }
         }
-      } else {  // results go on behind the end of a line: where they are found is the same for all rows
-        const int shift = run.place % SECTOR;
+      } else {  // results go on behind the end of a line: where they are found is the same for all filters
 #pragma unroll 1
-        for (int group = 0; group * 32 < run.count + run.tail + SECTOR; group += 9) {
-          const int begin = group * 32 + lane - shift;
-          int found[9];
+        for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
+          int found[TOGETHER], begin[FILTERS_TOGETHER];
 #pragma unroll
-          for (int i = 0; i < 9; ++i) {
-            const int k = begin + i * 32;
+          for (int i = 0; i < TOGETHER; ++i) {
+            const int k = done + lane + i * 32;
             int number = run.first + k;
             if (k >= run.left) number += (1 + (int)__umulhi(k - run.left + 1, inverse)) * gap;
-            found[i] = k >= 0 && k < run.count + run.tail ? number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES : -1;
+            found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
           }
-#pragma unroll 2
-          for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
-            const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
-            const long long first_at = run.place + channel * s.plane(), begin_at = first_at + begin;
-            const int first = run.to_sector(first_at, run.head);
-            const int last = run.count + run.to_sector(first_at + run.count, run.tail);
-            float value[9];
+#pragma unroll 1
+          for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+            Line line[FILTERS_TOGETHER];
 #pragma unroll
-            for (int i = 0; i < 9; ++i) value[i] = found[i] >= 0 ? mine[r * PITCH + found[i]] : 0.f;
-#pragma unroll
-            for (int i = 0; i < 9; ++i) {
-              const int at = i * 32;
-              if (found[i] < 0 || begin + at < first || begin + at >= last) continue;
-              @one
-            }
+            for (int f = 0; f < FILTERS_TOGETHER; ++f)
+              line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;
+            const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
+            finish_some(line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; });
           }
         }
       }
