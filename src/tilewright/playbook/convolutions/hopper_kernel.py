@@ -377,9 +377,9 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       continue;
     }
     // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
-    // looked for before its last has been seen. All warps of one begin together: none may miss a turn.
-    consumer_sync(consumer);
+    // looked for before its last has been seen. None gives a turn on before all warps have seen it: a job may be empty.
     barrier_wait(turn + consumer * 8, my_turn);
+    consumer_sync(consumer);
     my_turn ^= 1;
     float sum[MI][POSITIONS / 2];
     int w_before = -1, x_before = -1, weight = 0;

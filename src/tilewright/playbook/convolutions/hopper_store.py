@@ -34,7 +34,7 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
     stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
     lines = {
         "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
-        "@read": finish.reads("[f][i]", "has", "begin_at + i * 32"),
+        "@read": finish.reads("[f][i]", "has", "begin_at + i * 32 + passed(i)"),
         "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
     }
     text = _STORE.replace("@type", dtype.cpp).replace("@made", stored)
@@ -45,48 +45,50 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
 
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
-// Results that a lane makes together: of a slice a filter's or two's; of lines, which are short, several filters'.
+// Results that a lane makes together: of a filter, or of two.
 constexpr int FILTERS_OF_PART = STAGE_ROWS / ROWS_OF_FILTER, STORES = POSITIONS * WIDTH_PHASES / 32 + 1;
-constexpr int FILTERS_TOGETHER = HEIGHT_PHASES > 1 ? (FILTERS_OF_PART < 4 ? FILTERS_OF_PART : 4) :
-                                 STORES < 9 && FILTERS_OF_PART > 1 ? 2 : 1;
-constexpr int TOGETHER = HEIGHT_PHASES > 1 ? 8 / FILTERS_TOGETHER : STORES < 9 ? STORES : 9;
-// Positions whose results may lie side by side: a slice of an image, or a line where lines lie apart.
-constexpr bool WHOLE_SLICES = HEIGHT_PHASES == 1;
-__device__ __forceinline__ unsigned unit_size(const Sizes& s) { return WHOLE_SLICES ? s.height * s.width : s.width; }
+constexpr int TOGETHER = STORES < 9 ? STORES : 9, FILTERS_TOGETHER = STORES < 9 && FILTERS_OF_PART > 1 ? 2 : 1;
 
-// The results of a tile that lie in one unit: side by side in y, and in the tile with a gap behind every line.
+// The results of a tile in one slice of an image: in the tile with a gap behind every line, in y side by side, but with
+// lines of other kinds between where height has several phases.
 struct Run {
   long long place = 0;             // of the first result, of filter 0 of the image
   int count = 0, first = 0;        // results; the first one's number in the tile, WIDTH_PHASES of a position
   int left = 0;                    // results up to the end of the first line
+  int apart = 0;                   // results of other kinds in y before the last one
   int head = 0, tail = 0;          // results that the tile before may store; and that are the next tile's
-  __device__ __forceinline__ Run(unsigned unit, const Job& here, const Sizes& s, int tile_step) {
-    const unsigned slice = WHOLE_SLICES ? unit : unit / (unsigned)s.height, image = slice / (unsigned)s.depth;
-    const int z = (slice - image * s.depth) * DEPTH_PHASES + here.kind / HEIGHT_PHASES;
-    const int y = WHOLE_SLICES ? 0 : (unit - slice * s.height) * HEIGHT_PHASES + here.kind % HEIGHT_PHASES;
-    if (image >= s.batch || z >= s.y_depth || y >= s.y_height) return;
-    const int tile = here.position - unit * unit_size(s);  // where the tile begins in the unit
-    const int from = results_before(max(tile, 0), s), to = results_before(tile + tile_step, s);
+  __device__ __forceinline__ Run(unsigned slice, const Job& here, const Sizes& s, int tile_step) {
+    const unsigned image = slice / (unsigned)s.depth;
+    const int z = (slice - image * s.depth) * DEPTH_PHASES + here.kind / HEIGHT_PHASES, y = here.kind % HEIGHT_PHASES;
+    if (image >= s.batch || z >= s.y_depth) return;
+    const int tile = here.position - slice * (s.height * s.width);  // where the tile begins in the slice
+    const int lines = (s.y_height - y + HEIGHT_PHASES - 1) / HEIGHT_PHASES;
+    const int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
     if (to <= from) return;
-    if (tile_step < POSITIONS)
-      head = from > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, results_before(unit_size(s), s) - to);
     const int line = from / s.y_width, column = from - line * s.y_width;
-    place = image * GROUPS * (s.filters * s.plane()) + ((long long)z * s.y_height + y) * s.y_width + from;
+    if (tile_step < POSITIONS) {
+      const int end = HEIGHT_PHASES > 1 ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
+      head = (HEIGHT_PHASES > 1 ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
+    }
+    place = image * GROUPS * (s.filters * s.plane()) +
+            ((long long)z * s.y_height + y + line * HEIGHT_PHASES) * s.y_width + column;
     count = to - from, left = s.y_width - column;
+    apart = ((to - 1) / s.y_width - line) * (HEIGHT_PHASES - 1) * s.y_width;
     first = (line * s.width - tile) * WIDTH_PHASES + column;
   }
   // That of another lane.
   __device__ __forceinline__ Run(const Run& run, int lane)
       : place(__shfl_sync(~0u, run.place, lane)), count(__shfl_sync(~0u, run.count, lane)),
         first(__shfl_sync(~0u, run.first, lane)), left(__shfl_sync(~0u, run.left, lane)),
+        apart(HEIGHT_PHASES > 1 ? __shfl_sync(~0u, run.apart, lane) : 0),
         head(__shfl_sync(~0u, run.head, lane)), tail(__shfl_sync(~0u, run.tail, lane)) {}
   // Results up to the next sector, but no more than there are.
   static __device__ __forceinline__ int to_sector(long long place, int most) {
     return min((int)(-place & (SECTOR - 1)), most);
   }
-  // How many results of a unit come before one of its positions.
-  static __device__ __forceinline__ int results_before(int position, const Sizes& s) {
-    const int line = position / s.width, lines = WHOLE_SLICES ? s.y_height : 1;
+  // How many results of a slice come before one of its positions.
+  static __device__ __forceinline__ int results_before(int position, int lines, const Sizes& s) {
+    const int line = position / s.width;
     if (line >= lines) return lines * s.y_width;
     return line * s.y_width + min((position - line * s.width) * WIDTH_PHASES, s.y_width);
   }
@@ -100,7 +102,7 @@ struct Line {
     channel = channel0 + min(filter, filters_here - 1);
     at = run.place + channel * s.plane();
     first = run.to_sector(at, run.head);
-    count = filter < filters_here ? max(0, run.count + run.to_sector(at + run.count, run.tail) - first) : 0;
+    count = filter < filters_here ? max(0, run.count + run.to_sector(at + run.count + run.apart, run.tail) - first) : 0;
   }
   __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
 };
@@ -114,13 +116,13 @@ for (int m = 0; m < MI; ++m) {
 #pragma unroll
   for (int i = 0; i < POSITIONS / 2; ++i) sum[m][i] *= scale[i / 2 % 2];
 }
-const unsigned first_unit = here.position / unit_size(s);
-const int units = (here.position + tile_step - 1) / unit_size(s) - first_unit + 1;
-const int gap = width * WIDTH_PHASES - y_width;
+const unsigned first_slice = here.position / (height * width);
+const int slices = (here.position + tile_step - 1) / (height * width) - first_slice + 1;
+const int gap = width * WIDTH_PHASES - y_width, between = (HEIGHT_PHASES - 1) * y_width;  // lines: here, and in y
 const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper half of (n + 1) * inverse, for small n
 // Some filters' results of this lane: number begin of the run, and every 32nd behind it. All that is read for them is
 // asked for first, then all are finished, then all are stored: none waits for the one before, and nothing branches.
-auto finish_some = [&](const Line* line, const int* begin, auto source) {
+auto finish_some = [&](const Line* line, const int* begin, auto source, auto passed) {
   float value[FILTERS_TOGETHER][TOGETHER];
   @there
 #pragma unroll
@@ -146,12 +148,12 @@ auto finish_some = [&](const Line* line, const int* begin, auto source) {
     auto* to = y + line[f].at + begin[f];
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i)
-      if (line[f].has(begin[f] + i * 32)) to[i * 32] = made[f][i];
+      if (line[f].has(begin[f] + i * 32)) to[i * 32 + passed(i)] = made[f][i];
   }
 };
 #pragma unroll 1
-for (int unit0 = 0; unit0 < units; unit0 += 32) {
-  const Run of_lane(first_unit + unit0 + lane, here, s, tile_step);
+for (int slice0 = 0; slice0 < slices; slice0 += 32) {
+  const Run of_lane(first_slice + slice0 + lane, here, s, tile_step);
 #pragma unroll 1
   for (int part = 0; part < 16 * MI / STAGE_ROWS; ++part) {  // some rows at a time, put in order in shared memory
     const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
@@ -170,11 +172,11 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
     const int filter0 = row0 / ROWS_OF_FILTER, filters_here = min(FILTERS_OF_PART, filters - filter0);
     const int channel0 = here.group * filters + filter0;
 #pragma unroll 1
-    for (int unit = 0; unit < min(32, units - unit0); ++unit) {
-      const Run run(of_lane, unit);
+    for (int slice = 0; slice < min(32, slices - slice0); ++slice) {
+      const Run run(of_lane, slice);
       if (run.count == 0) continue;
       // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
-      if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || gap == 0)) {
+      if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || (gap == 0 && between == 0))) {
 #pragma unroll 1
         for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
@@ -189,7 +191,9 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
           }
 #pragma unroll 1
           for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
-            finish_some(line, begin, [&](int f, int i) { return from[f] + (i - 1) * 32 / WIDTH_PHASES; });
+            finish_some(
+                line, begin, [&](int f, int i) { return from[f] + (i - 1) * 32 / WIDTH_PHASES; },
+                [](int) { return 0; });
 #pragma unroll
             for (int f = 0; f < FILTERS_TOGETHER; ++f)
               begin[f] += TOGETHER * 32, from[f] += TOGETHER * 32 / WIDTH_PHASES;
@@ -198,12 +202,13 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
       } else {  // results go on behind the end of a line: where they are found is the same for all filters
 #pragma unroll 1
         for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
-          int found[TOGETHER], begin[FILTERS_TOGETHER];
+          int found[TOGETHER], passed[TOGETHER], begin[FILTERS_TOGETHER];
 #pragma unroll
           for (int i = 0; i < TOGETHER; ++i) {
             const int k = done + lane + i * 32;
-            int number = run.first + k;
-            if (k >= run.left) number += (1 + (int)__umulhi(k - run.left + 1, inverse)) * gap;
+            const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
+            const int number = run.first + k + ends * gap;
+            passed[i] = ends * between;
             found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
           }
 #pragma unroll 1
@@ -213,7 +218,9 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
             for (int f = 0; f < FILTERS_TOGETHER; ++f)
               line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;
             const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
-            finish_some(line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; });
+            finish_some(
+                line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; },
+                [&](int i) { return HEIGHT_PHASES > 1 ? passed[i] : 0; });
           }
         }
       }
