@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_store import filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_store import ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -164,6 +164,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         "@products": _PLANAR_PRODUCTS if geometry.planes else _ROW_PRODUCTS,
         "@x_slots": _x_slots(geometry),
         "@empty": "" if all(geometry.kinds) else _EMPTY,
+        "@ahead": ahead_text(finish),
         "@store": store_text(geometry, finish),
     }.items():
         text = filled(text, name, lines)
@@ -376,6 +377,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
       continue;
     }
+    @ahead
     // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
     // looked for before its last has been seen. None gives a turn on before all warps have seen it: a job may be empty.
     barrier_wait(turn + consumer * 8, my_turn);

@@ -27,6 +27,13 @@ def sector(geometry: Geometry) -> int:
     return 32 // geometry.convolution.output.dtype.itemsize
 
 
+def ahead_text(finish: FinishText) -> str:
+    """What is read with a job's results is asked for before it is multiplied: results wait for the cache, not memory."""
+    whole = [one for one in finish.inputs if one.place == "at"]
+    asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
+    return filled(_AHEAD, "@asked", "\n".join(asked)) if whole else ""
+
+
 def store_text(geometry: Geometry, finish: FinishText) -> str:
     """What a consumer does with the sums of a job."""
     dtype = geometry.convolution.output.dtype
@@ -106,6 +113,25 @@ struct Line {
   }
   __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
 };
+"""
+_AHEAD = """\
+{  // what is read with the results: on its way to the cache while others are multiplied and stored
+  const unsigned slice = here.position / (height * width);
+  const Run of_lane(slice + lane, here, s, tile_step);
+  for (int i = 0; i <= (here.position + tile_step - 1) / (height * width) - slice && i < 32; ++i) {
+    const Run run(of_lane, i);
+    const int pieces = run.count / 32 + 1;
+    for (int item = lane; run.count > 0 && item < 16 * MI / ROWS_OF_FILTER * pieces; item += 32) {
+      const int row = item / pieces * ROWS_OF_FILTER, k = min(item % pieces * 32, run.count - 1);
+      const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
+      const int ends = k < run.left ? 0 : 1 + (k - run.left) / y_width;
+      const long long at = run.place + (here.group * filters + filter) * s.plane() + k +
+                           ends * (HEIGHT_PHASES - 1) * y_width;
+      if (filter >= filters) break;
+      @asked
+    }
+  }
+}
 """
 _STORE = """\
 // Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows warp * 16 + lane / 4 and 8 further.
