@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.products.finish_text import RESERVED, FinishText, finish_text
 from tilewright.playbook.products.plan_text import Choices, SumsText
@@ -107,17 +108,31 @@ class ConvolutionText(SumsText):
 
     def column_stores(self, first: str, apart: str) -> list[str]:
         """Stores of staged sums at `column` of an image: those of BM filters from `first` on, `apart` lines apart."""
-        takes = self.finish.takes
-        lines = ["  const int channel = group * filters + m0 + line;"] if "channel" in takes else []
-        lines += ["  const long long row = row0 + line;"] if takes & {"row", "at"} else []
-        made = self.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")
+        finish, takes, several = self.finish, self.finish.takes, 8
+        here = f"const int line = line0 + i * {apart};" if apart != "1" else "const int line = line0 + i;"
+        kept = ["const int channel = group * filters + m0 + min(line, lines - 1);"] if "channel" in takes else []
+        kept += ["const long long row = row0 + min(line, lines - 1);"] if "row" in takes else []
+        next_lines = several if apart == "1" else f"{several} * ({apart})"
+        each = ["#pragma unroll", f"  for (int i = 0; i < {several}; ++i) {{", f"    {here}"]
         return [
             "const long long row0 = (static_cast<long long>(image) * GROUPS + group) * filters + m0;",
             "auto* to = y + row0 * plane_out + column;",
-            "#pragma unroll 8",
-            f"for (int line = {first}; line < BM; line += {apart}) {{",
-            "  if (m0 + line >= filters) break;",
-            *lines,
-            f"  to[line * plane_out] = {self.stored(made)};",
+            "const int lines = min(BM, filters - m0);",
+            "// Several at once: all that is read for them is asked for first, and none waits for the one before.",
+            f"for (int line0 = {first}; line0 < lines; line0 += {next_lines}) {{",
+            f"  float value[{several}];",
+            *indented(finish.arrays(f"[{several}]")),
+            *each,
+            "    value[i] = line < lines ? staged[line * STAGED + at] : 0.0f;",
+            *indented(finish.reads("[i]", "line < lines", "(row0 + line) * plane_out + column"), 2),
+            "  }",
+            f"  {self.convolution.output.dtype.cpp} made[{several}];",
+            *(each if kept else each[:2]),
+            *indented(kept, 2),
+            f"    made[i] = {self.stored(finish.call_read('value[i]', '[i]'))};",
+            "  }",
+            *each,
+            "    if (line < lines) to[line * plane_out] = made[i];",
+            "  }",
             "}",
         ]
