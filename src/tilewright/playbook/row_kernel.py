@@ -246,14 +246,17 @@ class RowKernel:
     def span_load(self, input: row_program.ProgramInput, column: str) -> str:
         """The element of such a tensor that belongs to a column.
 
-        The elements of a vector have one in common, or neighbours: `PlanLines.width` sees to that.
+        The elements of a vector have neighbours where it repeats: `PlanLines.width` sees to that. Where it has one for
+        so many columns, they have it in common if those are whole vectors: a constant, so the compiler knows.
         """
         constants, name = self.program.span_constants, self.name(input.name)
         vector = column.removesuffix(" * WIDTH + i")
         if vector != column and _repeats(input):
             length = constants[input.spans[0].modulus]
             return f"{name}_along[static_cast<unsigned>({vector}) % ({length} / WIDTH)].at[i]"
-        start = column if vector == column or not input.spans[-1].divisor else f"{vector} * WIDTH"
+        start, divisor = column, input.spans[-1].divisor
+        if vector != column and divisor:
+            start = f"{vector} * WIDTH + ({constants[divisor]} % WIDTH ? i : 0)"
         text = ""
         for one in input.spans:
             piece = f"static_cast<unsigned>({start})"

@@ -36,9 +36,9 @@ def apart(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
     body = _body(kernel)
     text = kernel.launched("apart", grid, "THREADS", "THREADS, RESIDENT / THREADS", body, more)
     header = (
-        f"{program.placed.name}, every input element read once: windows do not overlap, so a thread makes ROWS results, "
-        "one below the other, and needs nothing of its neighbours.\n\nIt loads its windows whole before it uses any of "
-        "them: there is no shared memory and no barrier, and what threads side by side load of a row lies side by side."
+        f"{program.placed.name}, every input element read once: windows do not overlap, so a thread makes ROWS "
+        "results, one below the other, and needs nothing of its neighbours.\n\nIt loads its windows whole before it "
+        "uses any of them: without shared memory and barriers. What neighbours load of a row lies side by side."
     )
     rows = "constexpr int VECTORS = KERNEL_X / WIDTH;  // of a window's row"
     pieces = [[*kernel.constants(), rows], [VECTOR], *kernel.pieces()]

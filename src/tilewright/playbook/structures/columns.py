@@ -154,7 +154,8 @@ def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ..
 def _teams(program: RowProgram) -> tuple[int, ...]:
     """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
     size = 16 // program.widest.itemsize
-    column = sum(one.dtype.itemsize for one in program.streams) * size
+    width = size if program.task_inner % size == 0 else 1
+    column = sum(one.dtype.itemsize for one in program.streams) * width
     wanted = program.task_cols * column / _HELD_BYTES
     powers = [1, 2, 4, 8, _MOST_TEAMS]
     best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
