@@ -22,6 +22,8 @@ class Sweep:
 class RowKernel:
     """The state of one kernel being written: which values have names, and which are held from sweep to sweep."""
 
+    held_count = "VECTORS"  # of a thread's vectors of a row
+
     def __init__(self, program: RowProgram, quick: bool) -> None:
         self.program = program
         self.quick = quick
@@ -97,7 +99,7 @@ class RowKernel:
         lines, texts = self.statements.write(targets, known, own, frozenset(hold))
         for index in hold:
             array = self.namer.fresh(f"{self.namer.of(index)}_held")
-            before.append(f"{self.program.kinds[index].cpp} {array}[VECTORS][WIDTH];")
+            before.append(f"{self.program.kinds[index].cpp} {array}[{self.held_count}][WIDTH];")
             lines.append(f"{array}[k][i] = {texts[index].text};")
             self.held[index] = f"{array}[k][i]"
         for index in self.own_reductions(number):
