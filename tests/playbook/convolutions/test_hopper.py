@@ -45,7 +45,16 @@ FORMS = {
         (7, 8), (3, 3), channels=20, filters=40, transposed=True, stride=(2, 2), padding=(1, 1), more=(1, 1)
     ),
     "spread volume": Written(
-        (3, 4, 5), (4, 4, 4), channels=17, filters=20, transposed=True, stride=(2, 2, 2), padding=(1, 1, 1)
+        (3, 4, 5),
+        (4, 4, 4),
+        channels=17,
+        filters=20,
+        transposed=True,
+        stride=(2, 2, 2),
+        padding=(1, 1, 1),
+        residual=True,
+        bias=True,
+        activation="hardswish",
     ),
     "spread by three": Written((5, 6), (5, 5), channels=20, filters=20, transposed=True, stride=(3, 3)),
     "results that no tap meets": Written(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_products import products_text, sums_text, whole_sums_text
-from tilewright.playbook.convolutions.hopper_store import filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_store import ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -168,6 +168,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         "@sums": sums_text(geometry),
         "@whole": whole_sums_text(geometry),
         "@x_slots": _x_slots(geometry),
+        "@ahead": ahead_text(finish),
         "@store": store_text(geometry, finish),
     }.items():
         text = filled(text, name, lines)
@@ -214,8 +215,6 @@ _SHAPE = """\
 constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
-// Stores of a warp for a filter's results, and how many are made together: fewer where lines are stored one by one.
-constexpr int STORES = POSITIONS * WIDTH_PHASES / 32 + 1, TOGETHER = HEIGHT_PHASES > 1 ? 4 : STORES < 9 ? STORES : 9;
 """
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
@@ -328,10 +327,11 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
       continue;
     }
+    @ahead
     // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
-    // looked for before its last has been seen. All warps of one begin together: none may miss a turn.
-    consumer_sync(consumer);
+    // looked for before its last has been seen. None gives a turn on before all warps have seen it: a job may be empty.
     barrier_wait(turn + consumer * 8, my_turn);
+    consumer_sync(consumer);
     my_turn ^= 1;
     @sums
     int w_before = -1, x_before = -1, weight = 0;
