@@ -15,7 +15,7 @@ from tilewright.records import PROFILES, Precision, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.reference.convolution_questions import MEASURE, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
-from tilewright.tasks.own_precision import Settle, f32_channels, settled_by_channels
+from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channels
 
 
 def settling_on(device: ChosenDevice) -> Settle:
@@ -24,7 +24,7 @@ def settling_on(device: ChosenDevice) -> Settle:
 
 
 def _settled(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
-    if f32_channels(task, reference) == ():
+    if likely_f32(task, reference) == ():
         return task
     is_f32 = _measured(device, task)
     if is_f32 is None:
