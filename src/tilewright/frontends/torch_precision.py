@@ -13,7 +13,7 @@ from tilewright.frontends.choices import ChosenDevice
 from tilewright.frontends.gpu_turns import turn_at
 from tilewright.records import PROFILES, Precision, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
-from tilewright.reference.convolution_questions import MEASURE, ConvolutionRequest, PrecisionAnswer
+from tilewright.reference.convolution_questions import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
 from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channels
 
@@ -54,7 +54,7 @@ def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
     limits = ReferenceLimits.on_gpu(device.index)
     with Reference(task.reference, task.function, limits=limits) as reference:
         start_ahead(limits)  # for the judges, who come next
-        with suppress(ReferenceProblem):  # the call says it again
-            reference.check()  # importing torch needs no GPU
+        with suppress(ReferenceProblem, RuntimeError):  # the next call says it again
+            reference.call(WARM, ConvolutionRequest(task), PrecisionAnswer)
         with turn_at(device.index):
             yield reference

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.records import Task
 
 LIST = "tilewright.reference.convolutions:list_convolutions"
+WARM = "tilewright.verify.convolution_precision:warm"
 MEASURE = "tilewright.verify.convolution_precision:measure"  # where a GPU is
 
 
