@@ -28,7 +28,7 @@ def sector(geometry: Geometry) -> int:
 
 
 def ahead_text(finish: FinishText) -> str:
-    """What is read with a job's results is asked for before it is multiplied: results wait for the cache, not memory."""
+    """What is read with the results of a job, asked for before it is multiplied."""
     whole = [one for one in finish.inputs if one.place == "at"]
     asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
     return filled(_AHEAD, "@asked", "\n".join(asked)) if whole else ""
