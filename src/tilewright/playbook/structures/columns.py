@@ -40,6 +40,8 @@ __device__ __forceinline__ void team_reduce(T (&value)[WIDTH], void* room, Combi
 class ColumnKernel(RowKernel):
     """A kernel in which a thread has WIDTH rows; `first_row` is the number of the first."""
 
+    held_count = "FEATURES"
+
     def accumulator(self, index: int) -> str:
         return f"{self.namer.of(index)}[i]"
 
@@ -154,7 +156,8 @@ def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ..
 def _teams(program: RowProgram) -> tuple[int, ...]:
     """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
     size = 16 // program.widest.itemsize
-    column = sum(one.dtype.itemsize for one in program.streams) * size
+    width = size if program.task_inner % size == 0 else 1
+    column = sum(one.dtype.itemsize for one in program.streams) * width
     wanted = program.task_cols * column / _HELD_BYTES
     powers = [1, 2, 4, 8, _MOST_TEAMS]
     best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
@@ -176,6 +179,9 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
     for output in program.outputs_along:
         pointer = f"reinterpret_cast<Vector<{output.dtype.cpp}>*>({name(output.name)})"
         lines.append(f"auto* {kernel.target(output)} = {pointer} + outer * cols * step + place;")
+    spans = [one for one in program.inputs if one.spans]  # they have no part of the rows side by side
+    lines += [line.replace("(row)", "(first_row)") for line in kernel.index_lines(*spans)]
+    lines += kernel.span_pointers()
     streams = {one.name for one in program.streams}
     if held:
         lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[FEATURES] = {{}};" for one in program.streams]
@@ -190,6 +196,7 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
 
 def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]) -> list[str]:
     program, name = kernel.program, kernel.name
+    hold = kernel.choose_held(number) if held else ()
     read = kernel.loaded(number, kernel.row_known)
 
     def load(one: ProgramInput) -> str:
@@ -197,7 +204,7 @@ def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]
             return f"{name(one.name)}[column]"
         return f"{name(one.name)}_held[k].at[i]" if held else f"{name(one.name)}_here.at[i]"
 
-    sweep = kernel.sweep(number, load, "column", kernel.made_elements())
+    sweep = kernel.sweep(number, load, "column", kernel.made_elements(), hold)
     last = number == program.sweeps - 1
     inner: list[str] = []
     if not held:
