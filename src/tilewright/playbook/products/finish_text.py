@@ -100,10 +100,14 @@ class FinishText:
         """For the elements that go with several sums, such as `[8]`."""
         return [f"{one.type} {one.value}_there{several};" for one in self._whole]
 
-    def reads(self, index: str, condition: str, at: str) -> list[str]:
+    def pointers(self, address: str) -> list[str]:
+        """Where the elements begin that go with some sums: an expression in which @ stands for the tensor."""
+        return [f"const {one.type}* {one.value}_from = {address.replace('@', one.name)};" for one in self._whole]
+
+    def reads(self, index: str, condition: str, offset: str) -> list[str]:
         """Those of one sum, if there is such a sum."""
         return [
-            f"{one.value}_there{index} = {condition} ? {one.name}[{at}] : static_cast<{one.type}>(0.0f);"
+            f"{one.value}_there{index} = {condition} ? {one.value}_from[{offset}] : static_cast<{one.type}>(0.0f);"
             for one in self._whole
         ]
 
