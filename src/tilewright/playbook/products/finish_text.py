@@ -160,7 +160,7 @@ def finish_text(
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
         steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
-        if not contraction.is_exact:
+        if not (contraction.is_exact or contraction.is_depthwise):
             steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
         helpers = [steady.get(one, one) for one in helpers]
     tensors = zip(contraction.finish_inputs, inputs, strict=True)
