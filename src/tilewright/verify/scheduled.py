@@ -70,5 +70,5 @@ def several_of_each(task: Task, cases: Sequence[Case]) -> frozenset[int]:
         found.update(dict.fromkeys(larger.keys() - found.keys(), number))
         if estimate(case.sizes) <= _LITTLE_WORK:
             beyond = (name for name, size in larger.items() if size > cases[longest.get(name, number)].sizes[name])
-            longest.update({name: number for name in {*beyond, *(larger.keys() - longest.keys())}})
+            longest.update(dict.fromkeys({*beyond, *(larger.keys() - longest.keys())}, number))
     return frozenset({*found.values(), *longest.values()})

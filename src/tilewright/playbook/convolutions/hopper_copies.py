@@ -8,7 +8,16 @@ rows are made again by another kernel.
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, held, sizes_parameters
+from tilewright.playbook.convolutions.hopper_parts import (
+    NOTING_PARTS,
+    PACKING_PARTS,
+    PART_OF,
+    PARTS_OF_PLANE,
+    PARTS_OF_ROW,
+    SCALING_PARTS,
+)
+from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
@@ -31,17 +40,22 @@ def copy_parameters(geometry: Geometry) -> Parameters:
 def copy_text(geometry: Geometry) -> list[str]:
     """The kernel that copies the input."""
     declared = [declaration for declaration, _ in copy_parameters(geometry)]
-    text = _PLANES if geometry.planes else _ROWS
-    of_channel = "plane % @planes * 8 + " + ("i" if geometry.fold == 1 else "i % 4")
+    exact = geometry.convolution.is_exact
+    text, eight = (_PLANES, _EIGHT_OF_PLANE) if geometry.planes else (_ROWS, _EIGHT_OF_ROW)
+    if exact:
+        eight = PARTS_OF_PLANE if geometry.planes else PARTS_OF_ROW
     text = (
-        text.replace("@sizes", SIZES)
-        .replace("@channel", of_channel)
-        .replace("@type", one_type(geometry))
+        filled(text, "@eight", eight)
+        .replace("@sizes", SIZES)
+        .replace("@channel", "plane % @planes * 8 + " + ("i" if geometry.fold == 1 else "i % 4"))
         .replace("@planes", str(geometry.planes))
+        .replace("@held", held(geometry))
     )
     body = text.splitlines()
     f32 = geometry.convolution.element is DType.F32
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
+    if f32:
+        helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + (PART_OF if exact else "")
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *_MARK.splitlines(),
@@ -51,6 +65,12 @@ def copy_text(geometry: Geometry) -> list[str]:
         *indented(body),
         "}",
     ]
+
+
+def replaced(text: str, words: dict[str, str]) -> str:
+    for word, by in words.items():
+        text = text.replace(word, by)
+    return text
 
 
 def one_type(geometry: Geometry) -> str:
@@ -85,14 +105,14 @@ struct Eight {
   }
 };
 // A warp notes its rows where an element is beyond f16, or one in sixteen loses bits: they may be all that a result is
-// made from. A single one, at an end of the input, is off by 2^-25 at most: little beside an element that is not small.
+// made from. A single one, at an end of the input, is off by @off at most: little beside an element that is not small.
 __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], long long row, bool inside, int* noted) {
   bool bad = some.beyond;
   if (__any_sync(~0u, some.small)) {
     int losing = 0, used = 0;
     bool large = false;
     for (int i = 0; i < 8; ++i) {
-      losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
+      losing += @losing, used += v[i] != 0.f;
       large |= fabsf(v[i]) >= 0x1p-3f;
     }
     losing = __reduce_add_sync(~0u, losing), used = __reduce_add_sync(~0u, used);
@@ -101,6 +121,7 @@ __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], lon
   if (bad && inside) mark(row, noted);
 }
 """
+_NOTING_WHOLE = {"@off": "2^-25", "@losing": "v[i] != 0.f && fabsf(v[i]) < 0x1p-14f"}
 _NOTING_16 = """\
 // Eight channels of a position.
 struct Eight {
@@ -151,15 +172,7 @@ const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
 const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
 #pragma unroll
 for (int plane = 0; plane < GROUPS * @planes; ++plane) {
-  float v[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
-    const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
-    v[i] = given ? static_cast<float>(x[at.from + (plane / @planes * channels + channel) * plane_size + column]) : 0.f;
-  }
-  const Eight some(v);
-  note(some, v, at.row, inside, noted);
+  @eight
   if (inside) copied[plane * all_rows + at.row] = some.packed;
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
@@ -172,7 +185,7 @@ __shared__ long long row_of_held[TOGETHER];
 @sizes
 cudaTriggerProgrammaticLaunchCompletion();
 const int copy = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-const int of_group = (channels + 7) / 8, all_chunks = GROUPS * of_group, chunk0 = blockIdx.z * CHUNKS;
+const int of_group = (@held + 7) / 8, all_chunks = GROUPS * of_group, chunk0 = blockIdx.z * CHUNKS;
 const long long flat0 = (long long)blockIdx.x * TOGETHER, plane_size = (long long)x_depth * x_height * x_width;
 const long long count = (long long)copy_rows * WIDTH_COPIES;
 const Element first_of_block(flat0, copy, s, x_depth, x_height, x_width);
@@ -187,12 +200,7 @@ for (int item = warp; item < TOGETHER / 32 * CHUNKS; item += 8) {
   else
     at = Element(inside ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
   const bool given = inside && at.from >= 0 && group < GROUPS && (unsigned)at.column < x_width;
-  const auto* from = x + at.from + at.column + (group * channels + first) * plane_size;
-  float v[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
-  const Eight some(v);
-  note(some, v, at.row, inside, noted);
+  @eight
   held[place * HELD + chunk] = some.packed;
   if (chunk == 0) row_of_held[place] = at.row;
 }
@@ -203,6 +211,25 @@ for (int i = threadIdx.x; i < TOGETHER * CHUNKS; i += 256) {
     copied[row_of_held[place] * all_chunks + chunk0 + chunk] = held[place * HELD + chunk];
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
+"""
+_EIGHT_OF_PLANE = """\
+float v[8];
+#pragma unroll
+for (int i = 0; i < 8; ++i) {
+  const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
+  const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
+  v[i] = given ? static_cast<float>(x[at.from + (plane / @planes * channels + channel) * plane_size + column]) : 0.f;
+}
+const Eight some(v);
+note(some, v, at.row, inside, noted);
+"""
+_EIGHT_OF_ROW = """\
+const auto* from = x + at.from + at.column + (group * channels + first) * plane_size;
+float v[8];
+#pragma unroll
+for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
+const Eight some(v);
+note(some, v, at.row, inside, noted);
 """
 
 
@@ -232,8 +259,10 @@ def pack_text(geometry: Geometry) -> list[str]:
         else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
     )
     per_block = "STEPS * 16" if not geometry.planes else "0"
+    exact = geometry.convolution.is_exact
     body = (
-        _PACK.replace("@per_shift", per_tap)
+        replaced(_PACK, PACKING_PARTS if exact else _PACKING_WHOLE)
+        .replace("@per_shift", per_tap)
         .replace("@place", place)
         .replace("@channel", channel)
         .replace("@fold", of_fold)
@@ -242,9 +271,8 @@ def pack_text(geometry: Geometry) -> list[str]:
         .replace("@beyond", "e < STEPS * 16" if not geometry.planes else "true")
     )
     scaling = _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE
-    lines = body.splitlines()
-    at = lines.index("@scale")
-    lines[at : at + 1] = scaling.splitlines()
+    scaling = replaced(scaling, SCALING_PARTS if exact else _SCALING_WHOLE)
+    lines = filled(body, "@scale", scaling).splitlines()
     return [*signature("__launch_bounds__(256) ", "pack_weights", declared), *indented(lines), "}"]
 
 
@@ -265,18 +293,19 @@ for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) 
   int kind = 0;
   while (in_kinds >= FIRST_PAIR[kind + 1] * channel_blocks) ++kind;
   const int pairs = FIRST_PAIR[kind + 1] - FIRST_PAIR[kind], in_kind = in_kinds - FIRST_PAIR[kind] * channel_blocks;
-  const int pair = FIRST_PAIR[kind] + in_kind % pairs, c = in_kind / pairs * (@per_block) + @channel;
+  const int pair = FIRST_PAIR[kind] + in_kind % pairs, @element = in_kind / pairs * (@per_block) + @channel@part;
   const int shift = (BLOCK_SHIFT[of_width] + e / PER_SHIFT) * WIDTH_MODULUS +
                     SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
   const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;
   const bool given = inside && tap >= 0 && c < channels && @beyond;
-  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f;
+  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f@high;
   const long long row = ((long long)block * GROUPS + group) * row_tiles * ROWS + filter * ROWS_OF_FILTER + phase;
-  packed[row * ROW_ELEMENTS + e] = static_cast<@type>(v);
+  packed[row * ROW_ELEMENTS + e] = static_cast<@type>(@stored);
 }
 if (threadIdx.x < ROWS_OF_FILTER)
   scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + threadIdx.x] = 1.f / scale;
 """
+_PACKING_WHOLE = {"@element": "c", "@part": "", "@high": "", "@stored": "v"}
 _SCALE = """\
 __shared__ uint32_t largest;
 __shared__ int losing, used;
@@ -287,19 +316,20 @@ for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256)
   mine = max(mine, __float_as_uint(weight_at(i / TAPS, i % TAPS)) & 0x7FFFFFFF);
 atomicMax(&largest, mine);
 __syncthreads();
-// The largest weight is scaled to 8 .. 16: far from what sums in f32 hold, and 2^17 above what loses bits.
+// The largest weight is scaled to @range: far from what sums in f32 hold, and 2^17 above what loses bits.
 const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
-const float scale = largest ? __uint_as_float((uint32_t)(127 + 3 - exponent) << 23) : 1.f;
+const float scale = largest ? __uint_as_float((uint32_t)(127 + @exponent - exponent) << 23) : 1.f;
 int my_losing = 0, my_used = 0;
 for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256) {
   const float v = fabsf(weight_at(i / TAPS, i % TAPS) * scale);
-  my_losing += v != 0.f && v < 0x1p-14f, my_used += v != 0.f;
+  my_losing += @losing, my_used += v != 0.f;
 }
 atomicAdd(&losing, my_losing), atomicAdd(&used, my_used);
 __syncthreads();
 // Beyond f16: all results are made again.
 if (threadIdx.x == 0 && (largest >= 0x7F800000 || losing * 16 > used)) noted[0] = 1, noted[1] = 1;
 """
+_SCALING_WHOLE = {"@range": "8 .. 16", "@exponent": "3", "@losing": "v != 0.f && v < 0x1p-14f"}
 _NO_SCALE = """\
 constexpr float scale = 1.f;
 """

@@ -1,0 +1,41 @@
+"""The precision of a task for which nobody said one: f32 where PyTorch's own convolutions are f32 by default.
+
+Without a GPU to ask, that is taken from the channels: of KernelBench's convolutions on an H200, PyTorch computes nearly
+all with at most eight of them a group in f32, and nearly all others in TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright.records import DType, Precision, Task
+from tilewright.reference import AnyReference, ReferenceProblem
+from tilewright.reference.convolution_questions import LIST, ConvolutionRequest, ListAnswer
+
+Settle = Callable[[Task, AnyReference], Task]  # of a task whose precision nobody said, and its reference
+
+_MOST_CHANNELS = 8
+_ASSUMED = f"PyTorch computes convolutions of at most {_MOST_CHANNELS} channels a group in f32; no GPU could be asked"
+
+
+def may_convolve(task: Task) -> bool:
+    """Whether it may have f32 convolutions, by its text; without f32 inputs nothing may be rounded anyway."""
+    return "conv" in task.reference.lower() and any(one.dtype is DType.F32 for one in task.tensors)
+
+
+def settled_by_channels(task: Task, reference: AnyReference) -> Task:
+    """The task at the precision that its convolutions have by the rule."""
+    channels = f32_channels(task, reference)
+    if not channels or max(channels) > _MOST_CHANNELS:
+        return task
+    return replace(task, precision=Precision.DEFAULT_F32, assumptions=(*task.assumptions, _ASSUMED))
+
+
+def f32_channels(task: Task, reference: AnyReference) -> tuple[int, ...] | None:
+    """Of every f32 convolution those in a group; None where that cannot be told."""
+    try:
+        answer: ListAnswer = reference.call(LIST, ConvolutionRequest(task), ListAnswer)
+    except ReferenceProblem:
+        return None
+    return answer.channels
