@@ -33,7 +33,9 @@ template <auto SPAN, typename T>
 __device__ __forceinline__ T span_of(const T* along, unsigned first, int i) {
   if constexpr (SPAN % WIDTH == 0) return along[first / SPAN];
   if constexpr (SPAN < WIDTH) return along[(first + i) / SPAN];
-  return first % SPAN + i < SPAN ? along[first / SPAN] : along[first / SPAN + 1];
+  const unsigned place = first % SPAN;
+  const T here = along[first / SPAN], next = along[first / SPAN + (place + WIDTH > SPAN)];
+  return place + i < SPAN ? here : next;
 }
 """,
     "sigmoid": _line("sigmoid", "1.0f / (1.0f + expf(-v))"),
