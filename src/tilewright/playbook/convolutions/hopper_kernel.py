@@ -185,7 +185,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         "",
         *_RING.splitlines(),
         "",
-        *runs_text(geometry).splitlines(),
+        *runs_text(geometry, finish).splitlines(),
         "",
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
