@@ -30,11 +30,10 @@ _TILE = 128  # neighbours in a row
 _LEAST_SHARE = 0.8  # of a tile's positions that are results
 
 _HEADER = """
-{name} as a product on tensor cores: a block computes BM filters x BN neighbours in a row of the result, for a run of
-such tiles. Its steps are LINES rows of x, each of one channel: what the block needs of them is copied to shared memory
-once, and every tap along the row reads it at a shift of its own. STAGES steps are under way at once, those of the next
-tile while the results of this one are stored. Weights stay in shared memory where there is room for them, and come
-with every step where not. Results go through shared memory, to be stored in whole lines.
+{name} as a product on tensor cores: a block computes BM filters x BN neighbours in a row of the result. Its steps
+are LINES rows of x, each of one channel: what the block needs of them is copied to shared memory once, and every tap
+along the row reads it at a shift of its own. STAGES steps are under way at once, so that the copies of later steps run
+under the arithmetic of the present one. Results go through shared memory, to be stored in whole lines.
 """
 
 _LANES = """\
@@ -92,10 +91,9 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
     text.plan.launch(f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {groups})", "256", pack.given)
     parameters = text.parameters("channels", "filters", *text.lengths)
     parameters[1] = ("const float* __restrict__ packed", names["packed"])
-    signature = text.signature([*parameters, *((f"int {one}", names[one]) for one in ("k_pitch", "tiles", "run"))])
+    signature = text.signature([*parameters, ("int k_pitch", names["k_pitch"])])
     block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
-    blocks = f"ceil_div({names['tiles']}, {names['run']}) * ceil_div({text.sizes['filters']}, BM)"
-    text.plan.launch(f"{text.name}_rows", f"dim3({blocks}, {groups})", block, signature.given)
+    text.plan.launch(f"{text.name}_rows", f"dim3({names['tiles']}, {groups})", block, signature.given)
     return text.fragment(
         _HEADER.format(name=text.name) + (EXACT_HEADER if convolution.is_exact else ""),
         _constants(text),
@@ -113,8 +111,7 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
 
 def _plan(text: ConvolutionText) -> dict[str, str]:
     plan, sizes, one = text.plan, text.sizes, text.convolution
-    wanted = ("packed", "k_pitch", "tiles", "run", "ring_bytes", "weight_bytes", "shared_bytes")
-    names = {each: plan.name(each) for each in wanted}
+    names = {wanted: plan.name(wanted) for wanted in ("packed", "k_pitch", "tiles", "shared_bytes")}
     filters, taps = one.filters.size, text.axes["x"].taps
     plan.add("need", "device.cc >= 80")
     text.places_fit()
@@ -126,26 +123,18 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     text.tune("STAGES", (3, 2), "steps under way at once")
     resident = {32: (6, 4), 64: (4, 3) if taps <= 3 else (3, 4), 128: (2,)}
     text.tune("BLOCKS", resident[rows], "of a multiprocessor, for which registers must do")
-    text.tune("RUN", (16, 4), "most tiles of a block")
     plan.add("const", f"X_WIDTH = 4 if {sizes['in_x']} % 4 == 0 else 1", "elements of a copy")
     others = math.prod(window.taps for window in one.windows[:-1])
     lines = f"{sizes['channels']} * {others}" if others > 1 else sizes["channels"]
     plan.add("let", f"{names['k_pitch']} = round_up({lines}, LINES) * {taps}", "rows of x and taps of a filter")
     plan.add("scratch", f"{names['packed']}: f32[{one.groups}, {sizes['filters']}, {names['k_pitch']}]")
     outer = [sizes[f"out_{axis}"] for axis in text.axes if axis != "x"]
-    tiles = [f"ceil_div({sizes['out_x']}, BN)", sizes["images"], *outer]
+    tiles = [f"ceil_div({sizes['filters']}, BM)", f"ceil_div({sizes['out_x']}, BN)", sizes["images"], *outer]
     plan.add("let", f"{names['tiles']} = {' * '.join(tiles)}")
     plan.add("need", f"max({names['tiles']}, {sizes['filters']} * {names['k_pitch']}) <= {MOST_32_BIT}")
-    blocks = f"{names['tiles']} * ceil_div({sizes['filters']}, BM) * {one.groups}"
-    plan.add("let", f"{names['run']} = max(1, min(RUN, {blocks} / (4 * BLOCKS * device.sms)))", "tiles of a block")
     reach = f"(BN - 1) * {text.axes['x'].stride} + {(taps - 1) * text.axes['x'].dilation + 8}"
-    step, staged = f"BM * (LINES * {taps} + 4) * 4", "WARPS_M * WARPS_N * 16 * 72 * 4"
-    plan.add("let", f"{names['ring_bytes']} = STAGES * LINES * (round_up({reach}, 32) + 8) * 4 + {staged}")
-    plan.add("let", f"{names['weight_bytes']} = {names['k_pitch']} / (LINES * {taps}) * {step}")
-    room = "min(device.smem_block, device.smem_sm / BLOCKS - 1024)"
-    plan.add("const", f"STAY = {names['ring_bytes']} + {names['weight_bytes']} <= {room}", "in shared memory")
-    held = f"{names['weight_bytes']} if STAY else STAGES * {step}"
-    plan.add("let", f"{names['shared_bytes']} = {names['ring_bytes']} + ({held})")
+    ring = f"STAGES * (BM * (LINES * {taps} + 4) + LINES * (round_up({reach}, 32) + 8)) * 4"
+    plan.add("let", f"{names['shared_bytes']} = max({ring}, BM * (BN + 8) * 4)")
     plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
     return names
 
@@ -173,8 +162,7 @@ def _constants(text: ConvolutionText) -> list[str]:
         "constexpr int LEAD = ((-PAD_X) % X_WIDTH + X_WIDTH) % X_WIDTH;",
         "constexpr int COPIED = LEAD + (BN - 1) * STRIDE_X + (KERNEL_X - 1) * DILATION_X + 1;",
         "constexpr int PIECES = (COPIED + X_WIDTH - 1) / X_WIDTH, B_PITCH = (PIECES * X_WIDTH + 23) / 32 * 32 + 8;",
-        "constexpr int A_ELEMENTS = BM * A_PITCH, SLOT = LINES * B_PITCH + (STAY ? 0 : A_ELEMENTS);",
-        "constexpr int STAGED = WARP_N + 8;  // a line of results on their way out",
+        "constexpr int A_ELEMENTS = BM * A_PITCH, SLOT = A_ELEMENTS + LINES * B_PITCH, STAGED = BN + 8;",
     ]
 
 
@@ -205,119 +193,90 @@ def _pack_body(text: ConvolutionText) -> list[str]:
 # -- the kernel --
 
 
-def _outer(text: ConvolutionText) -> list[str]:
-    return [one for one in text.axes if one != "x"]
-
-
 def _body(text: ConvolutionText) -> list[str]:
     step = exact_step("STEP / 8", "p * 8", _EXACT_PLACE) if text.convolution.is_exact else _STEP.splitlines()
     return [
         "extern __shared__ __align__(128) unsigned char shared[];",
+        "Element* slots = reinterpret_cast<Element*>(shared);",
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = blockIdx.y;",
         "const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;",
-        "const int steps = k_pitch / STEP, tiles_m = (filters + BM - 1) / BM, tiles_x = (out_x + BN - 1) / BN;",
-        "Element* weights = reinterpret_cast<Element*>(shared);",
-        "Element* slots = weights + (STAY ? steps * A_ELEMENTS : 0);",
-        "float* staged = reinterpret_cast<float*>(slots + STAGES * SLOT) + warp * 16 * STAGED;  // the warp's own",
-        "const int m0 = blockIdx.x % tiles_m * BM;",
-        "const int first = blockIdx.x / tiles_m * run, last = min(first + run, tiles);",
-        f"const long long plane_in = {text.plane('in')}, plane_out = {text.plane('out')};",
-        "packed += static_cast<long long>(group) * filters * k_pitch;",
-        *_place_lines(text),
+        *_tile_lines(text),
         "",
         *_copy_lines(text),
-        "if (STAY)",
-        "  for (int step = 0; step < steps; ++step) copy_weights(step, weights + step * A_ELEMENTS);",
         "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
         "",
-        "int slot = 0;",
-        "for (int tile = first; tile < last; ++tile) {",
-        "  float sums[BLOCKS_M][BLOCKS_N][4] = {};",
-        "  for (int step = 0; step < steps; ++step) {",
-        "    wait<STAGES - 2>();",
-        "    __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
-        "    copy_step(slot == 0 ? STAGES - 1 : slot - 1);  // into that one",
-        "    const Element* b_slot = slots + slot * SLOT;",
-        "    const Element* a_slot = STAY ? weights + step * A_ELEMENTS : b_slot + LINES * B_PITCH;",
-        *indented([*_LANES.splitlines(), *step], 2),
-        "    slot = slot + 1 < STAGES ? slot + 1 : 0;",
-        "  }",
-        *indented(_store_lines(text)),
+        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
+        "for (int step = 0; step < steps; ++step) {",
+        "  wait<STAGES - 2>();",
+        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
+        "  copy_step(step + STAGES - 1);  // into that one",
+        "  const Element* a_slot = slots + step % STAGES * SLOT;",
+        "  const Element* b_slot = a_slot + A_ELEMENTS;",
+        *indented([*_LANES.splitlines(), *step]),
         "}",
-        "wait<0>();",
+        "",
+        *_store_lines(text),
     ]
 
 
-def _place_lines(text: ConvolutionText) -> list[str]:
-    """What a tile's number stands for."""
-    lines = []
-    for axis in _outer(text):
-        lines += [f"  found.{axis} = static_cast<int>(rest % out_{axis});", f"  rest /= out_{axis};"]
+def _tile_lines(text: ConvolutionText) -> list[str]:
+    lines = [
+        "const int tiles_m = (filters + BM - 1) / BM, tiles_x = (out_x + BN - 1) / BN;",
+        "const int m0 = blockIdx.x % tiles_m * BM;",
+        "unsigned rest = blockIdx.x / tiles_m;",
+        "const int to_x = static_cast<int>(rest % tiles_x) * BN;",
+        "rest /= tiles_x;",
+    ]
+    for axis in (one for one in text.axes if one != "x"):
+        lines += [f"const int to_{axis} = static_cast<int>(rest % out_{axis});", f"rest /= out_{axis};"]
     return [
-        "struct Place {",
-        f"  int {', '.join(text.axes)}, image;",
-        "};",
-        "auto place_of = [&](int tile) {",
-        "  unsigned rest = tile;",
-        "  Place found;",
-        "  found.x = static_cast<int>(rest % tiles_x) * BN;",
-        "  rest /= tiles_x;",
         *lines,
-        "  found.image = static_cast<int>(rest);",
-        "  return found;",
-        "};",
+        "const int image = static_cast<int>(rest), from_x = to_x * STRIDE_X - PAD_X - LEAD;",
+        f"const long long plane_in = {text.plane('in')}, plane_out = {text.plane('out')};",
+        "x += (static_cast<long long>(image) * GROUPS + group) * channels * plane_in;",
+        "packed += static_cast<long long>(group) * filters * k_pitch;",
+        "const int steps = k_pitch / STEP;",
     ]
 
 
 def _copy_lines(text: ConvolutionText) -> list[str]:
     tests, places, lines, rest = ["c < channels"], {"x": "0"}, [], "of_line"
-    for axis in _outer(text):
+    for axis in (one for one in text.axes if one != "x"):
         upper = axis.upper()
         last = axis == list(text.axes)[-1]
         tap = rest if last else f"{rest} % KERNEL_{upper}"
         lines.append(
-            f"      const int at_{axis} = ahead.{axis} * STRIDE_{upper} - PAD_{upper} + {tap} * DILATION_{upper};"
+            f"      const int at_{axis} = to_{axis} * STRIDE_{upper} - PAD_{upper} + {tap} * DILATION_{upper};"
         )
         rest = f"{rest} / KERNEL_{upper}"
         tests.append(f"at_{axis} >= 0 && at_{axis} < in_{axis}")
         places[axis] = f"at_{axis}"
     place = "" if len(text.axes) == 1 else f" + {text.place_in_plane('in', places)}".removesuffix(" + 0")
     return [
-        "auto copy_weights = [&](int step, Element* to) {",
-        "  const Element* from = packed + (step * filters + m0) * STEP;",
+        "auto copy_step = [&](int step) {",
+        "  if (step < steps) {",
+        "    Element* slot = slots + step % STAGES * SLOT;",
+        "    const Element* weights = packed + (step * filters + m0) * STEP;",
         "#pragma unroll",
-        "  for (int i = 0; i < (BM * STEP / 4 + THREADS - 1) / THREADS; ++i) {",
-        "    const int at = threadIdx.x + i * THREADS, f = at / (STEP / 4), k = at % (STEP / 4) * 4;",
-        "    if (f >= BM) break;",
-        "    copy_async<16>(to + f * A_PITCH + k, from + at * 4, m0 + f < filters);",
-        "  }",
-        "};",
-        "int copied_tile = first, copied = 0;  // what the ring takes next: the tile and its step",
-        "Place ahead = place_of(first);",
-        "auto copy_step = [&](int slot) {",
-        "  if (copied_tile < last) {",
-        "    Element* to_slot = slots + slot * SLOT;",
-        "    if (!STAY) copy_weights(copied, to_slot + LINES * B_PITCH);",
-        "    const int from_x = ahead.x * STRIDE_X - PAD_X - LEAD;",
-        "    const Element* planes = x + (static_cast<long long>(ahead.image) * GROUPS + group) * channels * plane_in;",
+        "    for (int i = 0; i < (BM * STEP / 4 + THREADS - 1) / THREADS; ++i) {",
+        "      const int at = threadIdx.x + i * THREADS, f = at / (STEP / 4), k = at % (STEP / 4) * 4;",
+        "      if (f >= BM) break;",
+        "      copy_async<16>(slot + f * A_PITCH + k, weights + at * 4, m0 + f < filters);",
+        "    }",
         "#pragma unroll",
         "    for (int i = 0; i < LINES / (WARPS_M * WARPS_N); ++i) {  // a warp copies whole rows",
-        "      const int line = warp + i * (WARPS_M * WARPS_N), number = copied * LINES + line;",
+        "      const int line = warp + i * (WARPS_M * WARPS_N), number = step * LINES + line;",
         "      const int c = number / OTHERS, of_line = number - c * OTHERS;",
         *lines,
         f"      const bool is_inside = {' && '.join(tests)};",
-        f"      const Element* row = planes + (is_inside ? c * plane_in{place} : 0);",
-        "      Element* to = to_slot + line * B_PITCH;",
+        f"      const Element* row = x + (is_inside ? c * plane_in{place} : 0);",
+        "      Element* to = slot + A_ELEMENTS + line * B_PITCH;",
         "#pragma unroll",
         "      for (int v = lane; v < PIECES; v += 32) {",
         "        const int at_x = from_x + v * X_WIDTH;",
         "        const bool inside = is_inside && at_x >= 0 && at_x < in_x;",
         "        copy_async<4 * X_WIDTH>(to + v * X_WIDTH, row + at_x, inside);",
         "      }",
-        "    }",
-        "    if (++copied == steps) {",
-        "      copied = 0;",
-        "      ahead = place_of(++copied_tile);",
         "    }",
         "  }",
         "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
@@ -326,32 +285,24 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
 
 
 def _store_lines(text: ConvolutionText) -> list[str]:
-    takes = text.finish.takes
-    place = text.place_in_plane("out", {"x": "place.x + warp_n + at", "y": "place.y", "z": "place.z"})
-    made = text.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")
-    channel = ["      const int channel = group * filters + filter0 + line;"] if "channel" in takes else []
+    place = text.place_in_plane("out", {"x": "to_x + at", "y": "to_y", "z": "to_z"})
     return [
-        "const Place place = place_of(tile);",
+        "wait<0>();",
+        "__syncthreads();  // nobody reads the slots any more",
+        "float* staged = reinterpret_cast<float*>(shared);",
+        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
         "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i) {",
-        "  // A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "  __syncwarp();",
+        "for (int i = 0; i < BLOCKS_M; ++i)",
         "#pragma unroll",
         "  for (int j = 0; j < BLOCKS_N; ++j)",
         "#pragma unroll",
-        "    for (int r = 0; r < 4; ++r)",
-        "      staged[(r / 2 * 8 + lane / 4) * STAGED + j * 8 + lane % 4 * 2 + r % 2] = sums[i][j][r];",
-        "  __syncwarp();",
-        "  const int filter0 = m0 + warp_m + i * 16;",
-        "  const long long row0 = (static_cast<long long>(place.image) * GROUPS + group) * filters + filter0;",
-        "  for (int at = lane; at < min(WARP_N, out_x - place.x - warp_n); at += 32) {",
-        f"    const int column = {place};",
-        "#pragma unroll 8",
-        "    for (int line = 0; line < min(16, filters - filter0); ++line) {",
-        "      const long long row = row0 + line;",
-        *channel,
-        f"      y[row * plane_out + column] = {text.stored(made)};",
+        "    for (int r = 0; r < 4; ++r) {",
+        "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
+        "      staged[line * STAGED + at] = sums[i][j][r];",
         "    }",
-        "  }",
+        "__syncthreads();",
+        "for (int at = threadIdx.x; at < min(BN, out_x - to_x); at += THREADS) {",
+        f"  const int column = {place};",
+        *indented(text.column_stores("0", "1")),
         "}",
     ]
