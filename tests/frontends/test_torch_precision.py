@@ -15,7 +15,7 @@ from tests.devices.emulating_worker import WORKER as EMULATING
 from tests.devices.spool_processes import wait_until
 from tests.tasks.in_process import unprobed
 
-from tilewright.frontends import torch_precision
+from tilewright.frontends import gpu_turns, torch_precision
 from tilewright.frontends.choices import ChosenDevice, choose_device, emulated_device
 from tilewright.records import Precision, Task
 from tilewright.reference.convolution_questions import MEASURE, PrecisionAnswer
@@ -84,6 +84,16 @@ def test_the_gpu_is_asked_at_the_operation(source: str, channels: int) -> None:
     assert found.assumptions == ()
     if channels == 64 and torch.cuda.get_device_capability() >= (8, 0):
         assert found.precision is Precision.DTYPE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine whose GPU does not answer")
+def test_a_gpu_that_does_not_answer_leaves_it_to_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_turns, "device_uuid", lambda index: "of-a-test")
+    task, reference = unprobed(SOURCE, "op", {"x": "2x3x9x9:f32", "w": "4x3x3x3:f32"})
+    found = torch_precision.settling_on(GPU)(task, reference)
+    assert found.precision is Precision.DEFAULT_F32
+    assert any("channels" in note for note in found.assumptions)
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ PLAIN = {
         "return F.conv2d(F.conv2d(x, w), v)",
         {"x": FEW, "w": "16x3x3x3:f32", "v": "4x16x3x3:f32"},
     ),
+    "transposed in one group": ("return F.conv_transpose2d(x, w)", {"x": FEW, "w": "3x4x3x3:f32"}),
     "bf16": ("return F.conv2d(x, w)", {"x": "2x3x9x9:bf16", "w": "4x3x3x3:bf16"}),
     "bf16 beside f32": (
         "return F.conv2d(x, w).float().sum((2, 3)) @ m",

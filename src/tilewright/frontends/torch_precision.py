@@ -13,9 +13,9 @@ from tilewright.frontends.choices import ChosenDevice
 from tilewright.frontends.gpu_turns import turn_at
 from tilewright.records import PROFILES, Precision, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
-from tilewright.reference.convolution_questions import MEASURE, ConvolutionRequest, PrecisionAnswer
+from tilewright.reference.convolution_questions import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
-from tilewright.tasks.own_precision import Settle, f32_channels, settled_by_channels
+from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channels
 
 
 def settling_on(device: ChosenDevice) -> Settle:
@@ -24,7 +24,7 @@ def settling_on(device: ChosenDevice) -> Settle:
 
 
 def _settled(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
-    if f32_channels(task, reference) == ():
+    if likely_f32(task, reference) == ():
         return task
     is_f32 = _measured(device, task)
     if is_f32 is None:
@@ -54,7 +54,7 @@ def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
     limits = ReferenceLimits.on_gpu(device.index)
     with Reference(task.reference, task.function, limits=limits) as reference:
         start_ahead(limits)  # for the judges, who come next
-        with suppress(ReferenceProblem):  # the call says it again
-            reference.check()  # importing torch needs no GPU
+        with suppress(ReferenceProblem, RuntimeError):  # the next call says it again
+            reference.call(WARM, ConvolutionRequest(task), PrecisionAnswer)
         with turn_at(device.index):
             yield reference

@@ -26,6 +26,18 @@ def _extreme(name: str, sign: str) -> str:
 
 
 EXACT_HELPERS: dict[str, str] = {
+    "span": """\
+// What belongs to column `first` + i of a vector, in a tensor that has one element for every SPAN columns. A vector
+// lies in one such span, or in two.
+template <auto SPAN, typename T>
+__device__ __forceinline__ T span_of(const T* along, unsigned first, int i) {
+  if constexpr (SPAN % WIDTH == 0) return along[first / SPAN];
+  if constexpr (SPAN < WIDTH) return along[(first + i) / SPAN];
+  const unsigned place = first % SPAN;
+  const T here = along[first / SPAN], next = along[first / SPAN + (place + WIDTH > SPAN)];
+  return place + i < SPAN ? here : next;
+}
+""",
     "sigmoid": _line("sigmoid", "1.0f / (1.0f + expf(-v))"),
     "silu": "// v times its sigmoid.\n" + _line("silu", "v / (1.0f + expf(-v))"),
     "gelu": "// v (1 + erf(v / sqrt 2)) / 2.\n" + _line("gelu", "0.5f * v * (1.0f + erff(v * 0.70710678f))"),

@@ -249,7 +249,7 @@ class RowKernel:
         """The element of such a tensor that belongs to a column.
 
         The elements of a vector have neighbours where it repeats: `PlanLines.width` sees to that. Where it has one for
-        so many columns, they have it in common if those are whole vectors: a constant, so the compiler knows.
+        so many columns, they have it in common if those are whole vectors, and mostly if not.
         """
         constants, name = self.program.span_constants, self.name(input.name)
         vector = column.removesuffix(" * WIDTH + i")
@@ -258,6 +258,8 @@ class RowKernel:
             return f"{name}_along[static_cast<unsigned>({vector}) % ({length} / WIDTH)].at[i]"
         start, divisor = column, input.spans[-1].divisor
         if vector != column and divisor:
+            if input.spans == (row_program.RowPart(divisor, ""),):
+                return f"{self.forms.helper('span')}<{constants[divisor]}>({name}_along, {vector} * WIDTH, i)"
             start = f"{vector} * WIDTH + ({constants[divisor]} % WIDTH ? i : 0)"
         text = ""
         for one in input.spans:

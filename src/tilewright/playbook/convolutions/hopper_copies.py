@@ -8,13 +8,11 @@ rows are made again by another kernel.
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, held, sizes_parameters
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
 from tilewright.playbook.convolutions.hopper_parts import (
     NOTING_PARTS,
     PACKING_PARTS,
-    PART_OF,
-    PARTS_OF_PLANE,
-    PARTS_OF_ROW,
+    PARTS_OF_EIGHT,
     SCALING_PARTS,
 )
 from tilewright.playbook.convolutions.hopper_store import filled
@@ -41,21 +39,18 @@ def copy_text(geometry: Geometry) -> list[str]:
     """The kernel that copies the input."""
     declared = [declaration for declaration, _ in copy_parameters(geometry)]
     exact = geometry.convolution.is_exact
-    text, eight = (_PLANES, _EIGHT_OF_PLANE) if geometry.planes else (_ROWS, _EIGHT_OF_ROW)
-    if exact:
-        eight = PARTS_OF_PLANE if geometry.planes else PARTS_OF_ROW
-    text = (
-        filled(text, "@eight", eight)
-        .replace("@sizes", SIZES)
-        .replace("@channel", "plane % @planes * 8 + " + ("i" if geometry.fold == 1 else "i % 4"))
-        .replace("@planes", str(geometry.planes))
-        .replace("@held", held(geometry))
-    )
+    if geometry.planes:
+        text = replaced(_PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE)
+    else:
+        text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
+    of_plane = "i" if geometry.fold == 1 else "i % 4"
+    channel = of_plane if exact else f"plane % @planes * 8 + {of_plane}"
+    text = replaced(text, {"@sizes": SIZES, "@channel": channel, "@planes": str(geometry.planes)})
     body = text.splitlines()
     f32 = geometry.convolution.element is DType.F32
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
     if f32:
-        helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + (PART_OF if exact else "")
+        helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + "\n" + (PARTS_OF_EIGHT if exact else "")
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *_MARK.splitlines(),
@@ -68,8 +63,9 @@ def copy_text(geometry: Geometry) -> list[str]:
 
 
 def replaced(text: str, words: dict[str, str]) -> str:
+    """The text with others in the places of words, of lines that are nothing but such a word too."""
     for word, by in words.items():
-        text = text.replace(word, by)
+        text = filled(text, word, by).replace(word, by)
     return text
 
 
@@ -111,17 +107,20 @@ __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], lon
   if (__any_sync(~0u, some.small)) {
     int losing = 0, used = 0;
     bool large = false;
+    @few
     for (int i = 0; i < 8; ++i) {
-      losing += @losing, used += v[i] != 0.f;
+      losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
       large |= fabsf(v[i]) >= 0x1p-3f;
+      @count
     }
     losing = __reduce_add_sync(~0u, losing), used = __reduce_add_sync(~0u, used);
+    @too_few
     bad |= losing * 16 > used && (losing > 1 || !__any_sync(~0u, large));
   }
   if (bad && inside) mark(row, noted);
 }
 """
-_NOTING_WHOLE = {"@off": "2^-25", "@losing": "v[i] != 0.f && fabsf(v[i]) < 0x1p-14f"}
+_NOTING_WHOLE = {"@off": "2^-25", "@few": "", "@count": "", "@too_few": ""}
 _NOTING_16 = """\
 // Eight channels of a position.
 struct Eight {
@@ -171,21 +170,29 @@ const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COP
 const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
 const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
 #pragma unroll
-for (int plane = 0; plane < GROUPS * @planes; ++plane) {
-  @eight
-  if (inside) copied[plane * all_rows + at.row] = some.packed;
+for (int @number) {
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
+    const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
+    v[i] = given ? static_cast<float>(x[at.from + (@group * channels + channel) * plane_size + column]) : 0.f;
+  }
+  const Eight some(v);
+  note(some, v, at.row, inside, noted);
+  @stored
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """
 _ROWS = """\
 // 32 positions of eight channels are read by a warp, as they lie; rows of channels are put together in shared memory.
-constexpr int TOGETHER = 512 / CHUNKS, HELD = CHUNKS | 1;
+constexpr int TOGETHER = @together / CHUNKS, HELD = @each | 1;
 __shared__ uint4 held[TOGETHER * HELD];
 __shared__ long long row_of_held[TOGETHER];
 @sizes
 cudaTriggerProgrammaticLaunchCompletion();
 const int copy = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-const int of_group = (@held + 7) / 8, all_chunks = GROUPS * of_group, chunk0 = blockIdx.z * CHUNKS;
+const int of_group = (channels + 7) / 8, all_chunks = GROUPS * of_group, chunk0 = blockIdx.z * CHUNKS;
 const long long flat0 = (long long)blockIdx.x * TOGETHER, plane_size = (long long)x_depth * x_height * x_width;
 const long long count = (long long)copy_rows * WIDTH_COPIES;
 const Element first_of_block(flat0, copy, s, x_depth, x_height, x_width);
@@ -200,37 +207,51 @@ for (int item = warp; item < TOGETHER / 32 * CHUNKS; item += 8) {
   else
     at = Element(inside ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
   const bool given = inside && at.from >= 0 && group < GROUPS && (unsigned)at.column < x_width;
-  @eight
-  held[place * HELD + chunk] = some.packed;
+  const auto* from = x + at.from + at.column + (group * channels + first) * plane_size;
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
+  const Eight some(v);
+  note(some, v, at.row, inside, noted);
+  @stored
   if (chunk == 0) row_of_held[place] = at.row;
 }
 __syncthreads();
-for (int i = threadIdx.x; i < TOGETHER * CHUNKS; i += 256) {
-  const int place = i / CHUNKS, chunk = i % CHUNKS;
-  if (flat0 + place < count && chunk0 + chunk < all_chunks)
-    copied[row_of_held[place] * all_chunks + chunk0 + chunk] = held[place * HELD + chunk];
+for (int i = threadIdx.x; i < TOGETHER * @each; i += 256) {
+  const int place = i / @all, chunk = i % @all;
+  if (flat0 + place < count && @first + chunk < @chunks)
+    copied[row_of_held[place] * @chunks + @first + chunk] = held[place * HELD + chunk];
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """
-_EIGHT_OF_PLANE = """\
-float v[8];
-#pragma unroll
-for (int i = 0; i < 8; ++i) {
-  const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
-  const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
-  v[i] = given ? static_cast<float>(x[at.from + (plane / @planes * channels + channel) * plane_size + column]) : 0.f;
+_PLANES_OF_WHOLE = {
+    "@number": "plane = 0; plane < GROUPS * @planes; ++plane",
+    "@group": "plane / @planes",
+    "@stored": "if (inside) copied[plane * all_rows + at.row] = some.packed;",
 }
-const Eight some(v);
-note(some, v, at.row, inside, noted);
-"""
-_EIGHT_OF_ROW = """\
-const auto* from = x + at.from + at.column + (group * channels + first) * plane_size;
-float v[8];
-#pragma unroll
-for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
-const Eight some(v);
-note(some, v, at.row, inside, noted);
-"""
+_PLANES_OF_PARTS = {
+    "@number": "group = 0; group < GROUPS; ++group",
+    "@group": "group",
+    "@stored": "const Parts parts(v);\nfor (int plane = 0; plane < @planes && inside; ++plane)\n"
+    "  copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
+}
+_ROWS_OF_WHOLE = {
+    "@together": "512",
+    "@each": "CHUNKS",
+    "@all": "CHUNKS",
+    "@first": "chunk0",
+    "@chunks": "all_chunks",
+    "@stored": "held[place * HELD + chunk] = some.packed;",
+}
+_ROWS_OF_PARTS = {
+    "@together": "256",
+    "@each": "3 * CHUNKS",
+    "@all": "(3 * CHUNKS)",
+    "@first": "3 * chunk0",
+    "@chunks": "3 * all_chunks",
+    "@stored": "const Parts parts(v);\nfor (int part = 0; part < 3; ++part) "
+    "held[place * HELD + 3 * chunk + part] = parts.packed[part];",
+}
 
 
 def pack_parameters(geometry: Geometry) -> Parameters:

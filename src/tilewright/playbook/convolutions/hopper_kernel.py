@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_parts import products_in_sums
+from tilewright.playbook.convolutions.hopper_products import products_text, sums_text, whole_sums_text
 from tilewright.playbook.convolutions.hopper_store import ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
@@ -159,19 +159,15 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
     declared = [declaration for declaration, _ in kernel_parameters(geometry, finish)]
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
-    exact, products = geometry.convolution.is_exact, _PLANAR_PRODUCTS if geometry.planes else _ROW_PRODUCTS
-    if exact:
-        products = (
-            products_in_sums(products).replace("@into", "some").replace("@add", "slot" if geometry.planes else "i")
-        )
-    products = products.replace("@into", "sum").replace("@add", "weight")
+    half = geometry.positions // 2
+    widths = (half,) if geometry.convolution.is_exact else (half, geometry.positions)
     text = _KERNEL.replace("@sizes", SIZES).replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
-    text = text.replace("@zero", " = {}" if exact else "")
     for name, lines in {
-        "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", held(geometry)),
-        "@products": products,
+        "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
+        "@products": products_text(geometry),
+        "@sums": sums_text(geometry),
+        "@whole": whole_sums_text(geometry),
         "@x_slots": _x_slots(geometry),
-        "@empty": "" if exact or all(geometry.kinds) else _EMPTY,
         "@ahead": ahead_text(finish),
         "@store": store_text(geometry, finish),
     }.items():
@@ -185,21 +181,16 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         *load.splitlines(),
         *SHOW.splitlines(),
         "",
-        *wgmma((geometry.positions // 2, geometry.positions), kind, (False, False), (32, 64, 128)).splitlines(),
+        *wgmma(widths, kind, (False, False), (32, 64, 128)).splitlines(),
         "",
         *_RING.splitlines(),
         "",
-        *runs_text(geometry).splitlines(),
+        *runs_text(geometry, finish).splitlines(),
         "",
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
         "}",
     ]
-
-
-def held(geometry: Geometry) -> str:
-    """How many elements of k a position has for the channels of a group."""
-    return "channels" if geometry.parts == 1 else f"channels * {geometry.parts}"
 
 
 def _x_slots(geometry: Geometry) -> str:
@@ -246,7 +237,7 @@ __device__ __forceinline__ void load_bytes(const void* from, uint32_t barrier, u
 _LOAD_OF_ROWS = """\
 for (int box = 0; box < BOXES; ++box)
   load_box(&copied_map, arrived, to + box * BOX_ROWS * ROW_BYTES,
-           here.group * ((@held + 7) / 8 * 8) + block * STEPS * 16,
+           here.group * ((channels + 7) / 8 * @held) + block * STEPS * 16,
            here.position + row_of(pair, slot, s) + box * BOX_ROWS);
 """
 _LOAD_OF_PLANES = """\
@@ -263,60 +254,6 @@ template <int COUNT> struct Ring {
   __device__ __forceinline__ int slot() const { return used % COUNT; }
   __device__ __forceinline__ uint32_t parity() const { return used / COUNT & 1; }
 };
-"""
-_ROW_PRODUCTS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
-  const int x_slot = x_ring.slot();
-  barrier_wait(x_full + x_slot * 8, x_ring.parity());
-#pragma unroll
-  for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
-    const int w_slot = RESIDENT ? weight : w_ring.slot();
-    if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
-    // A shift along the width is a whole number of rows: the descriptor moves by so many.
-    const int rows = BLOCK_SHIFT[i] - SLOT_FIRST[slot];
-    const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4);
-    const uint64_t b = x_slots + ((x_slot * X_SLOT + rows * ROW_BYTES) >> 4);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-      for (int m = 0; m < MI; ++m)
-        wgmma(@into[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (step * 32 >> 4), @add || step);
-    wgmma_commit();
-    wgmma_wait<1>();  // the products before these are done: what they read may be filled again
-    if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
-    if (i == FIRST_BLOCK[slot] && x_before >= 0) release(x_empty, x_before);
-    w_before = w_slot, ++w_ring.used, ++weight;
-  }
-  x_before = x_slot, ++x_ring.used;
-}
-"""
-_PLANAR_PRODUCTS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
-  const int x_slot = x_ring.slot(), w_slot = RESIDENT ? weight : w_ring.slot();
-  barrier_wait(x_full + x_slot * 8, x_ring.parity());
-  if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
-  const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4);
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < STEPS; ++step)  // k goes from position to position: a row of a plane is 16 bytes
-#pragma unroll
-    for (int m = 0; m < MI; ++m)
-      wgmma(@into[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (step * (32 / PLANES) >> 4), @add || step);
-  wgmma_commit();
-  wgmma_wait<1>();  // the products before these are done: what they read may be filled again
-  if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
-  if (x_before >= 0) release(x_empty, x_before);
-  w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
-}
-"""
-_EMPTY = """\
-    if (here.pairs() == 0) {  // no tap meets such results
-#pragma unroll
-      for (int i = 0; i < MI * POSITIONS / 2; ++i) sum[i / (POSITIONS / 2)][i % (POSITIONS / 2)] = 0.f;
-    }
 """
 _KERNEL = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
@@ -396,7 +333,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     barrier_wait(turn + consumer * 8, my_turn);
     consumer_sync(consumer);
     my_turn ^= 1;
-    float sum[MI][POSITIONS / 2]@zero;
+    @sums
     int w_before = -1, x_before = -1, weight = 0;
 #pragma unroll 1
     for (int i = here.pairs() * channel_blocks; i > 0; i--) {
@@ -406,7 +343,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     wgmma_wait<0>();
     if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
     if (x_before >= 0) release(x_empty, x_before);
-@empty
+    @whole
     @store
   }
 }

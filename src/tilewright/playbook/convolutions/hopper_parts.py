@@ -11,51 +11,32 @@ side: high, low, high of x, and high, high / 2048, low of a weight; and the prod
 
 from __future__ import annotations
 
-from tilewright.playbook.convolutions.hopper_store import filled
-
-PART_OF = """\
-// What stands for x in k, three times for a channel: the high part, the low one, and the high one again. Together they
-// are x to 2^-22 of it, or to 2^-36.
-__device__ __forceinline__ float part_of(float x, int part) {
-  return part == 1 ? (x - __half2float(__float2half_rn(x))) * 2048.f : x;  // a high part is rounded when it is packed
-}
-"""
-PARTS_OF_PLANE = """\
-float v[8], parts[8];
+PARTS_OF_EIGHT = """\
+// Eight channels of a position in k, three elements for each: the high part, the low one, and the high one again.
+// Together they are x to 2^-22 of it, or to 2^-36.
+struct Parts {
+  uint4 packed[3];
+  __device__ __forceinline__ Parts(const float (&x)[8]) {
 #pragma unroll
-for (int i = 0; i < 8; ++i) {
-  const int number = plane % @planes * 8 + i, channel = number / 3, part = number % 3;
-  const bool given = inside && at.from >= 0 && channel < channels && (unsigned)at.column < x_width;
-  const float of_x = given ? x[at.from + (plane / @planes * channels + channel) * plane_size + at.column] : 0.f;
-  v[i] = part == 0 ? of_x : 0.f, parts[i] = part_of(of_x, part);
-}
-note(Eight(v), v, at.row, inside, noted);
-const Eight some(parts);
-"""
-PARTS_OF_ROW = """\
-const auto* from = x + at.from + at.column + group * channels * plane_size;
-float v[8], parts[8];
+    for (int chunk = 0; chunk < 3; ++chunk) {
+      float v[8];
 #pragma unroll
-for (int i = 0; i < 8; ++i) {
-  const int channel = (first + i) / 3, part = (first + i) % 3;
-  const float of_x = given && channel < channels ? from[channel * plane_size] : 0.f;
-  v[i] = part == 0 ? of_x : 0.f, parts[i] = part_of(of_x, part);
-}
-note(Eight(v), v, at.row, inside, noted);
-const Eight some(parts);
+      for (int i = 0; i < 8; ++i) {
+        const float whole = x[(chunk * 8 + i) / 3], low = (whole - __half2float(__float2half_rn(whole))) * 2048.f;
+        v[i] = (chunk * 8 + i) % 3 == 1 ? low : whole;  // which is rounded to the high part when it is packed
+      }
+      packed[chunk] = Eight(v).packed;
+    }
+  }
+};
 """
-_SUM_OF_ROW = """\
-float some[MI][POSITIONS / 2];  // the sum over this row of taps
-@products
-wgmma_wait<0>();
-#pragma unroll
-for (int j = 0; j < MI * POSITIONS / 2; ++j)
-  sum[j / (POSITIONS / 2)][j % (POSITIONS / 2)] += some[j / (POSITIONS / 2)][j % (POSITIONS / 2)];
-"""
-# Elements below 2^-22, and weights below 2^-25 of a filter's largest, keep fewer than 14 bits: they count for more.
+# Elements below 2^-22, and weights below 2^-25 of a filter's largest, keep fewer than 14 bits: two of a warp's elements
+# are too many, and such a weight counts for more.
 NOTING_PARTS = {
     "@off": "2^-36",
-    "@losing": "v[i] == 0.f ? 0 : (fabsf(v[i]) < 0x1p-14f) + 3 * (fabsf(v[i]) < 0x1p-22f)",
+    "@few": "int few = 0;  // with fewer than 14 bits: two are too many",
+    "@count": "few += v[i] != 0.f && fabsf(v[i]) < 0x1p-22f;",
+    "@too_few": "bad |= __reduce_add_sync(~0u, few) > 1;",
 }
 SCALING_PARTS = {
     "@range": "2^14 .. 2^15",
@@ -68,8 +49,3 @@ PACKING_PARTS = {
     "@high": ", high = __half2float(__float2half_rn(v))",
     "@stored": "number % 3 == 0 ? high : number % 3 == 1 ? high / 2048 : v - high",
 }
-
-
-def products_in_sums(products: str) -> str:
-    """The products of a row of taps: tensor cores cut bits off when they add, so their sums go no further than that."""
-    return filled(_SUM_OF_ROW, "@products", products)

@@ -19,8 +19,9 @@ def filled(text: str, name: str, lines: str) -> str:
     return "\n".join(found)
 
 
-def runs_text(geometry: Geometry) -> str:
-    return _RUNS.replace("@sector", str(sector(geometry)))
+def runs_text(geometry: Geometry, finish: FinishText) -> str:
+    """Which results a tile has; and how elements are asked for where some are read with them."""
+    return _ONE_ADDRESS + (_ASK if "at" in finish.takes else "") + _RUNS.replace("@sector", str(sector(geometry)))
 
 
 def sector(geometry: Geometry) -> int:
@@ -28,9 +29,9 @@ def sector(geometry: Geometry) -> int:
 
 
 def ahead_text(finish: FinishText) -> str:
-    """What is read with a job's results is asked for before it is multiplied, so that they wait for the cache only."""
+    """What is read with the results of a job, asked for before it is multiplied."""
     whole = [one for one in finish.inputs if one.place == "at"]
-    asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
+    asked = [f"ask_for({one.name} + at, next);" for one in whole]
     return filled(_AHEAD, "@asked", "\n".join(asked)) if whole else ""
 
 
@@ -41,7 +42,8 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
     stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
     lines = {
         "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
-        "@read": finish.reads("[f][i]", "has", "begin_at + i * 32 + passed(i)"),
+        "@from": finish.pointers("one_address(@ + base(f))"),
+        "@read": finish.reads("[f][i]", "has", "apart(i)"),
         "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
     }
     text = _STORE.replace("@type", dtype.cpp).replace("@made", stored)
@@ -50,6 +52,22 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
     return text
 
 
+_ONE_ADDRESS = """\
+// An address of global memory that stays one: an instruction adds to it, where a sum of parts takes four.
+template <typename T> __device__ __forceinline__ T* one_address(T* address) {
+  asm("" : "+l"(address));
+  __builtin_assume(__isGlobal(address));
+  return address;
+}
+"""
+_ASK = """\
+// Brings elements to the cache, or most of them: 16 bytes are the least.
+template <typename T> __device__ __forceinline__ void ask_for(const T* from, int count) {
+  const long long begin = reinterpret_cast<long long>(from) / 16 * 16, end = reinterpret_cast<long long>(from + count);
+  const unsigned bytes = (end - begin) / 16 * 16;
+  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"(bytes) : "memory");
+}
+"""
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
 // Results that a lane makes together: of a filter, or of two.
@@ -63,7 +81,7 @@ struct Run {
   int count = 0, first = 0;        // results; the first one's number in the tile, WIDTH_PHASES of a position
   int left = 0;                    // results up to the end of the first line
   int apart = 0;                   // results of other kinds in y before the last one
-  int head = 0, tail = 0;          // results that the tile before may store; and that are the next tile's
+  int head = 0, tail = 0;          // with OVERLAP: results that the tile before may store; that are the next tile's
   __device__ __forceinline__ Run(unsigned slice, const Job& here, const Sizes& s, int tile_step) {
     const unsigned image = slice / (unsigned)s.depth;
     const int z = (slice - image * s.depth) * DEPTH_PHASES + here.kind / HEIGHT_PHASES, y = here.kind % HEIGHT_PHASES;
@@ -73,7 +91,7 @@ struct Run {
     const int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
     if (to <= from) return;
     const int line = from / s.y_width, column = from - line * s.y_width;
-    if (tile_step < POSITIONS) {
+    if (OVERLAP && tile_step < POSITIONS) {
       const int end = HEIGHT_PHASES > 1 ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
       head = (HEIGHT_PHASES > 1 ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
     }
@@ -87,8 +105,9 @@ struct Run {
   __device__ __forceinline__ Run(const Run& run, int lane)
       : place(__shfl_sync(~0u, run.place, lane)), count(__shfl_sync(~0u, run.count, lane)),
         first(__shfl_sync(~0u, run.first, lane)), left(__shfl_sync(~0u, run.left, lane)),
-        apart(HEIGHT_PHASES > 1 ? __shfl_sync(~0u, run.apart, lane) : 0),
-        head(__shfl_sync(~0u, run.head, lane)), tail(__shfl_sync(~0u, run.tail, lane)) {}
+        apart(OVERLAP ? __shfl_sync(~0u, run.apart, lane) : 0),
+        head(OVERLAP ? __shfl_sync(~0u, run.head, lane) : 0),
+        tail(OVERLAP ? __shfl_sync(~0u, run.tail, lane) : 0) {}
   // Results up to the next sector, but no more than there are.
   static __device__ __forceinline__ int to_sector(long long place, int most) {
     return min((int)(-place & (SECTOR - 1)), most);
@@ -108,8 +127,9 @@ struct Line {
   __device__ __forceinline__ Line(const Run& run, int channel0, int filter, int filters_here, const Sizes& s) {
     channel = channel0 + min(filter, filters_here - 1);
     at = run.place + channel * s.plane();
-    first = run.to_sector(at, run.head);
-    count = filter < filters_here ? max(0, run.count + run.to_sector(at + run.count + run.apart, run.tail) - first) : 0;
+    first = OVERLAP ? run.to_sector(at, run.head) : 0;
+    const int last = run.count + (OVERLAP ? run.to_sector(at + run.count + run.apart, run.tail) : 0);
+    count = filter < filters_here ? max(0, last - first) : 0;
   }
   __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
 };
@@ -117,18 +137,18 @@ struct Line {
 _AHEAD = """\
 {  // what is read with the results: on its way to the cache while others are multiplied and stored
   const unsigned slice = here.position / (height * width);
+  const int slices = (here.position + tile_step - 1) / (height * width) - slice + 1;
+  const int row = lane * ROWS_OF_FILTER;  // of those of the warp
+  const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
   const Run of_lane(slice + lane, here, s, tile_step);
-  for (int i = 0; i <= (here.position + tile_step - 1) / (height * width) - slice && i < 32; ++i) {
+  for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
-    const int pieces = run.count / 32 + 1;
-    for (int item = lane; run.count > 0 && item < 16 * MI / ROWS_OF_FILTER * pieces; item += 32) {
-      const int row = item / pieces * ROWS_OF_FILTER, k = min(item % pieces * 32, run.count - 1);
-      const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
-      const int ends = k < run.left ? 0 : 1 + (k - run.left) / y_width;
-      const long long at = run.place + (here.group * filters + filter) * s.plane() + k +
-                           ends * (HEIGHT_PHASES - 1) * y_width;
-      if (filter >= filters) break;
+    if (row >= 16 * MI || filter >= filters) continue;
+    long long at = run.place + (here.group * filters + filter) * s.plane();
+    for (int left = run.count, next; left > 0; left -= next, at += HEIGHT_PHASES * y_width) {  // line after line
+      next = HEIGHT_PHASES == 1 ? left : min(left, left == run.count ? run.left : y_width);
       @asked
+      if (left == run.count) at -= y_width - run.left;
     }
   }
 }
@@ -146,14 +166,15 @@ const unsigned first_slice = here.position / (height * width);
 const int slices = (here.position + tile_step - 1) / (height * width) - first_slice + 1;
 const int gap = width * WIDTH_PHASES - y_width, between = (HEIGHT_PHASES - 1) * y_width;  // lines: here, and in y
 const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper half of (n + 1) * inverse, for small n
-// Some filters' results of this lane: number begin of the run, and every 32nd behind it. All that is read for them is
-// asked for first, then all are finished, then all are stored: none waits for the one before, and nothing branches.
-auto finish_some = [&](const Line* line, const int* begin, auto source, auto passed) {
+// Some filters' results of this lane: number begin of the run, and every 32nd behind it, which lie `apart` from the
+// filter's `base`. All that is read for them is asked for first, then all are finished, then all are stored: none waits
+// for the one before, and nothing branches.
+auto finish_some = [&](const Line* line, const int* begin, auto source, auto base, auto apart) {
   float value[FILTERS_TOGETHER][TOGETHER];
   @there
 #pragma unroll
   for (int f = 0; f < FILTERS_TOGETHER; ++f) {
-    const long long begin_at = line[f].at + begin[f];
+    @from
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
       const bool has = line[f].has(begin[f] + i * 32);
@@ -171,10 +192,10 @@ auto finish_some = [&](const Line* line, const int* begin, auto source, auto pas
   }
 #pragma unroll
   for (int f = 0; f < FILTERS_TOGETHER; ++f) {
-    auto* to = y + line[f].at + begin[f];
+    auto* to = one_address(y + base(f));
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i)
-      if (line[f].has(begin[f] + i * 32)) to[i * 32 + passed(i)] = made[f][i];
+      if (line[f].has(begin[f] + i * 32)) to[apart(i)] = made[f][i];
   }
 };
 #pragma unroll 1
@@ -219,7 +240,7 @@ for (int slice0 = 0; slice0 < slices; slice0 += 32) {
           for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
             finish_some(
                 line, begin, [&](int f, int i) { return from[f] + (i - 1) * 32 / WIDTH_PHASES; },
-                [](int) { return 0; });
+                [&](int f) { return line[f].at + begin[f]; }, [](int i) { return i * 32; });
 #pragma unroll
             for (int f = 0; f < FILTERS_TOGETHER; ++f)
               begin[f] += TOGETHER * 32, from[f] += TOGETHER * 32 / WIDTH_PHASES;
@@ -228,13 +249,13 @@ for (int slice0 = 0; slice0 < slices; slice0 += 32) {
       } else {  // results go on behind the end of a line: where they are found is the same for all filters
 #pragma unroll 1
         for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
-          int found[TOGETHER], passed[TOGETHER], begin[FILTERS_TOGETHER];
+          int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
 #pragma unroll
           for (int i = 0; i < TOGETHER; ++i) {
             const int k = done + lane + i * 32;
             const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
             const int number = run.first + k + ends * gap;
-            passed[i] = ends * between;
+            apart[i] = k + ends * between;
             found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
           }
 #pragma unroll 1
@@ -246,7 +267,7 @@ for (int slice0 = 0; slice0 < slices; slice0 += 32) {
             const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
             finish_some(
                 line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; },
-                [&](int i) { return HEIGHT_PHASES > 1 ? passed[i] : 0; });
+                [&](int f) { return line[f].at; }, [&](int i) { return apart[i]; });
           }
         }
       }

@@ -116,6 +116,7 @@ class ConvolutionText(SumsText):
         return [
             "const long long row0 = (static_cast<long long>(image) * GROUPS + group) * filters + m0;",
             "auto* to = y + row0 * plane_out + column;",
+            *finish.pointers("@ + row0 * plane_out + column"),
             "const int lines = min(BM, filters - m0);",
             "// Several at once: all that is read for them is asked for first, and none waits for the one before.",
             f"for (int line0 = {first}; line0 < lines; line0 += {next_lines}) {{",
@@ -123,7 +124,7 @@ class ConvolutionText(SumsText):
             *indented(finish.arrays(f"[{several}]")),
             *each,
             "    value[i] = line < lines ? staged[line * STAGED + at] : 0.0f;",
-            *indented(finish.reads("[i]", "line < lines", "(row0 + line) * plane_out + column"), 2),
+            *indented(finish.reads("[i]", "line < lines", "line * plane_out"), 2),
             "  }",
             f"  {self.convolution.output.dtype.cpp} made[{several}];",
             *(each if kept else each[:2]),

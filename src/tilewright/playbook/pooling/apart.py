@@ -53,9 +53,10 @@ def _width(program: PoolProgram) -> int:
 
 def _plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, str]], str]:
     several = max(_IN_FLIGHT // taps(kernel.pool), 1)
-    plan.add("tune", "THREADS = 256 | 128 | 512", "of a block")
-    plan.add("tune", f"ROWS = {' | '.join(map(str, dict.fromkeys((several, 2 * several, 1))))}", "results of a thread")
-    plan.add("tune", "RESIDENT = 1024 | 1536 | 2048", "threads of a multiprocessor that registers must do for")
+    residents = "2048 | 1024 | 1536" if taps(kernel.pool) <= _IN_FLIGHT else "1024 | 768 | 1536"
+    plan.add("tune", f"THREADS = {_listed(_blocks(kernel.pool, several))}", "of a block")
+    plan.add("tune", f"ROWS = {_listed((several, 2 * several, 1))}", "results of a thread")
+    plan.add("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")
     if kernel.width > 1:
         width_line(plan, kernel)
     else:
@@ -69,6 +70,18 @@ def _plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, str]], s
     plan.add("need", f"{tiles} * {planes} <= {MOST_32_BIT} and {threads} <= {MOST_32_BIT}")
     more = [("unsigned strips", strips), ("unsigned threads", threads), ("unsigned tiles", tiles)]
     return more, f"{tiles} * {planes}"
+
+
+def _blocks(program: PoolProgram, rows: int) -> tuple[int, ...]:
+    """Sizes of blocks: the one of which a plane leaves the fewest threads without work first."""
+    x, y, *z = (one.outside.size.own for one in reversed(program.windows))
+    plane = x * -(-y // rows) * math.prod(z)
+    best = min(range(256, 64, -32), key=lambda one: -(-plane // one) * one)
+    return best, 256, 128, 512
+
+
+def _listed(choices: tuple[int, ...]) -> str:
+    return " | ".join(str(one) for one in dict.fromkeys(choices))
 
 
 def _body(kernel: PoolKernel) -> list[str]:

@@ -100,10 +100,14 @@ class FinishText:
         """For the elements that go with several sums, such as `[8]`."""
         return [f"{one.type} {one.value}_there{several};" for one in self._whole]
 
-    def reads(self, index: str, condition: str, at: str) -> list[str]:
+    def pointers(self, address: str) -> list[str]:
+        """Where the elements begin that go with some sums: an expression in which @ stands for the tensor."""
+        return [f"const {one.type}* {one.value}_from = {address.replace('@', one.name)};" for one in self._whole]
+
+    def reads(self, index: str, condition: str, offset: str) -> list[str]:
         """Those of one sum, if there is such a sum."""
         return [
-            f"{one.value}_there{index} = {condition} ? {one.name}[{at}] : static_cast<{one.type}>(0.0f);"
+            f"{one.value}_there{index} = {condition} ? {one.value}_from[{offset}] : static_cast<{one.type}>(0.0f);"
             for one in self._whole
         ]
 
@@ -156,7 +160,7 @@ def finish_text(
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
         steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
-        if not contraction.is_exact:
+        if not (contraction.is_exact or contraction.is_depthwise):
             steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
         helpers = [steady.get(one, one) for one in helpers]
     tensors = zip(contraction.finish_inputs, inputs, strict=True)

@@ -108,7 +108,7 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     inner, tiles = plan.inner(), plan.name("tiles")
     plan.limits(rows, cols)
     plan.add("need", f"{cols} > 0 and {cols} <= {MOST_32_BIT}")
-    lanes, teams = ((64, 32, 128), _teams(program)) if held else _shared_by_many(program)
+    lanes, teams = _holding(program) if held else _shared_by_many(program)
     plan.add("tune", f"LANES = {_listed(lanes)}", "threads side by side, each with a vector of rows")
     plan.add("tune", f"TEAMS = {_listed(teams)}", "that share the columns")
     plan.add("need", "LANES * TEAMS <= 1024")
@@ -153,15 +153,18 @@ def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ..
     return (lanes, 2 * lanes), (512 // lanes, 256 // lanes, 1024 // lanes)
 
 
-def _teams(program: RowProgram) -> tuple[int, ...]:
-    """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
+def _holding(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lanes and teams, the best first: the fewest teams that can hold the task's columns in 128 bytes each. Where loads
+    are of one element, small blocks with half of that have won: more of them are at different steps."""
     size = 16 // program.widest.itemsize
-    width = size if program.task_inner % size == 0 else 1
-    column = sum(one.dtype.itemsize for one in program.streams) * width
+    narrow = program.task_inner % size != 0
+    column = sum(one.dtype.itemsize for one in program.streams) * (2 if narrow else size)
     wanted = program.task_cols * column / _HELD_BYTES
     powers = [1, 2, 4, 8, _MOST_TEAMS]
     best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
-    return (best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS)))
+    teams = (best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS)))
+    lanes = max(256 // best, 32) if narrow else 64
+    return (lanes, *(one for one in (64, 32, 128) if one != lanes)), teams
 
 
 def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
