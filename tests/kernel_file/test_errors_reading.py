@@ -395,7 +395,10 @@ RULES = [
     Case("float beyond range", line("let a = @@1e999"), Code.VALUE, "1.8e308"),
     Case("long line", line("let a = 1 " + "+ 1 " * 246 + "+ @@1 + 1"), Code.LIMIT, "at most 1000"),
     Case(
-        "many lines", OP + OUT + "//! need flag\n" * 398 + "@@//! need flag\n" + LAUNCH + CODE, Code.LIMIT, "`let` lines"
+        "many lines",
+        OP + OUT + "//! need flag\n" * 398 + "@@//! need flag\n" + LAUNCH + CODE,
+        Code.LIMIT,
+        "`let` lines",
     ),
     Case("deep brackets", line("let a = " + "(" * 20 + "@@(1" + ")" * 21), Code.LIMIT, "with `let`"),
     Case("deep minus", line("let a = " + "-" * 20 + "@@-1"), Code.LIMIT, "with `let`"),
