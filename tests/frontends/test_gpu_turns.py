@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
+import pytest
+
+from tilewright.frontends import gpu_turns
 from tilewright.frontends.gpu_turns import GpuTurns, GpuUse, TurnedDevice, gpu_use
 from tilewright.records import (
     PROFILES,
@@ -107,15 +111,59 @@ def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_
 
 
 def test_what_was_written_down_says_how_long_the_gpu_was_in_use(tmp_path: Path) -> None:
-    lock = tmp_path / "gpu.lock"
-    assert gpu_use(lock) == GpuUse(0.0, 0.0, 0)
-    (tmp_path / "gpu.turns").write_text(
+    log = tmp_path / "gpu.turns"
+    assert gpu_use(log) == GpuUse(0.0, 0.0, 0)
+    log.write_text(
         "10.0 14.0 alone 1\n20.0 21.0 shared 1\n12.0 12.5 shared 2\n20.5 22.0 shared 3\n9000.0 9001.0 alone 4\n"
     )
-    assert gpu_use(lock) == GpuUse(7.0, 6.0, 5)
-    with GpuTurns(lock).turn():
+    assert gpu_use(log) == GpuUse(7.0, 6.0, 5)
+    with GpuTurns(tmp_path / "lock", log).turn():
         pass
-    assert gpu_use(lock).turns == 6
+    with GpuTurns(tmp_path / "lock").turn():  # of a run, which nobody writes down
+        pass
+    assert gpu_use(log).turns == 6
+
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from tilewright.frontends import gpu_turns
+gpu_turns.device_uuid = lambda index: "abc" if index == int(sys.argv[1]) else "def"
+with gpu_turns.GpuTurns.of_gpu(int(sys.argv[1]), Path(sys.argv[2])).turn():
+    print("in", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_all_of_a_user_share_one_lock_of_a_gpu_and_a_process_that_is_killed_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two suites know one GPU by different numbers, as CUDA_VISIBLE_DEVICES has it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(gpu_turns, "device_uuid", lambda index: "abc" if index == 0 else "def")
+    said: list[str] = []
+    log = tmp_path / "gpu.turns"
+    process = subprocess.Popen([sys.executable, "-c", HOLDING, "1", str(log)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    with GpuTurns.of_gpu(1, say=said.append).turn():  # another GPU
+        assert said == []
+    entered = threading.Event()
+
+    def enter() -> None:
+        with GpuTurns.of_gpu(0, say=said.append).turn():
+            entered.set()
+
+    waiting = threading.Thread(target=enter)
+    waiting.start()
+    assert not entered.wait(0.3)
+    process.kill()
+    process.wait()
+    waiting.join(timeout=30)
+    assert entered.is_set()
+    assert said == ["waiting for the GPU, which another process uses"]
+    assert gpu_use(log).turns == 0  # the killed one wrote none, and the other has no log
 
 
 def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:

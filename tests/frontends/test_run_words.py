@@ -49,6 +49,10 @@ def test_the_promise_of_precision_is_said_where_it_matters() -> None:
     assert "precision: strict: f32 products and convolutions in f32" in task_words(
         replace(convolution, precision=Precision.STRICT)
     )
+    here = (
+        "precision: as PyTorch by default, which computes these f32 convolutions in f32 on this GPU: so must the kernel"
+    )
+    assert here in task_words(replace(convolution, precision=Precision.DEFAULT_F32))
     halves = tuple(replace(one, dtype=DType.BF16) for one in TASK.tensors)
     assert not any("precision" in line for line in task_words(replace(convolution, inputs=halves)))
 

@@ -395,7 +395,10 @@ RULES = [
     Case("float beyond range", line("let a = @@1e999"), Code.VALUE, "1.8e308"),
     Case("long line", line("let a = 1 " + "+ 1 " * 246 + "+ @@1 + 1"), Code.LIMIT, "at most 1000"),
     Case(
-        "many lines", OP + OUT + "//! need flag\n" * 98 + "@@//! need flag\n" + LAUNCH + CODE, Code.LIMIT, "`let` lines"
+        "many lines",
+        OP + OUT + "//! need flag\n" * 398 + "@@//! need flag\n" + LAUNCH + CODE,
+        Code.LIMIT,
+        "`let` lines",
     ),
     Case("deep brackets", line("let a = " + "(" * 20 + "@@(1" + ")" * 21), Code.LIMIT, "with `let`"),
     Case("deep minus", line("let a = " + "-" * 20 + "@@-1"), Code.LIMIT, "with `let`"),
@@ -403,7 +406,7 @@ RULES = [
     Case("long chain", line("let a = 1" + " + 1" * 99 + " @@+ 1"), Code.LIMIT, "with `let`"),
     Case(
         "many launches",
-        OP + OUT + LAUNCH * 32 + LAUNCH.replace("launch  ", "launch  @@") + CODE,
+        OP + OUT + LAUNCH * 128 + LAUNCH.replace("launch  ", "launch  @@") + CODE,
         Code.LIMIT,
         "one kernel",
     ),
@@ -411,9 +414,9 @@ RULES = [
         "many scratch buffers",
         OP
         + OUT
-        + "".join(f"//! scratch {'@@' if i == 16 else ''}t{i}: f32[1]\n" for i in range(17))
+        + "".join(f"//! scratch {'@@' if i == 64 else ''}t{i}: f32[1]\n" for i in range(65))
         + "//! launch f<<<1, 32>>>(y, "
-        + ", ".join(f"t{i}" for i in range(17))
+        + ", ".join(f"t{i}" for i in range(65))
         + ")\n"
         + CODE,
         Code.LIMIT,

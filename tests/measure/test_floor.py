@@ -57,11 +57,12 @@ def test_f32_convolutions_are_counted_at_the_rate_of_their_promise() -> None:
     products = 2 * 8 * 64 * 54 * 54
     with JudgingReference(task.reference, task.function) as reference:
         assert least_flops(task, reference) == FlopAnswer(operations + products, operations)
-        usual, strict = (
-            floor_us(replace(task, precision=one), reference) for one in (Precision.DTYPE, Precision.STRICT)
+        usual, strict, default = (
+            floor_us(replace(task, precision=one), reference)
+            for one in (Precision.DTYPE, Precision.STRICT, Precision.DEFAULT_F32)
         )
     exact = h200.half_tflops / 3
-    assert strict == pytest.approx((operations + products) / (exact * 1e6) + LAUNCH_US)
+    assert default == strict == pytest.approx((operations + products) / (exact * 1e6) + LAUNCH_US)
     assert usual == pytest.approx(operations / (h200.half_tflops * 1e6) + products / (exact * 1e6) + LAUNCH_US)
 
 

@@ -15,6 +15,7 @@ from tilewright.records import Precision
 
 PROMISED = [
     (Precision.DTYPE, Flags(matmul_tf32=False, convolution_tf32=True)),
+    (Precision.DEFAULT_F32, Flags(matmul_tf32=False, convolution_tf32=True)),
     (Precision.STRICT, Flags(matmul_tf32=False, convolution_tf32=False)),
     (Precision.TF32, Flags(matmul_tf32=True, convolution_tf32=True)),
     (Precision.HALF, Flags(matmul_tf32=True, convolution_tf32=True)),

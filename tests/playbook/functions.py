@@ -43,7 +43,7 @@ class Function:
 
 
 _PROGRAMS: dict[str, RowProgram] = {}
-SIZES = {"rows": 4096, "cols": 1024, "batch": 3, "heads": 5, "channels": 6, "height": 7, "width": 9}
+SIZES = {"rows": 4096, "cols": 1024, "batch": 3, "heads": 5, "channels": 6, "height": 7, "width": 9, "groups": 3}
 
 
 def task_of(function: Function, sizes: dict[str, int] = SIZES) -> Task:
@@ -275,6 +275,13 @@ ANY_DIMENSIONS = (
         "return F.group_norm(x, 3, w, b)",
         "x: f32[batch, channels, height, width]; w: f32[channels]; b: f32[channels]",
         ("channels",),
+    ),
+    Function(
+        "logsumexp_of_groups",
+        "y = (x.view(x.shape[0], 3, -1, x.shape[2], x.shape[3]) * s[:, :, None, None, None]).view_as(x)\n"
+        "return torch.logsumexp(x + torch.tanh(y), 1)",
+        "x: f32[batch, channels, height, width]; s: f32[batch, groups]",
+        ("channels", "groups"),
     ),
     Function("grouped_by_hand", "return x.view(x.shape[0], 3, -1).softmax(-1).view_as(x)", _IMAGE, ("channels",)),
     Function("flattened", "return x.flatten(1).amax(1)", _IMAGE),

@@ -138,6 +138,14 @@ def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_pat
         check(op, function, task, sizes_at(task, rows, length))
 
 
+def test_vectors_that_lie_in_two_channels_are_right(tmp_path: Path) -> None:
+    """Rows of whole vectors, channels of 35 elements: a vector's elements have a weight of their own each."""
+    function = BY_NAME["group_norm"]
+    task = task_of(function, {**SIZES, "channels": 24, "height": 5, "width": 7})
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    check(load_structure(structures["lanes"], task, tmp_path), function, task, dict(task.sizes))
+
+
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
 def test_infinities_in_some_pieces_of_a_row_are_as_in_pytorch(name: str, tmp_path: Path) -> None:
     """A piece of -inf alone has no greatest element to be about; a row of it has no answer."""

@@ -44,6 +44,7 @@ CASES = (
     _plane("overlapping", "F.max_pool2d(x, 4, 1, 1)", "height - 1", "width - 1"),
     _plane("apart", "F.avg_pool2d(x, 5)", "height / 5", "width / 5"),
     _plane("halves", "F.max_pool2d(x, 2)", "height / 2", "width / 2", "bf16"),
+    _plane("quarters", "torch.tanh(F.max_pool2d(x * 2, 4))", "height / 4", "width / 4"),
     _plane("uneven", "F.max_pool2d(x, (3, 2), (1, 2), (1, 0), (2, 3))", "height - 2", "(width - 2) / 2"),
     _plane(
         "without_padding",
@@ -59,6 +60,13 @@ CASES = (
         "return F.max_pool3d(x, 3, 2, 1, 3)",
         _VOLUME,
         "f32[batch, heads, d = (depth - 3) / 2, h = (height - 3) / 2, w = (width - 3) / 2]",
+        _DEEP,
+    ),
+    Placed(
+        "volume_halves",
+        "return F.avg_pool3d(F.relu(x), 2) + bias[:, None, None, None]",
+        f"{_VOLUME}; bias: f32[heads]",
+        "f32[batch, heads, d = depth / 2, h = height / 2, w = width / 2]",
         _DEEP,
     ),
     Placed(
@@ -78,6 +86,7 @@ BY_NAME = {one.name: one for one in CASES}
         ("overlapping", "draft-pool"),
         ("line_max", "pool-strips"),
         ("without_padding", "pool-strips"),
+        ("volume_halves", "pool-apart"),
     ],
 )
 def test_pooling_is_right(name: str, id: str, tmp_path: Path) -> None:

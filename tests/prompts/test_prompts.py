@@ -144,6 +144,7 @@ def test_precision_decides_the_advice_for_f32_products() -> None:
     assert "Tested pattern `mma_tile`" in advice(Precision.HALF)
     assert "Tested pattern `mma_tile`" not in advice(Precision.DTYPE)
     assert "True f32: plain FFMA" in advice(Precision.STRICT)
+    assert "True f32: plain FFMA" in advice(Precision.DEFAULT_F32)
 
 
 def test_f32_convolutions_are_promised_what_pytorch_does_with_them() -> None:
@@ -155,9 +156,10 @@ def test_f32_convolutions_are_promised_what_pytorch_does_with_them() -> None:
     task, system = told(convolution, Precision.DTYPE)
     assert "f32 convolutions may round their operands to TF32" in task
     assert "TF32 is allowed in the convolution" in system
-    task, system = told(convolution, Precision.STRICT)
-    assert "true f32 for f32 (no TF32, no 16-bit)" in task
-    assert "TF32 is too coarse here and will be rejected" in system
+    for exact in (Precision.STRICT, Precision.DEFAULT_F32):
+        task, system = told(convolution, exact)
+        assert "true f32 for f32 (no TF32, no 16-bit)" in task
+        assert "TF32 is too coarse here and will be rejected" in system
     product, _ = told(F32_MATMUL, Precision.DTYPE)
     assert "true f32 for f32 (no TF32, no 16-bit)" in product
     assert "convolution" not in product

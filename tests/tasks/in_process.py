@@ -14,14 +14,14 @@ import pytest
 
 from tilewright.devices.protocol import Closing, Device
 from tilewright.playbook import understanding
-from tilewright.records import Execution, Job, Origin, Task, from_json, to_json
+from tilewright.records import Dimension, Execution, Job, Origin, Task, TensorInput, from_json, to_json
 from tilewright.reference import ReferenceProblem, wire
 from tilewright.reference.loading import load_function
 from tilewright.tasks import drafts, gradients
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
 from tilewright.tasks.lint import examine, finding
 from tilewright.tasks.reading import folders, modules
-from tilewright.tasks.reading.parameters import match_arguments
+from tilewright.tasks.reading.parameters import match_arguments, read_shape
 from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
 
 
@@ -94,6 +94,17 @@ def probed(
     )
     reference = HereReference(arguments.source, arguments.function)
     return probe_task(draft, TaskOptions(**options), reference), reference  # type: ignore[arg-type]
+
+
+def unprobed(source: str, function: str, shapes: dict[str, str]) -> tuple[Task, HereReference]:
+    """A task of tensors alone and without outputs, at one size: for what only calls its reference."""
+    specs = {name: read_shape(name, text) for name, text in shapes.items()}
+    dimensions = {f"d{size}": Dimension(f"d{size}", size) for spec in specs.values() for size in spec.shape}
+    inputs = tuple(
+        TensorInput(name, spec.dtype, tuple(f"d{size}" for size in spec.shape)) for name, spec in specs.items()
+    )
+    task = Task(function, source, function, inputs, (), tuple(dimensions.values()))
+    return task, HereReference(source, function)
 
 
 def lint_of(source: str, function: str, shapes: dict[str, str], values: dict[str, str] | None = None) -> str:

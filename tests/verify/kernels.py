@@ -187,6 +187,32 @@ __global__""",
     "left[threadIdx.y][i] * right[i][threadIdx.x]", "rounded(left[threadIdx.y][i]) * rounded(right[i][threadIdx.x])"
 )
 
+CONVOLVE = """\
+//! op      convolve(signal, filters) -> out
+//! let     C = signal.shape[1], L = signal.shape[2], F = filters.shape[0], T = filters.shape[2], P = L - T + 1
+//! out     out: f32[signal.shape[0], F, P]
+//! launch  run<<<dim3(ceil_div(P, 32), F, signal.shape[0]), 32>>>(signal, filters, out, C, L, F, T)
+__global__ void run(const float* signal, const float* filters, float* out, int C, int L, int F, int T) {
+  int place = blockIdx.x * 32 + threadIdx.x, filter = blockIdx.y, places = L - T + 1;
+  if (place >= places) return;
+  float sum = 0.f;
+  for (int c = 0; c < C; ++c)
+    for (int t = 0; t < T; ++t)
+      sum += signal[((size_t)blockIdx.z * C + c) * L + place + t] * filters[(filter * C + c) * T + t];
+  out[((size_t)blockIdx.z * F + filter) * places + place] = sum;
+}
+"""
+CONVOLVE_TF32 = CONVOLVE.replace(
+    "__global__",
+    """\
+__device__ float rounded(float value) { return __int_as_float((__float_as_int(value) + 0x1000) & ~0x1fff); }
+__global__""",
+    1,
+).replace(
+    "signal[((size_t)blockIdx.z * C + c) * L + place + t] * filters[(filter * C + c) * T + t]",
+    "rounded(signal[((size_t)blockIdx.z * C + c) * L + place + t]) * rounded(filters[(filter * C + c) * T + t])",
+)
+
 MATMUL_BF16 = """\
 //! op      matmul(a, b) -> out
 //! let     M = a.shape[0], K = a.shape[1], N = b.shape[1]

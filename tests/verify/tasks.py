@@ -8,6 +8,7 @@ from tilewright.records import (
     IndexValues,
     NumberInput,
     ScalarType,
+    SizeFormula,
     Task,
     TaskOutput,
     TensorInput,
@@ -57,11 +58,15 @@ def picky(even):
         raise ValueError("odd sizes are not for me")
     return even.neg()
 
+def convolve(signal, filters):
+    return F.conv1d(signal, filters)
+
 def by_rank(pile):
     return pile * pile.dim()
 
 OPS = (
-    double, mean, total, layernorm, softmax, matmul, argmax, accumulate, rows, identity_index, picky, fails, by_rank
+    double, mean, total, layernorm, softmax, matmul, argmax, accumulate, rows, identity_index, picky, fails, by_rank,
+    convolve
 )
 
 def any_op(**inputs):
@@ -107,6 +112,24 @@ LAYERNORM = task(
 SOFTMAX = task("softmax", {"logits": "f32 rows cols"}, "f32 rows cols", {"rows": 4096, "cols": 1024})
 MATMUL = task("matmul", {"a": "f32 m k", "b": "f32 k n"}, "f32 m n", {"m": 1024, "k": 1024, "n": 1024})
 MATMUL_BF16 = task("matmul", {"a": "bf16 m k", "b": "bf16 k n"}, "bf16 m n", {"m": 1024, "k": 1024, "n": 1024})
+CONVOLVE = Task(
+    "convolve",
+    SOURCE,
+    FUNCTION,
+    (
+        TensorInput("signal", DType.F32, ("batch", "channels", "length")),
+        TensorInput("filters", DType.F32, ("outputs", "channels", "taps")),
+    ),
+    (TaskOutput("out", DType.F32, ("batch", "outputs", "places")),),
+    (
+        Dimension("batch", 4),
+        Dimension("channels", 4),
+        Dimension("length", 64, at_least=3),
+        Dimension("outputs", 8),
+        Dimension("taps", 3, varies=False),
+        Dimension("places", 62, formula=SizeFormula.parse("length - taps + 1")),
+    ),
+)
 ARGMAX = task("argmax", {"scores": "bf16 rows cols"}, "i64 rows", {"rows": 512, "cols": 1000})
 IDENTITY = task("identity_index", {"flags": "f32 n"}, "i32 n", {"n": 4096})
 FAILS = task("double", {"doomed": "f32 n"}, "f32 n", {"n": 1000})

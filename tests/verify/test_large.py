@@ -134,6 +134,16 @@ def test_weights_that_every_part_takes_are_not_worked_on_for_every_row() -> None
     )
 
 
+def test_an_image_that_every_part_takes_is_not_worked_on_for_every_channel() -> None:
+    shapes = {"x": "f32 batch length", "w": "f32 channels taps"}
+    sizes = {"batch": 4, "length": 4096, "channels": 64, "taps": 3}
+    task = tasks.task("images", shapes, "f32 batch channels", sizes)
+    axes = parts.sliceable(task)
+    assert list(axes) == ["batch", "channels"]
+    pieces = parts.parts_of(task, task.sizes, axes, 4000)
+    assert {(len(one["batch"]), len(one["channels"])) for one in pieces} == {(1, 64)}, "no channel alone"
+
+
 # -- faults --
 
 

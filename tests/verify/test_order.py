@@ -25,6 +25,7 @@ from tilewright.records import (
 )
 from tilewright.records.verdict import Case
 from tilewright.verify import Referee
+from tilewright.verify.case_sizes import has_own_size
 from tilewright.verify.cases import plan_cases
 from tilewright.verify.scheduled import several_of_each
 
@@ -151,4 +152,12 @@ def test_where_a_gpu_does_the_rest_every_dimension_is_emulated_larger_than_one()
     assert len(chosen) < len(cases) / 2
     for one in task.dimensions:
         assert any(case.sizes[one.name] > 1 for case in chosen), one.name
-        assert not any(case.sizes[one.name] == one.size > 8 for case in chosen)
+    assert not any(has_own_size(task, case) for case in chosen)
+
+
+def test_where_a_gpu_does_the_rest_a_loop_over_what_a_block_takes_turns_twice_in_the_emulator() -> None:
+    task = task_of("cumsum")
+    cases = plan_cases(task)
+    chosen = [cases[number] for number in several_of_each(task, cases)]
+    assert max(case.sizes["cols"] for case in chosen) > 256
+    assert max(case.sizes["rows"] for case in chosen) > 64

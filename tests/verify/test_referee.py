@@ -74,6 +74,23 @@ def test_honest_kernels_pass(name: str, referee: Make) -> None:
     assert {(one.device, one.emulated) for one in right} == {("H200 (emulated)", True)}
 
 
+EXACT_CONVOLVE = replace(tasks.CONVOLVE, precision=Precision.DEFAULT_F32)
+
+
+def test_a_convolution_in_tf32_is_wrong_where_pytorchs_own_is_f32(referee: Make) -> None:
+    rejected = referee(EXACT_CONVOLVE).judge(kernels.CONVOLVE_TF32)
+    assert isinstance(rejected, Rejected), rejected
+    assert isinstance(rejected.evidence, WrongValues)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "text"), [(tasks.CONVOLVE, kernels.CONVOLVE_TF32), (EXACT_CONVOLVE, kernels.CONVOLVE)]
+)
+def test_a_convolution_as_exact_as_pytorchs_own_passes(task: Task, text: str, referee: Make) -> None:
+    assert isinstance(referee(task).judge(text), Passed)
+
+
 @pytest.mark.parametrize(
     ("task", "text"),
     [

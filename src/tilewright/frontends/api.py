@@ -145,7 +145,7 @@ def make(
     seconds: float = _BUDGET.seconds,
     candidates: int = 1,
     enough: float = Settings.good_enough,
-    precision: Precision | str = Precision.DTYPE,
+    precision: Precision | str | None = None,
     goal: Goal | str = Goal.THROUGHPUT,
     allow_library: bool = False,
     allow_degenerate: bool = False,
@@ -175,7 +175,8 @@ def make(
     the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
     that is kept in the record of the kernel's provenance. With `backward` a kernel for the gradients is made too, in a
     run of its own with the same budget; without one, or where none could be made, calls that need gradients run the
-    function's autograd. `precision` is what kernel and `baselines` are held to alike.
+    function's autograd. `precision` is what kernel and `baselines` are held to alike; left out, what PyTorch computes
+    by default on the GPU at hand.
     """
     writer = author_name(model, author, os.environ)
     budget = Budget(attempts, tokens, dollars, seconds)
@@ -183,7 +184,7 @@ def make(
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
     settings = replace(settings, baselines=checked_baselines(baselines), backward=backward)
     found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
-    asked = replace(found.request, precision=Precision(precision), goal=Goal(goal))
+    asked = replace(found.request, precision=Precision(precision) if precision else None, goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
     try:
         made = _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")

@@ -24,6 +24,7 @@ from tilewright.frontends.named_objects import resolved
 from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
+from tilewright.frontends.torch_precision import settling_on
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
 from tilewright.playbook.errors import NotSupported, PlaybookProblem
@@ -122,15 +123,15 @@ def read_task(store: Store, request: Request, settings: Settings, device: Chosen
     kinds += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
     kinds += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
     start_ahead(*kinds)
-    return task_of(request, _foresight(store, settings, anew))
+    return task_of(request, device, _foresight(store, settings, anew))
 
 
-def task_of(request: Request, foresee: tasks.Foresee | None = None) -> Task | None:
+def task_of(request: Request, device: ChosenDevice, foresee: tasks.Foresee | None = None) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process.
 
     `foresee` sees its source before that, and may refuse it.
     """
-    options = _task_options(request)
+    options = _task_options(request, device)
     options = replace(options, foresee=foresee) if foresee else options
     if request.module:
         from tilewright.frontends.module_source import held_fields  # needs torch, which takes seconds to import
@@ -164,7 +165,7 @@ def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Foresee | 
     return look
 
 
-def _task_options(request: Request) -> tasks.TaskOptions:
+def _task_options(request: Request, device: ChosenDevice) -> tasks.TaskOptions:
     return tasks.TaskOptions(
         gpu=request.gpu,
         precision=request.precision,
@@ -173,16 +174,23 @@ def _task_options(request: Request) -> tasks.TaskOptions:
         fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
         fixed_all=EVERY_DIMENSION in request.fixed,
         allow_degenerate=request.allow_degenerate,
+        settle=settling_on(device),
     )
 
 
 def _same_request(store: Store, request: Request) -> LibraryKernel | None:
     """A finished kernel for the very same words, shapes and options: their specification was accepted before."""
+    wordings = (request, replace(request, precision=request.precision or records.Precision.DTYPE))
     for kernel in store.library.all():
         with contextlib.suppress(StoreError):
-            if kernel.request() == request:
+            if kernel.request() in wordings and _is_settled(kernel, request):
                 return kernel
     return None
+
+
+def _is_settled(kernel: LibraryKernel, request: Request) -> bool:
+    """Whether its convolutions are as exact as PyTorch's: a request without a precision once meant TF32 in all."""
+    return kernel.request() == request or not tasks.may_convolve(kernel.task())
 
 
 def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
@@ -225,7 +233,7 @@ def _go_on(
         return _ended(store, folder, run)
     with _resumable(folder, new):
         author = talk.following(chosen)
-        task = run.task if run else _agree(folder, author, talk)
+        task = run.task if run else _agree(folder, author, device, talk)
         found = store.library.find(task.hash) if look else None
         if found is not None:
             licence = folder.header().settings.licence
@@ -268,7 +276,7 @@ def how_to_go_on(folder: RunFolder, error: BaseException, *, new: bool) -> str:
     return f"{kept}resume with: tilewright resume {folder.id}"
 
 
-def _agree(folder: RunFolder, chosen: ChosenAuthor, talk: Talk) -> Task:
+def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Task:
     """Have the words of a run specified and, once a person has accepted that, make it the run's task.
 
     Only then is the reference run, in a limited child process.
@@ -279,7 +287,7 @@ def _agree(folder: RunFolder, chosen: ChosenAuthor, talk: Talk) -> Task:
         specification = _specify(folder, request, chosen, talk)
     talk.accept(folder, specification)
     with talk.live("running the reference"):
-        task = tasks.task_from_specification(specification, _task_options(request))
+        task = tasks.task_from_specification(specification, _task_options(request, device))
     task = replace(task, words=request.text, origin=Origin.WORDS)
     folder.accept(task)
     return task

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tilewright import tasks
+from tilewright.frontends.choices import ChosenDevice
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.torch_precision import settling_on
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.records import (
     Dimension,
@@ -59,11 +61,13 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
     )
 
 
-def task_of_reference(reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], gpu: str) -> Task:
+def task_of_reference(
+    reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], device: ChosenDevice
+) -> Task:
     """What a function of a file is to compute at these arguments. Raises `RefusedRequest`."""
     path, function = reference
     shapes, numbers = argument_words(arguments)
-    options = tasks.TaskOptions(gpu=gpu, allow_degenerate=True)
+    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=settling_on(device))
     task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
     assert task is not None  # it names a file that is there
     return task

@@ -1,31 +1,32 @@
 """Several processes of this machine, one GPU: whoever times something has it alone, so that times stay honest.
 
-A turn is a lock on a file. Whoever builds, emulates, traces or compiles needs none; a job takes one for itself, the
-judging of a job's results goes with it where a GPU does that, and a sweep or a contest of times is one turn from its
-first round to its last. Small jobs that nobody times share a turn: they hardly use the GPU, and wait for each other's
-processes only. Large ones have it alone as well, for the sake of its memory. Every turn is written down beside the
-lock, when it began and ended.
+A turn is a lock on a file that stands for the GPU, the same for all runs and suites of a user. Whoever builds,
+emulates, traces or compiles needs none; a job takes one for itself, the judging of a job's results goes with it where a
+GPU does that, and a sweep or a contest of times is one turn from its first round to its last. Small jobs that nobody
+times share a turn: they hardly use the GPU, and wait for each other's processes only. Large ones have it alone as well,
+for the sake of its memory. A suite has every turn of its own written down, when it began and ended.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+from tilewright.devices.cuda import device_uuid
 from tilewright.devices.protocol import Closing, Device
 from tilewright.records import Execution, GpuProfile, Job, Watch
 from tilewright.reference import AnyReference
 from tilewright.verify.judging_records import JudgeRequest
 
-_TURNS = ".turns"  # beside the lock: a line for every turn, with the machine's clock
 _BETWEEN_GOES = 300.0  # seconds
 
 T = TypeVar("T")
@@ -40,10 +41,9 @@ class GpuUse:
     turns: int
 
 
-def gpu_use(lock: Path) -> GpuUse:
-    """What was written down beside a lock file. A long time without any turn lies between two goes, and is neither."""
-    path = lock.with_suffix(_TURNS)
-    lines = path.read_text().splitlines() if path.exists() else []
+def gpu_use(log: Path) -> GpuUse:
+    """What was written down of turns. A long time without any lies between two goes, and is neither."""
+    lines = log.read_text().splitlines() if log.exists() else []
     turns = sorted((float(began), float(ended)) for began, ended, *_ in map(str.split, lines))
     busy = idle = 0.0
     reached = turns[0][0] if turns else 0.0
@@ -54,14 +54,29 @@ def gpu_use(lock: Path) -> GpuUse:
     return GpuUse(busy, idle, len(turns))
 
 
-class GpuTurns:
-    """Turns at the GPU that a lock file stands for. Within a turn of this process further ones are part of it."""
+def _unheard(text: str) -> None: ...
 
-    def __init__(self, path: Path) -> None:
+
+class GpuTurns:
+    """Turns at the GPU that a lock file stands for. Within a turn of this object further ones are part of it.
+
+    `log`: where each gets a line, with the machine's clock. `say` is told when a turn has to be waited for.
+    """
+
+    def __init__(self, path: Path, log: Path | None = None, say: Callable[[str], None] = _unheard) -> None:
         self._path = path
         self._entrance = path.with_suffix(".next")  # held by whoever is next: nobody comes in before it
+        self._log = log
+        self._say = say
         self._lock = threading.RLock()
         self._depth = 0
+
+    @classmethod
+    def of_gpu(cls, index: int, log: Path | None = None, say: Callable[[str], None] = _unheard) -> GpuTurns:
+        """Turns at a GPU of this machine, for all processes of this user whatever number they know it by."""
+        folder = Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return cls(folder / f"gpu-{device_uuid(index)}.lock", log, say)
 
     @contextmanager
     def turn(self, *, shared: bool = False) -> Iterator[None]:
@@ -72,16 +87,31 @@ class GpuTurns:
                 return
             with open(self._path, "ab") as held:
                 with open(self._entrance, "ab") as entrance:
-                    fcntl.flock(entrance, fcntl.LOCK_EX)
-                    fcntl.flock(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+                    self._take(entrance, fcntl.LOCK_EX)
+                    self._take(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
                 self._depth, began = 1, time.time()
                 try:
                     yield
                 finally:
                     self._depth = 0
-                    with open(self._path.with_suffix(_TURNS), "a") as log:
-                        how = "shared" if shared else "alone"
-                        log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
+                    self._write_down(began, "shared" if shared else "alone")
+
+    def _take(self, file: BinaryIO, how: int) -> None:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._say("waiting for the GPU, which another process uses")
+            fcntl.flock(file, how)
+
+    def _write_down(self, began: float, how: str) -> None:
+        if self._log is not None:
+            with open(self._log, "a") as log:
+                log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
+
+
+def turn_at(index: int | None, say: Callable[[str], None] = _unheard) -> AbstractContextManager[None]:
+    """Alone at a GPU of this machine; None: it is another's, whose worker has one job at a time."""
+    return nullcontext() if index is None else GpuTurns.of_gpu(index, say=say).turn()
 
 
 class _Size(Enum):

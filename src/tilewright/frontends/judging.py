@@ -28,12 +28,13 @@ def judges(
     device: ChosenDevice,
     say: Say,
     interrupt: Callable[[], bool] = uninterrupted,
-    turns: GpuTurns | None = None,
+    log: Path | None = None,
 ) -> Iterator[Judges]:
     """The referee and the stopwatch of a task. Where `interrupt` says yes, what is in hand ends with `Interrupted`.
 
-    `turns`: other processes use the same GPU of this machine, and each waits for its turn.
+    Other processes may use the same GPU of this machine, and each waits for its turn; `log` is where those are noted.
     """
+    turns = GpuTurns.of_gpu(device.index, log, say) if device.index is not None else None
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     with (
@@ -61,6 +62,6 @@ def judges(
             yield referee, stopwatch
 
 
-def turned_judges(lock: Path | None) -> OpenJudges:
-    """Judges that take turns at this machine's GPU with all who have the same lock file; without one they need none."""
-    return judges if lock is None else partial(judges, turns=GpuTurns(lock))
+def logged_judges(log: Path) -> OpenJudges:
+    """Judges that write down their turns at this machine's GPU."""
+    return partial(judges, log=log)

@@ -134,10 +134,12 @@ FixedOption = Annotated[
     typer.Option(metavar="DIM", help="A dimension that always has this size; may be repeated; `all` for all."),
 ]
 PrecisionOption = Annotated[
-    Precision,
+    Precision | None,
     typer.Option(
         help="Arithmetic of kernel and baselines alike: dtype (as PyTorch by default: TF32 in f32 convolutions, f32 "
-        "elsewhere), strict f32, TF32 in all products, or 16 bits."
+        "elsewhere), default-f32 (the same where PyTorch's own f32 convolutions are f32: no TF32), strict f32, TF32 in "
+        "all products, or 16 bits. Left out, dtype or default-f32, by what PyTorch does on the GPU at hand.",
+        show_default=False,
     ),
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]

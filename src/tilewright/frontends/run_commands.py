@@ -13,7 +13,7 @@ from tilewright.frontends import options
 from tilewright.frontends.command_line import BASELINES, BUDGET, SUITE_BUDGET, app, read_start, wanted_gpu
 from tilewright.frontends.kernel_arguments import pairs
 from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
-from tilewright.records import Budget, Goal, Precision, Settings
+from tilewright.records import Budget, Goal, Settings
 from tilewright.store import NEWEST, Request
 
 
@@ -37,7 +37,7 @@ def make(
     seconds: options.SecondsOption = BUDGET.seconds,
     candidates: options.CandidatesOption = 1,
     enough: options.EnoughOption = Settings.good_enough,
-    precision: options.PrecisionOption = Precision.DTYPE,
+    precision: options.PrecisionOption = None,
     goal: options.GoalOption = Goal.THROUGHPUT,
     allow_library: options.AllowLibraryOption = False,
     allow_degenerate: options.AllowDegenerateOption = False,
@@ -89,7 +89,7 @@ def suite(
     dollars: options.DollarsOption = SUITE_BUDGET.dollars,
     seconds: options.SecondsOption = SUITE_BUDGET.seconds,
     enough: options.EnoughOption = Settings.good_enough,
-    precision: options.PrecisionOption = Precision.DTYPE,
+    precision: options.PrecisionOption = None,
     fixed: options.FixedOption = None,
     allow_degenerate: options.AllowDegenerateOption = False,
     fresh: options.FreshOption = False,

@@ -20,12 +20,14 @@ _CONTINUATION = "//!             "
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _MINUS, _POSTFIX = range(9)
 _BINDING = {"or": _OR, "and": _AND, "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT}
 
+_MANY_DIRECTIVES = 50  # neighbours of a kind are joined from there on
+
 
 def print_plan(plan: Plan) -> str:
     """The whole plan, each line ending in a line break."""
     lines = [print_op(plan.op)]
     directives = [_print_directive(directive) for directive in plan.directives]
-    for word, text in directives if len(directives) < words.MAX_PLAN_LINES // 2 else _joined(directives):
+    for word, text in directives if len(directives) < _MANY_DIRECTIVES else _joined(directives):
         lines.append(f"{word:<7} {text}")
     return "".join(line + "\n" for directive in lines for line in _wrapped(directive))
 

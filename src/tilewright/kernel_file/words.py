@@ -80,12 +80,12 @@ LIBRARY_FUNCTIONS = (
     "aten.scaled_dot_product_attention",
 )
 
-MAX_PLAN_LINES = 100
+MAX_PLAN_LINES = 400
 MAX_LINE_CHARACTERS = 1000
 MAX_NESTING = 20
 MAX_EXPRESSION_HEIGHT = 100  # of the tree, so that whoever walks an expression may recurse
-MAX_LAUNCHES = 32
-MAX_SCRATCH_BUFFERS = 16
+MAX_LAUNCHES = 128
+MAX_SCRATCH_BUFFERS = 64
 MAX_TUNE_COMBINATIONS = 4096
 MAX_INT = 2**63 - 1
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.records import LAUNCH_US, DType, GpuProfile, Impossible, Measured, Precision, Task
+from tilewright.records import LAUNCH_US, DType, GpuProfile, Impossible, Measured, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 
 COUNT_FLOPS = "tilewright.measure.floor:count_flops"
@@ -82,8 +82,7 @@ def peak_tflops(task: Task, gpu: GpuProfile, *, convolution: bool = False) -> fl
         # f32 products may be made of 16-bit ones on tensor cores, which is faster than doing them as they stand.
         exact = max(gpu.f32_tflops, gpu.half_tflops / SPLIT_PRODUCTS)
         # TF32 keeps as many digits as f16, in which products are made twice as fast.
-        rounded = task.precision in (Precision.TF32, Precision.HALF)
-        rounded |= convolution and task.precision is Precision.DTYPE
+        rounded = task.precision.rounds_convolutions if convolution else task.precision.rounds_products
         return max(exact, gpu.half_tflops if rounded else 0.0)
     return gpu.half_tflops if dtype.itemsize == 2 else gpu.byte_tflops
 
@@ -96,7 +95,9 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    arguments = meta_arguments(request.task)
+    from tilewright.reference.torch_calls import own_arguments
+
+    arguments = own_arguments(request.task, "meta")
     counter = FlopCounterMode(display=False)
     try:
         with torch.no_grad(), torch.device("meta"), counter:
@@ -106,21 +107,3 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
     counts = counter.get_flop_counts().get("Global", {})
     convolved = sum(count for operation, count in counts.items() if "conv" in str(operation))
     return FlopAnswer(float(counter.get_total_flops()), float(convolved))
-
-
-def meta_arguments(task: Task) -> dict[str, Any]:
-    """The task's own call, with tensors that have no memory."""
-    import torch
-
-    from tilewright.reference.torch_calls import TORCH_DTYPE
-
-    arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
-    specs = task.specs()
-    for one in task.tensors:
-        spec = specs.get(one.name)
-        arguments[one.name] = (
-            None
-            if spec is None
-            else torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device="meta")
-        )
-    return arguments

@@ -28,8 +28,7 @@ class Flags:
 
     @classmethod
     def of(cls, precision: Precision, *, tries_algorithms: bool = False) -> Flags:
-        loose = precision in (Precision.TF32, Precision.HALF)
-        return cls(loose, loose or precision is Precision.DTYPE, tries_algorithms)
+        return cls(precision.rounds_products, precision is not Precision.STRICT, tries_algorithms)
 
     @classmethod
     def current(cls) -> Flags | None:

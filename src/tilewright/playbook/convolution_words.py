@@ -20,6 +20,23 @@ _BIAS = re.compile(r"(?:(without|no) |with )?(?:an? )?bias")
 _CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
 
 
+# What stands where a size of a window should, and is none: "padding -1", "stride 1.5", "conv2d -3".
+_NO_SIZE = re.compile(
+    r"\b(?P<name>kernel(?: size)?|window|stride|padding|dilation|conv(?:olution|(?:transpose)?[123]d)?|pool(?:ing)?)s?"
+    r"(?:[ =]|\b(?:of|size)\b)*(?P<number>-\d[\dx.]*|\d+\.\d+)"
+)
+
+
+def refuse_no_sizes(text: str) -> None:
+    """Raises `NotUnderstood` for a window, stride, padding or dilation that can be none."""
+    found = _NO_SIZE.search(text)
+    if found is not None:
+        name = found["name"] if found["name"] in ("stride", "padding", "dilation") else "window"
+        least = 0 if name == "padding" else 1
+        number = found["number"].rstrip(".")
+        raise NotUnderstood(f'a {name} is a whole number of at least {least}, and "{number}" is none; say another')
+
+
 def in_one_order(text: str) -> str:
     """Every convolution with its window, stride, padding and dilation in one order: `conv2 3 1 1 1`."""
     text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)

@@ -26,6 +26,18 @@ def _extreme(name: str, sign: str) -> str:
 
 
 EXACT_HELPERS: dict[str, str] = {
+    "span": """\
+// What belongs to column `first` + i of a vector, in a tensor that has one element for every SPAN columns. A vector
+// lies in one such span, or in two.
+template <auto SPAN, typename T>
+__device__ __forceinline__ T span_of(const T* along, unsigned first, int i) {
+  if constexpr (SPAN % WIDTH == 0) return along[first / SPAN];
+  if constexpr (SPAN < WIDTH) return along[(first + i) / SPAN];
+  const unsigned place = first % SPAN;
+  const T here = along[first / SPAN], next = along[first / SPAN + (place + WIDTH > SPAN)];
+  return place + i < SPAN ? here : next;
+}
+""",
     "sigmoid": _line("sigmoid", "1.0f / (1.0f + expf(-v))"),
     "silu": "// v times its sigmoid.\n" + _line("silu", "v / (1.0f + expf(-v))"),
     "gelu": "// v (1 + erf(v / sqrt 2)) / 2.\n" + _line("gelu", "0.5f * v * (1.0f + erff(v * 0.70710678f))"),
@@ -153,6 +165,41 @@ __device__ __forceinline__ float gelu_of(float v) {
         "  const float u = 0.7978845608f * (v + 0.044715f * v * v * v);\n",
     ),
 }
+
+
+def _steady(name: str, divisor: str, result: str, first: str = "", note: str = "") -> str:
+    """A function with one division, by the instruction for an inverse."""
+    return (
+        f"{note}// By the instruction for an inverse, good to a unit in the last place: exact divisions branch.\n"
+        f"{_INLINE} float {name}_of(float v) {{\n{first}"
+        "  float inverse;\n"
+        f'  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"({divisor}));\n'
+        f"  return {result};\n}}\n"
+    )
+
+
+_SIXTH = "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)"
+STEADY_HELPERS: dict[str, str] = {
+    "sigmoid": _steady("sigmoid", "1.0f + expf(-v)", "inverse"),
+    "silu": _steady("silu", "1.0f + expf(-v)", "v * inverse", note="// v times its sigmoid.\n"),
+    "gelu_tanh": _steady(
+        "gelu_tanh",
+        "1.0f + expf(-2.0f * u)",
+        "v * inverse",
+        "  const float u = 0.7978845608f * (v + 0.044715f * v * v * v);\n",
+        "// 0.5 v (1 + tanh u) is v / (1 + exp(-2 u)).\n",
+    ),
+    "mish": _steady(
+        "mish",
+        "n + 2.0f",
+        "v * (n * inverse)",
+        "  const float e = expf(fminf(v, 20.0f)), n = e * (e + 2.0f);\n",
+        "// v tanh(log(1 + e)) with e = exp(v): tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2).\n",
+    ),
+    "hardswish": _line("hardswish", f"v * {_SIXTH}"),
+    "hardsigmoid": _line("hardsigmoid", _SIXTH),
+}
+"""For f32 results where few warps do all of the work, and must have several elements under way at once."""
 
 VECTOR = """\
 // Elements that move together.

@@ -263,10 +263,11 @@ class _FormulaReader:
             return
         last = left.words[-1]
         if Leaf((last,)).is_number or (last in ("weight", "weights", "bias") and "with" in left.words):
-            after = f"{last} {operator} {right.words[0]}"
+            text = as_said(self.text)
+            after = f'"{last} {operator} {right.words[0]}"' if text == self.text else "a size"
             raise outside_grammar(
-                f'the playbook cannot tell whether "{operator} {right.words[0]}" in "{self.text}" is a part of '
-                f'"{after}" or done to the result; write one number, or join the steps by "then"'
+                f'the playbook cannot tell whether "{operator} {right.words[0]}" in "{text}" is a part of {after} or '
+                f'done to the result; write one number, or join the steps by "then"'
             )
 
     def _combined(self, left: Node, operator: str, right: Node) -> Chain:

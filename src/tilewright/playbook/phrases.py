@@ -154,7 +154,7 @@ def refused(words: tuple[str, ...]) -> NotUnderstood:
     text = as_said(" ".join(words))
     if several := readings(text):
         return outside_grammar(f'"{text}" could be {several}; say which')
-    known = {*KNOWN, *_JOINING, *_ARTICLES, *_VALUE}
+    known = {*KNOWN, *_JOINING, *_ARTICLES, *_VALUE, "transposed", "convolution"}  # the last as `as_said` has them
     unknown = next((word for word in text.split() if word not in known and not re.fullmatch(r"-?[\d.e-]+", word)), None)
     if unknown is None:
         return unordered(text)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilewright.playbook.catalogue import Way
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import file_of
+from tilewright.playbook.pooling.apart import apart, lies_apart
 from tilewright.playbook.pooling.draft import draft
-from tilewright.playbook.pooling.program import POOLS, pool_program
+from tilewright.playbook.pooling.program import POOLS, PoolProgram, pool_program
 from tilewright.playbook.pooling.strips import strips
 
 _REFUSED_NAMES = """
@@ -16,6 +18,17 @@ _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3
 fractional_max_pool3d max_unpool2d max_unpool3d
 """
 _REFUSED = frozenset(_REFUSED_NAMES.split())
+
+
+def pool_ways(program: PoolProgram) -> tuple[Way, ...]:
+    """After the first version, the most promising first."""
+    rows = program.placed.as_rows()
+    summary = "strips of the result: columns combined in registers, then rows through shared memory"
+    found = [Way(rows, "pool-strips", summary, partial(strips, program))]
+    if lies_apart(program):
+        summary = "windows that do not overlap: a thread loads whole windows, and needs no neighbour"
+        found.insert(0, Way(rows, "pool-apart", summary, partial(apart, program)))
+    return tuple(found)
 
 
 def _claims(traced: TracedTask) -> bool:
@@ -32,8 +45,7 @@ def _answer(traced: TracedTask) -> Answer:
     first = Structure(
         "draft-pool", "first version: one thread goes through one window", partial(file_of, partial(draft, program))
     )
-    summary = "strips of the result: columns combined in registers, then rows through shared memory"
-    later = (Structure("pool-strips", summary, partial(file_of, partial(strips, program))),)
+    later = tuple(Structure(one.id, one.summary, partial(file_of, one.fragment)) for one in pool_ways(program))
     return Answer(first, later, (first, *later))
 
 

@@ -22,6 +22,8 @@ class Sweep:
 class RowKernel:
     """The state of one kernel being written: which values have names, and which are held from sweep to sweep."""
 
+    held_count = "VECTORS"  # of a thread's vectors of a row
+
     def __init__(self, program: RowProgram, quick: bool) -> None:
         self.program = program
         self.quick = quick
@@ -97,7 +99,7 @@ class RowKernel:
         lines, texts = self.statements.write(targets, known, own, frozenset(hold))
         for index in hold:
             array = self.namer.fresh(f"{self.namer.of(index)}_held")
-            before.append(f"{self.program.kinds[index].cpp} {array}[VECTORS][WIDTH];")
+            before.append(f"{self.program.kinds[index].cpp} {array}[{self.held_count}][WIDTH];")
             lines.append(f"{array}[k][i] = {texts[index].text};")
             self.held[index] = f"{array}[k][i]"
         for index in self.own_reductions(number):
@@ -246,14 +248,19 @@ class RowKernel:
     def span_load(self, input: row_program.ProgramInput, column: str) -> str:
         """The element of such a tensor that belongs to a column.
 
-        The elements of a vector have one in common, or neighbours: `PlanLines.width` sees to that.
+        The elements of a vector have neighbours where it repeats: `PlanLines.width` sees to that. Where it has one for
+        so many columns, they have it in common if those are whole vectors, and mostly if not.
         """
         constants, name = self.program.span_constants, self.name(input.name)
         vector = column.removesuffix(" * WIDTH + i")
         if vector != column and _repeats(input):
             length = constants[input.spans[0].modulus]
             return f"{name}_along[static_cast<unsigned>({vector}) % ({length} / WIDTH)].at[i]"
-        start = column if vector == column or not input.spans[-1].divisor else f"{vector} * WIDTH"
+        start, divisor = column, input.spans[-1].divisor
+        if vector != column and divisor:
+            if input.spans == (row_program.RowPart(divisor, ""),):
+                return f"{self.forms.helper('span')}<{constants[divisor]}>({name}_along, {vector} * WIDTH, i)"
+            start = f"{vector} * WIDTH + ({constants[divisor]} % WIDTH ? i : 0)"
         text = ""
         for one in input.spans:
             piece = f"static_cast<unsigned>({start})"

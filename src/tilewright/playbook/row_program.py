@@ -205,8 +205,8 @@ class RowProgram:
 
     @property
     def span_units(self) -> tuple[str, ...]:
-        """Of those constants the ones that vectors must not straddle."""
-        units = (one.spans[-1].divisor or one.spans[-1].modulus for one in self.inputs if one.spans)
+        """Of those constants the ones that vectors must not straddle: a tensor that repeats is read by vectors."""
+        units = (one.spans[-1].modulus for one in self.inputs if one.spans and not one.spans[-1].divisor)
         return tuple(dict.fromkeys(self.span_constants[one] for one in units))
 
     @property

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.playbook.convolution_words import in_one_order
+from tilewright.playbook.convolution_words import in_one_order, refuse_no_sizes
 from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
@@ -134,6 +134,7 @@ def _normal(words: str) -> str:
     )
     text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
     text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
+    refuse_no_sizes(text)
     text = in_one_order(_POOLING.sub(_pooling, text))
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)

@@ -60,7 +60,7 @@ class Space:
         values, kinds, numbers = self._renumbered(live, col_axes)
         loaded = {value.input for value in values if isinstance(value, Load)}
         inputs = tuple(
-            self._input(one, layout, row_axes, col_axes)
+            self._input(one, layout, (row_axes, col_axes, inner_axes))
             for one in self.task.tensors
             if one.name in loaded or (one.in_place and not one.optional)
         )
@@ -191,12 +191,15 @@ class Space:
 
     # -- tensors --
 
-    def _input(self, one: TensorInput, layout: Layout, row_axes: Axes, col_axes: Axes) -> ProgramInput:
+    def _input(self, one: TensorInput, layout: Layout, space: tuple[Axes, Axes, Axes]) -> ProgramInput:
+        row_axes, col_axes, inner_axes = space
         own = self.plain(self.low.input_axes[one.name])
         own_rows, own_columns = (tuple(axis for axis in own if axis in axes) for axes in (row_axes, col_axes))
         some = own_columns not in ((), col_axes)
         broadcast = some or (own_columns and own_rows not in ((), row_axes))
-        if broadcast and (layout is not Layout.ROWS or (some and one.in_place)):
+        # Where rows lie side by side in the columns, those of a vector have such a tensor's elements in common.
+        shared = layout is Layout.COLUMNS and some and not set(own_rows) & set(inner_axes)
+        if broadcast and ((layout is not Layout.ROWS and not shared) or (some and one.in_place)):
             raise NotSupported(
                 f"the playbook does not support {one.name}, which has some of the dimensions and not others, where the "
                 "reduced ones are not the last"

@@ -130,7 +130,12 @@ KNOWN = frozenset(
 )
 
 
+def _convolution_as_said(written: re.Match[str]) -> str:
+    return "transposed convolution" if written[1] else "convolution"
+
+
 def as_said(text: str) -> str:
     """Words as people say them, of those that the grammar writes for itself."""
     text = re.sub(r"\b(max|av)g?pool[123] \d+ \d+ \d+", lambda one: f"{one[1].replace('av', 'average')} pooling", text)
+    text = re.sub(r"\b(?:depth)?(back)?conv[123] \d+ \d+ \d+ \d+(?: without)?", _convolution_as_said, text)
     return re.sub(r"\bcast(bf16|f16|f32)\b", r"cast to \1", text)

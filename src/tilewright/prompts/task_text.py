@@ -13,6 +13,7 @@ from tilewright.records import KIB, MIB, Goal, Task
 _TRUE_F32 = "f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit)"
 _PRECISION = {
     records.Precision.DTYPE: f"as the dtypes promise: {_TRUE_F32}.",
+    records.Precision.DEFAULT_F32: f"as PyTorch's own, which computes these convolutions in f32 too: {_TRUE_F32}.",
     records.Precision.STRICT: f"as the dtypes promise, convolutions too: {_TRUE_F32}.",
     records.Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
     records.Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",

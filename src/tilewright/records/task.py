@@ -179,6 +179,8 @@ class Precision(str, Enum):
     """
 
     DTYPE = "dtype"  # what PyTorch does by default: f32 convolutions round to TF32, all else in f32 is true f32
+    # The same where PyTorch by default computes this task's convolutions in true f32, as it does some: so must kernels.
+    DEFAULT_F32 = "default-f32"
     STRICT = "strict"  # true f32, convolutions too
     TF32 = "tf32"  # all f32 products may be rounded to TF32
     HALF = "half"  # f32 work may be done in 16 bits
@@ -189,12 +191,25 @@ class Precision(str, Enum):
         match self:
             case Precision.DTYPE:
                 return "as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
+            case Precision.DEFAULT_F32:
+                here = "which computes these f32 convolutions in f32 on this GPU"
+                return f"as PyTorch by default, {here}: so must the kernel"
             case Precision.STRICT:
                 return "strict: f32 products and convolutions in f32"
             case Precision.TF32:
                 return "f32 products and convolutions in TF32"
             case Precision.HALF:
                 return "f32 work in 16 bits; baselines under autocast to bf16"
+
+    @property
+    def rounds_products(self) -> bool:
+        """Whether a kernel may round the operands of all f32 products to TF32 or less."""
+        return self in (Precision.TF32, Precision.HALF)
+
+    @property
+    def rounds_convolutions(self) -> bool:
+        """Whether it may those of f32 convolutions."""
+        return self.rounds_products or self is Precision.DTYPE
 
 
 class Goal(str, Enum):

@@ -13,7 +13,16 @@ from tilewright.records import DType, Task, TensorSpec
 from tilewright.reference.loading import line_of_reference
 from tilewright.reference.protocol import ReferenceProblem
 
-__all__ = ["TORCH_DTYPE", "call_by_name", "call_reference", "dtype_of", "flat_results", "to_bytes", "to_torch"]
+__all__ = [
+    "TORCH_DTYPE",
+    "call_by_name",
+    "call_reference",
+    "dtype_of",
+    "flat_results",
+    "own_arguments",
+    "to_bytes",
+    "to_torch",
+]
 
 
 def to_torch(spec: TensorSpec, content: bytes) -> torch.Tensor:
@@ -50,6 +59,20 @@ def call_reference(
         arguments[one.name] = None if given is None else given.clone()
     in_place = [one.name for one in task.tensors if one.in_place]
     return call_by_name(function, arguments, in_place, len(task.outputs))
+
+
+def own_arguments(task: Task, device: str) -> dict[str, Any]:
+    """The task's own call there, for who does not care what its tensors hold: floats from 0 to 1, and else zeros."""
+    arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
+    specs = task.specs()
+    for one in task.tensors:
+        spec = specs.get(one.name)
+        if spec is None:
+            arguments[one.name] = None
+            continue
+        made = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
+        arguments[one.name] = made.uniform_() if spec.dtype.is_float else made.zero_()
+    return arguments
 
 
 def call_by_name(

@@ -38,7 +38,7 @@ class Request:
     numbers: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     gpu: str = "H200"
-    precision: Precision = Precision.DTYPE
+    precision: Precision | None = None  # None: nobody said any
     goal: Goal = Goal.THROUGHPUT
     allow_library: bool = False
     fixed: tuple[str, ...] = ()

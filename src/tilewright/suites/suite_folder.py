@@ -4,8 +4,7 @@ suite.json        which tasks, by whom, on what
 tasks/ID.json     what became of a task, written when it is done
 tasks/ID.run      the run that makes a task's kernel, from its first step on
 kernels/NAME.cu   the kernels
-gpu.lock          held by whoever uses the GPU of this machine; gpu.next by whoever is next
-gpu.turns         every turn at it: began, ended, alone or shared, and whose
+gpu.turns         every turn at the GPU of this machine: began, ended, alone or shared, and whose
 lock              held by the one process that works on the suite
 """
 
@@ -21,7 +20,7 @@ from pathlib import Path
 from tilewright.store import StoreError, durable
 from tilewright.suites.suite_records import FORMAT, Status, Suite, SuiteTask, TaskRecord
 
-HEADER, TASKS, KERNELS, LOCK, GPU_LOCK = "suite.json", "tasks", "kernels", "lock", "gpu.lock"
+HEADER, TASKS, KERNELS, LOCK, GPU_TURNS = "suite.json", "tasks", "kernels", "lock", "gpu.turns"
 
 
 class OtherSuite(StoreError):
@@ -104,8 +103,8 @@ class SuiteFolder:
         return self.path / KERNELS / f"{_file(task.name)}.cu"
 
     @property
-    def gpu_lock(self) -> Path:
-        return self.path / GPU_LOCK
+    def gpu_turns(self) -> Path:
+        return self.path / GPU_TURNS
 
     def _task(self, id: str, suffix: str) -> Path:
         return self.path / TASKS / f"{_file(id)}.{suffix}"

@@ -4,6 +4,7 @@ from tilewright.tasks.drafts import Foresee, TaskOptions, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
 from tilewright.tasks.gradients import backward_task, derivative_words, refuse_without_gradients
 from tilewright.tasks.kinds import called_names
+from tilewright.tasks.own_precision import may_convolve
 from tilewright.tasks.reading.folders import (
     fit_specification,
     task_from_folder,
@@ -29,6 +30,7 @@ __all__ = [
     "called_names",
     "derivative_words",
     "fit_specification",
+    "may_convolve",
     "module_call",
     "open_task",
     "refuse_without_gradients",

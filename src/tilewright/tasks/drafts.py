@@ -26,6 +26,7 @@ from tilewright.tasks.dimension_names import ONE, dimension_names, following_nam
 from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
 from tilewright.tasks.kinds import classify, kind_of
 from tilewright.tasks.lint import examine, finding
+from tilewright.tasks.own_precision import Settle, may_convolve, settled_by_channels
 from tilewright.tasks.questions import ANSWER_SECONDS, BOUND, PROBE, BoundAnswer, LintAnswer, ProbeAnswer, ProbeRequest
 
 _OTHER_VALUES = "normal:0:1"
@@ -42,13 +43,14 @@ class TaskOptions:
     """What a person may ask of a task beside what it computes."""
 
     gpu: str = "H200"
-    precision: Precision = Precision.DTYPE
+    precision: Precision | None = None  # None: as PyTorch by default, which `settle` finds out
     goal: Goal = Goal.THROUGHPUT
     allow_library: bool = False
     fixed: tuple[str, ...] = ()  # names of dimensions that must not vary
     fixed_all: bool = False
     allow_degenerate: bool = False
     foresee: Foresee = _foreseen
+    settle: Settle = settled_by_channels
 
     def __post_init__(self) -> None:
         if self.gpu not in PROFILES:
@@ -200,7 +202,7 @@ def build_task(
             outputs,
             dimensions,
             gpu=options.gpu,
-            precision=options.precision,
+            precision=options.precision or Precision.DTYPE,
             goal=options.goal,
             allow_library=options.allow_library,
             origin=draft.origin,
@@ -241,8 +243,13 @@ def _with_fixed(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tupl
 
 
 def linted(task: Task, options: TaskOptions, reference: Reference) -> Task:
-    """The task with the lint's finding; raises where answers prove nothing and that was not allowed."""
-    return with_finding(task, examine(task, reference), options)
+    """The task with the lint's finding and its precision; raises where answers prove nothing and may not."""
+    return settled(with_finding(task, examine(task, reference), options), options, reference)
+
+
+def settled(task: Task, options: TaskOptions, reference: Reference) -> Task:
+    """The task with the precision of PyTorch's own convolutions, where it has some and nobody said another."""
+    return options.settle(task, reference) if options.precision is None and may_convolve(task) else task
 
 
 def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:

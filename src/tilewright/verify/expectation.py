@@ -241,8 +241,8 @@ class Roundings:
             return cls(2.0**-24, operands=2.0**-11, convolved=2.0**-11)
         if precision is Precision.HALF:
             return cls(2.0**-9, operands=2.0**-9, convolved=2.0**-9)
-        # PyTorch rounds the operands of f32 convolutions to TF32 unless it is told not to; 16-bit ones fit as they are.
-        return cls(2.0**-24, convolved=2.0**-11 if takes_f32 and precision is Precision.DTYPE else 0.0)
+        # PyTorch may round the operands of f32 convolutions to TF32 unless told not to; 16-bit ones fit as they are.
+        return cls(2.0**-24, convolved=2.0**-11 if takes_f32 and precision.rounds_convolutions else 0.0)
 
 
 class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]

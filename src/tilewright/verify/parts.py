@@ -24,6 +24,7 @@ Call = Callable[[Tensors], Results]
 Part = Mapping[str, range]  # the places along some dimensions; of the others, all
 
 _SAME = 1e-9  # of an element or the usual one, in f64: the order of a sum may differ between calls
+_SAVES = 0.8  # of its elements at most a part must have left after a further cut
 _NEAR = 1e-2  # of the usual element, in the mean square, at the dtype
 
 
@@ -175,8 +176,8 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
 def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], most: int) -> list[Part]:
     """Parts that together are the whole call, each of about `most` elements of inputs and results.
 
-    What every part takes whole, such as the weights of a layer whose rows alone are cut, is worked on again for each: a
-    part is never so small that this is most of it.
+    What every part takes whole, such as the weights of a layer whose rows alone are cut, or the image of which every
+    part makes other channels, is worked on again for each: a part is never so small that this is most of it.
     """
     shapes = [one.dimensions for one in task.tensors if not one.optional] + list(result_dimensions(task))
 
@@ -191,7 +192,10 @@ def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], mos
     while elements(steps) > most and any(step > 1 for step in steps.values()):
         # That which saves most is halved: of a matrix product the rows and the columns in turn. Else the outermost.
         halved = [{**steps, name: -(-step // 2)} for name, step in steps.items() if step > 1]
-        steps = min(halved, key=elements)
+        least = min(halved, key=elements)
+        if elements(least) > _SAVES * elements(steps):
+            break
+        steps = least
     return list(_boxes(sizes, steps))
 
 

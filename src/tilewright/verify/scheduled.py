@@ -11,8 +11,10 @@ from tilewright.records import Case, GpuProfile, Launch, Task
 from tilewright.records.gpu import WARP_LANES
 from tilewright.verify.candidate import Candidate
 from tilewright.verify.case_sizes import has_own_size
+from tilewright.verify.case_work import work_estimate
 
 _MANY_BLOCKS = 8
+_LITTLE_WORK = 1 << 15
 
 Wanted = Callable[[Launch], bool]
 
@@ -55,11 +57,18 @@ def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile
 
 
 def several_of_each(task: Task, cases: Sequence[Case]) -> frozenset[int]:
-    """The numbers of short cases in which, between them, every dimension is larger than one: a fault between two turns
-    of a loop needs two, and a GPU may leave its result right."""
+    """The numbers of short cases in which, between them, every dimension is larger than one, and once as large as it
+    is in any case of little work: a fault between two turns of a loop needs two, of a loop over all that a block takes
+    at once as well, and a GPU may leave its result right."""
     found: dict[str, int] = {}
+    longest: dict[str, int] = {}
+    estimate = work_estimate(task)
     for number, case in enumerate(cases):
-        larger = {name for name, size in case.sizes.items() if size > 1} - found.keys()
-        if larger and not has_own_size(task, case):
-            found.update(dict.fromkeys(larger, number))
-    return frozenset(found.values())
+        if has_own_size(task, case):
+            continue
+        larger = {name: size for name, size in case.sizes.items() if size > 1}
+        found.update(dict.fromkeys(larger.keys() - found.keys(), number))
+        if estimate(case.sizes) <= _LITTLE_WORK:
+            beyond = (name for name, size in larger.items() if size > cases[longest.get(name, number)].sizes[name])
+            longest.update(dict.fromkeys({*beyond, *(larger.keys() - longest.keys())}, number))
+    return frozenset({*found.values(), *longest.values()})

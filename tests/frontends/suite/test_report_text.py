@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tests.suites.made_records import RECORDS, made_suite
 
 from tilewright.frontends.suite.report_text import SuiteReport, closing_words, write_report
-from tilewright.records import from_json
-from tilewright.suites import SuiteFolder
+from tilewright.records import Measured, Precision, from_json
+from tilewright.suites import SuiteFolder, TaskRecord
 
 
-def reported(path: Path, **changes: object) -> tuple[SuiteReport, dict[str, str]]:
+def reported(
+    path: Path, records: Sequence[TaskRecord] = RECORDS, **changes: object
+) -> tuple[SuiteReport, dict[str, str]]:
     folder = SuiteFolder(path / "suite")
     folder.begin(replace(made_suite(), **changes))  # type: ignore[arg-type]
-    for record in RECORDS:
+    for record in records:
         folder.record(record)
     report, files = write_report(folder)
     return report, {file.name: file.read_text() for file in files}
@@ -36,6 +39,17 @@ def test_every_form_of_the_report_has_the_same_figures(tmp_path: Path) -> None:
     assert json.loads(files["eval_results.json"])["1"][0]["correctness"] is True
     assert set(json.loads(files["baseline_time_torch.json"])["level1"]) == {"1_a.py", "2_b.py", "3_c.py"}
     assert "over eager: geometric mean 1.59x, arithmetic 2.17x; fast_0 50.0%" in closing_words(report)[1]
+
+
+def test_the_precision_that_tasks_were_held_to_is_said(tmp_path: Path) -> None:
+    first, second, *others = RECORDS
+    assert isinstance(first.measurement, Measured)
+    assert isinstance(second.measurement, Measured)
+    exact = replace(first, measurement=replace(first.measurement, precision=Precision.DEFAULT_F32))
+    usual = replace(second, measurement=replace(second.measurement, precision=Precision.DTYPE))
+    _, files = reported(tmp_path, (exact, usual, *others))
+    assert f"\n1 task: {Precision.DEFAULT_F32.words}." in files["report.md"]
+    assert f"\n1 task: {Precision.DTYPE.words}." in files["report.md"]
 
 
 def test_pictures_are_whole_and_name_every_measured_kernel(tmp_path: Path) -> None:

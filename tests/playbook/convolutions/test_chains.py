@@ -31,6 +31,13 @@ CASES = (
         (("filters", 2),),
     ),
     _case(
+        "group_norm_logsumexp",
+        "y = F.conv2d(x, w, b)\nreturn torch.logsumexp(y + torch.tanh(F.group_norm(y, 2, g, s)), 1, keepdim=True)",
+        "f32[batch, 1, h = height - 2, v = width - 2]",
+        "; g: f32[filters]; s: f32[filters]",
+        (("filters", 2),),
+    ),
+    _case(
         "batch_norm_pool",
         "return F.avg_pool2d(F.batch_norm(F.conv2d(x, w, b), None, None, g, s, training=True), 2) * 3",
         "f32[batch, filters, h = (height - 2) / 2, v = (width - 2) / 2]",
@@ -127,6 +134,7 @@ BY_NAME = {one.name: one for one in CASES}
         ("mean_of_turned_windows", "whose weights are sums"),
         ("batch_norm_pool", "what is normalised is not stored"),
         ("group_norm_mean", "what is normalised is not stored"),
+        ("group_norm_logsumexp", "what is normalised is not stored"),
         ("mean_of_product", "the means of the weights"),
         ("pools", "made as one with larger windows"),
     ],

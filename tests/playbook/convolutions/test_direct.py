@@ -18,10 +18,10 @@ QUICK = {
     "spread": Written(
         (7, 8), (3, 4), groups=3, filters=2, stride=(2, 2), padding=(1, 1), more=(1, 0), transposed=True, bias=True
     ),
-    "few_channels": Written((9, 11), (3, 3), channels=3, filters=7, padding=(1, 1), residual=True),
+    "few_channels": Written((9, 11), (3, 3), channels=3, filters=7, padding=(1, 1), residual=True, activation="mish"),
 }
 REST = {
-    "odd_rows": Written((9, 13), (3, 3), groups=3),
+    "odd_rows": Written((9, 13), (3, 3), groups=3, activation="silu"),
     "far_apart": Written((11, 17), (3, 7), groups=2, stride=(2, 3), padding=(1, 2), dilation=(2, 1), residual=True),
     "column": Written((17, 12), (3, 1), groups=5, dtype=DType.BF16),
     "volume": Written((5, 6, 7), (3, 2, 3), groups=3, padding=(1, 0, 1), stride=(2, 1, 1), dtype=DType.BF16),
@@ -29,12 +29,16 @@ REST = {
         (4, 5, 6), (3, 3, 2), groups=2, stride=(2, 3, 1), padding=(1, 0, 1), transposed=True, dtype=DType.F16
     ),
     "spread_by_three": Written((40,), (5,), groups=2, stride=(3,), padding=(7,), transposed=True, more=(2,)),
-    "turned": Written((9, 10), (3, 3), groups=2, transposed=True, dilation=(2, 1)),
-    "cropped": Written((9, 10), (2, 3), groups=2, transposed=True, padding=(2, 3)),
-    "far_apart_turned": Written((5, 6), (3, 3), groups=2, transposed=True, stride=(2, 2), dilation=(2, 4)),
+    "turned": Written((9, 10), (3, 3), groups=2, transposed=True, dilation=(2, 1), activation="hardsigmoid"),
+    "cropped": Written((9, 10), (2, 3), groups=2, transposed=True, padding=(2, 3), activation="sigmoid"),
+    "far_apart_turned": Written(
+        (5, 6), (3, 3), groups=2, transposed=True, stride=(2, 2), dilation=(2, 4), activation="hardswish"
+    ),
     "groups": Written((9, 11), (3, 3), channels=3, filters=5, groups=2, transposed=True, stride=(2, 2)),
     "wide_stride": Written((31,), (2,), channels=2, filters=3, stride=(7,), padding=(1,)),
-    "volume_of_channels": Written((4, 5, 9), (3, 3, 3), channels=3, filters=4, padding=(1, 1, 1), bias=True),
+    "volume_of_channels": Written(
+        (4, 5, 9), (3, 3, 3), channels=3, filters=4, padding=(1, 1, 1), bias=True, activation="gelu"
+    ),
     "single": Written((1, 1), (3, 3), padding=(1, 1), batch=1),
 }
 

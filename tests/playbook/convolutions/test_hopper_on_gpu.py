@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.playbook.convolutions.test_hopper import ALLOWED, FORMS
+from tests.playbook.convolutions.test_hopper_exact import EXACT
 from tests.playbook.convolutions.written import Written
 
 import tilewright
@@ -27,7 +28,15 @@ def _larger(form: Written) -> Written:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_convolutions_are_right(name: str, tmp_path: Path) -> None:
-    form = _larger(FORMS[name])
+    _check(_larger(FORMS[name]), ALLOWED[FORMS[name].dtype], tmp_path)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_convolutions_are_right(name: str, tmp_path: Path) -> None:
+    _check(_larger(EXACT[name]), 5e-7, tmp_path)
+
+
+def _check(form: Written, allowed: float, tmp_path: Path) -> None:
     path = tmp_path / "conv.cu"
     path.write_text(hopper_convolution(form.convolution, form.op_line).file())
     operation, tensors = tilewright.load(str(path)), form.draw("cuda")
@@ -36,4 +45,4 @@ def test_convolutions_are_right(name: str, tmp_path: Path) -> None:
     assert isinstance(again, torch.Tensor)
     assert torch.equal(found, again)
     truth = form.truth(tensors)
-    assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+    assert (found.double() - truth).norm() <= allowed * truth.norm()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +27,21 @@ from tilewright.records import DType, Precision
 
 TORCH = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
 Write = Callable[[Convolution, str], Fragment]
+
+
+def in_runs(write: Write, tiles: int) -> Write:
+    """Files whose blocks have so many tiles: at small sizes they would give each of them one."""
+
+    def written(convolution: Convolution, op_line: str) -> Fragment:
+        made = write(convolution, op_line)
+        entries = [
+            (f"//! let     run = {tiles} + RUN / 1000", "") if line.startswith("//! let     run =") else (line, remark)
+            for line, remark in made.plan.entries
+        ]
+        assert entries != made.plan.entries
+        return replace(made, plan=replace(made.plan, entries=entries))
+
+    return written
 
 
 @dataclass(frozen=True)

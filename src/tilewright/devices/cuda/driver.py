@@ -94,6 +94,11 @@ def device_name(index: int) -> str:
     return name.split(b"\0")[0].decode().strip()
 
 
+def device_uuid(index: int) -> str:
+    """What is the same for the GPU in every process, whichever GPUs that sees."""
+    return bytes(check(cu.cuDeviceGetUuid(device(index)), f"read the identity of cuda:{index}").bytes).hex()
+
+
 def device_memory_bytes(index: int) -> int:
     return int(check(cu.cuDeviceTotalMem(device(index)), f"read the memory size of cuda:{index}"))
 

@@ -50,7 +50,7 @@ class Wanted:
     numbers: dict[str, str] | None = None
     values: dict[str, str] | None = None
     gpu: str = ""
-    precision: str = Precision.DTYPE.value
+    precision: str = ""
     start: str = ""
     attempts: int = Budget.attempts
     fresh: bool = False
@@ -125,7 +125,7 @@ class Desk:
             for name, given in (("shapes", wanted.shapes), ("numbers", wanted.numbers), ("values", wanted.values))
         }
         try:
-            precision = Precision(wanted.precision)
+            precision = Precision(wanted.precision) if wanted.precision else None
         except ValueError:
             known = ", ".join(one.value for one in Precision)
             raise Refused(f"precision {wanted.precision[:40]!r} is not known; write one of {known}") from None

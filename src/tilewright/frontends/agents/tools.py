@@ -233,8 +233,9 @@ TOOLS: dict[str, AgentTool] = {
                 Parameter(
                     "precision",
                     ValueKind.TEXT,
-                    f"What f32 products may be computed in: {', '.join(one.value for one in Precision)}.",
-                    default=Precision.DTYPE.value,
+                    f"What f32 products may be computed in: {', '.join(one.value for one in Precision)}; "
+                    "empty for what PyTorch computes them in by default.",
+                    default="",
                 ),
                 Parameter("start_kernel", ValueKind.TEXT, "Text of a kernel file to improve.", default=""),
                 Parameter("attempts", ValueKind.WHOLE, "Attempts the run may take.", default=Budget.attempts),

@@ -96,7 +96,7 @@ class _Auditor:
         assert self.asked.reference is not None
         file = self.subject.file
         self.say("reading the reference")
-        task = task_of_reference(self.asked.reference, self.subject.arguments, self.device.gpu)
+        task = task_of_reference(self.asked.reference, self.subject.arguments, self.device)
         task = replace(task, name=file.plan.op.name)
         own = read_kernel(file.text, task)
         with judges(task, Settings(author=""), self.device, self.say) as (referee, stopwatch):

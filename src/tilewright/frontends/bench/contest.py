@@ -14,6 +14,7 @@ from tilewright.frontends.bench.report import BenchReport, BenchRow
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.choices import ChosenDevice, gpu_reference, open_devices
 from tilewright.frontends.file_task import task_of_file, task_of_reference
+from tilewright.frontends.gpu_turns import turn_at
 from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, parse
 from tilewright.measure.baselines import BASELINES, EAGER
@@ -108,7 +109,7 @@ class _Bench:
             except DoesNotApply as refusal:
                 raise BadArgument(f"{first.name}:{refusal}") from None
         self._say("reading the reference")
-        task = task_of_reference(self._asked.reference, self._arguments, self._gpu.name)
+        task = task_of_reference(self._asked.reference, self._arguments, self._device)
         return replace(task, name=first.plan.op.name)
 
     def _refuse_others(self, task: Task) -> None:
@@ -143,7 +144,8 @@ class _Bench:
     ) -> tuple[list[BenchRow], list[str]]:
         built = {one.name: prepare(one.file, task, one.choice, gpu=gpu.profile) for one in self._kernels}
         beside = (reference, self._baselines) if reference is not None and self._baselines else None
-        rounds = bench_on_gpu(built, task, gpu, beside, least_us, self._say)
+        with turn_at(self._device.index, self._say):
+            rounds = bench_on_gpu(built, task, gpu, beside, least_us, self._say)
         rows = []
         for name in (*built, *self._baselines):
             timing = rounds.timing(name) if name in rounds.samples else None

@@ -31,11 +31,11 @@ def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAns
 
     from tilewright.frontends.finding.costs import modelled_us
     from tilewright.frontends.finding.recording import record_function
-    from tilewright.measure.floor import meta_arguments
     from tilewright.measure.work import least_traffic
+    from tilewright.reference.torch_calls import own_arguments
 
     gpu = request.task.profile
-    arguments = meta_arguments(request.task)
+    arguments = own_arguments(request.task, "meta")
     with torch.device("meta"):
         operations = record_function(lambda: function(**arguments))
     times = [modelled_us(one, gpu) for one in operations]

@@ -55,7 +55,7 @@ class Wanted:
     level: int = 1
     ids: str = ""
     gpu: str | None = None
-    precision: Precision = Precision.DTYPE
+    precision: Precision | None = None
     allow_degenerate: bool = False
     fixed: tuple[str, ...] = ()
     fresh: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from tilewright.frontends.gpu_turns import GpuUse, gpu_use
 from tilewright.frontends.run_words import microseconds, seconds_words, time_words
 from tilewright.frontends.suite.pictures import fast_picture, speedup_picture
 from tilewright.frontends.terminal import finite
-from tilewright.records import to_json
+from tilewright.records import Measured, Precision, to_json
 from tilewright.store import write_text
 from tilewright.suites import Status, Suite, SuiteFolder, Summary, TaskRecord, summarise
 from tilewright.suites.kernelbench_results import BASELINE_FILES, EVALUATION, baseline_times, evaluation
@@ -33,7 +34,7 @@ class SuiteReport:
 
 def report_of(folder: SuiteFolder) -> SuiteReport:
     suite, records = folder.suite(), folder.records()
-    return SuiteReport(suite, summarise(records, len(suite.tasks)), records, gpu_use(folder.gpu_lock))
+    return SuiteReport(suite, summarise(records, len(suite.tasks)), records, gpu_use(folder.gpu_turns))
 
 
 def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
@@ -182,6 +183,9 @@ def _legend(report: SuiteReport) -> str:
         lines.append(
             "Times are medians on a cold cache, taken in turn with the baselines on a GPU that nothing else used."
         )
+    held = Counter(one.measurement.precision for one in report.tasks if isinstance(one.measurement, Measured))
+    for precision in (one for one in Precision if held[one]):
+        lines.append(f"{held[precision]} {'tasks' if held[precision] > 1 else 'task'}: {precision.words}.")
     return "\n".join(["## How to read it", "", *lines])
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from tilewright.child.family import kill_below
 from tilewright.frontends.choices import PLAYBOOK, ChosenDevice, choose_device
 from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, read_task, resume
-from tilewright.frontends.judging import turned_judges
+from tilewright.frontends.judging import logged_judges
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.make import place_kernel
 from tilewright.frontends.named_objects import resolved
@@ -96,7 +96,7 @@ def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
 def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, talk: Talk) -> MakeResult:
     """The run of a task at its end, begun or gone on with; or a kernel that the library has."""
     device = _device(suite)
-    judged = turned_judges(folder.gpu_lock) if device.index is not None else turned_judges(None)
+    judged = logged_judges(folder.gpu_turns)
     request = resolved(replace(task.request, gpu=device.gpu))
     begun = _begun(folder.run_of(task.id))
     if begun is not None:

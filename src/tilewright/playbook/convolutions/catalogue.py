@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.playbook.convolutions import direct, hopper, tensor_cores
+from tilewright.playbook.convolutions import direct, hopper, points, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
 from tilewright.playbook.convolutions.draft import draft_convolution
 from tilewright.playbook.convolutions.hopper import hopper_convolution
+from tilewright.playbook.convolutions.points import point_convolution
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.tensor_cores import tensor_core_convolution
 from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
@@ -60,7 +61,23 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
         else:
             tried = [one for one in others if one is not DIRECT]
         found = [one if one in tried else replace(one, resort=True) for one in found]
+    if arch != _TURING and any(map(_are_points, convolutions)):
+        found.insert(0, _points_way(found[0].write if found else _on_tensor_cores))
     return tuple(found)
+
+
+def _are_points(convolution: Convolution) -> bool:
+    return points.can_write(convolution) and points.is_bound_by_memory(convolution)
+
+
+def _points_way(otherwise: WriteConvolution) -> ConvolutionWay:
+    """For the convolutions of single positions; the others as the way that would have been first."""
+    summary = "a product on tensor cores: weights that stay in shared memory times positions that stream past them"
+    return ConvolutionWay("convolution-points", summary, partial(_by_points, otherwise))
+
+
+def _by_points(otherwise: WriteConvolution, convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    return (point_convolution if _are_points(convolution) else otherwise)(convolution, op_line, choices)
 
 
 def _is_large(convolution: Convolution) -> bool:

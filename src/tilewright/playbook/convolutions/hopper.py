@@ -48,13 +48,18 @@ _F16_HEADER = """
 f32 is rounded to f16, which has the ten bits that TF32 has, and twice its speed; weights are scaled by a power of two.
 Numbers that f16 does not hold are noted while copying, and what they meet is made again in f32.
 """
+_PARTS_HEADER = """
+Every f32 is two f16 numbers, a high and a low part, and three products of parts give what f32 arithmetic gives: k has
+three elements for a channel. Tensor cores cut bits off when they add, so that sums of one row of taps are added up in
+f32 outside them. Numbers whose parts are not as exact are noted while copying, and what they meet is made again in f32.
+"""
 
 
 def can_write(convolution: Convolution) -> bool:
     """Whether these files take a convolution at the task's own sizes."""
     one = convolution
     tensors = {one.output.dtype, *(each.dtype for each in one.finish_inputs)}
-    if one.element not in _ELEMENTS or one.is_exact or one.is_depthwise or not tensors <= set(_ELEMENTS):
+    if one.element not in _ELEMENTS or one.is_depthwise or not tensors <= set(_ELEMENTS):
         return False
     if any(each.varies and each.parts == () for each in one.finish_inputs):
         return False
@@ -77,7 +82,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     more = ["cuda_bf16.h"] if geometry.copied is DType.BF16 else ["cuda_fp16.h"]
     included = sorted({*includes(convolution.finish), *(f"#include <{one}>" for one in more)})
     return fragment(
-        _HEADER + (_F16_HEADER if f32 else ""),
+        _HEADER + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
         plan.lines,
         included,
         constants(geometry),
@@ -121,12 +126,14 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            grid = f"dim3(ceil_div({flat}, 512 / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
+            together = 512 if geometry.parts == 1 else 256
+            grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
         self._launch("convolve", f"min(@jobs, {whole} if RESIDENT else device.sms)", "384, @smem", product)
-        self._launch("convolve_again", "min(@jobs, device.sms * 2)", "256", again)
+        shares = f"{max(1, per // 8)} * MI"
+        self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
     def _sizes(self) -> None:
         one = self._geometry.convolution
@@ -150,19 +157,28 @@ class _Plan:
 
     def _shape(self) -> None:
         geometry = self._geometry
-        one = geometry.convolution
+        one, wide = geometry.convolution, f"{geometry.positions} / MI"
+        parts, held = geometry.parts, "@channels"
+        if parts > 1:
+            held = "@held"
+            each = "@channels" if geometry.planes else "round_up(@channels, 8)"
+            self._add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
-        self._add("const", f"MI = 2 if {rows} > 64 else 1", "a tile is 64 * MI rows of filters by 256 / MI positions")
+        self._add("const", f"MI = 2 if {rows} > 64 else 1", f"a tile is 64 * MI rows of filters by {wide} positions")
         if geometry.rows_of_filter > 4:
             self._add("need", "MI == 2", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
-            self._add("need", f"@channels <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
+            self._add("need", f"{held} <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
             self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
             self._add("let", "@channel_blocks = 1")
         else:
-            self._add("const", "STEPS = ceil_div(ceil_div(@channels, 16), ceil_div(@channels, 64))", "of 16 channels")
-            self._add("let", "@channel_blocks = ceil_div(@channels, STEPS * 16)")
-            self._add("let", f"@chunks = {one.groups} * ceil_div(@channels, 8)", "of 16 bytes")
+            self._add("const", f"STEPS = ceil_div(ceil_div({held}, 16), ceil_div({held}, 64))", "of 16 channels")
+            self._add("let", f"@channel_blocks = ceil_div({held}, STEPS * 16)")
+            self._add(
+                "let",
+                f"@chunks = {one.groups} * ceil_div(@channels, 8)",
+                "of 16 bytes" if parts == 1 else "of 8 channels",
+            )
             self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
@@ -177,7 +193,7 @@ class _Plan:
         ended = (-(-one // geometry.phases) - (one - others) // geometry.phases for one in range(others))
         self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
-        self._add("let", f"@tile_step = 256 / MI - (@shared if {meet} else 0)")
+        self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
         kinds = len(geometry.kinds) * one.groups
         self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
@@ -195,18 +211,18 @@ class _Plan:
             self._add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")
 
     def _shared_memory(self) -> None:
-        geometry = self._geometry
+        geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
         row_bytes = "(32 if STEPS == 1 else 64 if STEPS == 2 else 128)"
         self._add("let", f"@row_bytes = {row_bytes}, @weight_bytes = 64 * MI * @row_bytes")
         if geometry.planes:
-            rows = "round_up(256 / MI + 2 * STEPS, 8)"
+            rows = f"round_up({wide} + 2 * STEPS, 8)"
             self._add("let", f"@slot_bytes = round_up({geometry.planes} * {rows} * 16, 1024)")
         else:
             halo = geometry.halo
-            self._add("let", f"@boxes = 2 if 256 / MI + {halo} > 256 else 1")
-            self._add("let", f"@box_rows = round_up(256 / MI + {halo}, 8 * @boxes) / @boxes")
+            self._add("let", f"@boxes = 2 if {wide} + {halo} > 256 else 1")
+            self._add("let", f"@box_rows = round_up({wide} + {halo}, 8 * @boxes) / @boxes")
             self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
-        staged = "8 * 4 * MI * (256 / MI + 8) * 4"
+        staged = f"8 * 4 * MI * ({wide} + 8) * 4"
         self._add("let", f"@room = device.smem_block - {staged} - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
@@ -229,7 +245,7 @@ class _Plan:
         if geometry.planes:
             self._add("scratch", f"@copied: {kind}[{geometry.planes * geometry.convolution.groups} * @rows * 8]")
         else:
-            self._add("scratch", f"@copied: {kind}[@rows, @chunks * 8]")
+            self._add("scratch", f"@copied: {kind}[@rows, @chunks * {8 * geometry.parts}]")
             self._add(
                 "map", "@copied_map = tiled(@copied, box=[@box_rows, @row_bytes / 2], swizzle=@row_bytes, l2=256)"
             )

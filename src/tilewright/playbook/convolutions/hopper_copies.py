@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
 from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.convolutions.hopper_parts import (
+    NOTING_PARTS,
+    PACKING_PARTS,
+    PARTS_OF_EIGHT,
+    SCALING_PARTS,
+)
+from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
@@ -31,17 +38,19 @@ def copy_parameters(geometry: Geometry) -> Parameters:
 def copy_text(geometry: Geometry) -> list[str]:
     """The kernel that copies the input."""
     declared = [declaration for declaration, _ in copy_parameters(geometry)]
-    text = _PLANES if geometry.planes else _ROWS
-    of_channel = "plane % @planes * 8 + " + ("i" if geometry.fold == 1 else "i % 4")
-    text = (
-        text.replace("@sizes", SIZES)
-        .replace("@channel", of_channel)
-        .replace("@type", one_type(geometry))
-        .replace("@planes", str(geometry.planes))
-    )
+    exact = geometry.convolution.is_exact
+    if geometry.planes:
+        text = replaced(_PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE)
+    else:
+        text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
+    of_plane = "i" if geometry.fold == 1 else "i % 4"
+    channel = of_plane if exact else f"plane % @planes * 8 + {of_plane}"
+    text = replaced(text, {"@sizes": SIZES, "@channel": channel, "@planes": str(geometry.planes)})
     body = text.splitlines()
     f32 = geometry.convolution.element is DType.F32
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
+    if f32:
+        helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + "\n" + (PARTS_OF_EIGHT if exact else "")
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *_MARK.splitlines(),
@@ -51,6 +60,13 @@ def copy_text(geometry: Geometry) -> list[str]:
         *indented(body),
         "}",
     ]
+
+
+def replaced(text: str, words: dict[str, str]) -> str:
+    """The text with others in the places of words, of lines that are nothing but such a word too."""
+    for word, by in words.items():
+        text = filled(text, word, by).replace(word, by)
+    return text
 
 
 def one_type(geometry: Geometry) -> str:
@@ -85,22 +101,26 @@ struct Eight {
   }
 };
 // A warp notes its rows where an element is beyond f16, or one in sixteen loses bits: they may be all that a result is
-// made from. A single one, at an end of the input, is off by 2^-25 at most: little beside an element that is not small.
+// made from. A single one, at an end of the input, is off by @off at most: little beside an element that is not small.
 __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], long long row, bool inside, int* noted) {
   bool bad = some.beyond;
   if (__any_sync(~0u, some.small)) {
     int losing = 0, used = 0;
     bool large = false;
+    @few
     for (int i = 0; i < 8; ++i) {
       losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
       large |= fabsf(v[i]) >= 0x1p-3f;
+      @count
     }
     losing = __reduce_add_sync(~0u, losing), used = __reduce_add_sync(~0u, used);
+    @too_few
     bad |= losing * 16 > used && (losing > 1 || !__any_sync(~0u, large));
   }
   if (bad && inside) mark(row, noted);
 }
 """
+_NOTING_WHOLE = {"@off": "2^-25", "@few": "", "@count": "", "@too_few": ""}
 _NOTING_16 = """\
 // Eight channels of a position.
 struct Eight {
@@ -150,23 +170,23 @@ const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COP
 const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
 const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
 #pragma unroll
-for (int plane = 0; plane < GROUPS * @planes; ++plane) {
+for (int @number) {
   float v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
     const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
-    v[i] = given ? static_cast<float>(x[at.from + (plane / @planes * channels + channel) * plane_size + column]) : 0.f;
+    v[i] = given ? static_cast<float>(x[at.from + (@group * channels + channel) * plane_size + column]) : 0.f;
   }
   const Eight some(v);
   note(some, v, at.row, inside, noted);
-  if (inside) copied[plane * all_rows + at.row] = some.packed;
+  @stored
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """
 _ROWS = """\
 // 32 positions of eight channels are read by a warp, as they lie; rows of channels are put together in shared memory.
-constexpr int TOGETHER = 512 / CHUNKS, HELD = CHUNKS | 1;
+constexpr int TOGETHER = @together / CHUNKS, HELD = @each | 1;
 __shared__ uint4 held[TOGETHER * HELD];
 __shared__ long long row_of_held[TOGETHER];
 @sizes
@@ -193,17 +213,45 @@ for (int item = warp; item < TOGETHER / 32 * CHUNKS; item += 8) {
   for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
   const Eight some(v);
   note(some, v, at.row, inside, noted);
-  held[place * HELD + chunk] = some.packed;
+  @stored
   if (chunk == 0) row_of_held[place] = at.row;
 }
 __syncthreads();
-for (int i = threadIdx.x; i < TOGETHER * CHUNKS; i += 256) {
-  const int place = i / CHUNKS, chunk = i % CHUNKS;
-  if (flat0 + place < count && chunk0 + chunk < all_chunks)
-    copied[row_of_held[place] * all_chunks + chunk0 + chunk] = held[place * HELD + chunk];
+for (int i = threadIdx.x; i < TOGETHER * @each; i += 256) {
+  const int place = i / @all, chunk = i % @all;
+  if (flat0 + place < count && @first + chunk < @chunks)
+    copied[row_of_held[place] * @chunks + @first + chunk] = held[place * HELD + chunk];
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """
+_PLANES_OF_WHOLE = {
+    "@number": "plane = 0; plane < GROUPS * @planes; ++plane",
+    "@group": "plane / @planes",
+    "@stored": "if (inside) copied[plane * all_rows + at.row] = some.packed;",
+}
+_PLANES_OF_PARTS = {
+    "@number": "group = 0; group < GROUPS; ++group",
+    "@group": "group",
+    "@stored": "const Parts parts(v);\nfor (int plane = 0; plane < @planes && inside; ++plane)\n"
+    "  copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
+}
+_ROWS_OF_WHOLE = {
+    "@together": "512",
+    "@each": "CHUNKS",
+    "@all": "CHUNKS",
+    "@first": "chunk0",
+    "@chunks": "all_chunks",
+    "@stored": "held[place * HELD + chunk] = some.packed;",
+}
+_ROWS_OF_PARTS = {
+    "@together": "256",
+    "@each": "3 * CHUNKS",
+    "@all": "(3 * CHUNKS)",
+    "@first": "3 * chunk0",
+    "@chunks": "3 * all_chunks",
+    "@stored": "const Parts parts(v);\nfor (int part = 0; part < 3; ++part) "
+    "held[place * HELD + 3 * chunk + part] = parts.packed[part];",
+}
 
 
 def pack_parameters(geometry: Geometry) -> Parameters:
@@ -232,8 +280,10 @@ def pack_text(geometry: Geometry) -> list[str]:
         else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
     )
     per_block = "STEPS * 16" if not geometry.planes else "0"
+    exact = geometry.convolution.is_exact
     body = (
-        _PACK.replace("@per_shift", per_tap)
+        replaced(_PACK, PACKING_PARTS if exact else _PACKING_WHOLE)
+        .replace("@per_shift", per_tap)
         .replace("@place", place)
         .replace("@channel", channel)
         .replace("@fold", of_fold)
@@ -242,9 +292,8 @@ def pack_text(geometry: Geometry) -> list[str]:
         .replace("@beyond", "e < STEPS * 16" if not geometry.planes else "true")
     )
     scaling = _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE
-    lines = body.splitlines()
-    at = lines.index("@scale")
-    lines[at : at + 1] = scaling.splitlines()
+    scaling = replaced(scaling, SCALING_PARTS if exact else _SCALING_WHOLE)
+    lines = filled(body, "@scale", scaling).splitlines()
     return [*signature("__launch_bounds__(256) ", "pack_weights", declared), *indented(lines), "}"]
 
 
@@ -265,18 +314,19 @@ for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) 
   int kind = 0;
   while (in_kinds >= FIRST_PAIR[kind + 1] * channel_blocks) ++kind;
   const int pairs = FIRST_PAIR[kind + 1] - FIRST_PAIR[kind], in_kind = in_kinds - FIRST_PAIR[kind] * channel_blocks;
-  const int pair = FIRST_PAIR[kind] + in_kind % pairs, c = in_kind / pairs * (@per_block) + @channel;
+  const int pair = FIRST_PAIR[kind] + in_kind % pairs, @element = in_kind / pairs * (@per_block) + @channel@part;
   const int shift = (BLOCK_SHIFT[of_width] + e / PER_SHIFT) * WIDTH_MODULUS +
                     SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
   const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;
   const bool given = inside && tap >= 0 && c < channels && @beyond;
-  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f;
+  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f@high;
   const long long row = ((long long)block * GROUPS + group) * row_tiles * ROWS + filter * ROWS_OF_FILTER + phase;
-  packed[row * ROW_ELEMENTS + e] = static_cast<@type>(v);
+  packed[row * ROW_ELEMENTS + e] = static_cast<@type>(@stored);
 }
 if (threadIdx.x < ROWS_OF_FILTER)
   scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + threadIdx.x] = 1.f / scale;
 """
+_PACKING_WHOLE = {"@element": "c", "@part": "", "@high": "", "@stored": "v"}
 _SCALE = """\
 __shared__ uint32_t largest;
 __shared__ int losing, used;
@@ -287,19 +337,20 @@ for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256)
   mine = max(mine, __float_as_uint(weight_at(i / TAPS, i % TAPS)) & 0x7FFFFFFF);
 atomicMax(&largest, mine);
 __syncthreads();
-// The largest weight is scaled to 8 .. 16: far from what sums in f32 hold, and 2^17 above what loses bits.
+// The largest weight is scaled to @range: far from what sums in f32 hold, and 2^17 above what loses bits.
 const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
-const float scale = largest ? __uint_as_float((uint32_t)(127 + 3 - exponent) << 23) : 1.f;
+const float scale = largest ? __uint_as_float((uint32_t)(127 + @exponent - exponent) << 23) : 1.f;
 int my_losing = 0, my_used = 0;
 for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256) {
   const float v = fabsf(weight_at(i / TAPS, i % TAPS) * scale);
-  my_losing += v != 0.f && v < 0x1p-14f, my_used += v != 0.f;
+  my_losing += @losing, my_used += v != 0.f;
 }
 atomicAdd(&losing, my_losing), atomicAdd(&used, my_used);
 __syncthreads();
 // Beyond f16: all results are made again.
 if (threadIdx.x == 0 && (largest >= 0x7F800000 || losing * 16 > used)) noted[0] = 1, noted[1] = 1;
 """
+_SCALING_WHOLE = {"@range": "8 .. 16", "@exponent": "3", "@losing": "v != 0.f && v < 0x1p-14f"}
 _NO_SCALE = """\
 constexpr float scale = 1.f;
 """

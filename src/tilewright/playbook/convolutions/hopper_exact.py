@@ -92,27 +92,38 @@ def _taps(geometry: Geometry) -> list[str]:
 
 _EXACT = """\
 constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS, FILTERS = ROWS / ROWS_OF_FILTER;
+__shared__ bool is_noted[256];
 @sizes
 cudaGridDependencySynchronize();
 if (!noted[0]) return;
 const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
 const int last_note = (all_rows - 1) / NOTE_ROWS;
-for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
-  const Job here(job, row_tiles, tile_step);
-  bool again = noted[1];
-  for (int i = threadIdx.x; i < here.pairs() * SLOTS; i += 256) {
-    const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS, i % SLOTS, s);
-    for (int note = first / NOTE_ROWS; note <= min((first + @read - 1) / NOTE_ROWS, last_note); ++note)
-      again |= noted[2 + note];
+// Blocks share a job by its filters: eight for each. A block looks at 256 jobs at once.
+for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
+  const int mine = from + threadIdx.x * gridDim.x;
+  bool again = mine < jobs && noted[1];
+  if (mine < jobs && !again) {
+    const Job here(mine, row_tiles, tile_step);
+    for (int i = 0; i < here.pairs() * SLOTS; ++i) {
+      const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS, i % SLOTS, s);
+      for (int note = first / NOTE_ROWS; note <= min((first + @read - 1) / NOTE_ROWS, last_note); ++note)
+        again |= noted[2 + note];
+    }
   }
-  if (!__syncthreads_or(again)) continue;
-  for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
-    const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
-    if (i % WIDTH_PHASES >= place % 16) continue;
-    const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());
-    const int in_plane = first_at % s.plane(), y_at_width = in_plane % y_width;
-    const int y_at_height = in_plane / y_width % y_height, y_at_depth = in_plane / y_width / y_height;
-    for (int f0 = here.row_tile * FILTERS; f0 < min((here.row_tile + 1) * FILTERS, filters); f0 += 8) {
+  __syncthreads();
+  is_noted[threadIdx.x] = again;
+  __syncthreads();
+  for (int looked = 0; looked < 256; ++looked) {
+    if (!is_noted[looked]) continue;
+    const Job here(from + looked * gridDim.x, row_tiles, tile_step);
+    const int f0 = here.row_tile * FILTERS + blockIdx.y * 8;
+    if (f0 >= filters) continue;
+    for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
+      const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
+      if (i % WIDTH_PHASES >= place % 16) continue;
+      const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());
+      const int in_plane = first_at % s.plane(), y_at_width = in_plane % y_width;
+      const int y_at_height = in_plane / y_width % y_height, y_at_depth = in_plane / y_width / y_height;
       float total[8] = {};
       for (int c = 0; c < channels; ++c) {
         const auto* image_of_x =
@@ -123,7 +134,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
       }
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        if (f0 + k >= filters) break;
+        if (f0 + k >= min(filters, (here.row_tile + 1) * FILTERS)) break;
         const int channel = here.group * filters + f0 + k;
         const long long at = first_at + channel * s.plane();
         @store

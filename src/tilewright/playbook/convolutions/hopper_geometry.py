@@ -108,8 +108,18 @@ class Geometry:
     @property
     def planes(self) -> int:
         """Channels of a group are so few that eight, or twice eight, lie side by side; 0: rows of all channels."""
-        channels = self.convolution.channels.size
-        return 0 if channels > 16 else 1 if channels <= 8 else 2
+        held = self.convolution.channels.size * self.parts
+        return 0 if held > 16 else 1 if held <= 8 else 2
+
+    @property
+    def parts(self) -> int:
+        """Elements of k for a channel: f32 that must be exact takes three products of f16."""
+        return 3 if self.convolution.is_exact else 1
+
+    @property
+    def positions(self) -> int:
+        """Of a tile, by 64 rows: as many as registers have room for; exact sums are sums of sums."""
+        return 192 if self.convolution.is_exact else 256
 
     @property
     def copied(self) -> DType:
@@ -136,7 +146,7 @@ class Geometry:
 
     @property
     def _few_channels(self) -> bool:
-        return self.planes == 1 and self.convolution.channels.size <= 4
+        return self.planes == 1 and self.parts == 1 and self.convolution.channels.size <= 4
 
     @property
     def fold(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_store import filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_products import products_text, sums_text, whole_sums_text
+from tilewright.playbook.convolutions.hopper_store import ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -78,11 +79,11 @@ def _table(name: str, numbers: Iterable[int]) -> str:
 
 def job_text(geometry: Geometry) -> list[str]:
     """The sizes that all kernels share, and which part of the product a job is."""
-    return _JOB.splitlines()
+    return _JOB.replace("@positions", str(geometry.positions)).splitlines()
 
 
 _JOB = """\
-constexpr int ROWS = 64 * MI, POSITIONS = 256 / MI;  // of a tile of the product
+constexpr int ROWS = 64 * MI, POSITIONS = @positions / MI;  // of a tile of the product
 constexpr int PAIRS = FIRST_PAIR[KINDS];
 
 // Sizes that follow from a call's: of the copied input, in rows for positions, and of the result.
@@ -158,12 +159,16 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
     declared = [declaration for declaration, _ in kernel_parameters(geometry, finish)]
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
+    half = geometry.positions // 2
+    widths = (half,) if geometry.convolution.is_exact else (half, geometry.positions)
     text = _KERNEL.replace("@sizes", SIZES).replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
     for name, lines in {
-        "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS,
-        "@products": _PLANAR_PRODUCTS if geometry.planes else _ROW_PRODUCTS,
+        "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
+        "@products": products_text(geometry),
+        "@sums": sums_text(geometry),
+        "@whole": whole_sums_text(geometry),
         "@x_slots": _x_slots(geometry),
-        "@empty": "" if all(geometry.kinds) else _EMPTY,
+        "@ahead": ahead_text(finish),
         "@store": store_text(geometry, finish),
     }.items():
         text = filled(text, name, lines)
@@ -176,11 +181,11 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         *load.splitlines(),
         *SHOW.splitlines(),
         "",
-        *wgmma((128, 256), kind, (False, False), (32, 64, 128)).splitlines(),
+        *wgmma(widths, kind, (False, False), (32, 64, 128)).splitlines(),
         "",
         *_RING.splitlines(),
         "",
-        *runs_text(geometry).splitlines(),
+        *runs_text(geometry, finish).splitlines(),
         "",
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
@@ -210,8 +215,6 @@ _SHAPE = """\
 constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
-// Stores of a warp for a filter's results, and how many are made together: fewer where lines are stored one by one.
-constexpr int STORES = POSITIONS * WIDTH_PHASES / 32 + 1, TOGETHER = HEIGHT_PHASES > 1 ? 4 : STORES < 9 ? STORES : 9;
 """
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
@@ -234,7 +237,7 @@ __device__ __forceinline__ void load_bytes(const void* from, uint32_t barrier, u
 _LOAD_OF_ROWS = """\
 for (int box = 0; box < BOXES; ++box)
   load_box(&copied_map, arrived, to + box * BOX_ROWS * ROW_BYTES,
-           here.group * ((channels + 7) / 8 * 8) + block * STEPS * 16,
+           here.group * ((channels + 7) / 8 * @held) + block * STEPS * 16,
            here.position + row_of(pair, slot, s) + box * BOX_ROWS);
 """
 _LOAD_OF_PLANES = """\
@@ -251,60 +254,6 @@ template <int COUNT> struct Ring {
   __device__ __forceinline__ int slot() const { return used % COUNT; }
   __device__ __forceinline__ uint32_t parity() const { return used / COUNT & 1; }
 };
-"""
-_ROW_PRODUCTS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
-  const int x_slot = x_ring.slot();
-  barrier_wait(x_full + x_slot * 8, x_ring.parity());
-#pragma unroll
-  for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
-    const int w_slot = RESIDENT ? weight : w_ring.slot();
-    if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
-    // A shift along the width is a whole number of rows: the descriptor moves by so many.
-    const int rows = BLOCK_SHIFT[i] - SLOT_FIRST[slot];
-    const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4);
-    const uint64_t b = x_slots + ((x_slot * X_SLOT + rows * ROW_BYTES) >> 4);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-      for (int m = 0; m < MI; ++m)
-        wgmma(sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (step * 32 >> 4), weight || step);
-    wgmma_commit();
-    wgmma_wait<1>();  // the products before these are done: what they read may be filled again
-    if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
-    if (i == FIRST_BLOCK[slot] && x_before >= 0) release(x_empty, x_before);
-    w_before = w_slot, ++w_ring.used, ++weight;
-  }
-  x_before = x_slot, ++x_ring.used;
-}
-"""
-_PLANAR_PRODUCTS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
-  const int x_slot = x_ring.slot(), w_slot = RESIDENT ? weight : w_ring.slot();
-  barrier_wait(x_full + x_slot * 8, x_ring.parity());
-  if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
-  const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4);
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < STEPS; ++step)  // k goes from position to position: a row of a plane is 16 bytes
-#pragma unroll
-    for (int m = 0; m < MI; ++m)
-      wgmma(sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (step * (32 / PLANES) >> 4), weight || step);
-  wgmma_commit();
-  wgmma_wait<1>();  // the products before these are done: what they read may be filled again
-  if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
-  if (x_before >= 0) release(x_empty, x_before);
-  w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
-}
-"""
-_EMPTY = """\
-    if (here.pairs() == 0) {  // no tap meets such results
-#pragma unroll
-      for (int i = 0; i < MI * POSITIONS / 2; ++i) sum[i / (POSITIONS / 2)][i % (POSITIONS / 2)] = 0.f;
-    }
 """
 _KERNEL = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
@@ -378,12 +327,13 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
       continue;
     }
+    @ahead
     // The consumers take turns at multiplying, so that one tile has the tensor cores, and a slot's next use is not
-    // looked for before its last has been seen. All warps of one begin together: none may miss a turn.
-    consumer_sync(consumer);
+    // looked for before its last has been seen. None gives a turn on before all warps have seen it: a job may be empty.
     barrier_wait(turn + consumer * 8, my_turn);
+    consumer_sync(consumer);
     my_turn ^= 1;
-    float sum[MI][POSITIONS / 2];
+    @sums
     int w_before = -1, x_before = -1, weight = 0;
 #pragma unroll 1
     for (int i = here.pairs() * channel_blocks; i > 0; i--) {
@@ -393,7 +343,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     wgmma_wait<0>();
     if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
     if (x_before >= 0) release(x_empty, x_before);
-@empty
+    @whole
     @store
   }
 }

@@ -19,68 +19,139 @@ def filled(text: str, name: str, lines: str) -> str:
     return "\n".join(found)
 
 
-def runs_text(geometry: Geometry) -> str:
-    return _RUNS.replace("@sector", str(sector(geometry)))
+def runs_text(geometry: Geometry, finish: FinishText) -> str:
+    """Which results a tile has; and how elements are asked for where some are read with them."""
+    return _ONE_ADDRESS + (_ASK if "at" in finish.takes else "") + _RUNS.replace("@sector", str(sector(geometry)))
 
 
 def sector(geometry: Geometry) -> int:
     return 32 // geometry.convolution.output.dtype.itemsize
 
 
+def ahead_text(finish: FinishText) -> str:
+    """What is read with the results of a job, asked for before it is multiplied."""
+    whole = [one for one in finish.inputs if one.place == "at"]
+    asked = [f"ask_for({one.name} + at, next);" for one in whole]
+    return filled(_AHEAD, "@asked", "\n".join(asked)) if whole else ""
+
+
 def store_text(geometry: Geometry, finish: FinishText) -> str:
     """What a consumer does with the sums of a job."""
     dtype = geometry.convolution.output.dtype
-    value = finish.call("value[i]", at="begin_at + at")
-    stored = value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
-    lines = [f"y[begin_at + at] = {stored};"]
-    if "row" in finish.takes:
-        lines.insert(0, "const long long row = begin_at / s.plane();")
-    return filled(_STORE, "@one", "\n".join(lines))
+    made = finish.call_read("value[f][i]", "[f][i]")
+    stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
+    lines = {
+        "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
+        "@from": finish.pointers("one_address(@ + base(f))"),
+        "@read": finish.reads("[f][i]", "has", "apart(i)"),
+        "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
+    }
+    text = _STORE.replace("@type", dtype.cpp).replace("@made", stored)
+    for name, listed in lines.items():
+        text = filled(text, name, "\n".join(listed))
+    return text
 
 
+_ONE_ADDRESS = """\
+// An address of global memory that stays one: an instruction adds to it, where a sum of parts takes four.
+template <typename T> __device__ __forceinline__ T* one_address(T* address) {
+  asm("" : "+l"(address));
+  __builtin_assume(__isGlobal(address));
+  return address;
+}
+"""
+_ASK = """\
+// Brings elements to the cache, or most of them: 16 bytes are the least.
+template <typename T> __device__ __forceinline__ void ask_for(const T* from, int count) {
+  const long long begin = reinterpret_cast<long long>(from) / 16 * 16, end = reinterpret_cast<long long>(from + count);
+  const unsigned bytes = (end - begin) / 16 * 16;
+  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"(bytes) : "memory");
+}
+"""
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
-// Positions whose results may lie side by side: a slice of an image, or a line where lines lie apart.
-constexpr bool WHOLE_SLICES = HEIGHT_PHASES == 1;
-__device__ __forceinline__ unsigned unit_size(const Sizes& s) { return WHOLE_SLICES ? s.height * s.width : s.width; }
+// Results that a lane makes together: of a filter, or of two.
+constexpr int FILTERS_OF_PART = STAGE_ROWS / ROWS_OF_FILTER, STORES = POSITIONS * WIDTH_PHASES / 32 + 1;
+constexpr int TOGETHER = STORES < 9 ? STORES : 9, FILTERS_TOGETHER = STORES < 9 && FILTERS_OF_PART > 1 ? 2 : 1;
 
-// The results of a tile that lie in one unit: side by side in y, and in the tile with a gap behind every line.
+// The results of a tile in one slice of an image: in the tile with a gap behind every line, in y side by side, but with
+// lines of other kinds between where height has several phases.
 struct Run {
   long long place = 0;             // of the first result, of filter 0 of the image
   int count = 0, first = 0;        // results; the first one's number in the tile, WIDTH_PHASES of a position
   int left = 0;                    // results up to the end of the first line
-  int head = 0, tail = 0;          // results that the tile before may store; and that are the next tile's
-  __device__ __forceinline__ Run(unsigned unit, const Job& here, const Sizes& s, int tile_step) {
-    const unsigned slice = WHOLE_SLICES ? unit : unit / (unsigned)s.height, image = slice / (unsigned)s.depth;
-    const int z = (slice - image * s.depth) * DEPTH_PHASES + here.kind / HEIGHT_PHASES;
-    const int y = WHOLE_SLICES ? 0 : (unit - slice * s.height) * HEIGHT_PHASES + here.kind % HEIGHT_PHASES;
-    if (image >= s.batch || z >= s.y_depth || y >= s.y_height) return;
-    const int tile = here.position - unit * unit_size(s);  // where the tile begins in the unit
-    const int from = results_before(max(tile, 0), s), to = results_before(tile + tile_step, s);
+  int apart = 0;                   // results of other kinds in y before the last one
+  int head = 0, tail = 0;          // with OVERLAP: results that the tile before may store; that are the next tile's
+  __device__ __forceinline__ Run(unsigned slice, const Job& here, const Sizes& s, int tile_step) {
+    const unsigned image = slice / (unsigned)s.depth;
+    const int z = (slice - image * s.depth) * DEPTH_PHASES + here.kind / HEIGHT_PHASES, y = here.kind % HEIGHT_PHASES;
+    if (image >= s.batch || z >= s.y_depth) return;
+    const int tile = here.position - slice * (s.height * s.width);  // where the tile begins in the slice
+    const int lines = (s.y_height - y + HEIGHT_PHASES - 1) / HEIGHT_PHASES;
+    const int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
     if (to <= from) return;
-    if (tile_step < POSITIONS)
-      head = from > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, results_before(unit_size(s), s) - to);
     const int line = from / s.y_width, column = from - line * s.y_width;
-    place = image * GROUPS * (s.filters * s.plane()) + ((long long)z * s.y_height + y) * s.y_width + from;
+    if (OVERLAP && tile_step < POSITIONS) {
+      const int end = HEIGHT_PHASES > 1 ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
+      head = (HEIGHT_PHASES > 1 ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
+    }
+    place = image * GROUPS * (s.filters * s.plane()) +
+            ((long long)z * s.y_height + y + line * HEIGHT_PHASES) * s.y_width + column;
     count = to - from, left = s.y_width - column;
+    apart = ((to - 1) / s.y_width - line) * (HEIGHT_PHASES - 1) * s.y_width;
     first = (line * s.width - tile) * WIDTH_PHASES + column;
   }
   // That of another lane.
   __device__ __forceinline__ Run(const Run& run, int lane)
       : place(__shfl_sync(~0u, run.place, lane)), count(__shfl_sync(~0u, run.count, lane)),
         first(__shfl_sync(~0u, run.first, lane)), left(__shfl_sync(~0u, run.left, lane)),
-        head(__shfl_sync(~0u, run.head, lane)), tail(__shfl_sync(~0u, run.tail, lane)) {}
+        apart(OVERLAP ? __shfl_sync(~0u, run.apart, lane) : 0),
+        head(OVERLAP ? __shfl_sync(~0u, run.head, lane) : 0),
+        tail(OVERLAP ? __shfl_sync(~0u, run.tail, lane) : 0) {}
   // Results up to the next sector, but no more than there are.
   static __device__ __forceinline__ int to_sector(long long place, int most) {
     return min((int)(-place & (SECTOR - 1)), most);
   }
-  // How many results of a unit come before one of its positions.
-  static __device__ __forceinline__ int results_before(int position, const Sizes& s) {
-    const int line = position / s.width, lines = WHOLE_SLICES ? s.y_height : 1;
+  // How many results of a slice come before one of its positions.
+  static __device__ __forceinline__ int results_before(int position, int lines, const Sizes& s) {
+    const int line = position / s.width;
     if (line >= lines) return lines * s.y_width;
     return line * s.y_width + min((position - line * s.width) * WIDTH_PHASES, s.y_width);
   }
 };
+// Those of a filter: where the first lies in y, and which of them this tile stores.
+struct Line {
+  long long at;
+  int channel, first, count;
+  Line() = default;
+  __device__ __forceinline__ Line(const Run& run, int channel0, int filter, int filters_here, const Sizes& s) {
+    channel = channel0 + min(filter, filters_here - 1);
+    at = run.place + channel * s.plane();
+    first = OVERLAP ? run.to_sector(at, run.head) : 0;
+    const int last = run.count + (OVERLAP ? run.to_sector(at + run.count + run.apart, run.tail) : 0);
+    count = filter < filters_here ? max(0, last - first) : 0;
+  }
+  __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
+};
+"""
+_AHEAD = """\
+{  // what is read with the results: on its way to the cache while others are multiplied and stored
+  const unsigned slice = here.position / (height * width);
+  const int slices = (here.position + tile_step - 1) / (height * width) - slice + 1;
+  const int row = lane * ROWS_OF_FILTER;  // of those of the warp
+  const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
+  const Run of_lane(slice + lane, here, s, tile_step);
+  for (int i = 0; i < min(32, slices); ++i) {
+    const Run run(of_lane, i);
+    if (row >= 16 * MI || filter >= filters) continue;
+    long long at = run.place + (here.group * filters + filter) * s.plane();
+    for (int left = run.count, next; left > 0; left -= next, at += HEIGHT_PHASES * y_width) {  // line after line
+      next = HEIGHT_PHASES == 1 ? left : min(left, left == run.count ? run.left : y_width);
+      @asked
+      if (left == run.count) at -= y_width - run.left;
+    }
+  }
+}
 """
 _STORE = """\
 // Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows warp * 16 + lane / 4 and 8 further.
@@ -91,87 +162,112 @@ for (int m = 0; m < MI; ++m) {
 #pragma unroll
   for (int i = 0; i < POSITIONS / 2; ++i) sum[m][i] *= scale[i / 2 % 2];
 }
-const unsigned first_unit = here.position / unit_size(s);
-const int units = (here.position + tile_step - 1) / unit_size(s) - first_unit + 1;
-const int gap = width * WIDTH_PHASES - y_width;
+const unsigned first_slice = here.position / (height * width);
+const int slices = (here.position + tile_step - 1) / (height * width) - first_slice + 1;
+const int gap = width * WIDTH_PHASES - y_width, between = (HEIGHT_PHASES - 1) * y_width;  // lines: here, and in y
 const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper half of (n + 1) * inverse, for small n
-#pragma unroll 1
-for (int unit0 = 0; unit0 < units; unit0 += 32) {
-  const Run of_lane(first_unit + unit0 + lane, here, s, tile_step);
+// Some filters' results of this lane: number begin of the run, and every 32nd behind it, which lie `apart` from the
+// filter's `base`. All that is read for them is asked for first, then all are finished, then all are stored: none waits
+// for the one before, and nothing branches.
+auto finish_some = [&](const Line* line, const int* begin, auto source, auto base, auto apart) {
+  float value[FILTERS_TOGETHER][TOGETHER];
+  @there
 #pragma unroll
+  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+    @from
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const bool has = line[f].has(begin[f] + i * 32);
+      value[f][i] = has ? *source(f, i) : 0.f;
+      @read
+    }
+  }
+  @type made[FILTERS_TOGETHER][TOGETHER];
+#pragma unroll
+  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+    const int channel = line[f].channel;
+    @row
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) made[f][i] = @made;
+  }
+#pragma unroll
+  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+    auto* to = one_address(y + base(f));
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i)
+      if (line[f].has(begin[f] + i * 32)) to[apart(i)] = made[f][i];
+  }
+};
+#pragma unroll 1
+for (int slice0 = 0; slice0 < slices; slice0 += 32) {
+  const Run of_lane(first_slice + slice0 + lane, here, s, tile_step);
+#pragma unroll 1
   for (int part = 0; part < 16 * MI / STAGE_ROWS; ++part) {  // some rows at a time, put in order in shared memory
-    const int m = part * STAGE_ROWS / 16, upper = part * STAGE_ROWS / 8 % 2, first_lane = part * STAGE_ROWS % 8 * 4;
-    const int row0 = here.row_tile * ROWS + m * 64 + warp * 16 + part * STAGE_ROWS % 16;
+    const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
     if (row0 >= filters * ROWS_OF_FILTER) continue;
     __syncwarp();
-    if (lane >= first_lane && lane < first_lane + STAGE_ROWS * 4) {
+#pragma unroll
+    for (int one = 0; one < 16 * MI / STAGE_ROWS; ++one) {  // registers have names, not numbers: code for each part
+      const int m = one * STAGE_ROWS / 16, upper = one * STAGE_ROWS / 8 % 2, first_lane = one * STAGE_ROWS % 8 * 4;
+      if (one != part || lane < first_lane || lane >= first_lane + STAGE_ROWS * 4) continue;
       float* to = mine + (lane - first_lane) / 4 * PITCH + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < POSITIONS / 8; ++j)
         *reinterpret_cast<float2*>(to + j * 8) = make_float2(sum[m][j * 4 + upper * 2], sum[m][j * 4 + upper * 2 + 1]);
     }
     __syncwarp();
-    const int rows = min(STAGE_ROWS, filters * ROWS_OF_FILTER - row0);
+    const int filter0 = row0 / ROWS_OF_FILTER, filters_here = min(FILTERS_OF_PART, filters - filter0);
+    const int channel0 = here.group * filters + filter0;
 #pragma unroll 1
-    for (int unit = 0; unit < min(32, units - unit0); ++unit) {
-      const Run run(of_lane, unit);
+    for (int slice = 0; slice < min(32, slices - slice0); ++slice) {
+      const Run run(of_lane, slice);
       if (run.count == 0) continue;
-      // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. A lane
-      // stores results `begin`, `begin` + 32 and so on of the run, as far as there are such.
-      if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || gap == 0)) {
-#pragma unroll 2
-        for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
-          const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
-          const long long first_at = run.place + channel * s.plane(), begin_at = first_at / 32 * 32 + lane;
-          const int first = run.to_sector(first_at, run.head);
-          const int last = run.count + run.to_sector(first_at + run.count, run.tail);
-          const int begin = begin_at - first_at, rest = last - begin, number = run.first + begin + 32;
-          const float* from = mine + (r + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES - 32 / WIDTH_PHASES;
+      // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
+      if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || (gap == 0 && between == 0))) {
+#pragma unroll 1
+        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+          Line line[FILTERS_TOGETHER];
+          int begin[FILTERS_TOGETHER];
+          const float* from[FILTERS_TOGETHER];
 #pragma unroll
-          for (int group = 0; group < STORES; group += TOGETHER) {
-            if (group * 32 >= run.count + run.tail + 31) break;
-            float value[TOGETHER];
+          for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+            line[f] = Line(run, channel0, filter + f, filters_here, s);
+            begin[f] = lane - (int)(line[f].at & 31);
+            const int number = run.first + begin[f] + 32;  // not below 0
+            from[f] = mine + ((filter + f) * ROWS_OF_FILTER + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES;
+          }
+#pragma unroll 1
+          for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
+            finish_some(
+                line, begin, [&](int f, int i) { return from[f] + (i - 1) * 32 / WIDTH_PHASES; },
+                [&](int f) { return line[f].at + begin[f]; }, [](int i) { return i * 32; });
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-              const int at = (group + i) * 32;
-              value[i] = (at > 0 || begin >= first) && at < rest ? from[at / WIDTH_PHASES] : 0.f;
-            }
-#pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-              const int at = (group + i) * 32;
-              if ((at == 0 && begin < first) || at >= rest) continue;
-              @one
-            }
+            for (int f = 0; f < FILTERS_TOGETHER; ++f)
+              begin[f] += TOGETHER * 32, from[f] += TOGETHER * 32 / WIDTH_PHASES;
           }
         }
-      } else {  // results go on behind the end of a line: where they are found is the same for all rows
-        const int shift = run.place % SECTOR;
+      } else {  // results go on behind the end of a line: where they are found is the same for all filters
 #pragma unroll 1
-        for (int group = 0; group * 32 < run.count + run.tail + SECTOR; group += 9) {
-          const int begin = group * 32 + lane - shift;
-          int found[9];
+        for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
+          int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
 #pragma unroll
-          for (int i = 0; i < 9; ++i) {
-            const int k = begin + i * 32;
-            int number = run.first + k;
-            if (k >= run.left) number += (1 + (int)__umulhi(k - run.left + 1, inverse)) * gap;
-            found[i] = k >= 0 && k < run.count + run.tail ? number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES : -1;
+          for (int i = 0; i < TOGETHER; ++i) {
+            const int k = done + lane + i * 32;
+            const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
+            const int number = run.first + k + ends * gap;
+            apart[i] = k + ends * between;
+            found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
           }
-#pragma unroll 2
-          for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
-            const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
-            const long long first_at = run.place + channel * s.plane(), begin_at = first_at + begin;
-            const int first = run.to_sector(first_at, run.head);
-            const int last = run.count + run.to_sector(first_at + run.count, run.tail);
-            float value[9];
+#pragma unroll 1
+          for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+            Line line[FILTERS_TOGETHER];
 #pragma unroll
-            for (int i = 0; i < 9; ++i) value[i] = found[i] >= 0 ? mine[r * PITCH + found[i]] : 0.f;
-#pragma unroll
-            for (int i = 0; i < 9; ++i) {
-              const int at = i * 32;
-              if (found[i] < 0 || begin + at < first || begin + at >= last) continue;
-              @one
-            }
+            for (int f = 0; f < FILTERS_TOGETHER; ++f)
+              line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;
+            const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
+            finish_some(
+                line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; },
+                [&](int f) { return line[f].at; }, [&](int i) { return apart[i]; });
           }
         }
       }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.products.finish_text import RESERVED, FinishText, finish_text
 from tilewright.playbook.products.plan_text import Choices, SumsText
@@ -13,13 +14,13 @@ from tilewright.records import DType
 
 _AXES = ("x", "y", "z")
 _WORDS = """
-a_lane a_slot along_x along_y along_z at_x at_y at_z b_lane b_slot base channel channels channels_in channels_out
-column columns entered entry filter filters first from_x from_y from_z group have i_x i_y i_z image images in_batch
-in_x in_y in_z is_inside k_pitch keep_step line lines loaded made_x made_y made_z matrix met needs number of_filter
-of_image of_line of_plane out_x out_y out_z pack packed phase phase_x phase_y phase_z plane plane_in plane_out planes
-position positions q_x q_y q_z rest result result_x result_y results row row0 source_x source_y source_z spread staged
-stands stands_x stands_y stands_z strip strips table tap tap_x tap_y tap_z taps taps_x taps_y taps_z to to_x to_y to_z
-unit units weight weights write_table
+a_first a_lane a_slot along_x along_y along_z at_x at_y at_z b_first b_lane b_slot base channel channels channels_in
+channels_out column columns copied_tile entered entry filter filters first from_x from_y from_z group have i_x i_y i_z
+image images in_batch in_x in_y in_z is_inside k_pitch keep_step last line lines loaded made_x made_y made_z matrix
+met needs number of_filter of_image of_line of_plane out_x out_y out_z pack packed phase phase_x phase_y phase_z plane
+plane_in plane_out planes position positions q_x q_y q_z rest result result_x result_y results row row0 run source_x
+source_y source_z spread staged stands stands_x stands_y stands_z strip strips table tap tap_x tap_y tap_z taps taps_x
+taps_y taps_z to to_x to_y to_z two unit units weight weights write_table
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 
@@ -106,17 +107,32 @@ class ConvolutionText(SumsText):
 
     def column_stores(self, first: str, apart: str) -> list[str]:
         """Stores of staged sums at `column` of an image: those of BM filters from `first` on, `apart` lines apart."""
-        takes = self.finish.takes
-        lines = ["  const int channel = group * filters + m0 + line;"] if "channel" in takes else []
-        lines += ["  const long long row = row0 + line;"] if takes & {"row", "at"} else []
-        made = self.finish.call("staged[line * STAGED + at]", at="row * plane_out + column")
+        finish, takes, several = self.finish, self.finish.takes, 8
+        here = f"const int line = line0 + i * {apart};" if apart != "1" else "const int line = line0 + i;"
+        kept = ["const int channel = group * filters + m0 + min(line, lines - 1);"] if "channel" in takes else []
+        kept += ["const long long row = row0 + min(line, lines - 1);"] if "row" in takes else []
+        next_lines = several if apart == "1" else f"{several} * ({apart})"
+        each = ["#pragma unroll", f"  for (int i = 0; i < {several}; ++i) {{", f"    {here}"]
         return [
             "const long long row0 = (static_cast<long long>(image) * GROUPS + group) * filters + m0;",
             "auto* to = y + row0 * plane_out + column;",
-            "#pragma unroll 8",
-            f"for (int line = {first}; line < BM; line += {apart}) {{",
-            "  if (m0 + line >= filters) break;",
-            *lines,
-            f"  to[line * plane_out] = {self.stored(made)};",
+            *finish.pointers("@ + row0 * plane_out + column"),
+            "const int lines = min(BM, filters - m0);",
+            "// Several at once: all that is read for them is asked for first, and none waits for the one before.",
+            f"for (int line0 = {first}; line0 < lines; line0 += {next_lines}) {{",
+            f"  float value[{several}];",
+            *indented(finish.arrays(f"[{several}]")),
+            *each,
+            "    value[i] = line < lines ? staged[line * STAGED + at] : 0.0f;",
+            *indented(finish.reads("[i]", "line < lines", "line * plane_out"), 2),
+            "  }",
+            f"  {self.convolution.output.dtype.cpp} made[{several}];",
+            *(each if kept else each[:2]),
+            *indented(kept, 2),
+            f"    made[i] = {self.stored(finish.call_read('value[i]', '[i]'))};",
+            "  }",
+            *each,
+            "    if (line < lines) to[line * plane_out] = made[i];",
+            "  }",
             "}",
         ]

@@ -65,7 +65,7 @@ class Convolution(Sums):
     @property
     def is_exact(self) -> bool:
         """f32 operands that may not be rounded to TF32."""
-        return self.element is DType.F32 and self.precision is Precision.STRICT
+        return self.element is DType.F32 and not self.precision.rounds_convolutions
 
     @property
     def multiplications(self) -> int:

@@ -1,8 +1,9 @@
 """Convolutions of long rows as products on tensor cores: rows of x in shared memory, the taps along them as shifts.
 
 A block's positions are neighbours in one row of the result. What it needs of a row of x is copied once, in wide pieces,
-and serves every tap along the row; `tensor_cores.py` reads it anew for each. For f32 multiplied as TF32, and strides 1
-where the convolution is transposed: it is then a plain one with its taps turned round.
+and serves every tap along the row; `tensor_cores.py` reads it anew for each. For f32, multiplied as TF32 or where it
+must be exact as two TF32 parts, and strides 1 where the convolution is transposed: it is then a plain one with its taps
+turned round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from tilewright.playbook.convolutions.program import Convolution, Window
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
-from tilewright.playbook.products.tensor_cores import ASYNC_COPY, fragment_pieces
+from tilewright.playbook.products.tensor_cores import (
+    ASYNC_COPY,
+    EXACT_HEADER,
+    EXACT_MMA,
+    exact_step,
+    fragment_pieces,
+)
 from tilewright.records import DType
 
 _MOST_TAPS = 16  # along a row
@@ -29,9 +36,12 @@ along the row reads it at a shift of its own. STAGES steps are under way at once
 under the arithmetic of the present one. Results go through shared memory, to be stored in whole lines.
 """
 
-_STEP = """\
+_LANES = """\
 const Element* a_lane = a_slot + (warp_m + lane % 16) * A_PITCH + lane / 16 * 4;
 const Element* b_lane = b_slot + lane % 4 * B_PITCH + LEAD + (warp_n + lane / 4) * STRIDE_X;
+"""
+_EXACT_PLACE = "(p % (LINES / 8) * 8 + r * 4) * B_PITCH + p / (LINES / 8) * DILATION_X + j * 8 * STRIDE_X"
+_STEP = """\
 #pragma unroll
 for (int p = 0; p < STEP / 8; ++p) {
   const int tap = p / (LINES / 8), line = p % (LINES / 8) * 8;
@@ -53,9 +63,9 @@ for (int p = 0; p < STEP / 8; ++p) {
 
 
 def has_long_rows(convolution: Convolution) -> bool:
-    """Whether tiles of neighbours in a row are mostly results, and the arithmetic is TF32's."""
+    """Whether tiles of neighbours in a row are mostly results, and elements are f32."""
     one = convolution.windows[-1]
-    if convolution.element is not DType.F32 or convolution.is_exact:
+    if convolution.element is not DType.F32:
         return False
     if convolution.transposed and any(window.stride > 1 for window in convolution.windows):
         return False
@@ -85,10 +95,11 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
     block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
     text.plan.launch(f"{text.name}_rows", f"dim3({names['tiles']}, {groups})", block, signature.given)
     return text.fragment(
-        _HEADER.format(name=text.name),
+        _HEADER.format(name=text.name) + (EXACT_HEADER if convolution.is_exact else ""),
         _constants(text),
         [ASYNC_COPY],
-        *fragment_pieces(DType.F32, False, True),
+        *fragment_pieces(DType.F32, convolution.is_exact, True),
+        *([[EXACT_MMA]] if convolution.is_exact else []),
         text.finish.function,
         pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
         signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_rows", _body(text)),
@@ -106,7 +117,8 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     text.places_fit()
     rows = 32 if filters <= 32 else 64 if filters <= 64 else 128
     plan.add("const", f"BM = {rows}, BN = {_TILE}", "filters and positions of a block")
-    plan.add("const", f"WARPS_M = {1 if rows == 32 else 2}, WARPS_N = BN / 64")
+    warps = rows // 32 if one.is_exact or rows == 32 else 2
+    plan.add("const", f"WARPS_M = {warps}, WARPS_N = BN / 64")
     text.tune("LINES", (16, 32) if taps == 1 else (8, 16) if taps <= 3 else (8,), "rows of x in a step")
     text.tune("STAGES", (3, 2), "steps under way at once")
     resident = {32: (6, 4), 64: (4, 3) if taps <= 3 else (3, 4), 128: (2,)}
@@ -165,6 +177,7 @@ def _pack_body(text: ConvolutionText) -> list[str]:
     tap = "of_line * KERNEL_X + tap_x"
     if turned:
         tap = f"OTHERS * KERNEL_X - 1 - ({tap})"
+    made = "made" if text.convolution.is_exact else "__uint_as_float(tf32(made))"
     return [
         "const int group = blockIdx.y, at = blockIdx.x * 256 + threadIdx.x;",
         "if (at >= filters * k_pitch) return;",
@@ -173,7 +186,7 @@ def _pack_body(text: ConvolutionText) -> list[str]:
         "const int c = line / OTHERS, of_line = line - c * OTHERS;",
         "float made = 0.0f;  // beyond the last row",
         f"if (c < channels) made = weight[({row}) * (OTHERS * KERNEL_X) + {tap}];",
-        "packed[static_cast<long long>(group) * filters * k_pitch + at] = __uint_as_float(tf32(made));",
+        f"packed[static_cast<long long>(group) * filters * k_pitch + at] = {made};",
     ]
 
 
@@ -181,6 +194,7 @@ def _pack_body(text: ConvolutionText) -> list[str]:
 
 
 def _body(text: ConvolutionText) -> list[str]:
+    step = exact_step("STEP / 8", "p * 8", _EXACT_PLACE) if text.convolution.is_exact else _STEP.splitlines()
     return [
         "extern __shared__ __align__(128) unsigned char shared[];",
         "Element* slots = reinterpret_cast<Element*>(shared);",
@@ -198,7 +212,7 @@ def _body(text: ConvolutionText) -> list[str]:
         "  copy_step(step + STAGES - 1);  // into that one",
         "  const Element* a_slot = slots + step % STAGES * SLOT;",
         "  const Element* b_slot = a_slot + A_ELEMENTS;",
-        *indented(_STEP.splitlines()),
+        *indented([*_LANES.splitlines(), *step]),
         "}",
         "",
         *_store_lines(text),

@@ -30,8 +30,8 @@ SUM = "__device__ __forceinline__ float combined(float a, float b) { return a + 
 class PoolKernel(PlacedKernel):
     """A kernel for pooling being written."""
 
-    def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
-        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick)
+    def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool, width: int = 0) -> None:
+        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick, width)
         self.pool = program
         self._quick = quick
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
@@ -45,16 +45,21 @@ class PoolKernel(PlacedKernel):
     def at(self, tensor: str, place: Index, known: Known, shift: str = "") -> tuple[str, str]:
         """By strips, 32 bits count from where the plane begins: 64 for every load would take longer than the loads."""
         zero = place.constant.minus(place.constant)
-        outer = Index(tuple(term for term in place.terms if term[0] in self.pool.planes), zero)
+        outer = Index(tuple(term for term in place.terms if self._is_of_plane(Index((term,), zero))), zero)
         inner = Index(tuple(term for term in place.terms if term not in outer.terms), place.constant)
         extents = [factor.times(atom.size) for atom, factor in inner.terms if isinstance(atom, Variable)]
         if self.vector is None or len(extents) < len(inner.terms) or any(one.own < 0 for one in extents):
             return super().at(tensor, place, known, shift)
         if (tensor, outer) not in self._begins:
             self._begins[tensor, outer] = self.namer.fresh(f"{tensor}_plane")
-            extent = max(extents, key=lambda one: one.own, default=zero)
-            self.plan.add("need", f"{extent.text} <= {MOST_32_BIT}")
+            if extents:
+                self.plan.add("need", f"{max(extents, key=lambda one: one.own).text} <= {MOST_32_BIT}")
         return self._begins[tensor, outer], f"static_cast<unsigned>({self.index(inner, known, shift, 'int')})"
+
+    def _is_of_plane(self, place: Index) -> bool:
+        """Whether it is the same in the whole plane."""
+        own = (one for axis in self.pool.windows for one in (axis.inside, axis.outside))
+        return not place.lookups and not any(place.mentions(one) for one in own)
 
     def plane_lines(self) -> list[str]:
         """Declarations of where planes begin."""

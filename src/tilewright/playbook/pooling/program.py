@@ -44,6 +44,7 @@ class PoolProgram:
     is_mean: bool
     divisor: int | None  # of a mean, where it is the same everywhere
     counts_padding: bool
+    is_inside: bool  # no window reaches past the end of the padded input
 
     @property
     def planes(self) -> tuple[Variable, ...]:
@@ -79,7 +80,7 @@ def pool_program(traced: TracedTask) -> PoolProgram:
     placed = merged(placed, frozenset(one.outside for one in windows))
     mean = node.target in MEANS
     divisor, counts = _divisor(reader, whole.node, windows, padded) if mean else (None, True)
-    return PoolProgram(placed, leaf, windows, value, mean, divisor, counts)
+    return PoolProgram(placed, leaf, windows, value, mean, divisor, counts, not padded)
 
 
 def _windows(reader: PlaceReader, node: TracedNode, whole: Whole) -> tuple[tuple[Window, ...], bool]:

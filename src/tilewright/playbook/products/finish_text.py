@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.playbook.convolutions.program import Convolution
-from tilewright.playbook.cpp_helpers import QUICK_HELPERS
+from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS, STEADY_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.products.program import Contraction, Triangle
 from tilewright.playbook.row_program import Load, NumberKind, ProgramInput
@@ -55,9 +55,14 @@ class FinishInput:
     name: str  # of the kernel's pointer
     place: str  # which element goes with a sum: row, column, at (of row and column), channel, or 0
     cast: str  # to what the function takes; "" where that is what the tensor has
+    type: str  # of the tensor's elements
 
     def element(self, place: str) -> str:
-        return f"{self.cast}({self.name}[{place}])" if self.cast else f"{self.name}[{place}]"
+        return self.given(f"{self.name}[{place}]")
+
+    def given(self, element: str) -> str:
+        """An element as the function takes it."""
+        return f"{self.cast}({element})" if self.cast else element
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,37 @@ class FinishText:
         """The same, of the elements that go with the sum."""
         return f"finish({', '.join([sum, *values, *self.numbers])})" if self.function else sum
 
+    # Several sums at once: elements of whole tensors are read for all of them before the first is used.
+
+    @property
+    def _whole(self) -> list[FinishInput]:
+        return [one for one in self.inputs if one.place == "at"]
+
+    def arrays(self, several: str) -> list[str]:
+        """For the elements that go with several sums, such as `[8]`."""
+        return [f"{one.type} {one.value}_there{several};" for one in self._whole]
+
+    def pointers(self, address: str) -> list[str]:
+        """Where the elements begin that go with some sums: an expression in which @ stands for the tensor."""
+        return [f"const {one.type}* {one.value}_from = {address.replace('@', one.name)};" for one in self._whole]
+
+    def reads(self, index: str, condition: str, offset: str) -> list[str]:
+        """Those of one sum, if there is such a sum."""
+        return [
+            f"{one.value}_there{index} = {condition} ? {one.value}_from[{offset}] : static_cast<{one.type}>(0.0f);"
+            for one in self._whole
+        ]
+
+    def call_read(self, sum: str, index: str) -> str:
+        """The finished value of a sum whose elements of whole tensors have been read."""
+        return self.of(
+            sum,
+            *(
+                one.given(f"{one.value}_there{index}") if one.place == "at" else one.element(one.place)
+                for one in self.inputs
+            ),
+        )
+
 
 def finish_text(
     contraction: Contraction | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
@@ -104,7 +140,7 @@ def finish_text(
         kind = program.kinds[value].cpp
         parameters.append(f"{kind} {name}")
         cast = "" if kind == one.dtype.cpp else f"static_cast<{kind}>"
-        inputs.append(FinishInput(name, f"{name}{suffix}", _place(one), cast))
+        inputs.append(FinishInput(name, f"{name}{suffix}", _place(one), cast, one.dtype.cpp))
     numbers = [
         (program.kinds[program.values.index(number)].cpp, name, number.expression)
         for number, name in namer.parameters.items()
@@ -122,6 +158,11 @@ def finish_text(
     helpers = forms.helpers()
     if quick and contraction.output.dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
+    if quick and isinstance(contraction, Convolution):
+        steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
+        if not (contraction.is_exact or contraction.is_depthwise):
+            steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
+        helpers = [steady.get(one, one) for one in helpers]
     tensors = zip(contraction.finish_inputs, inputs, strict=True)
     return FinishText(
         [[one] for one in helpers],

@@ -46,14 +46,15 @@ def running_norm(graph: Graph, index: int) -> Rewrite | None:
 
 
 def _becomes_less(graph: Graph, index: int) -> bool:
-    """Whether what is made of a node's elements is pooled, or reduced over its last dimensions; over others, rows would
-    not have statistics of their own."""
+    """Whether what is made of a node's elements is pooled, or reduced over its last dimensions, or over all channels of
+    groups; over others, rows would not have statistics of their own."""
+    grouped = graph.nodes[taken(graph.nodes[index])[0]].target == GROUPS
     todo, reached = [index], False
     while todo:
         one = todo.pop()
         for user in graph.users[one]:
             target = graph.nodes[user].target
-            if target in POOLS or (target in REDUCTION_RULES and _over_last(graph, user)):
+            if target in POOLS or (target in REDUCTION_RULES and _over_last(graph, user, grouped)):
                 reached = True
             elif target in FINISH_RULES:
                 todo.append(user)
@@ -62,12 +63,13 @@ def _becomes_less(graph: Graph, index: int) -> bool:
     return reached
 
 
-def _over_last(graph: Graph, index: int) -> bool:
+def _over_last(graph: Graph, index: int, channels: bool) -> bool:
     node = graph.nodes[index]
     rank = len(graph.shape(taken(node)[0]))
     given = node.given(1, "dim")
     dims = {int(str(one)) % rank for one in (given.values if isinstance(given, Items) else ())}
-    return node.target in ("sum", "mean", "amax", "amin") and dims == set(range(rank - len(dims), rank))
+    last = dims == set(range(rank - len(dims), rank)) or (channels and dims == {1})
+    return last and node.target in ("sum", "mean", "amax", "amin", "logsumexp")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tilewright.playbook.moves_family import moved
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.pooling.draft import draft as draft_pool
 from tilewright.playbook.pooling.program import POOLS, PoolProgram, pool_program
-from tilewright.playbook.pooling.strips import strips
+from tilewright.playbook.pooling_family import pool_ways
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class PoolStage:
 
     @property
     def best(self) -> Way:
-        summary = "strips of the result: columns combined in registers, then rows through shared memory"
-        return Way(self.program.placed.as_rows(), "pool-strips", summary, partial(strips, self.program))
+        return pool_ways(self.program)[0]
 
     @property
     def elements(self) -> int:

@@ -120,7 +120,7 @@ class Contraction(Sums):
     @property
     def is_strict(self) -> bool:
         """f32 operands whose products may not be rounded to fewer bits."""
-        return DType.F32 in (self.a.dtype, self.b.dtype) and self.precision in (Precision.DTYPE, Precision.STRICT)
+        return DType.F32 in (self.a.dtype, self.b.dtype) and not self.precision.rounds_products
 
     @property
     def multiplications(self) -> int:

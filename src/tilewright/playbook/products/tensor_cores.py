@@ -109,6 +109,45 @@ __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
 }
 """
 
+EXACT_HEADER = """
+Every f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 arithmetic gives.
+"""
+
+EXACT_MMA = """\
+// d += a * b, each f32 as its two parts. A tensor core cuts bits off when it adds: products are added up outside it.
+__device__ __forceinline__ void exact_mma(float (&d)[4], const unsigned (&a_big)[4], const unsigned (&a_small)[4],
+                                          const unsigned (&b_big)[2], const unsigned (&b_small)[2]) {
+  float part[4] = {};
+  mma(part, a_small, b_big[0], b_big[1]);
+  mma(part, a_big, b_small[0], b_small[1]);
+  mma(part, a_big, b_big[0], b_big[1]);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) d[r] += part[r];
+}
+"""
+
+_EXACT_STEP = """\
+#pragma unroll
+for (int p = 0; p < STEPS; ++p) {
+  unsigned a_big[BLOCKS_M][4], a_small[BLOCKS_M][4];
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i) {
+    unsigned a_part[4];  // four elements of f32 are eight of 16 bits to the instruction
+    load_matrices<false>(a_part, a_lane + i * 16 * A_PITCH + A_PLACE);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) split(__uint_as_float(a_part[r]), a_big[i][r], a_small[i][r]);
+  }
+#pragma unroll
+  for (int j = 0; j < BLOCKS_N; ++j) {
+    unsigned b_big[2], b_small[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) split(b_lane[B_PLACE], b_big[r], b_small[r]);
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; ++i) exact_mma(sums[i][j], a_big[i], a_small[i], b_big, b_small);
+  }
+}
+"""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -195,6 +234,12 @@ def fragment_pieces(element: DType, strict: bool, rounded: bool = False) -> list
     pieces += [[_ROUND], *([[_SPLIT]] if strict else [])] if wide else []
     instruction = _MMA.replace("INSTRUCTION", _INSTRUCTIONS[element]).replace("STEP", "8" if wide else "16")
     return [*pieces, [instruction]]
+
+
+def exact_step(steps: str, a_place: str, b_place: str) -> list[str]:
+    """f32 operands as two TF32 parts: eight of k at a time, from a_lane, whose rows lie A_PITCH apart, and b_lane."""
+    text = _EXACT_STEP.replace("STEPS", steps).replace("A_PLACE", a_place).replace("B_PLACE", b_place)
+    return text.splitlines()
 
 
 def _tile_needs(text: ProductText, tiles: str, pieces: bool) -> None:

@@ -16,6 +16,8 @@ from tilewright.playbook.structures.teams import Exchange, Team
 
 _HELD_BYTES = 384  # of a row, in the registers of a thread
 SHARE_BYTES = 512 * _HELD_BYTES  # in one block
+_HOLDERS = 512 - 32  # threads of a block that hold a row where one warp exchanges
+_MULTIPROCESSORS = 132  # of the GPU that choices are ordered for
 _LINE_BYTES = 128
 
 _COPY = """\
@@ -163,7 +165,7 @@ class _Ahead:
             plan.add("tune", "WALK = 16 | 4", "rows that a block goes through, about")
             return "BLOCKS == 8"
         plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
-        plan.add("tune", "TEAMS = 2 | 1", "of blocks on the whole GPU, each with a row")
+        plan.add("tune", f"TEAMS = {self._team_counts()}", "of blocks on the whole GPU, each with a row")
         if self.paced:
             plan.add("tune", "EARLY = 8 | 4 | 64", "vectors of a thread that are sent for at once")
         return "TEAMS == 1"
@@ -173,6 +175,13 @@ class _Ahead:
         row_bytes = self.program.task_cols * sum(one.dtype.itemsize for one in self.program.streams)
         best = next((blocks for blocks in (2, 4) if row_bytes <= blocks * SHARE_BYTES), 8)
         return " | ".join(str(one) for one in (best, *(other for other in (8, 4, 2) if other != best)))
+
+    def _team_counts(self) -> str:
+        """As many as can hold a row each first: the smaller a team, the more rows are there while one is waited for."""
+        row_bytes = self.program.task_cols * sum(one.dtype.itemsize for one in self.program.streams)
+        blocks = -(-row_bytes // (_HOLDERS * _HELD_BYTES))
+        found = [one for one in (8, 4) if blocks * one <= _MULTIPROCESSORS]
+        return " | ".join(map(str, (*found, 2, 1)))
 
     # -- kernel --
 

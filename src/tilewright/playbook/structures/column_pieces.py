@@ -37,7 +37,7 @@ _WANTED_BLOCKS = 256  # that keep a large GPU's memory busy
 
 def can_piece(program: RowProgram) -> bool:
     """Whether one sweep is all, its results are of rows, and nothing of a row is needed on the way."""
-    plain = all(one.varies or one.parts == () for one in program.inputs)
+    plain = all((one.varies or one.parts == ()) and not one.spans for one in program.inputs)
     return program.sweeps == 1 and not program.outputs_along and plain
 
 

@@ -40,6 +40,8 @@ __device__ __forceinline__ void team_reduce(T (&value)[WIDTH], void* room, Combi
 class ColumnKernel(RowKernel):
     """A kernel in which a thread has WIDTH rows; `first_row` is the number of the first."""
 
+    held_count = "FEATURES"
+
     def accumulator(self, index: int) -> str:
         return f"{self.namer.of(index)}[i]"
 
@@ -106,7 +108,7 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     inner, tiles = plan.inner(), plan.name("tiles")
     plan.limits(rows, cols)
     plan.add("need", f"{cols} > 0 and {cols} <= {MOST_32_BIT}")
-    lanes, teams = ((64, 32, 128), _teams(program)) if held else _shared_by_many(program)
+    lanes, teams = _holding(program) if held else _shared_by_many(program)
     plan.add("tune", f"LANES = {_listed(lanes)}", "threads side by side, each with a vector of rows")
     plan.add("tune", f"TEAMS = {_listed(teams)}", "that share the columns")
     plan.add("need", "LANES * TEAMS <= 1024")
@@ -151,14 +153,18 @@ def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ..
     return (lanes, 2 * lanes), (512 // lanes, 256 // lanes, 1024 // lanes)
 
 
-def _teams(program: RowProgram) -> tuple[int, ...]:
-    """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
+def _holding(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lanes and teams, the best first: the fewest teams that can hold the task's columns in 128 bytes each. Where loads
+    are of one element, small blocks with half of that have won: more of them are at different steps."""
     size = 16 // program.widest.itemsize
-    column = sum(one.dtype.itemsize for one in program.streams) * size
+    narrow = program.task_inner % size != 0
+    column = sum(one.dtype.itemsize for one in program.streams) * (2 if narrow else size)
     wanted = program.task_cols * column / _HELD_BYTES
     powers = [1, 2, 4, 8, _MOST_TEAMS]
     best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
-    return (best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS)))
+    teams = (best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS)))
+    lanes = max(256 // best, 32) if narrow else 64
+    return (lanes, *(one for one in (64, 32, 128) if one != lanes)), teams
 
 
 def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
@@ -176,6 +182,9 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
     for output in program.outputs_along:
         pointer = f"reinterpret_cast<Vector<{output.dtype.cpp}>*>({name(output.name)})"
         lines.append(f"auto* {kernel.target(output)} = {pointer} + outer * cols * step + place;")
+    spans = [one for one in program.inputs if one.spans]  # they have no part of the rows side by side
+    lines += [line.replace("(row)", "(first_row)") for line in kernel.index_lines(*spans)]
+    lines += kernel.span_pointers()
     streams = {one.name for one in program.streams}
     if held:
         lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[FEATURES] = {{}};" for one in program.streams]
@@ -190,6 +199,7 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
 
 def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]) -> list[str]:
     program, name = kernel.program, kernel.name
+    hold = kernel.choose_held(number) if held else ()
     read = kernel.loaded(number, kernel.row_known)
 
     def load(one: ProgramInput) -> str:
@@ -197,7 +207,7 @@ def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]
             return f"{name(one.name)}[column]"
         return f"{name(one.name)}_held[k].at[i]" if held else f"{name(one.name)}_here.at[i]"
 
-    sweep = kernel.sweep(number, load, "column", kernel.made_elements())
+    sweep = kernel.sweep(number, load, "column", kernel.made_elements(), hold)
     last = number == program.sweeps - 1
     inner: list[str] = []
     if not held:

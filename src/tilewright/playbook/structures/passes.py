@@ -63,6 +63,8 @@ class _Passes:
     def __init__(self, program: RowProgram, plan: PlanLines, looped: bool, quick: bool) -> None:
         self.program, self.plan, self.looped, self.quick = program, plan, looped, quick
         self.segments = program.layout is Layout.SEGMENTS
+        length = program.task_inner if self.segments else program.task_cols
+        self.ragged = length * program.widest.itemsize % 16 != 0  # so that a load is of one element
         self.helpers: list[str] = []
         self.texts: list[list[str]] = []
         self.wholes: list[Part] = []  # what is known of whole rows by now
@@ -89,7 +91,8 @@ class _Passes:
             plan.add("tune", f"STEPS = {steps}", "loads of a thread and input, two in flight at a time")
         else:
             plan.add("tune", "THREADS = 256 | 512 | 128")
-            plan.add("tune", "STEPS = 4 | 8 | 16 | 2", "vectors of a thread, all in flight together")
+            steps = "16 | 32 | 8 | 4 | 2" if self.ragged else "4 | 8 | 16 | 2"
+            plan.add("tune", f"STEPS = {steps}", "vectors of a thread, all in flight together")
         plan.width(inner or self.cols)
         if self.segments:
             plan.add("const", f"SEGMENT = max({inner} / WIDTH, 1)", "vectors of a row that lie together")
@@ -99,6 +102,14 @@ class _Passes:
         plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
         plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
         plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
+        if self._number == "unsigned":
+            plan.add("need", f"{self.vectors} <= {MOST_32_BIT}", "so that a 32-bit division finds a segment")
+
+    @property
+    def _number(self) -> str:
+        """Counts places in a row; of segments whose loads are of one element in 32 bits, or finding one takes longer
+        than its load."""
+        return "unsigned" if self.ragged and self.segments else "long long"
 
     # -- what every kernel has --
 
@@ -181,7 +192,7 @@ class _Passes:
         held = [one for one in read if one.varies and not one.spans]
         lines = [
             "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
-            "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
+            f"const {self._number} first = static_cast<{self._number}>(blockIdx.x % pieces) * THREADS * STEPS;",
             *self._known(kernel),
             *kernel.index_lines(*read),
             *(self._source(kernel, one) for one in read if one.varies),
@@ -190,17 +201,23 @@ class _Passes:
         element = "_here.at[i]" if self.looped else "_held[k].at[i]"
         loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[{self._at(one)}];" for one in held]
         if not self.looped:
-            lines += [*(f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held), *_each_step(loads)]
+            lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held]
+            lines += self._each_step(loads)
         for level in levels:
             lines += ["", *(own_values(kernel, level, "piece", COUNT) if level != levels[0] else [])]
             sweep = kernel.sweep(level, lambda one: name(one.name) + element, "place * WIDTH + i", {})
             here = [f"const auto {name(one.name)}_here = {name(one.name)}_along[{self._at(one)}];" for one in held]
             inner = [*(here if self.looped else []), *each_element(sweep.element)]
-            lines += [*sweep.before, *_each_step(inner, " 2" if self.looped else "")]
+            lines += [*sweep.before, *self._each_step(inner, " 2" if self.looped else "")]
             lines += kernel.reduced(level, "block_reduce<WARPS>({v}, {v}_of_warps, {c})")
         self.helpers += [HELPERS] if any(COUNT in line for line in lines) else []
         stores = [f"{one.own}[blockIdx.x] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
         return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
+
+    def _each_step(self, inner: list[str], unrolled: str = "") -> list[str]:
+        place = f"const {self._number} place = first + k * THREADS + threadIdx.x;"
+        work = [place, "if (place < vectors) {", *indented(inner), "}"]
+        return [f"#pragma unroll{unrolled}", "for (int k = 0; k < STEPS; ++k) {", *indented(work), "}"]
 
     # -- pieces put together --
 
@@ -312,12 +329,6 @@ class _Passes:
             *(_each_row(loads) if streams else []),
             *_each_row(work),
         ]
-
-
-def _each_step(inner: list[str], unrolled: str = "") -> list[str]:
-    place = "const long long place = first + k * THREADS + threadIdx.x;"
-    work = [place, "if (place < vectors) {", *indented(inner), "}"]
-    return [f"#pragma unroll{unrolled}", "for (int k = 0; k < STEPS; ++k) {", *indented(work), "}"]
 
 
 def _each_row(inner: list[str]) -> list[str]:

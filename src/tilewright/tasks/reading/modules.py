@@ -11,7 +11,7 @@ from pathlib import Path
 from tilewright.records import Dimension, NormalValues, NumberInput, Origin, Task, TaskInput, TensorInput, UniformValues
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import questions
-from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, with_finding
+from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, settled, with_finding
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
 from tilewright.tasks.lint import examine
 from tilewright.tasks.reading import python_source
@@ -199,15 +199,15 @@ class _ModuleMaker:
                     found = examine(task, reference)
                 except ReferenceProblem as problem:
                     raise TaskError(f"{self._path}: {problem}") from problem
-            copied = drawn.pop(found.copied, None)
-            if copied is not None and isinstance(copied.values, UniformValues) and copied.values.low >= 0:
-                # A ReLU of numbers between 0 and 1 shows nothing; the problem is meant to.
-                given = [replace(copied, values=NormalValues()) if one == copied else one for one in given]
-                notes = (*notes, f"{copied.name} is drawn from a normal distribution: {_ALL_POSITIVE}")
-                continue
-            idle = [own for own, one in named.items() if one.name in found.idle]
-            if not idle:
-                return with_finding(task, found, options)
+                copied = drawn.pop(found.copied, None)
+                if copied is not None and isinstance(copied.values, UniformValues) and copied.values.low >= 0:
+                    # A ReLU of numbers between 0 and 1 shows nothing; the problem is meant to.
+                    given = [replace(copied, values=NormalValues()) if one == copied else one for one in given]
+                    notes = (*notes, f"{copied.name} is drawn from a normal distribution: {_ALL_POSITIVE}")
+                    continue
+                idle = [own for own, one in named.items() if one.name in found.idle]
+                if not idle:
+                    return settled(with_finding(task, found, options), options, reference)
             named = {own: one for own, one in named.items() if own not in idle}
             notes = (*notes, _idle_note(idle))
 

@@ -1,0 +1,299 @@
+"""Convolutions of single positions (a window of one tap, no stride, no padding): every image is a matrix as it lies.
+
+y[n] = W x[n], with x[n] as channels by positions: nothing is copied in another form, and dimensions do not matter. What
+such a convolution costs is its bytes, so weights stay in shared memory while tiles of positions stream past them.
+Structures for products bring both operands for every tile; here that would be as many bytes again.
+"""
+
+from __future__ import annotations
+
+from tilewright.playbook.convolutions.plan_text import ConvolutionText
+from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.convolutions.tensor_cores_kernel import is_rounded
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment
+from tilewright.playbook.products.plan_text import Choices
+from tilewright.playbook.products.tensor_cores import (
+    ASYNC_COPY,
+    EXACT_HEADER,
+    EXACT_MMA,
+    exact_step,
+    fragment_pieces,
+)
+from tilewright.playbook.products.tiles import PACK
+from tilewright.records import DType
+
+_MOST_BYTES = 1024  # of a filter, so that shared memory holds the weights of 64
+_MOST_WORK = 140  # multiplications for every element of x and y: beyond, arithmetic takes longer than memory
+
+_HEADER = """
+{name} as a product on tensor cores: BM filters, whose weights a block keeps in shared memory, times a run of tiles of
+BN positions each. Its steps are LINES channels of a tile; STAGES of them are under way at once, those of the next tile
+while the results of this one are stored.
+
+Which column of the product a position is, is free: lanes take neighbours as columns of neighbouring blocks, so that
+they read {read} positions at once, and hold {held} neighbouring results to store together.
+"""
+
+_ROUNDED_STEP = """\
+#pragma unroll
+for (int p = 0; p < LINES / 8; ++p) {
+  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
+    load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
+#pragma unroll
+  for (int j = 0; j < BLOCKS_N; j += 2)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const auto two = *reinterpret_cast<const Pack<float, 2>*>(b_lane + (p * 8 + r * 4) * B_PITCH + j * 8);
+      b_part[j][r] = tf32(two.at[0]), b_part[j + 1][r] = tf32(two.at[1]);
+    }
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i)
+#pragma unroll
+    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+}
+"""
+
+_HALF_STEP = """\
+#pragma unroll
+for (int p = 0; p < LINES / 16; ++p) {
+  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i) load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 16);
+#pragma unroll
+  for (int j = 0; j < BLOCKS_N; j += 4)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {  // four positions of two channels; the instruction takes channels in pairs
+      const Element* from = b_lane + (p * 16 + r * 8) * B_PITCH + j * 8;
+      const auto low = *reinterpret_cast<const Pack<unsigned, 2>*>(from);
+      const auto high = *reinterpret_cast<const Pack<unsigned, 2>*>(from + B_PITCH);
+#pragma unroll
+      for (int t = 0; t < 4; ++t)
+        b_part[j + t][r] = __byte_perm(low.at[t / 2], high.at[t / 2], t % 2 ? 0x7632 : 0x5410);
+    }
+#pragma unroll
+  for (int i = 0; i < BLOCKS_M; ++i)
+#pragma unroll
+    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+}
+"""
+
+
+def can_write(convolution: Convolution) -> bool:
+    """Whether every result is made from the channels of one position, and a block can keep its filters' weights."""
+    elements = (DType.F32, DType.F16, DType.BF16)
+    if not all(map(_is_single, convolution.windows)) or convolution.is_depthwise or convolution.element not in elements:
+        return False
+    return convolution.channels.size * convolution.element.itemsize <= _MOST_BYTES
+
+
+def is_bound_by_memory(convolution: Convolution) -> bool:
+    """Whether moving x and y takes longer than the products, at the task's own sizes."""
+    channels, filters = convolution.channels.size, convolution.filters.size
+    return channels * filters <= _MOST_WORK * (channels + filters)
+
+
+def _is_single(one: Window) -> bool:
+    return (one.taps, one.stride, one.padding) == (1, 1, 0) and one.results.size == one.length.size
+
+
+def point_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
+    """BM filters x RUN tiles of BN positions of a block."""
+    text = ConvolutionText(convolution, op_line, choices)
+    names = _plan(text)
+    wanted = text.parameters("channels", "filters")
+    signature = text.signature([*wanted, *((f"int {name}", names[name]) for name in ("plane", "tiles", "run"))])
+    block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
+    text.plan.launch(f"{text.name}_points", names["blocks"], block, signature.given)
+    together = _together(convolution)
+    header = _HEADER.format(name=text.name, read=together, held=together * 2)
+    return text.fragment(
+        header + (EXACT_HEADER if convolution.is_exact else ""),
+        _constants(text),
+        [PACK],
+        [ASYNC_COPY],
+        *fragment_pieces(convolution.element, convolution.is_exact, True),
+        *([[EXACT_MMA]] if convolution.is_exact else []),
+        text.finish.function,
+        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_points", _body(text)),
+    )
+
+
+def _together(convolution: Convolution) -> int:
+    """Neighbouring positions that a lane reads at once: 8 bytes of them."""
+    return 8 // convolution.element.itemsize
+
+
+# -- the plan --
+
+
+def _plan(text: ConvolutionText) -> dict[str, str]:
+    plan, sizes, one = text.plan, text.sizes, text.convolution
+    size, groups = one.element.itemsize, one.groups
+    wanted = ("plane", "tiles", "run", "matrices", "blocks", "shared_bytes")
+    names = {each: plan.name(each) for each in wanted}
+    filters, channels = one.filters.size, one.channels.size
+    plan.add("need", "device.cc >= 80")
+    text.places_fit()
+    few = channels * size > _MOST_BYTES // 2
+    rows = 32 if filters <= 32 else 64 if filters <= 64 or few else 128
+    plan.add("const", f"BM = {rows}, BN = 128", "filters and positions of a tile")
+    plan.add("const", f"WARPS_M = {rows // 32 if one.is_exact or rows == 32 else 2}, WARPS_N = BN / 64")
+    least = 32 // size
+    text.tune("LINES", (least,) if channels <= least else (2 * least, least), "channels in a step")
+    text.tune("STAGES", (4, 3, 2), "steps under way at once")
+    text.tune("BLOCKS", {32: (4, 6), 64: (3, 2), 128: (2,)}[rows], "of a multiprocessor, for which registers must do")
+    text.tune("RUN", (16, 8, 32), "tiles of a block, where there are many")
+    plan.add("let", f"{names['plane']} = {text.plane_in}")
+    widest = 16 // size
+    width = f"{widest} if {names['plane']} % {widest} == 0 else "
+    width += f"2 if {names['plane']} % 2 == 0 else 1" if size == 2 else "1"
+    plan.add("const", f"X_WIDTH = {width}", "elements of a copy")
+    stored = min(2 * _together(one), 16 // one.output.dtype.itemsize)
+    plan.add("const", f"Y_WIDTH = {stored} if {names['plane']} % {stored} == 0 else 1", "results of a store")
+    plan.add("const", f"CHANNELS = round_up({sizes['channels']}, LINES)", "with zeros behind the last")
+    plan.add("let", f"{names['tiles']} = {sizes['images']} * ceil_div({names['plane']}, BN)")
+    matrices = f"ceil_div({sizes['filters']}, BM)" + (f" * {groups}" if groups > 1 else "")
+    plan.add("let", f"{names['matrices']} = {matrices}", "of weights")
+    least_blocks = f"{names['tiles']} * {names['matrices']} / (4 * BLOCKS * device.sms)"
+    plan.add("let", f"{names['run']} = max(1, min(RUN, {least_blocks}))")
+    plan.add("let", f"{names['blocks']} = ceil_div({names['tiles']}, {names['run']}) * {names['matrices']}")
+    plan.add("need", f"max({names['tiles']}, {names['blocks']}) <= {MOST_32_BIT}")
+    shared = f"(BM * (CHANNELS + {16 // size}) + STAGES * LINES * (BN + 8)) * {size}"
+    plan.add("let", f"{names['shared_bytes']} = {shared}")
+    plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
+    return names
+
+
+def _constants(text: ConvolutionText) -> list[str]:
+    one = text.convolution
+    return [
+        f"using Element = {one.element.cpp};",
+        f"using Result = {one.output.dtype.cpp};",
+        "constexpr int THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = BN / WARPS_N;",
+        "constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;  // mma of a warp",
+        f"constexpr int TOGETHER = {_together(one)};  // positions that a lane reads at once",
+        f"constexpr int GROUPS = {one.groups};",
+        "// Lines in shared memory are longer than what they hold, which spreads what a warp reads over all banks.",
+        f"constexpr int A_PITCH = CHANNELS + {16 // one.element.itemsize}, B_PITCH = BN + 8, SLOT = LINES * B_PITCH;",
+    ]
+
+
+# -- the kernel --
+
+
+def _body(text: ConvolutionText) -> list[str]:
+    one = text.convolution
+    if one.is_exact:
+        step = exact_step("LINES / 8", "p * 8", "(p * 8 + r * 4) * B_PITCH + j / 2 * 16 + j % 2")
+    else:
+        step = (_ROUNDED_STEP if one.element is DType.F32 else _HALF_STEP).splitlines()
+    b_line = "lane % 4" if one.element is DType.F32 else "lane % 4 * 2"
+    a_offset = f"lane / 16 * {16 // one.element.itemsize}"
+    return [
+        "extern __shared__ __align__(128) unsigned char shared[];",
+        "Element* weights = reinterpret_cast<Element*>(shared);",
+        "Element* slots = weights + BM * A_PITCH;",
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+        "const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;",
+        "const int tiles_m = (filters + BM - 1) / BM, tiles_n = (plane + BN - 1) / BN;",
+        "const int m0 = blockIdx.x % tiles_m * BM, group = blockIdx.x / tiles_m % GROUPS;",
+        "const int first = blockIdx.x / (tiles_m * GROUPS) * run, last = min(first + run, tiles);",
+        "",
+        *_copy_lines(),
+        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+        "",
+        *_weight_lines(text),
+        "",
+        f"const Element* a_first = weights + (warp_m + lane % 16) * A_PITCH + {a_offset};",
+        f"const Element* b_first = slots + {b_line} * B_PITCH + warp_n + lane / 4 * TOGETHER;",
+        "int slot = 0;",
+        "for (int tile = first; tile < last; ++tile) {",
+        "  float sums[BLOCKS_M][BLOCKS_N][4] = {};",
+        "  for (int c = 0; c < CHANNELS; c += LINES) {",
+        "    wait<STAGES - 2>();",
+        "    __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
+        "    copy_step(slot == 0 ? STAGES - 1 : slot - 1);  // into that one",
+        "    const Element* a_lane = a_first + c;",
+        "    const Element* b_lane = b_first + slot * SLOT;",
+        *indented(step, 2),
+        "    slot = slot + 1 < STAGES ? slot + 1 : 0;",
+        "  }",
+        *indented(_store_lines(text)),
+        "}",
+        "wait<0>();",
+    ]
+
+
+def _copy_lines() -> list[str]:
+    return [
+        "int copied_tile = first, copied = 0;  // what the ring takes next: the tile, and the first of LINES channels",
+        "auto copy_step = [&](int to) {",
+        "  if (copied_tile < last) {",
+        "    const int image = copied_tile / tiles_n, n0 = (copied_tile - image * tiles_n) * BN;",
+        "    const Element* from =",
+        "        x + ((static_cast<long long>(image) * GROUPS + group) * channels + copied) * plane + n0;",
+        "#pragma unroll",
+        "    for (int i = 0; i < LINES * BN / X_WIDTH / THREADS; ++i) {",
+        "      const int at = (threadIdx.x + i * THREADS) * X_WIDTH, line = at / BN, v = at % BN;",
+        "      const bool inside = copied + line < channels && n0 + v < plane;",
+        "      const Element* source = inside ? from + static_cast<long long>(line) * plane + v : x;",
+        "      copy_async<X_WIDTH * sizeof(Element)>(slots + to * SLOT + line * B_PITCH + v, source, inside);",
+        "    }",
+        "    copied += LINES;",
+        "    if (copied >= channels) copied = 0, ++copied_tile;",
+        "  }",
+        "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
+        "};",
+    ]
+
+
+def _weight_lines(text: ConvolutionText) -> list[str]:
+    one = text.convolution
+    place = "(group * filters + m0 + f) * static_cast<long long>(channels) + c"
+    if one.transposed:
+        place = "(group * channels + c) * static_cast<long long>(filters) + m0 + f"
+    made = "__uint_as_float(tf32(made))" if is_rounded(one) else "made"
+    return [
+        "for (int f = warp; f < BM; f += WARPS_M * WARPS_N)",
+        "#pragma unroll 4",
+        "  for (int c = lane; c < CHANNELS; c += 32) {",
+        "    Element made = static_cast<Element>(0.0f);",
+        f"    if (m0 + f < filters && c < channels) made = weight[{place}];",
+        f"    weights[f * A_PITCH + c] = {made};",
+        "  }",
+    ]
+
+
+def _store_lines(text: ConvolutionText) -> list[str]:
+    takes = text.finish.takes
+    channel = ["    const int channel = group * filters + m0 + line;"] if "channel" in takes else []
+    found = "sums[i][j + (w + v) % TOGETHER][h * 2 + (w + v) / TOGETHER]"
+    made = text.finish.call(found, at="row * plane + column + v")
+    return [
+        "// Of every 16 x 8 block a lane has columns lane % 4 * 2 and the next, in rows lane / 4 and lane / 4 + 8.",
+        "const int image = tile / tiles_n, n0 = (tile - image * tiles_n) * BN;",
+        "#pragma unroll",
+        "for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "  for (int h = 0; h < 2; ++h) {",
+        "    const int line = warp_m + i * 16 + h * 8 + lane / 4;",
+        "    if (m0 + line >= filters) continue;",
+        *channel,
+        "    const long long row = (static_cast<long long>(image) * GROUPS + group) * filters + m0 + line;",
+        "#pragma unroll",
+        "    for (int j = 0; j < BLOCKS_N; j += TOGETHER)",
+        "#pragma unroll",
+        "      for (int w = 0; w < 2 * TOGETHER; w += Y_WIDTH) {",
+        "        const int column = n0 + warp_n + j * 8 + lane % 4 * 2 * TOGETHER + w;",
+        "        if (column >= plane) continue;",
+        "        Pack<Result, Y_WIDTH> made;",
+        "#pragma unroll",
+        "        for (int v = 0; v < Y_WIDTH; ++v)",
+        f"          made.at[v] = {text.stored(made)};",
+        "        *reinterpret_cast<Pack<Result, Y_WIDTH>*>(y + row * plane + column) = made;",
+        "      }",
+        "  }",
+    ]

@@ -1,0 +1,134 @@
+"""Pooling where windows lie beside each other: a thread loads its windows whole, and needs no neighbour."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
+from tilewright.playbook.places.text import Held, product_text, width_line
+from tilewright.playbook.places.vectors import each_element
+from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.program import PoolProgram
+
+_MOST_TAPS = 64  # that a thread can hold in registers
+_IN_FLIGHT = 16  # elements that a thread asks for before it uses one
+
+
+def lies_apart(program: PoolProgram) -> bool:
+    """Whether every element is in one window at most, no window leaves the input, and a thread can hold one."""
+    each = program.windows
+    inside = program.is_inside and all(one.padding == 0 and one.dilation == 1 for one in each)
+    return inside and len(each) > 1 and all(one.stride >= one.kernel for one in each) and taps(program) <= _MOST_TAPS
+
+
+def taps(program: PoolProgram) -> int:
+    return math.prod(one.kernel for one in program.windows)
+
+
+def apart(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
+    """One thread for ROWS windows, one below the other."""
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    kernel = PoolKernel(program, plan, vector=True, quick=quick, width=_width(program))
+    more, grid = _plan(kernel, plan)
+    body = _body(kernel)
+    text = kernel.launched("apart", grid, "THREADS", "THREADS, RESIDENT / THREADS", body, more)
+    header = (
+        f"{program.placed.name}, every input element read once: windows do not overlap, so a thread makes ROWS "
+        "results, one below the other, and needs nothing of its neighbours.\n\nIt loads its windows whole before it "
+        "uses any of them: without shared memory and barriers. What neighbours load of a row lies side by side."
+    )
+    rows = "constexpr int VECTORS = KERNEL_X / WIDTH;  // of a window's row"
+    pieces = [[*kernel.constants(), rows], [VECTOR], *kernel.pieces()]
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)
+
+
+def _width(program: PoolProgram) -> int:
+    """The widest load that divides a row of a window, and the rows of the input at the task's own sizes."""
+    x = program.windows[-1]
+    return next(one for one in (4, 2, 1) if all(size % one == 0 for size in (x.kernel, x.stride, x.inside.size.own)))
+
+
+def _plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, str]], str]:
+    several = max(_IN_FLIGHT // taps(kernel.pool), 1)
+    residents = "2048 | 1024 | 1536" if taps(kernel.pool) <= _IN_FLIGHT else "1024 | 768 | 1536"
+    plan.add("tune", f"THREADS = {_listed(_blocks(kernel.pool, several))}", "of a block")
+    plan.add("tune", f"ROWS = {_listed((several, 2 * several, 1))}", "results of a thread")
+    plan.add("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")
+    if kernel.width > 1:
+        width_line(plan, kernel)
+    else:
+        plan.add("const", "WIDTH = 1", "elements of a load")
+    strips, threads, tiles, planes = (plan.name(one) for one in ("strips", "threads", "tiles", "planes"))
+    x, y = (kernel.axes[one].outside.size for one in "XY")
+    deep = [kernel.axes["Z"].outside.size.factor] if "Z" in kernel.axes else []
+    plan.add("let", f"{strips} = ceil_div({y.text}, ROWS)", "of ROWS results, one below the other")
+    plan.add("let", f"{threads} = {' * '.join([x.factor, strips, *deep])}", "of a plane")
+    plan.add("let", f"{tiles} = ceil_div({threads}, THREADS), {planes} = {product_text(kernel.pool.planes)}")
+    plan.add("need", f"{tiles} * {planes} <= {MOST_32_BIT} and {threads} <= {MOST_32_BIT}")
+    more = [("unsigned strips", strips), ("unsigned threads", threads), ("unsigned tiles", tiles)]
+    return more, f"{tiles} * {planes}"
+
+
+def _blocks(program: PoolProgram, rows: int) -> tuple[int, ...]:
+    """Sizes of blocks: the one of which a plane leaves the fewest threads without work first."""
+    x, y, *z = (one.outside.size.own for one in reversed(program.windows))
+    plane = x * -(-y // rows) * math.prod(z)
+    best = min(range(256, 64, -32), key=lambda one: -(-plane // one) * one)
+    return best, 256, 128, 512
+
+
+def _listed(choices: tuple[int, ...]) -> str:
+    return " | ".join(str(one) for one in dict.fromkeys(choices))
+
+
+def _body(kernel: PoolKernel) -> list[str]:
+    axes = kernel.axes
+    out_x, out_y = (kernel.variable(axes[one].outside) for one in "XY")
+    width = kernel.size(axes["X"].outside.size, "int")
+    lines = [
+        "const unsigned place = blockIdx.x % tiles * THREADS + threadIdx.x;  // in the plane",
+        "if (place >= threads) return;",
+        f"const int {out_x} = static_cast<int>(place % {width});",
+    ]
+    if "Z" in axes:
+        lines += [
+            f"const int first_y = static_cast<int>(place / {width} % strips) * ROWS;",
+            f"const int {kernel.variable(axes['Z'].outside)} = static_cast<int>(place / {width} / strips);",
+        ]
+    else:
+        lines.append(f"const int first_y = static_cast<int>(place / {width}) * ROWS;")
+    lines += kernel.split(kernel.pool.planes, "(blockIdx.x / tiles)")
+    held = kernel.held((kernel.pool.value,), "[r][z][y][v]" if "Z" in axes else "[r][y][v]")
+    counts = "[ROWS][KERNEL_Z][KERNEL_Y][VECTORS]" if "Z" in axes else "[ROWS][KERNEL_Y][VECTORS]"
+    row = [
+        f"const int {out_y} = first_y + r;",
+        f"if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
+    ]
+    loading = _each_row([*row, *_over_window(kernel, held.loads())]) if held.reads else []
+    making = _each_row([*row, *_made(kernel, held)])
+    return [*lines, *kernel.plane_lines(), *held.declared(f"here{counts}"), *loading, *making]
+
+
+def _made(kernel: PoolKernel, held: Held) -> list[str]:
+    inner, texts = kernel.write((kernel.pool.value,), {}, held.element)
+    combining = each_element([*inner, f"made = combined(made, {texts[kernel.pool.value].text});"])
+    return [f"float made = {kernel.pool.start};", *_over_window(kernel, combining), *kernel.result_lines("made")]
+
+
+def _each_row(lines: list[str]) -> list[str]:
+    return ["#pragma unroll", "for (int r = 0; r < ROWS; ++r) {", *indented(lines), "}"]
+
+
+def _over_window(kernel: PoolKernel, lines: list[str]) -> list[str]:
+    """For every vector of a window; places that nothing asks for are not named."""
+    axes = kernel.axes
+    for axis, name, count in (("X", "v", "VECTORS"), ("Y", "y", "KERNEL_Y"), ("Z", "z", "KERNEL_Z"))[: len(axes)]:
+        inside, outside = kernel.variable(axes[axis].inside), kernel.variable(axes[axis].outside)
+        if re.search(rf"\b{inside}\b", " ".join(lines)):
+            step = "v * WIDTH" if axis == "X" else name
+            lines = [f"const int {inside} = {outside} * STRIDE_{axis} + {step};", *lines]
+        lines = ["#pragma unroll", f"for (int {name} = 0; {name} < {count}; ++{name}) {{", *indented(lines), "}"]
+    return lines

@@ -1,0 +1,58 @@
+"""What is measured of PyTorch's own convolutions: f32 is told from TF32, whatever is convolved and however."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tilewright.reference.convolutions import Convolved, Lying
+from tilewright.verify.convolution_precision import relative_error
+
+LIMIT = 2.0**-15
+
+
+class RoundedConvolutions(TorchDispatchMode):
+    """Computes f32 convolutions as cuDNN does in TF32."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "convolution" in func._schema.name and args[0].dtype == torch.float32:
+            args = (_rounded(args[0]), _rounded(args[1]), *args[2:])
+        return func(*args, **(kwargs or {}))
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def lying(*shape: int, channels_last: bool = False) -> Lying:
+    made = torch.empty(shape, device="meta")
+    return Lying.of(made.to(memory_format=torch.channels_last) if channels_last else made)
+
+
+KINDS = {
+    "plain": Convolved(lying(2, 3, 12, 11), lying(4, 3, 3, 3), (1, 1), (0, 0), (1, 1), False, (0, 0), 1, False),
+    "one dimension": Convolved(lying(2, 3, 40), lying(4, 3, 5), (2,), (2,), (3,), False, (0,), 1, False),
+    "grouped": Convolved(lying(3, 8, 9, 9), lying(8, 2, 3, 3), (1, 2), (1, 1), (2, 1), False, (0, 0), 4, False),
+    "transposed": Convolved(
+        lying(2, 6, 4, 5, 6), lying(6, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1), True, (1, 1, 1), 2, False
+    ),
+    "channels last": Convolved(
+        lying(2, 16, 9, 9, channels_last=True), lying(8, 16, 3, 3), (1, 1), (1, 1), (1, 1), False, (0, 0), 1, False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_f32_is_told_from_tf32(name: str) -> None:
+    one = KINDS[name]
+    assert relative_error(one, one.x.shape[0], "cpu") < LIMIT / 16
+    assert relative_error(one, 1, "cpu") < LIMIT / 16
+    with RoundedConvolutions():
+        assert relative_error(one, one.x.shape[0], "cpu") > 4 * LIMIT
