@@ -142,7 +142,7 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     traffics = plan_traffic(prepared, works, waves, gpu)
     codes = [_code(prepared.build, one, work, gpu) for one, work in zip(counted.launches, works, strict=True)]
     launches = tuple(
-        _launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
+        model_launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
         for one, listing, work, traffic, resident, count, code in zip(
             counted.launches, listings, works, traffics, residents, waves, codes, strict=True
         )
@@ -180,7 +180,7 @@ def _reachable_us(task: Task, gpu: GpuProfile) -> float:
     return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
 
 
-def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
+def model_launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
     terms = (
         _device_memory(facts, gpu),
         _l2(facts, gpu),
