@@ -6,7 +6,11 @@
 FILE has kernel texts, tasks without their references, and rows: a kernel, a task, a choice of its `tune` constants, and
 the median of cold-cache times in microseconds. A third of the operations, picked by a digest of their names, was held
 back from setting the model's constants; figures are of that third unless `--all` is given. `--counts` keeps what was
-emulated, so that another model is tried in seconds.
+emulated, so that another model is tried in seconds. `model_fit.py` sets the constants; `model_limits.py` has the
+profiler's figures.
+
+Within an operation's tunings two figures are given: the rank correlation over all of them, however little they differ,
+and the pairs that were measured further apart than `APART` and are in order (1: all of them; 0: half, as by chance).
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ MEASURED = ROOT / "benchmarks" / "results" / "2026-11-16-h200-model-rows.json"
 GPU = "H200"
 HELD_BACK = 3  # one operation in so many
 SPREAD = 1.1  # slowest over fastest of an operation's tunings; below, their order is little more than noise
+APART = 0.03  # between two tunings, of the faster: more than one measurement of short kernels differs from the next
 _RUNS = 9
 
 
@@ -149,7 +154,7 @@ def modelled(data: Data, kept: Path | None) -> Iterator[Modelled | str]:
                 yield f"{row.op} {row.choice}: {str(problem)[:200]}"
                 continue
             terms = {term.name: round(term.time_us, 2) for term in made.terms}
-            bound = next((name for name in terms if name not in ("launches", "library steps")), "launches")
+            bound = made.bounds[0].name if made.bounds else "launches"
             yield Modelled(row, row.measured_us, made.time_us, bound, terms)
 
 
@@ -205,12 +210,25 @@ def right_pairs(groups: Iterable[Sequence[Modelled]], gain: float) -> tuple[int,
     return sum(one.measured_us < other.measured_us for one, other in pairs), len(pairs)
 
 
+def measured_apart(rows: Sequence[Modelled]) -> tuple[int, int]:
+    """Of an operation's rows two by two, where the GPU tells them apart: those that the model puts in the same order,
+    and all."""
+    pairs = [
+        (one, other)
+        for one, other in itertools.permutations(rows, 2)
+        if one.measured_us * (1.0 + APART) < other.measured_us
+    ]
+    return sum(one.modelled_us < other.modelled_us for one, other in pairs), len(pairs)
+
+
 def figures(rows: Sequence[Modelled]) -> dict[str, Any]:
     memory = [row for row in rows if row.bound == "device memory"]
     groups = tunings(rows)
     within = [spearman(found) for found in groups.values()]
     losses = [pruned_loss(found) for found in groups.values() if len(found) > FEW_CHOICES]
     right, pairs = right_pairs(groups.values(), MODELLED_NOISE)
+    apart = [measured_apart(found) for found in groups.values()]
+    in_order = [2.0 * ordered / every - 1.0 for ordered, every in apart if every]
     return {
         "rows": len(rows),
         "operations": len({row.row.op for row in rows}),
@@ -224,10 +242,29 @@ def figures(rows: Sequence[Modelled]) -> dict[str, Any]:
             "mean": round(statistics.fmean(within), 3) if within else None,
             "median": round(statistics.median(within), 3) if within else None,
         },
+        "pairs_measured_apart": {
+            "in_order": f"{sum(ordered for ordered, _ in apart)} of {sum(every for _, every in apart)}",
+            "mean_over_operations": round(statistics.fmean(in_order), 3) if in_order else None,
+        },
         "pairs_beyond_the_models_noise_in_order": f"{right} of {pairs}",
         "pruned_sweeps_within_3_percent": f"{sum(loss <= 1.03 for loss in losses)} of {len(losses)}",
         "worst_pruned_sweep": round(max(losses, default=1.0), 3),
     }
+
+
+def each_operation(rows: Sequence[Modelled]) -> dict[str, Any]:
+    """Those with several tunings, the worst ordered first."""
+    found = {}
+    for name, group in sorted(tunings(rows).items(), key=lambda pair: spearman(pair[1])):
+        ordered, every = measured_apart(group)
+        found[name] = {
+            "tunings": len(group),
+            "spearman": round(spearman(group), 2),
+            "pairs_measured_apart_in_order": f"{ordered} of {every}",
+            "geomean_modelled_over_measured": round(statistics.geometric_mean(row.ratio for row in group), 3),
+            "held_back": group[0].row.is_held_back,
+        }
+    return found
 
 
 # -- on a GPU --
@@ -278,7 +315,7 @@ def main() -> None:
         times = f"{one.measured_us:>10.1f} us {one.modelled_us:>10.1f} {one.ratio:>6.2f}"
         print(f"{one.row.op:<44}{times}  {one.bound:<22}{mark:<10} {one.row.choice}", flush=True)
     held_back = [row for row in rows if row.row.is_held_back]
-    result = {"held_back": figures(held_back), "all": figures(rows)}
+    result = {"held_back": figures(held_back), "all": figures(rows), "each_operation": each_operation(rows)}
     print(json.dumps(result["all" if options.all else "held_back"], indent=1), f"{len(left_out)} left out", sep="\n")
     if options.plot is not None:
         options.plot.write_text(picture([(row.measured_us, row.modelled_us, row.bound) for row in rows], GPU))

@@ -9,6 +9,7 @@ from tests.measure import kernels
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import parse
+from tilewright.measure import emulated_counts
 from tilewright.measure.emulated_counts import NotCounted, affordable_sizes, count_plan
 from tilewright.measure.preparation import NotPrepared
 from tilewright.records import Dimension, DType, IndexValues, SizeFormula, Task, TaskOutput, TensorInput
@@ -57,6 +58,22 @@ def test_what_a_whole_grid_does_once_is_not_scaled_up(emulator: EmulatedDevice) 
     assert sectors[1] == 64 * sectors[0]
     first = [next(one.executions for one in each.counts.instructions) for each in (few, many)]
     assert first == [64 * 8, 64 * 8]
+
+
+def test_whole_grids_are_counted_where_the_same_code_runs(
+    emulator: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of another length would be other code, whose counts are not this one's."""
+    monkeypatch.setattr(emulated_counts, "FEW_ELEMENTS", 1 << 14)
+    file = parse(
+        GRID_WAITS.replace("//! launch", "//! const   LENGTH = x.shape[1]\n//! launch").replace(
+            "i < n", "i < n / LENGTH * LENGTH"
+        ),
+        "k.cu",
+    )
+    assert count_plan(file, kernels.scale_task(4, 1 << 16), None, emulator).counted_at == {"rows": 1, "cols": 1 << 16}
+    monkeypatch.setattr(emulated_counts, "MORE_ELEMENTS", 1 << 15)  # then it is not affordable
+    assert count_plan(file, kernels.scale_task(4, 1 << 16), None, emulator).counted_at["cols"] < 1 << 16
 
 
 def test_what_cannot_be_emulated_and_what_does_not_apply_are_told_apart(emulator: EmulatedDevice) -> None:

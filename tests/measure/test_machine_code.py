@@ -8,7 +8,7 @@ from tests.measure import kernels
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure.emulated_counts import count_plan
-from tilewright.measure.machine_code import CodeCost, code_cost, one_warp, spread_executions
+from tilewright.measure.machine_code import CodeCost, code_cost, one_warp, spread_executions, without_polling
 from tilewright.records import KERNEL_FILE_NAME, PROFILES, InstructionRecord, SourcePlace
 from tilewright.toolchain import SassInstruction
 
@@ -74,12 +74,37 @@ def test_executions_go_by_place_and_the_deepest_in_loops_run_most() -> None:
     assert spread_executions(listing, counted) == [1, 40, 40, 8, 0, 1, 0, 0]
 
 
+def test_a_loop_that_waits_for_others_costs_what_it_costs_once() -> None:
+    """One that counts arrivals, entered from above; one that works; one behind an end, for the copy engine."""
+    listing = [
+        SassInstruction(0, "REDG.E.ADD.S32.STRONG.GPU desc[UR4][R2.64], R9", 3),
+        SassInstruction(16, "LDG.E.STRONG.GPU R9, desc[UR4][R2.64]", 4),
+        SassInstruction(32, "CCTL.IVALL", 4),
+        SassInstruction(48, "@!P0 BRA `(.L_x_0)", 4, target=16),
+        SassInstruction(64, "LDG.E.STRONG.GPU R9, desc[UR4][R2.64]", 5),
+        SassInstruction(80, "STG.E desc[UR4][R2.64], R9", 5),
+        SassInstruction(96, "@!P0 BRA `(.L_x_1)", 5, target=64),
+        SassInstruction(112, "EXIT", 6),
+        SassInstruction(128, "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR9], R8", 7),
+        SassInstruction(144, "@!P0 BRA `(.L_x_2)", 7, target=128),
+    ]
+    assert without_polling(listing, [1, 96, 96, 96, 8, 8, 8, 1, 70, 70]) == [1, 1, 1, 1, 8, 8, 8, 1, 0, 0]
+
+
+def test_a_barrier_is_for_those_it_counts(emulator: EmulatedDevice) -> None:
+    body = """%s
+  if (i < n) y[i] = 2 * x[i];"""
+    named = 'asm volatile("bar.sync %0, 64;" ::"r"(1 + (int)threadIdx.x / 64) : "memory");'
+    costs = [cost_of(kernels.scale(body % one, 1), emulator) for one in (named, "__syncthreads();")]
+    assert [one.together for one in costs] == [2, 8]
+
+
 def cost_of(file: KernelFile, emulator: EmulatedDevice) -> CodeCost:
     counted = count_plan(file, kernels.scale_task(64, 1024), None, emulator)
     (launch,), build = counted.launches, counted.prepared.build
     assert build is not None
     warps = launch.counts.blocks * launch.block_warps
-    made = code_cost(build, "scale", launch.counts.instructions, warps, PROFILES["H200"])
+    made = code_cost(build, "scale", launch.counts.instructions, warps, launch.block_warps, PROFILES["H200"])
     assert made is not None
     return made
 

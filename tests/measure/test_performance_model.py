@@ -81,9 +81,33 @@ def test_one_block_that_loads_then_works_takes_the_time_of_both(emulator: Emulat
     (launch,) = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).launches
     terms = (ModelTerm("device memory", 100.0, ""), ModelTerm("issue slots", 60.0, ""))
     resident = replace(launch.facts.occupancy, blocks_per_sm=1)
-    phased = replace(launch.facts, occupancy=resident, code=replace(launch.facts.code, barriers=2.0))
-    assert replace(launch, terms=terms, facts=phased).time_us > 115
+    phased = replace(launch.facts, occupancy=resident, code=replace(launch.facts.code, together=8.0))
+    assert replace(launch, terms=terms, facts=phased).time_us > 108
     assert replace(launch, terms=terms).time_us < 103
+
+
+def test_atomics_on_one_place_wait_for_each_other(emulator: EmulatedDevice) -> None:
+    """As many bytes and atomic operations: 4,096 on each of eight sums, or eight on each of 4,096."""
+    crowded = model(kernels.row_sum(512), kernels.row_sum_task(8, 1 << 19), emulator)
+    apart = model(kernels.row_sum(1), kernels.row_sum_task(4096, 1 << 10), emulator)
+    assert term(crowded, "L2 cache") > 5 * term(apart, "L2 cache")
+    assert crowded.modelled.time_us > 2 * apart.modelled.time_us
+
+
+def test_few_long_blocks_start_sooner_than_many_short_ones(emulator: EmulatedDevice) -> None:
+    task = kernels.scale_task(4096, 4096)
+    many, few = (
+        model(kernels.scale("if (i < n) y[i] = 2 * x[i];", 1, threads), task, emulator) for threads in (64, 512)
+    )
+    assert term(many, "starting blocks") == pytest.approx(8 * term(few, "starting blocks"), rel=0.01)
+    assert few.modelled.time_us < many.modelled.time_us
+
+
+def test_what_binds_is_a_resource_or_where_none_takes_half_of_the_time_latency(emulator: EmulatedDevice) -> None:
+    made = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).modelled
+    assert made.bounds[0].name == "device memory"
+    assert {one.name for one in made.bounds} == {one.name for one in made.terms} - {"launches"}
+    assert replace(made, time_us=10 * made.time_us).bounds[0].name == "latency"
 
 
 def test_a_model_says_what_it_rests_on(emulator: EmulatedDevice) -> None:

@@ -8,20 +8,21 @@ instruction then did is continued on the straight line through both, so what a l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn
 from tilewright.devices.protocol import Device
-from tilewright.kernel_file import Choice, KernelFile
+from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, KernelFileError, evaluate
 from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
 from tilewright.records import FaultKind, PackedLaunch, Task
 from tilewright.toolchain import BuiltPlan
 
 DRAWN_ELEMENTS = 1 << 19  # of an input; the rest repeats them
 FEW_ELEMENTS = 2 << 20  # of all inputs, where all blocks must run because they wait for each other
+MORE_ELEMENTS = 32 << 20  # likewise, where with fewer another code would run: what it does once a row is not scaled up
 _SECONDS = 90.0
 _COUNTED = (
     *("warp_instructions", "thread_instructions", "executions", "active_lanes", "requests"),
@@ -143,7 +144,7 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
     found: list[tuple[float, tuple[records.CountsRecord, ...]]] = []
     counted_at: dict[str, int] = {}
     for most in (FEW_ELEMENTS, FEW_ELEMENTS // 2):
-        sizes = affordable_sizes(task, most)
+        sizes = _smaller_sizes(file, task, real, most)
         try:
             seen = real if sizes == task.sizes else prepare(file, task, real.evaluation.choice, sizes)
         except NotPrepared:
@@ -169,6 +170,21 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
     return CountedPlan(real, _counted(real, straight), counted_at)
 
 
+def _smaller_sizes(file: KernelFile, task: Task, real: BuiltPlan, most_elements: int) -> dict[str, int]:
+    """Such that the same code runs, if that is affordable at all."""
+
+    def runs_alike(sizes: Mapping[str, int]) -> bool:
+        try:
+            there = evaluate(file, task.arguments(sizes), real.evaluation.gpu, real.evaluation.choice)
+        except (DoesNotApply, KernelFileError):
+            return False
+        return there.way == real.evaluation.way
+
+    sizes = affordable_sizes(task, most_elements, runs_alike)
+    elements = sum(spec.numel for spec in task.specs(sizes).values())
+    return sizes if elements <= MORE_ELEMENTS else affordable_sizes(task, most_elements)
+
+
 def _alike(one: records.CountsRecord, other: records.CountsRecord) -> bool:
     return [each.ptx_text for each in one.instructions] == [each.ptx_text for each in other.instructions]
 
@@ -191,8 +207,12 @@ def _launches(prepared: BuiltPlan) -> tuple[PackedLaunch, ...]:
 # -- smaller sizes --
 
 
-def affordable_sizes(task: Task, most_elements: int) -> dict[str, int]:
-    """The task's sizes, with those of outer dimensions halved until all inputs together have at most so many elements.
+_Allows = Callable[[Mapping[str, int]], bool]
+
+
+def affordable_sizes(task: Task, most_elements: int, allows: _Allows = lambda sizes: True) -> dict[str, int]:
+    """The task's sizes, with those of outer dimensions halved until all inputs together have at most so many elements,
+    or nothing more is allowed.
 
     The largest tensor gives way first, in a dimension that results have too; a size keeps its remainder by 16. A
     dimension that a tensor has twice stays as it is: work does not grow in proportion to it.
@@ -200,14 +220,14 @@ def affordable_sizes(task: Task, most_elements: int) -> dict[str, int]:
     sizes = task.sizes
     kept = {name for one in task.outputs for name in one.shape if isinstance(name, str)}
     while sum(spec.numel for spec in task.specs(sizes).values()) > most_elements:
-        smaller = _halved(task, sizes, kept)
+        smaller = _halved(task, sizes, kept, allows)
         if smaller is None:
             break
         sizes = smaller
     return sizes
 
 
-def _halved(task: Task, sizes: Mapping[str, int], kept: set[str]) -> dict[str, int] | None:
+def _halved(task: Task, sizes: Mapping[str, int], kept: set[str], allows: _Allows) -> dict[str, int] | None:
     specs = task.specs(sizes)
     tensors = sorted((one for one in task.tensors if one.name in specs), key=lambda one: -specs[one.name].numel)
     multiples = {dimension.name: dimension.multiple_of for dimension in task.free}
@@ -219,6 +239,6 @@ def _halved(task: Task, sizes: Mapping[str, int], kept: set[str]) -> dict[str, i
             size = sizes[name]
             half = size // 2 - (size // 2 - size) % _KEPT_RESIDUE if size >= 4 * _KEPT_RESIDUE else size // 2
             smaller = task.complete({**sizes, name: half})
-            if 0 < half < size and half % multiples[name] == 0 and task.is_sound(smaller):
+            if 0 < half < size and half % multiples[name] == 0 and task.is_sound(smaller) and allows(smaller):
                 return smaller
     return None

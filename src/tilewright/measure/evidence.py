@@ -87,7 +87,7 @@ def _terms(model: PlanModel) -> list[str]:
     terms = model.modelled.terms
     lines = ["Time each resource alone would need (they overlap as far as blocks take turns; launches come on top):"]
     lines += [f"  {term.name:<22}{term.time_us:>9.2f} us   {term.detail}" for term in terms]
-    bounds = [term for term in terms if term.name not in ("launches", "library steps")]
+    bounds = model.modelled.bounds
     if bounds:
         close = [term.name for term in bounds[1:] if term.time_us > 0.7 * bounds[0].time_us]
         lines.append(f"Bound by {bounds[0].name}" + (f", with {', '.join(close)} close behind." if close else "."))

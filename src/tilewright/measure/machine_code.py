@@ -22,6 +22,8 @@ _FOLDED = re.compile(r"(?:@!?\S+\s+)?(?:mov|ld\.param|cvta|ret|exit|bra)\b")  # 
 _OPERAND = re.compile(r"\b(UP|UR|R|P)(\d+)(\.64)?")
 _BESIDE = re.compile(r"\s*U?R?P?\d+, U?P\d")
 _PENDING = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")
+_COUNTED_BARRIER = re.compile(r"BAR\.\S+ \S+, (0x[0-9a-f]+)")
+_POLL = re.compile(r"LDG?\.\S*STRONG|SYNCS\.PHASECHK|NANOSLEEP")
 _WIDE = {"128": 4, "64": 2, "WIDE": 2}
 
 # Cycles from issue until a result can be used, by the first part of the opcode; others take `_PLAIN`.
@@ -41,6 +43,23 @@ _TENSOR = ("HMMA", "IMMA")
 _ATOMICS = ("ATOMG", "ATOM")
 _NO_RESULT = ("ST", "STG", "STS", "STL", "RED", "BRA", "BAR", "EXIT", "BSSY", "BSYNC", "WARPSYNC", "NOP", "LDGSTS")
 _BARRIERS = ("BAR", "SYNCS", "UCGABAR_WAIT", "WARPSYNC")
+_ENGINE_COPIES = ("UTMALDG", "UBLKCP")
+_WORK = (
+    "LDS",
+    "LDSM",
+    "STS",
+    "STG",
+    "ST",
+    "RED",
+    "REDG",
+    "ATOMG",
+    "ATOMS",
+    "SHFL",
+    "HMMA",
+    "HGMMA",
+    "BAR",
+    *_ENGINE_COPIES,
+)
 BARRIER_CYCLES = 30.0
 BRANCH_CYCLES = 8.0
 _NEAR, _FAR = 400.0, 800.0  # latencies of memory between which a walk is compared
@@ -70,7 +89,7 @@ class CodeCost:
     waits: float  # of a warp, in which it does nothing but wait for global memory
     loads: float  # of a warp, from global memory
     alone_cycles: float  # of a warp that has the multiprocessor to itself, beside those waits
-    barriers: float  # of a warp, at which it waits for others of its block
+    together: float  # warps that meet at a barrier, on average; 1 where nobody waits for others
     stages: int  # groups of copies to shared memory that are on their way while one is worked on, and that one
 
     @property
@@ -98,13 +117,13 @@ def f64_cycles(gpu: GpuProfile) -> float:
 
 
 def code_cost(
-    build: Build, kernel: str, counted: Sequence[InstructionRecord], warps: float, gpu: GpuProfile
+    build: Build, kernel: str, counted: Sequence[InstructionRecord], warps: float, block_warps: int, gpu: GpuProfile
 ) -> CodeCost | None:
     """Of the counts of so many warps; None where there is no disassembler."""
     code = _listings(build).get(kernel)
     if not code:
         return None
-    executions = spread_executions(code, counted)
+    executions = without_polling(code, spread_executions(code, counted))
     in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
     known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
     units = dict.fromkeys(known, 0.0)
@@ -116,8 +135,6 @@ def code_cost(
     def executed(*names: str) -> float:
         return sum(ran for one, ran in zip(code, executions, strict=True) if _name(one) in names)
 
-    pending = [int(found.group(1), 16) for one in code if (found := _PENDING.search(one.text))]
-    stages = 1 + max(pending, default=0) if executed("LDGSTS") else 1
     waits, alone = one_warp(code, [ran / warps for ran in executions])
     return CodeCost(
         slots=sum(executions),
@@ -125,9 +142,47 @@ def code_cost(
         waits=waits,
         loads=executed(*_LOADS, "LDGSTS") / warps,
         alone_cycles=alone,
-        barriers=executed("BAR") / warps,
-        stages=stages,
+        together=_together(code, executions, block_warps),
+        stages=_stages(code, executions),
     )
+
+
+def _together(code: Sequence[SassInstruction], executions: Sequence[float], block_warps: int) -> float:
+    """Warps that a barrier is for: all of the block, or as many as it names."""
+    met = [(one, ran) for one, ran in zip(code, executions, strict=True) if _name(one) == "BAR" and ran]
+    counts = [(_COUNTED_BARRIER.search(one.text), ran) for one, ran in met]
+    sizes = [(min(block_warps, int(found.group(1), 16) / 32) if found else block_warps, ran) for found, ran in counts]
+    return max(1.0, sum(size * ran for size, ran in sizes) / sum(ran for _, ran in sizes)) if sizes else 1.0
+
+
+def _stages(code: Sequence[SassInstruction], executions: Sequence[float]) -> int:
+    """Of what is copied ahead: as many groups as may be pending, or for the copy engine half the barriers that are set
+    up, one of two for what has come and one for room."""
+    ran = {_name(one) for one, times in zip(code, executions, strict=True) if times}
+    if ran & set(_ENGINE_COPIES):
+        return max(2, sum(one.opcode.startswith("SYNCS.EXCH") for one in code) // 2)
+    pending = [int(found.group(1), 16) for one in code if (found := _PENDING.search(one.text))]
+    return 1 + max(pending, default=0) if "LDGSTS" in ran else 1
+
+
+_SHARED = re.compile(r"(?:@!?\S+\s+)?(?:ld|st)\.shared\.(?:v(\d)\.)?[a-z]+(\d+)")
+
+
+def merged_lines(build: Build | None, kernel: str, counted: Iterable[InstructionRecord]) -> frozenset[int]:
+    """Lines of the kernel file whose accesses to shared memory the assembler made wider, several into one: they do not
+    collide as they would one by one."""
+    code = _listings(build).get(kernel, ()) if build is not None else ()
+    made: dict[int, int] = {}
+    for one in code:
+        if _name(one) in ("LDS", "STS") and one.line is not None:
+            width = next((int(form) for form in one.opcode.split(".") if form in ("64", "128")), 32)
+            made[one.line] = max(made.get(one.line, 0), width)
+    asked: dict[int, int] = {}
+    for record in counted:
+        line, found = kernel_line(record.places), _SHARED.match(record.ptx_text)
+        if found and line is not None:
+            asked[line] = max(asked.get(line, 0), int(found.group(1) or 1) * int(found.group(2)))
+    return frozenset(line for line, width in asked.items() if made.get(line, 0) > max(width, 32))
 
 
 # -- how often each machine instruction runs --
@@ -162,6 +217,20 @@ def spread_executions(code: Sequence[SassInstruction], counted: Iterable[Instruc
     for number, ran_here in enumerate(executions):  # code of no known place runs as what stands before it
         last = executions[number] = 0.0 if number in called else ran_here if ran_here >= 0 else last
     return executions
+
+
+def without_polling(code: Sequence[SassInstruction], executions: Sequence[float]) -> list[float]:
+    """Loops that only look whether others have come run once for each time they are entered: how often they are passed
+    in an emulator says how long it made them wait, not what they cost."""
+    made = list(executions)
+    for end, start in _backward(code).items():
+        body = code[start : end + 1]
+        if any(_POLL.match(one.opcode) for one in body) and not any(_name(one) in _WORK for one in body):
+            entered = (
+                made[start - 1] if start and code[start - 1].text.partition(" ")[0] not in ("BRA", "EXIT") else 0.0
+            )
+            made[start : end + 1] = [min(ran, entered) for ran in made[start : end + 1]]
+    return made
 
 
 def _called(code: Sequence[SassInstruction]) -> set[int]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from tilewright.devices.emulation.listing import Listing, listing_of
 from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan
-from tilewright.measure.machine_code import CodeCost, code_cost
+from tilewright.measure.machine_code import CodeCost, code_cost, merged_lines
 from tilewright.measure.work import SCHEDULERS, LaunchTraffic, Work, least_traffic, library_work, plan_traffic, work_of
 from tilewright.records import (
     FIRST_LAUNCH_US,
+    SECTOR_BYTES,
     WARP_LANES,
     Build,
     Clearing,
@@ -32,23 +33,25 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 29.0  # for each multiprocessor of the GPU, all together
+L2_BYTES_PER_CYCLE = 45.0  # for each multiprocessor of the GPU, all together; what comes from memory passes it twice
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.6, 0.37, 0.02
-DELAYED = 1.5  # times a warp's own cycles that it takes among others
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.6, 0.3, 0.02
+DELAYED = 1.6  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
+SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
+BLOCK_START_US = 0.023  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 6.0  # of resources that data pass one after the other, or that work at once
-TURNS_ORDER = 0.65  # more than 1, of loading and working, for each doubling of those who take turns
-LATENCY_ORDER = 2.7  # of those two and of what one warp would take alone
+SIDE_ORDER = 7.0  # of resources that data pass one after the other, or that work at once
+TURNS_ORDER = 1.4  # more than 1, of loading and working, for each doubling of those who take turns
+LATENCY_ORDER = 2.2  # of those two and of what one warp would take alone
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
-_REACHED_TENSOR = 0.85
+_REACHED_TENSOR = 0.8
 # What two out of three measured rows lie within, by what binds them.
 UNCERTAIN = {"device memory": 0.09}
-UNCERTAIN_ELSE = 0.17
+UNCERTAIN_ELSE = 0.15
 _MEMORY_SIDE = ("device memory", "L2 cache")
 
 
@@ -76,10 +79,15 @@ class LaunchFacts:
         return min(self.work.load_bytes, self.traffic.l1_bytes + (self.work.strided_bytes if room else 0.0))
 
     @property
+    def repeats(self) -> float:
+        """How often a warp does at the task's sizes what an emulated one did: once, where blocks were sampled."""
+        return self.counted.scale * self.counted.counts.blocks / max(self.counted.grid_blocks, 1)
+
+    @property
     def takers(self) -> float:
-        """Who take turns on a multiprocessor at loading and working: blocks, or warps that wait for no others."""
+        """Who take turns on a multiprocessor at loading and working: warps, as many as meet at a barrier for one."""
         blocks = max(1.0, min(self.occupancy.blocks_per_sm, self.waves * self.occupancy.blocks_per_sm))
-        return blocks * (self.code.stages if self.code.barriers else self.counted.block_warps * self.code.stages)
+        return blocks * self.code.stages * max(1.0, self.counted.block_warps / self.code.together)
 
 
 @dataclass(frozen=True)
@@ -93,9 +101,9 @@ class LaunchModel:
     def time_us(self) -> float:
         """Loading and working take turns, and no turn is shorter than its latency."""
         times = {term.name: term.time_us for term in self.terms}
-        latency_us = times.pop("latency", 0.0)
+        latency_us, starting_us = times.pop("latency", 0.0), times.pop("starting blocks", 0.0)
         moving = norm((time for name, time in times.items() if name in _MEMORY_SIDE), SIDE_ORDER)
-        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), SIDE_ORDER)
+        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), SIDE_ORDER) + starting_us
         turns = 1.0 + TURNS_ORDER * math.log2(1.0 + self.facts.takers)
         return norm((norm((moving, working), turns), latency_us), LATENCY_ORDER)
 
@@ -121,7 +129,10 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     prepared = counted.prepared
     file = prepared.evaluation.file
     listings = [listing_of(one.counts, file.name, file.text) for one in counted.launches]
-    works = [work_of(one, listing, gpu) for one, listing in zip(counted.launches, listings, strict=True)]
+    works = [
+        work_of(one, listing, gpu, merged_lines(prepared.build, one.launch.kernel, one.counts.instructions))
+        for one, listing in zip(counted.launches, listings, strict=True)
+    ]
     residents = [launch_occupancy(one.launch, one.kernel.resources, gpu) for one in counted.launches]
     resident_blocks = [
         _reached(one, gpu) * max(resident.blocks_per_sm, 1)
@@ -131,7 +142,7 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     traffics = plan_traffic(prepared, works, waves, gpu)
     codes = [_code(prepared.build, one, work, gpu) for one, work in zip(counted.launches, works, strict=True)]
     launches = tuple(
-        _launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
+        model_launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
         for one, listing, work, traffic, resident, count, code in zip(
             counted.launches, listings, works, traffics, residents, waves, codes, strict=True
         )
@@ -169,13 +180,14 @@ def _reachable_us(task: Task, gpu: GpuProfile) -> float:
     return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
 
 
-def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
+def model_launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
     terms = (
         _device_memory(facts, gpu),
         _l2(facts, gpu),
         _pipe(facts, gpu),
         _issue(facts, gpu),
         _tensor(facts, gpu),
+        _starting(facts, gpu),
         _latency(facts, gpu),
     )
     return LaunchModel(facts, tuple(term for term in terms if term.time_us > 0))
@@ -197,10 +209,12 @@ def _device_memory(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
 def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     work = facts.work
     plain = work.load_bytes - facts.l1_bytes + work.store_bytes + work.local_bytes
-    moved = plain + ATOMIC_TIMES * work.atomic_bytes
+    moved = plain + facts.traffic.total_bytes + ATOMIC_TIMES * work.atomic_bytes  # what it fetches passes it twice
     cycles_us = gpu.clock_ghz * 1e3
     all_us = moved / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
-    one_us = _share(facts.counted, gpu) * moved / (SM_BYTES_PER_CYCLE * cycles_us)
+    one_us = _share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us)
+    if work.atomic_bytes:  # those on one sector, one after the other
+        one_us = max(one_us, SAME_SECTOR_US * work.atomic_bytes / max(facts.traffic.written_bytes, SECTOR_BYTES))
     useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
     return ModelTerm("L2 cache", max(all_us, one_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
 
@@ -238,6 +252,11 @@ def _tensor(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     return ModelTerm("tensor cores", time_us, f"{total / 1e9:.3g} Gflop")
 
 
+def _starting(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
+    blocks = facts.counted.grid_blocks
+    return ModelTerm("starting blocks", BLOCK_START_US * math.ceil(blocks / gpu.sms), f"{blocks:,} of them")
+
+
 def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     """What a warp takes from its first instruction to its last, were it alone; once for each round of blocks."""
     work, traffic, code = facts.work, facts.traffic, facts.code
@@ -247,7 +266,7 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     wait_us = MEMORY_LATENCY_US * far + L2_LATENCY_US * (1.0 - far - near) + L1_LATENCY_US * near
     one_us = code.waits * wait_us + DELAYED * code.alone_cycles / (gpu.clock_ghz * 1e3)
     detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
-    return ModelTerm("latency", max(1.0, facts.rounds) * one_us, detail)
+    return ModelTerm("latency", max(1.0, facts.rounds) * facts.repeats * one_us, detail)
 
 
 def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
@@ -258,8 +277,9 @@ def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
 def _code(build: Build | None, one: CountedLaunch, work: Work, gpu: GpuProfile) -> CodeCost:
     """What the machine code costs; where nothing can disassemble it, what its PTX would."""
     warps = max(one.counts.blocks * one.block_warps, 1)
-    found = code_cost(build, one.launch.kernel, one.counts.instructions, warps, gpu) if build is not None else None
-    return found or work.ptx_cost
+    if build is None:
+        return work.ptx_cost
+    return code_cost(build, one.launch.kernel, one.counts.instructions, warps, one.block_warps, gpu) or work.ptx_cost
 
 
 def tensor_tflops(kind: str, gpu: GpuProfile) -> float:

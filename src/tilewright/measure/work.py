@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright import records
@@ -15,6 +15,7 @@ from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.emulated_counts import CountedLaunch
 from tilewright.measure.machine_code import CodeCost, f64_cycles
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
+from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan
 
 SCHEDULERS = 4
@@ -61,8 +62,8 @@ class Work:
         return self.load_bytes + self.store_bytes + self.atomic_bytes
 
 
-def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile) -> Work:
-    """The work of one launch; `listing` is that of its counts."""
+def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: Collection[int] = ()) -> Work:
+    """The work of one launch; `listing` is that of its counts, `merged` lines as of `merged_lines`."""
     scale = counted.scale
     instructions = counted.counts.instructions
     mix = {total.kind.value: total.warp_instructions for total in listing.summary.mix}
@@ -74,8 +75,9 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile) -> Work:
         return scale * SECTOR_BYTES * sum(traffic[kind].sectors for kind in kinds if kind in traffic)
 
     local = spilled + scale * sum(traffic[kind].bytes for kind in _LOCAL if kind in traffic)
-    excess = scale * sum(_excess_cycles(one) for one in instructions)
-    pipe = scale * sum(_pipe_cycles(one) for one in instructions) + scale * mix.get("warp exchange", 0)
+    passed = [_merged(one) if kernel_line(one.places) in merged else one for one in instructions]
+    excess = scale * sum(_excess_cycles(one) for one in passed)
+    pipe = scale * sum(_pipe_cycles(one) for one in passed) + scale * mix.get("warp exchange", 0)
     return Work(
         warps=warps,
         pipe_cycles=pipe + local / (SECTOR_BYTES * SECTORS_PER_CYCLE),
@@ -87,7 +89,7 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile) -> Work:
         local_bytes=local,
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
-        ptx_cost=_ptx_cost(mix, instructions, counted.counts.blocks * counted.block_warps, gpu),
+        ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
     )
 
@@ -102,8 +104,11 @@ def _strided(listing: Listing) -> int:
     return sum(max(0, one.sectors - one.ideal_sectors - one.requests) for one in loads)
 
 
-def _ptx_cost(mix: dict[str, int], instructions: Iterable[InstructionRecord], warps: int, gpu: GpuProfile) -> CodeCost:
+def _ptx_cost(
+    mix: dict[str, int], instructions: Iterable[InstructionRecord], counted: CountedLaunch, gpu: GpuProfile
+) -> CodeCost:
     """Rougher than the machine code's: what the assembler makes of the PTX, and what a warp waits for, are guessed."""
+    warps = counted.counts.blocks * counted.block_warps
     exact = sum(one.executions for one in instructions if _EXACT.match(one.ptx_text))
     slots = sum(_ISSUED.get(kind, 1.0) * count for kind, count in mix.items()) + _EXACT_ISSUED * exact
     loads, exchanges, barriers = (sum(mix.get(kind, 0) for kind in kinds) for kinds in (_LOADS, _EXCHANGES, _BARRIERS))
@@ -112,7 +117,12 @@ def _ptx_cost(mix: dict[str, int], instructions: Iterable[InstructionRecord], wa
         for unit, (kind, cycles) in {"special": ("special function", 8.0), "f64": ("fp64", f64_cycles(gpu))}.items()
     }
     alone = (3.0 * slots + 10.0 * exchanges + 40.0 * barriers) / warps
-    return CodeCost(slots, units, loads / 2.0 / warps, loads / warps, alone, barriers / warps, 1)
+    together = float(counted.block_warps) if barriers else 1.0
+    return CodeCost(slots, units, loads / 2.0 / warps, loads / warps, alone, together, 1)
+
+
+def _merged(one: InstructionRecord) -> InstructionRecord:
+    return replace(one, passes=min(one.passes, one.ideal_passes))
 
 
 def _pipe_cycles(one: InstructionRecord) -> float:
@@ -207,9 +217,9 @@ def _launch_traffic(
 
 
 def _far_apart(times: float) -> float:
-    """Of what is read so many times more than once, the part that is not read again at once: up to a third, these are
-    the edges of neighbouring tiles; all of it is a second pass."""
-    return min(1.0, max(0.0, (times - 0.35) / 0.4))
+    """Of what is read so many times more than once, the part that is not read again at once: up to a half, these are
+    the edges of neighbouring tiles (windows of three, two apart); all of it is a second pass."""
+    return min(1.0, max(0.0, (times - 0.55) / 0.4))
 
 
 def least_traffic(task: records.Task, gpu: GpuProfile) -> LaunchTraffic:

@@ -10,7 +10,6 @@ from tilewright.prompts.verdict_text import verdict_text, verdict_words
 MOST_LINES = 10
 MOST_CHOICES = 24
 _TERMS = 3
-_NO_RESOURCE = ("launches", "library steps")  # terms that come on top of the others
 _WORTH_TELLING = 0.02  # of the time, that a term changed by
 _AT_LEAST = 1.03  # of the least traffic's time: nothing worth having is left there
 
@@ -199,17 +198,15 @@ def _reachable(measurement: records.Modelled) -> str:
 
 
 def _bound_text(measurement: records.Modelled) -> str:
-    resources = [term for term in measurement.terms if term.name not in _NO_RESOURCE]
-    if not resources:
+    if not measurement.bounds:
         return ""
-    longest = max(resources, key=lambda term: term.time_us)
+    longest, *others = measurement.bounds
     share = longest.time_us / measurement.time_us if measurement.time_us else 0.0
     seen = f" ({longest.detail})" if longest.name == "latency" and longest.detail else ""
     said = f"Bound by {longest.name}{seen}: {_time(longest.time_us)} if it were alone, {share:.0%} of the time"
     least_us = measurement.reachable_us - records.FIRST_LAUNCH_US
     if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
         said += ", which is its least: every byte moves once"
-    others = sorted((term for term in resources if term is not longest), key=lambda term: -term.time_us)
     told = ", ".join(f"{term.name} {term.time_us:.3g}" for term in others)
     return f"{said}. The others alone: {told} us." if told else f"{said}."
 

@@ -94,6 +94,10 @@ class Measured(Displayed):
         return abs(self.control.median_us / self.time_us - 1.0) if self.control else 0.0
 
 
+LATENCY = "latency"
+ON_TOP = ("launches", "library steps")  # terms of the model that are no resource of a launch
+
+
 @dataclass(frozen=True)
 class ModelTerm:
     """One bound of the model: the time this resource alone would need."""
@@ -120,6 +124,17 @@ class Modelled(Displayed):
     reachable_us: float = 0.0  # what the model gives a kernel that moves only the least bytes, in one launch
     uncertainty: float = 0.0  # within this part of it, the times of two kernels out of three that are bound alike lie
     registers: int = 0  # of a thread, of the launch that counts most; 0 where it was not kept
+
+    @property
+    def bounds(self) -> tuple[ModelTerm, ...]:
+        """What the launches use, what binds them first: the resource that takes longest, or latency where none of them
+        takes half of the time. Launches and library steps come on top of these."""
+        used = [term for term in self.terms if term.name not in ON_TOP]
+        latency = [term for term in used if term.name == LATENCY]
+        others = [term for term in used if term.name != LATENCY]
+        if others and others[0].time_us >= self.time_us / 2:
+            return (others[0], *(term for term in used if term is not others[0]))
+        return (*latency, *others)
 
     @property
     def at_bound(self) -> bool:

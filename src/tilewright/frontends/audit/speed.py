@@ -15,9 +15,8 @@ from tilewright.measure.emulated_counts import NotCounted
 from tilewright.measure.evidence import profile_figures
 from tilewright.measure.performance_model import PlanModel
 from tilewright.measure.preparation import NotPrepared
-from tilewright.records import KernelProfile, LintFinding, LintRule, Measured, ModelTerm, Severity, Task
+from tilewright.records import KernelProfile, LintFinding, LintRule, Measured, Severity, Task
 
-_BESIDE = ("launches", "library steps")  # no resource of a launch
 _COUNTED = (LintRule.UNCOALESCED, LintRule.BANK_CONFLICT)  # told better by counts, line by line
 _WEIGHTS = {Severity.ERROR: Weight.FAULT, Severity.WARNING: Weight.COST, Severity.REMARK: Weight.REMARK}
 _AT_BOUND = 1.05  # of the least that the model gives the task
@@ -36,6 +35,7 @@ _REMEDIES = {
     "tensor cores for products",
     "special functions": "__expf, exp2f with the factor folded in, one reciprocal for many divisions",
     "tensor cores": "larger tiles, and on Hopper wgmma fed by TMA, which reach more of the peak than mma.sync",
+    "starting blocks": "fewer and longer blocks: more elements for each thread, or blocks that stay and go on",
     "latency": "more loads under way: vectors, unrolled loops, cp.async ahead of use; more blocks, or a long row "
     "shared by several blocks",
 }
@@ -63,22 +63,17 @@ def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None) -> 
         said = f"not modelled: {problem}"
         return Timed(Speed(measured, said, counters=counters, evidence=evidence), None, profiles)
     modelled = model.modelled
-    bounds = _bounds(modelled.terms)
     shown = measured or modelled
     speed = Speed(
         shown,
         terms=modelled.terms,
-        bound_by=bounds[0].name if bounds else "",
+        bound_by=modelled.bounds[0].name if modelled.bounds else "",
         reachable_us=modelled.reachable_us,
         counters=counters,
         evidence=evidence,
         roofline=roofline_of(model, stopwatch.task.profile, shown.time_us, measured is not None),
     )
     return Timed(speed, model, profiles)
-
-
-def _bounds(terms: Sequence[ModelTerm]) -> list[ModelTerm]:
-    return [term for term in terms if term.name not in _BESIDE]
 
 
 def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[LintFinding]) -> Iterator[Suggestion]:
@@ -142,7 +137,7 @@ def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggesti
 
 def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
     modelled = model.modelled
-    bounds = _bounds(modelled.terms)
+    bounds = modelled.bounds
     if not bounds or modelled.time_us <= _AT_BOUND * modelled.reachable_us:
         return
     term = bounds[0]

@@ -35,6 +35,7 @@ TERMS = {
     "L1 and shared memory": "passes over each multiprocessor's own memory; fewer exchanges and no bank conflicts make "
     "it smaller",
     "issue slots": "instructions that have to be started; fewer instructions make it smaller",
+    "starting blocks": "setting up block after block on a multiprocessor; fewer and longer blocks make it smaller",
     "latency": "waiting that nothing else fills; more loads under way at once, or more warps, make it smaller",
     "launches": f"starting the kernel, as it usually takes (the roofline counts the least, {LAUNCH_US:g} us); "
     "fewer launches make it smaller",
