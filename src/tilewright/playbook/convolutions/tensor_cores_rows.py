@@ -311,7 +311,7 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "  const int before = lane - static_cast<int>(first % 32);",
         "  constexpr int PARTS = BN / 32 + 1;",
         "  float value[PARTS];",
-        *indented([*finish.pointers("@ + first"), *finish.arrays("[PARTS]")]),
+        *indented(finish.arrays("[PARTS]") + finish.pointers("@ + first")),
         "#pragma unroll",
         "  for (int i = 0; i < PARTS; ++i) {",
         "    const int at = before + i * 32;",
