@@ -37,7 +37,7 @@ from tilewright.records import (
     WrongValues,
 )
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.verify import Referee
+from tilewright.verify import Referee, candidate
 
 Make = Callable[[Task], Referee]
 
@@ -388,18 +388,29 @@ def test_what_is_wrong_only_where_one_dimension_is_long(referee: Make, task: Tas
     assert verdict.cases
 
 
+IDLE = kernels.MEAN_BY_WARP.replace(
+    "if (threadIdx.x == 0)",
+    "float idle = sum;\n  for (int i = 0; i < 1000; ++i) idle = __shfl_sync(~0u, idle, 0) + 1.f;\n"
+    "  if (idle == -1.f) sum = 0.f;\n  if (threadIdx.x == 0)",
+)  # a warp that goes around a thousand times for each row
+
+
 def test_thousands_of_blocks_that_take_too_long_are_run_in_part(referee: Make) -> None:
-    """A warp that goes around a thousand times for each row: the budget of such a case ends before the rows do."""
-    slow = kernels.MEAN_BY_WARP.replace(
-        "if (threadIdx.x == 0)",
-        "float idle = sum;\n  for (int i = 0; i < 1000; ++i) idle = __shfl_sync(~0u, idle, 0) + 1.f;\n"
-        "  if (idle == -1.f) sum = 0.f;\n  if (threadIdx.x == 0)",
-    )
+    """The budget of such a case ends before the rows do."""
     task = replace(tasks.MEAN, dimensions=(Dimension("rows", 2048), Dimension("cols", 64)))
-    verdict = referee(task).judge(slow)
+    verdict = referee(task).judge(IDLE)
     assert isinstance(verdict, Passed)
     assert not any(one.case.sizes["rows"] == 2048 for one in verdict.cases if one.status is CaseStatus.RIGHT)
     assert any(one.case.sizes["rows"] == 256 for one in verdict.cases)
+
+
+def test_what_takes_some_times_the_usual_instructions_is_no_endless_loop(
+    referee: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidate, "_LEAST_BUDGET", 8_000_000)
+    monkeypatch.setattr(candidate, "_BUDGET_PER_STEP", 0)
+    task = replace(tasks.MEAN, dimensions=(Dimension("rows", 64), Dimension("cols", 64)))
+    assert isinstance(referee(task).judge(IDLE), Passed)
 
 
 TUNED = kernels.MEAN_BY_WARP.replace(

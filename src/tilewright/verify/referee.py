@@ -18,7 +18,7 @@ from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.call_forms import other_forms
-from tilewright.verify.candidate import Candidate, Judges, Times, is_huge, read_kernel
+from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
 from tilewright.verify.cases import again_values, own_cases, plan_cases, value_cases, value_sizes
@@ -42,6 +42,7 @@ InVain = Callable[[], Evidence | None]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULES = 3
+_MORE_INSTRUCTIONS = 4  # times what is usual for a case
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
 _MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
 _MOST_TURNS = 12
@@ -228,6 +229,15 @@ class Referee:
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
             less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None
+            if (
+                less is None
+                and case.sizes != self._task.sizes
+                and isinstance(outcome, Wrong)
+                and ran_out(outcome.evidence)
+            ):
+                # Tiles much larger than the case take many instructions; an endless loop takes any number.
+                more = _MORE_INSTRUCTIONS * instruction_budget(self._task, case)
+                outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules, most_instructions=more)
             while less is not None and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 less = shorter(self._task, less)
                 if less is not None:
