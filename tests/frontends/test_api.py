@@ -20,7 +20,6 @@ from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet, read_arguments
-from tilewright.frontends.choices import emulated_device
 from tilewright.frontends.conduct import task_of
 from tilewright.frontends.decorated import DecoratedKernel
 from tilewright.frontends.function_source import function_source
@@ -69,7 +68,7 @@ def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -
 def put_into_library(function: Any, **shapes: str) -> None:
     """A run that made the kernel of `RIGHT` for a function, as if it had been verified."""
     request = Request(function_source(function), shapes, function=function.__name__)
-    task = task_of(request, emulated_device("H200"))
+    task = task_of(request)
     assert task is not None
     folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)
     folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))

@@ -27,7 +27,6 @@ from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api import NotAcceptedYet
-from tilewright.frontends.choices import emulated_device
 from tilewright.frontends.conduct import task_of
 from tilewright.models import key_variables
 from tilewright.records import Ending, Provenance, from_json
@@ -329,7 +328,7 @@ def test_what_another_makes_for_the_same_task_is_taken_over(
 ) -> None:
     ask_here(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
-    task = task_of(Request(function, {"x": "64:f32"}), emulated_device("H200"))
+    task = task_of(Request(function, {"x": "64:f32"}))
     assert task is not None
     folder = Store(home).create_run(task, replace(SETTINGS, author="playbook"), ENVIRONMENT)
     with ThreadPoolExecutor(1) as pool:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.verify.tasks import CONVOLVE
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tilewright.reference.convolution_questions import ConvolutionRequest
 from tilewright.reference.convolutions import Convolved, Lying
+from tilewright.verify import convolution_precision
 from tilewright.verify.convolution_precision import relative_error
 
 LIMIT = 2.0**-15
@@ -56,3 +59,20 @@ def test_f32_is_told_from_tf32(name: str) -> None:
     assert relative_error(one, 1, "cpu") < LIMIT / 16
     with RoundedConvolutions():
         assert relative_error(one, one.x.shape[0], "cpu") > 4 * LIMIT
+
+
+def test_cudnn_is_asked_as_it_is_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn, seen = torch.backends.cudnn, []
+
+    def looked(one: Convolved, images: int, device: str) -> float:
+        seen.append((cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic))
+        return 2.0**-12
+
+    monkeypatch.setattr(convolution_precision, "relative_error", looked)
+    monkeypatch.setattr(convolution_precision, "convolutions_of", lambda function, task: [KINDS["plain"]])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    answer = convolution_precision.measure(torch.relu, ConvolutionRequest(CONVOLVE))
+    assert answer.f32 is False
+    assert seen == [(True, True, False, False)]
+    assert cudnn.benchmark

@@ -123,15 +123,17 @@ def read_task(store: Store, request: Request, settings: Settings, device: Chosen
     kinds += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
     kinds += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
     start_ahead(*kinds)
-    return task_of(request, device, _foresight(store, settings, anew))
+    return task_of(request, _foresight(store, settings, anew), settling_on(device))
 
 
-def task_of(request: Request, device: ChosenDevice, foresee: tasks.Foresee | None = None) -> Task | None:
+def task_of(
+    request: Request, foresee: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
+) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process.
 
-    `foresee` sees its source before that, and may refuse it.
+    `foresee` sees its source before that, and may refuse it; `settle` finds out a precision that nobody said.
     """
-    options = _task_options(request, device)
+    options = _task_options(request, settle)
     options = replace(options, foresee=foresee) if foresee else options
     if request.module:
         from tilewright.frontends.module_source import held_fields  # needs torch, which takes seconds to import
@@ -165,7 +167,7 @@ def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Foresee | 
     return look
 
 
-def _task_options(request: Request, device: ChosenDevice) -> tasks.TaskOptions:
+def _task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
     return tasks.TaskOptions(
         gpu=request.gpu,
         precision=request.precision,
@@ -174,7 +176,7 @@ def _task_options(request: Request, device: ChosenDevice) -> tasks.TaskOptions:
         fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
         fixed_all=EVERY_DIMENSION in request.fixed,
         allow_degenerate=request.allow_degenerate,
-        settle=settling_on(device),
+        settle=settle,
     )
 
 
@@ -287,7 +289,7 @@ def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: 
         specification = _specify(folder, request, chosen, talk)
     talk.accept(folder, specification)
     with talk.live("running the reference"):
-        task = tasks.task_from_specification(specification, _task_options(request, device))
+        task = tasks.task_from_specification(specification, _task_options(request, settling_on(device)))
     task = replace(task, words=request.text, origin=Origin.WORDS)
     folder.accept(task)
     return task

@@ -4,7 +4,7 @@ from tilewright.tasks.drafts import Foresee, TaskOptions, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
 from tilewright.tasks.gradients import backward_task, derivative_words, refuse_without_gradients
 from tilewright.tasks.kinds import called_names
-from tilewright.tasks.own_precision import may_convolve
+from tilewright.tasks.own_precision import Settle, may_convolve, settled_by_channels
 from tilewright.tasks.reading.folders import (
     fit_specification,
     task_from_folder,
@@ -24,6 +24,7 @@ __all__ = [
     "Foresee",
     "ModuleCall",
     "RefusedRequest",
+    "Settle",
     "TaskError",
     "TaskOptions",
     "backward_task",
@@ -34,6 +35,7 @@ __all__ = [
     "module_call",
     "open_task",
     "refuse_without_gradients",
+    "settled_by_channels",
     "task_from_folder",
     "task_from_kernelbench",
     "task_from_module",

@@ -6,7 +6,8 @@ operands which TF32 holds exactly hide nothing, and its first image is compared 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,11 +32,22 @@ def measure(function: Callable[..., Any], request: ConvolutionRequest) -> Precis
     if not found or not torch.cuda.is_available():
         return PrecisionAnswer(None)
     try:
-        # Whatever the reference has set is not what its baselines are timed with.
-        with torch.no_grad(), torch.backends.cudnn.flags(benchmark=False, deterministic=False, allow_tf32=True):
+        with torch.no_grad(), _as_by_default():
             return PrecisionAnswer(all(one.on_cpu or _is_f32(one) for one in found))
     except RuntimeError:  # too little memory for a single image, say
         return PrecisionAnswer(None)
+
+
+@contextmanager
+def _as_by_default() -> Iterator[None]:
+    """Whatever the reference has set is not what its baselines are timed with."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
+    cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = True, True, False, False
+    try:
+        yield
+    finally:
+        cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
 def _is_f32(one: Convolved) -> bool:

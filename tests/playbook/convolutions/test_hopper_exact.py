@@ -104,7 +104,7 @@ def test_a_file_builds_and_spills_little(name: str, tmp_path: Path) -> None:
     assert not isinstance(built, BuildFailure), built
     assert built.build is not None
     for launch in built.plan.launches:
-        assert built.build.kernel(launch.kernel).resources.spill_store_bytes <= 50, launch.kernel
+        assert built.build.kernel(launch.kernel).resources.spill_store_bytes <= 100, launch.kernel
 
 
 # -- numbers that parts do not hold --

@@ -33,7 +33,7 @@ _WORDS = """
 again block channel channels channel_blocks copied copied_map copy_rows depth first first_at from_weight from_x
 filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
-x_depth x_height x_width y_at_depth y_at_height y_at_width
+x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """

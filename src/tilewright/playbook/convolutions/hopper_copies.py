@@ -232,8 +232,8 @@ _PLANES_OF_WHOLE = {
 _PLANES_OF_PARTS = {
     "@number": "group = 0; group < GROUPS; ++group",
     "@group": "group",
-    "@stored": "const Parts parts(v);\nfor (int plane = 0; plane < @planes && inside; ++plane)\n"
-    "  copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
+    "@stored": "const Parts parts(v);\n#pragma unroll\nfor (int plane = 0; plane < @planes; ++plane)\n"
+    "  if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
 }
 _ROWS_OF_WHOLE = {
     "@together": "512",
@@ -249,7 +249,7 @@ _ROWS_OF_PARTS = {
     "@all": "(3 * CHUNKS)",
     "@first": "3 * chunk0",
     "@chunks": "3 * all_chunks",
-    "@stored": "const Parts parts(v);\nfor (int part = 0; part < 3; ++part) "
+    "@stored": "const Parts parts(v);\n#pragma unroll\nfor (int part = 0; part < 3; ++part) "
     "held[place * HELD + 3 * chunk + part] = parts.packed[part];",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_products import products_text, sums_text, whole_sums_text
+from tilewright.playbook.convolutions.hopper_products import empty_text, products_text
 from tilewright.playbook.convolutions.hopper_store import ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
@@ -159,14 +159,13 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
     declared = [declaration for declaration, _ in kernel_parameters(geometry, finish)]
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
-    half = geometry.positions // 2
-    widths = (half,) if geometry.convolution.is_exact else (half, geometry.positions)
-    text = _KERNEL.replace("@sizes", SIZES).replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
+    zero = " = {}" if geometry.convolution.is_exact else ""
+    text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
+    text = text.replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
     for name, lines in {
         "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
         "@products": products_text(geometry),
-        "@sums": sums_text(geometry),
-        "@whole": whole_sums_text(geometry),
+        "@empty": empty_text(geometry),
         "@x_slots": _x_slots(geometry),
         "@ahead": ahead_text(finish),
         "@store": store_text(geometry, finish),
@@ -181,7 +180,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
         *load.splitlines(),
         *SHOW.splitlines(),
         "",
-        *wgmma(widths, kind, (False, False), (32, 64, 128)).splitlines(),
+        *wgmma((geometry.positions // 2, geometry.positions), kind, (False, False), (32, 64, 128)).splitlines(),
         "",
         *_RING.splitlines(),
         "",
@@ -333,7 +332,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     barrier_wait(turn + consumer * 8, my_turn);
     consumer_sync(consumer);
     my_turn ^= 1;
-    @sums
+    float sum[MI][POSITIONS / 2]@zero;
     int w_before = -1, x_before = -1, weight = 0;
 #pragma unroll 1
     for (int i = here.pairs() * channel_blocks; i > 0; i--) {
@@ -343,7 +342,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     wgmma_wait<0>();
     if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
     if (x_before >= 0) release(x_empty, x_before);
-    @whole
+    @empty
     @store
   }
 }

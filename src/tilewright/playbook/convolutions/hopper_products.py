@@ -1,4 +1,4 @@
-"""What a consumer multiplies for a job, as text: its sums, and the products of a row of taps that are added to them."""
+"""What a consumer multiplies for a job, as text: the products of a row of taps."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ from tilewright.playbook.convolutions.hopper_geometry import Geometry
 from tilewright.playbook.convolutions.hopper_store import filled
 
 
-def sums_text(geometry: Geometry) -> str:
-    return _SUMS_OF_ROW if geometry.convolution.is_exact else "float sum[MI][POSITIONS / 2];"
-
-
 def products_text(geometry: Geometry) -> str:
-    """The products of a row of taps."""
-    multiply = _MULTIPLY_HALVES if geometry.convolution.is_exact else _MULTIPLY
+    """The products of a row of taps, added to those before it."""
+    exact = geometry.convolution.is_exact
     if geometry.planes:
-        words = {"@along": _ALONG_POSITIONS, "@step": "step * (32 / PLANES)", "@block": "slot", "@row_bytes": "16"}
+        text, along, step, block = _PLANAR_PRODUCTS, _ALONG_POSITIONS, "step * (32 / PLANES)", "slot"
     else:
-        words = {"@along": "", "@step": "step * 32", "@block": "i", "@row_bytes": "ROW_BYTES"}
+        text, along, step, block = _ROW_PRODUCTS, "", "step * 32", "i"
+    text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))
+    words = {"@before": block if exact else "weight", "@along": along, "@step": step}
     for word, by in words.items():
-        multiply = multiply.replace(word, by)
-    return filled(_PLANAR_PRODUCTS if geometry.planes else _ROW_PRODUCTS, "@multiply", multiply)
+        text = text.replace(word, by)
+    return filled(_SUM_OF_ROW, "@products", text) if exact else text
 
 
-def whole_sums_text(geometry: Geometry) -> str:
-    if geometry.convolution.is_exact:
-        return "add_up(0), add_up(1);"
-    return "" if all(geometry.kinds) else _EMPTY
+def empty_text(geometry: Geometry) -> str:
+    """What a job has whose results no tap meets."""
+    return "" if geometry.convolution.is_exact or all(geometry.kinds) else _EMPTY
 
 
 _ROW_PRODUCTS = """\
@@ -55,7 +52,7 @@ wgmma_fence();
 for (int step = 0; step < STEPS; ++step)@along
 #pragma unroll
   for (int m = 0; m < MI; ++m)
-    wgmma(sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), weight || step);
+    wgmma(@sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), @before || step);
 wgmma_commit();
 wgmma_wait<1>();  // the products before these are done: what they read may be filled again
 """
@@ -73,31 +70,13 @@ for (int slot = 0; slot < SLOTS; ++slot) {
   w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
 }
 """
-_SUMS_OF_ROW = """\
-// Tensor cores cut bits off when they add: what they add up is the sum over one row of taps, for a half of the tile at
-// a time, so that they are busy with one half while the other is added to what there is.
-float sum[MI][POSITIONS / 2] = {}, some[2][MI * POSITIONS / 4] = {};
-auto add_up = [&](int half) {
-  wgmma_wait<1>();  // the products of the other half may be under way
+_SUM_OF_ROW = """\
+float some[MI][POSITIONS / 2];  // the sum over this row of taps: tensor cores cut bits off when they add
+@products
+wgmma_wait<0>();
 #pragma unroll
-  for (int j = 0; j < MI * POSITIONS / 4; ++j) {
-    const int at = half * (MI * POSITIONS / 4) + j;
-    sum[at / (POSITIONS / 2)][at % (POSITIONS / 2)] += some[half][j];
-  }
-};
-"""
-_MULTIPLY_HALVES = """\
-#pragma unroll
-for (int half = 0; half < 2; ++half) {  // of the filters' rows, or of the positions
-  const int of_a = MI == 2 ? half * 64 * ROW_BYTES : 0, of_b = MI == 2 ? 0 : half * POSITIONS / 2 * @row_bytes;
-  if (@block == 0) add_up(half);
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < STEPS; ++step)@along
-    wgmma(some[half], a + ((of_a + step * 32) >> 4), b + ((of_b + @step) >> 4), @block || step);
-  wgmma_commit();
-}
-wgmma_wait<2>();  // the products before these are done: what they read may be filled again
+for (int j = 0; j < MI * POSITIONS / 2; ++j)
+  sum[j / (POSITIONS / 2)][j % (POSITIONS / 2)] += some[j / (POSITIONS / 2)][j % (POSITIONS / 2)];
 """
 _EMPTY = """\
 if (here.pairs() == 0) {  // no tap meets such results

@@ -198,32 +198,38 @@ auto finish_some = [&](const Line* line, const int* begin, auto source, auto bas
       if (line[f].has(begin[f] + i * 32)) to[apart(i)] = made[f][i];
   }
 };
+// Puts some rows of the sums in order in shared memory: in which filters that begins, and how many they are.
+constexpr int PARTS = 16 * MI / STAGE_ROWS;
+auto stage = [&](int part, int& channel0, int& filters_here) {
+  const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
+  channel0 = here.group * filters + row0 / ROWS_OF_FILTER;
+  filters_here = min(FILTERS_OF_PART, filters - row0 / ROWS_OF_FILTER);
+  if (filters_here <= 0) return;
+  __syncwarp();
+#pragma unroll
+  for (int one = 0; one < PARTS; ++one) {  // registers have names, not numbers: code for each part
+    const int m = one * STAGE_ROWS / 16, upper = one * STAGE_ROWS / 8 % 2, first_lane = one * STAGE_ROWS % 8 * 4;
+    if (one != part || lane < first_lane || lane >= first_lane + STAGE_ROWS * 4) continue;
+    float* to = mine + (lane - first_lane) / 4 * PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < POSITIONS / 8; ++j)
+      *reinterpret_cast<float2*>(to + j * 8) = make_float2(sum[m][j * 4 + upper * 2], sum[m][j * 4 + upper * 2 + 1]);
+  }
+  __syncwarp();
+};
 #pragma unroll 1
 for (int slice0 = 0; slice0 < slices; slice0 += 32) {
   const Run of_lane(first_slice + slice0 + lane, here, s, tile_step);
 #pragma unroll 1
-  for (int part = 0; part < 16 * MI / STAGE_ROWS; ++part) {  // some rows at a time, put in order in shared memory
-    const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
-    if (row0 >= filters * ROWS_OF_FILTER) continue;
-    __syncwarp();
-#pragma unroll
-    for (int one = 0; one < 16 * MI / STAGE_ROWS; ++one) {  // registers have names, not numbers: code for each part
-      const int m = one * STAGE_ROWS / 16, upper = one * STAGE_ROWS / 8 % 2, first_lane = one * STAGE_ROWS % 8 * 4;
-      if (one != part || lane < first_lane || lane >= first_lane + STAGE_ROWS * 4) continue;
-      float* to = mine + (lane - first_lane) / 4 * PITCH + lane % 4 * 2;
-#pragma unroll
-      for (int j = 0; j < POSITIONS / 8; ++j)
-        *reinterpret_cast<float2*>(to + j * 8) = make_float2(sum[m][j * 4 + upper * 2], sum[m][j * 4 + upper * 2 + 1]);
-    }
-    __syncwarp();
-    const int filter0 = row0 / ROWS_OF_FILTER, filters_here = min(FILTERS_OF_PART, filters - filter0);
-    const int channel0 = here.group * filters + filter0;
+  for (int slice = 0; slice < min(32, slices - slice0); ++slice) {
+    const Run run(of_lane, slice);
+    if (run.count == 0) continue;
+    int channel0, filters_here;
+    // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
+    if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || (gap == 0 && between == 0))) {
 #pragma unroll 1
-    for (int slice = 0; slice < min(32, slices - slice0); ++slice) {
-      const Run run(of_lane, slice);
-      if (run.count == 0) continue;
-      // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
-      if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || (gap == 0 && between == 0))) {
+      for (int part = 0; part < PARTS; ++part) {
+        stage(part, channel0, filters_here);
 #pragma unroll 1
         for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
@@ -246,18 +252,22 @@ for (int slice0 = 0; slice0 < slices; slice0 += 32) {
               begin[f] += TOGETHER * 32, from[f] += TOGETHER * 32 / WIDTH_PHASES;
           }
         }
-      } else {  // results go on behind the end of a line: where they are found is the same for all filters
+      }
+    } else {  // results go on behind the end of a line: where they are found is the same for all filters
 #pragma unroll 1
-        for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
-          int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
+      for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
+        int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
 #pragma unroll
-          for (int i = 0; i < TOGETHER; ++i) {
-            const int k = done + lane + i * 32;
-            const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
-            const int number = run.first + k + ends * gap;
-            apart[i] = k + ends * between;
-            found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
-          }
+        for (int i = 0; i < TOGETHER; ++i) {
+          const int k = done + lane + i * 32;
+          const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
+          const int number = run.first + k + ends * gap;
+          apart[i] = k + ends * between;
+          found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
+        }
+#pragma unroll 1
+        for (int part = 0; part < PARTS; ++part) {
+          stage(part, channel0, filters_here);
 #pragma unroll 1
           for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
             Line line[FILTERS_TOGETHER];

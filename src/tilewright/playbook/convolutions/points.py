@@ -7,6 +7,8 @@ Structures for products bring both operands for every tile; here that would be a
 
 from __future__ import annotations
 
+import math
+
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution, Window
 from tilewright.playbook.convolutions.tensor_cores_kernel import is_rounded
@@ -24,7 +26,7 @@ from tilewright.playbook.products.tiles import PACK
 from tilewright.records import DType
 
 _MOST_BYTES = 1024  # of a filter, so that shared memory holds the weights of 64
-_MOST_WORK = 140  # multiplications for every element of x and y: beyond, arithmetic takes longer than memory
+_MOST_WORK = 64  # multiplications for every element of x and y: beyond, arithmetic takes longer than memory
 
 _HEADER = """
 {name} as a product on tensor cores: BM filters, whose weights a block keeps in shared memory, times a run of tiles of
@@ -90,9 +92,11 @@ def can_write(convolution: Convolution) -> bool:
 
 
 def is_bound_by_memory(convolution: Convolution) -> bool:
-    """Whether moving x and y takes longer than the products, at the task's own sizes."""
+    """Whether moving x and y takes longer than the products, and they lie in whole pieces, at the task's own sizes."""
     channels, filters = convolution.channels.size, convolution.filters.size
-    return channels * filters <= _MOST_WORK * (channels + filters)
+    plane = math.prod(one.length.size for one in convolution.windows)
+    whole = plane * convolution.element.itemsize % 16 == 0
+    return whole and channels * filters <= _MOST_WORK * (channels + filters)
 
 
 def _is_single(one: Window) -> bool:
@@ -140,19 +144,18 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     few = channels * size > _MOST_BYTES // 2
     rows = 32 if filters <= 32 else 64 if filters <= 64 or few else 128
     plan.add("const", f"BM = {rows}, BN = 128", "filters and positions of a tile")
-    plan.add("const", f"WARPS_M = {rows // 32 if one.is_exact or rows == 32 else 2}, WARPS_N = BN / 64")
+    plan.add("const", "WARPS_M = BM / 32, WARPS_N = BN / 64")
     least = 32 // size
     text.tune("LINES", (least,) if channels <= least else (2 * least, least), "channels in a step")
     text.tune("STAGES", (4, 3, 2), "steps under way at once")
     text.tune("BLOCKS", {32: (4, 6), 64: (3, 2), 128: (2,)}[rows], "of a multiprocessor, for which registers must do")
     text.tune("RUN", (16, 8, 32), "tiles of a block, where there are many")
     plan.add("let", f"{names['plane']} = {text.plane_in}")
-    widest = 16 // size
-    width = f"{widest} if {names['plane']} % {widest} == 0 else "
-    width += f"2 if {names['plane']} % 2 == 0 else 1" if size == 2 else "1"
-    plan.add("const", f"X_WIDTH = {width}", "elements of a copy")
+    plan.add("const", f"X_WIDTH = {_width(names['plane'], size)}", "elements of a copy")
+    plan.add("const", f"W_WIDTH = {1 if one.transposed else _width(sizes['channels'], size)}")
     stored = min(2 * _together(one), 16 // one.output.dtype.itemsize)
-    plan.add("const", f"Y_WIDTH = {stored} if {names['plane']} % {stored} == 0 else 1", "results of a store")
+    narrow = f"2 if {names['plane']} % 2 == 0 else 1"
+    plan.add("const", f"Y_WIDTH = {stored} if {names['plane']} % {stored} == 0 else {narrow}", "results of a store")
     plan.add("const", f"CHANNELS = round_up({sizes['channels']}, LINES)", "with zeros behind the last")
     plan.add("let", f"{names['tiles']} = {sizes['images']} * ceil_div({names['plane']}, BN)")
     matrices = f"ceil_div({sizes['filters']}, BM)" + (f" * {groups}" if groups > 1 else "")
@@ -165,6 +168,12 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     plan.add("let", f"{names['shared_bytes']} = {shared}")
     plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
     return names
+
+
+def _width(length: str, size: int) -> str:
+    """As many elements as an asynchronous copy can have, of rows so long."""
+    narrow = f"2 if {length} % 2 == 0 else 1" if size == 2 else "1"
+    return f"{16 // size} if {length} % {16 // size} == 0 else {narrow}"
 
 
 def _constants(text: ConvolutionText) -> list[str]:
@@ -203,8 +212,6 @@ def _body(text: ConvolutionText) -> list[str]:
         "const int first = blockIdx.x / (tiles_m * GROUPS) * run, last = min(first + run, tiles);",
         "",
         *_copy_lines(),
-        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
-        "",
         *_weight_lines(text),
         "",
         f"const Element* a_first = weights + (warp_m + lane % 16) * A_PITCH + {a_offset};",
@@ -255,15 +262,30 @@ def _weight_lines(text: ConvolutionText) -> list[str]:
     place = "(group * filters + m0 + f) * static_cast<long long>(channels) + c"
     if one.transposed:
         place = "(group * channels + c) * static_cast<long long>(filters) + m0 + f"
-    made = "__uint_as_float(tf32(made))" if is_rounded(one) else "made"
+    places = [
+        "#pragma unroll 8",
+        "for (int at = threadIdx.x * W_WIDTH; at < BM * CHANNELS; at += THREADS * W_WIDTH) {",
+        "  const int f = at / CHANNELS, c = at % CHANNELS;",
+    ]
+    copied = [
+        *places,
+        "  const bool inside = m0 + f < filters && c < channels;",
+        f"  const Element* source = inside ? weight + {place} : weight;",
+        "  copy_async<W_WIDTH * sizeof(Element)>(weights + f * A_PITCH + c, source, inside);",
+        "}",
+        "commit();",
+        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+    ]
+    if not is_rounded(one):
+        return copied
     return [
-        "for (int f = warp; f < BM; f += WARPS_M * WARPS_N)",
-        "#pragma unroll 4",
-        "  for (int c = lane; c < CHANNELS; c += 32) {",
-        "    Element made = static_cast<Element>(0.0f);",
-        f"    if (m0 + f < filters && c < channels) made = weight[{place}];",
-        f"    weights[f * A_PITCH + c] = {made};",
-        "  }",
+        *copied,
+        "wait<STAGES - 1>();  // the weights are there: every thread rounds those that it has copied",
+        *places,
+        "  auto& some = *reinterpret_cast<Pack<Element, W_WIDTH>*>(weights + f * A_PITCH + c);",
+        "#pragma unroll",
+        "  for (int i = 0; i < W_WIDTH; ++i) some.at[i] = __uint_as_float(tf32(some.at[i]));",
+        "}",
     ]
 
 

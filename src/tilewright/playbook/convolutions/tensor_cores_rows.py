@@ -285,7 +285,8 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
 
 
 def _store_lines(text: ConvolutionText) -> list[str]:
-    place = text.place_in_plane("out", {"x": "to_x + at", "y": "to_y", "z": "to_z"})
+    place, finish = text.place_in_plane("out", {"x": "to_x", "y": "to_y", "z": "to_z"}), text.finish
+    channel = ["  const int channel = group * filters + m0 + line;"] if "channel" in finish.takes else []
     return [
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
@@ -301,8 +302,27 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "      staged[line * STAGED + at] = sums[i][j][r];",
         "    }",
         "__syncthreads();",
-        "for (int at = threadIdx.x; at < min(BN, out_x - to_x); at += THREADS) {",
-        f"  const int column = {place};",
-        *indented(text.column_stores("0", "1")),
+        "// A warp stores a line from where one of the cache begins: a sector that is written in pieces is dear.",
+        "const int lines = min(BM, filters - m0), width = min(BN, out_x - to_x);",
+        "for (int line = warp; line < lines; line += THREADS / 32) {",
+        "  const long long row = (static_cast<long long>(image) * GROUPS + group) * filters + m0 + line;",
+        *channel,
+        f"  const long long first = row * plane_out + {place};",
+        "  const int before = lane - static_cast<int>(first % 32);",
+        "  constexpr int PARTS = BN / 32 + 1;",
+        "  float value[PARTS];",
+        *indented(finish.arrays("[PARTS]") + finish.pointers("@ + first")),
+        "#pragma unroll",
+        "  for (int i = 0; i < PARTS; ++i) {",
+        "    const int at = before + i * 32;",
+        "    const bool inside = at >= 0 && at < width;",
+        "    value[i] = inside ? staged[line * STAGED + at] : 0.0f;",
+        *indented(finish.reads("[i]", "inside", "at"), 2),
+        "  }",
+        "#pragma unroll",
+        "  for (int i = 0; i < PARTS; ++i) {",
+        "    const int at = before + i * 32;",
+        f"    if (at >= 0 && at < width) y[first + at] = {text.stored(finish.call_read('value[i]', '[i]'))};",
+        "  }",
         "}",
     ]

@@ -104,8 +104,10 @@ _SPLIT = """\
 // number where f32 gives infinity.
 __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
   const bool fits = fabsf(v) < 3.4e38f;
-  big = fits ? tf32(v) : __float_as_uint(copysignf(1.f, v));
-  small = fits ? tf32(v - __uint_as_float(big)) : __float_as_uint(v);
+  // Rounded by half of the last bit that TF32 has; a tensor core does not look at those behind it.
+  const unsigned rounded = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
+  big = fits ? rounded : __float_as_uint(copysignf(1.f, v));
+  small = fits ? __float_as_uint(v - __uint_as_float(rounded)) + 0x1000u : __float_as_uint(v);
 }
 """
 

@@ -124,7 +124,9 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     signature = KernelSignature.of(program, kernel.namer, sizes)
     name = f"{program.name}_tiles"
     plan.launch(name, f"{rows} / max({inner}, 1) * {tiles}", "dim3(LANES, TEAMS)", signature.given)
-    text = signature.kernel("__launch_bounds__(LANES * TEAMS)", name, _tile_body(kernel, held))
+    # What is held fits 64 registers, and with one more half of the threads would have none.
+    bounds = "LANES * TEAMS, 1024 / (LANES * TEAMS)" if held else "LANES * TEAMS"
+    text = signature.kernel(f"__launch_bounds__({bounds})", name, _tile_body(kernel, held))
     where = "It stays in registers" if held else "Every step reads it again, mostly from the cache"
     header = (
         f"{program.name}, with reductions across memory: neighbours belong to different rows.\n\nA block has a tile of "
