@@ -33,7 +33,7 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 45.0  # for each multiprocessor of the GPU, all together; what comes from memory passes it twice
+L2_BYTES_PER_CYCLE = 50.0  # for each multiprocessor of the GPU, all together; what comes from memory passes it twice
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
 MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.6, 0.3, 0.02
 DELAYED = 1.6  # times a warp's own cycles that it takes among others
