@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -128,6 +128,7 @@ HOLDING = """
 import sys, time
 from pathlib import Path
 from tilewright.frontends import gpu_turns
+gpu_turns.LOCKS = Path(sys.argv[2]).parent
 gpu_turns.device_uuid = lambda index: "abc" if index == int(sys.argv[1]) else "def"
 with gpu_turns.GpuTurns.of_gpu(int(sys.argv[1]), Path(sys.argv[2])).turn():
     print("in", flush=True)
@@ -139,8 +140,7 @@ def test_all_of_a_user_share_one_lock_of_a_gpu_and_a_process_that_is_killed_give
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two suites know one GPU by different numbers, as CUDA_VISIBLE_DEVICES has it."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(gpu_turns, "LOCKS", tmp_path)
     monkeypatch.setattr(gpu_turns, "device_uuid", lambda index: "abc" if index == 0 else "def")
     said: list[str] = []
     log = tmp_path / "gpu.turns"
@@ -177,3 +177,15 @@ def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:
         assert not inner.ran.wait(0.3)
     waiting.join(timeout=30)
     assert inner.ran.is_set()
+
+
+def test_where_no_lock_can_be_made_that_is_said_and_work_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_turns, "LOCKS", tmp_path)
+    monkeypatch.setattr(gpu_turns, "device_uuid", lambda index: "abc")
+    (tmp_path / f"tilewright-{os.getuid()}").write_text("in the way")
+    said: list[str] = []
+    with GpuTurns.of_gpu(0, say=said.append).turn():
+        assert len(said) == 1
+    assert said[0].startswith("others of your processes are not waited for at the GPU: ")

@@ -10,7 +10,7 @@ from tests.verify.tasks import CONVOLVE
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.reference.convolution_questions import ConvolutionRequest
-from tilewright.reference.convolutions import Convolved, Lying
+from tilewright.reference.convolutions import Convolved, Lying, are_likely_f32
 from tilewright.verify import convolution_precision
 from tilewright.verify.convolution_precision import relative_error
 
@@ -46,6 +46,17 @@ KINDS = {
     "transposed": Convolved(
         lying(2, 6, 4, 5, 6), lying(6, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1), True, (1, 1, 1), 2, False
     ),
+    "expanded": Convolved(
+        Lying.of(torch.empty(1, 3, 9, 9, device="meta").expand(2, 3, 9, 9)),
+        Lying.of(torch.empty(3, 1, 3, 3, device="meta")[:1].expand(3, 1, 3, 3)),
+        (1, 1),
+        (1, 1),
+        (1, 1),
+        False,
+        (0, 0),
+        3,
+        False,
+    ),
     "channels last": Convolved(
         lying(2, 16, 9, 9, channels_last=True), lying(8, 16, 3, 3), (1, 1), (1, 1), (1, 1), False, (0, 0), 1, False
     ),
@@ -76,3 +87,12 @@ def test_cudnn_is_asked_as_it_is_by_default(monkeypatch: pytest.MonkeyPatch) -> 
     assert answer.f32 is False
     assert seen == [(True, True, False, False)]
     assert cudnn.benchmark
+
+
+def test_a_call_is_taken_for_f32_by_the_convolutions_it_makes() -> None:
+    x, few, many = torch.randn(1, 3, 6, 6), torch.randn(16, 3, 3, 3), torch.randn(4, 16, 3, 3)
+    convolve = torch.nn.functional.conv2d
+    assert are_likely_f32(lambda: convolve(x, few))
+    assert not are_likely_f32(lambda: convolve(convolve(x, few), many))
+    assert not are_likely_f32(lambda: convolve(x.bfloat16(), few.bfloat16()))
+    assert not are_likely_f32(lambda: x @ x)

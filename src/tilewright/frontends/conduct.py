@@ -95,7 +95,7 @@ def conduct(
     store = Store()
     request = resolved(request)
     anew = fresh or bool(settings.start)
-    known = None if anew or given is not None else _same_request(store, request)
+    known = None if anew or given is not None else _same_request(store, request, device)
     if known is None:
         choices.check_key(settings.author, settings.base_url, os.environ)
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
@@ -180,19 +180,22 @@ def _task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
     )
 
 
-def _same_request(store: Store, request: Request) -> LibraryKernel | None:
+def _same_request(store: Store, request: Request, device: ChosenDevice) -> LibraryKernel | None:
     """A finished kernel for the very same words, shapes and options: their specification was accepted before."""
     wordings = (request, replace(request, precision=request.precision or records.Precision.DTYPE))
     for kernel in store.library.all():
         with contextlib.suppress(StoreError):
-            if kernel.request() in wordings and _is_settled(kernel, request):
+            if kernel.request() in wordings and _is_settled(kernel, request, device):
                 return kernel
     return None
 
 
-def _is_settled(kernel: LibraryKernel, request: Request) -> bool:
-    """Whether its convolutions are as exact as PyTorch's: a request without a precision once meant TF32 in all."""
-    return kernel.request() == request or not tasks.may_convolve(kernel.task())
+def _is_settled(kernel: LibraryKernel, request: Request, device: ChosenDevice) -> bool:
+    """Whether its convolutions are as exact as PyTorch's: a request without a precision once meant TF32 in all, and
+    without a GPU it means what a rule says."""
+    if not tasks.may_convolve(kernel.task()):
+        return True
+    return kernel.request() == request and (request.precision is not None or device.is_emulated)
 
 
 def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:

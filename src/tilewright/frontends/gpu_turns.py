@@ -28,6 +28,7 @@ from tilewright.reference import AnyReference
 from tilewright.verify.judging_records import JudgeRequest
 
 _BETWEEN_GOES = 300.0  # seconds
+LOCKS = Path("/tmp")  # and not TMPDIR, which a batch system may set anew for every job
 
 T = TypeVar("T")
 
@@ -74,9 +75,15 @@ class GpuTurns:
     @classmethod
     def of_gpu(cls, index: int, log: Path | None = None, say: Callable[[str], None] = _unheard) -> GpuTurns:
         """Turns at a GPU of this machine, for all processes of this user whatever number they know it by."""
-        folder = Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return cls(folder / f"gpu-{device_uuid(index)}.lock", log, say)
+        folder = LOCKS / f"tilewright-{os.getuid()}"
+        path = folder / f"gpu-{device_uuid(index)}.lock"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            say(f"others of your processes are not waited for at the GPU: {error}")
+            path = Path(tempfile.mkdtemp(prefix="tilewright-")) / path.name
+        return cls(path, log, say)
 
     @contextmanager
     def turn(self, *, shared: bool = False) -> Iterator[None]:

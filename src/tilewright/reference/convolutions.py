@@ -59,6 +59,14 @@ def list_convolutions(function: Callable[..., Any], request: ConvolutionRequest)
     return ListAnswer(None if found is None else tuple(one.is_likely_f32 for one in found))
 
 
+def are_likely_f32(call: Callable[[], Any]) -> bool:
+    """Whether a call makes f32 convolutions that PyTorch computes in f32, by the rule, or some that are not known."""
+    seen = _Watch()
+    with torch.no_grad(), seen:
+        call()
+    return seen.others or (bool(seen.found) and all(one.is_likely_f32 for one in seen.found))
+
+
 def convolutions_of(function: Callable[..., Any], task: Task) -> tuple[Convolved, ...] | None:
     """The f32 convolutions of the task's own call, each kind once; None where it cannot be told what is done."""
     for device in ("meta", "cuda") if torch.cuda.is_available() else ("meta",):

@@ -15,6 +15,7 @@ from tilewright.reference.convolution_questions import LIST, ConvolutionRequest,
 Settle = Callable[[Task, AnyReference], Task]  # of a task whose precision nobody said, and its reference
 
 _ASSUMED = "PyTorch computes convolutions of so few channels a group in f32; no GPU could be asked"
+_UNSEEN = "which convolutions the reference makes could not be seen: all are to be f32"
 
 
 def may_convolve(task: Task) -> bool:
@@ -24,7 +25,10 @@ def may_convolve(task: Task) -> bool:
 
 def settled_by_channels(task: Task, reference: AnyReference) -> Task:
     """The task at the precision that its convolutions have by the rule."""
-    if not all(likely_f32(task, reference) or (False,)):
+    likely = likely_f32(task, reference)
+    if likely is None:
+        return replace(task, precision=Precision.DEFAULT_F32, assumptions=(*task.assumptions, _UNSEEN))
+    if not likely or not all(likely):
         return task
     return replace(task, precision=Precision.DEFAULT_F32, assumptions=(*task.assumptions, _ASSUMED))
 

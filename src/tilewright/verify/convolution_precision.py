@@ -75,5 +75,7 @@ def relative_error(one: Convolved, images: int, device: str) -> float:
 
 
 def _drawn(lying: Lying, generator: torch.Generator) -> torch.Tensor:
-    made = torch.empty_strided(lying.shape, lying.stride, device=generator.device)
-    return made.normal_(generator=generator)
+    pairs = list(zip(lying.shape, lying.stride, strict=True))
+    held = 1 + sum((size - 1) * stride for size, stride in pairs if size)
+    made = torch.empty(held, device=generator.device).normal_(generator=generator)
+    return made.as_strided(lying.shape, lying.stride)  # elements of an expanded tensor lie in one place

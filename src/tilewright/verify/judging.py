@@ -15,6 +15,7 @@ from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.devices.inputs import allocate, fill
 from tilewright.devices.protocol import NotOpened
 from tilewright.records import Case, Data, InputTensor, Precision, ReturnedTensor, SharedTensor, Task
+from tilewright.reference.convolutions import are_likely_f32
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
@@ -198,7 +199,8 @@ def judge_call(function: Callable[..., Any], request: CallRequest) -> CallJudgem
     outputs = {output.name: output for output in request.outputs}
     verdicts = []
     names = (*request.results, *request.in_place)
-    for name, expected in zip(names, expectations(call, tensors, Precision.DTYPE), strict=True):
+    precision = Precision.DEFAULT_F32 if are_likely_f32(lambda: call(tensors)) else Precision.DTYPE
+    for name, expected in zip(names, expectations(call, tensors, precision), strict=True):
         found = to_torch(outputs[name].spec, outputs[name].content)
         verdicts.append(_verdict_of(name, found, expected, request.tolerance, tensors))
     return CallJudgement(tuple(verdicts))
