@@ -257,6 +257,7 @@ def test_a_child_started_by_a_thread_that_ended_lives_on() -> None:
         assert device.runner_pid == pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_thread", [False, True])
 def test_a_busy_child_dies_with_its_killed_parent(tmp_path: Path, from_thread: bool) -> None:
     note = tmp_path / "pid"

@@ -181,6 +181,7 @@ def wait_for_part(home: Path, child: subprocess.Popen[str]) -> Path:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_model_that_only_refuses_leaves_no_kernel_and_says_why(person: Person) -> None:
     with OpenAIServer(lambda body: Answer("", "content_filter", refusal=REFUSAL)) as server:
         request = person.request("hf:some-org/clever-3:some-host", "--base-url", server.base_url)

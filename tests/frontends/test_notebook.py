@@ -119,6 +119,7 @@ def made_of(run: Run, folder: Path) -> Made:
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(("paper", "ink"), [("#ffffff", "#111111"), ("#111827", "#e5e7eb")])
 def test_it_can_be_read_on_light_and_on_dark(run: Run, tmp_path: Path, paper: str, ink: str) -> None:

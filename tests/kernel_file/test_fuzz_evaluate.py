@@ -446,6 +446,7 @@ def test_4096_combinations_of_which_none_fits_end_soon() -> None:
     assert math.prod(2 for _ in names) == 4096
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow() -> None:
     text = (
         "//! op f(x, n: int) -> y\n//! out y: f32[x.shape]\n//! let a = x.numel * n\n//! launch k<<<1, 32>>>(x, y, a)\n"

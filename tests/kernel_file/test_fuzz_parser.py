@@ -114,6 +114,7 @@ DEEP = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", DEEP, ids=lambda text: f"{text[:12]}...{len(text)}")
 @pytest.mark.parametrize("over_lines", [False, True])
 def test_deep_and_long_expressions(expression: str, over_lines: bool) -> None:

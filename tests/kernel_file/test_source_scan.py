@@ -285,6 +285,7 @@ def test_every_needless_header_is_mended_away() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -22,6 +22,7 @@ def term(made: PlanModel, name: str) -> float:
     return next((one.time_us for one in made.modelled.terms if one.name == name), 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("good", "bad", "least_ratio"),
     [

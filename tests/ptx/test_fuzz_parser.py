@@ -120,6 +120,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_texts(name: str) -> None:
     text = HOSTILE[name]

@@ -51,6 +51,7 @@ def test_the_varied_kernel_runs() -> None:
     assert ran.kinds <= {FindingKind.RACE_GLOBAL}  # z is read by neighbours while it is written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_ptx_never_harms_the_process(seed: int, tmp_path: Path) -> None:
     """Numbers, registers, types and whole lines of valid PTX changed at random, parsed and run in a child."""

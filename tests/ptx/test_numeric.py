@@ -67,6 +67,7 @@ def exact(value: float) -> Fraction:
 # -- widening --
 
 
+@pytest.mark.slow
 def test_every_f16_widens_exactly(functions: Functions) -> None:
     expected = ALL_HALVES.view(np.float16).astype(np.float32)
     bits = np.where(np.isnan(expected), NAN_F32, expected.view(np.uint32))

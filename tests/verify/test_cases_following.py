@@ -230,6 +230,7 @@ def test_cases_keep_to_the_formulas(name: str, tasks: dict[str, Task]) -> None:
         assert all(sizes[one.name] % one.multiple_of == 0 for one in task.dimensions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 def test_a_right_kernel_passes_at_other_sizes(
     name: str, tasks: dict[str, Task], any_op: AnyReference, emulator: EmulatedDevice

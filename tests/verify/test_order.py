@@ -145,6 +145,7 @@ def test_a_case_says_its_form_and_is_stored_with_it() -> None:
     assert from_json(Case, {"sizes": {"n": 3}, "seed": 1, "values": "task"}) == Case({"n": 3}, 1)
 
 
+@pytest.mark.slow
 def test_where_a_gpu_does_the_rest_every_dimension_is_emulated_larger_than_one() -> None:
     task = task_of("attention")
     cases = plan_cases(task)

@@ -106,6 +106,7 @@ def crowded_elsewhere(seed: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [("1",), pytest.param(("2", "3", "4"), marks=pytest.mark.slow)])
 def test_the_same_request_is_the_same_task_in_every_process(seeds: tuple[str, ...]) -> None:
     [one] = {crowded(), *map(crowded_elsewhere, seeds)}
