@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Roundings, compare_all, expectations
+from tilewright.verify.expectation import FurtherLooks, Roundings, compare_all, expectations
 from tilewright.verify.tiles import Tiles
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
@@ -433,10 +433,12 @@ def test_few_wrong_elements_are_looked_at_again() -> None:
     found[7] += 1.5e-3
     asked: list[int] = []
 
-    def again() -> list[Expected]:
-        asked.append(1)
-        return [_expected_with(moves, truth)]
+    class Again(FurtherLooks):
+        def second(self) -> list[Expected]:
+            asked.append(1)
+            return [_expected_with(moves, truth)]
 
+    again = Again(lambda given: (truth.float(),), {}, Precision.DTYPE, 1)
     first = [_expected_with(unlucky, truth)]
     assert not compare(found.float(), first[0]).right
     _, (seen,) = compare_all([found.float()], first, ValueTraits(), again)
@@ -450,6 +452,27 @@ def test_few_wrong_elements_are_looked_at_again() -> None:
     assert (seen.right, asked) == (False, [1, 1])
     _, (seen,) = compare_all([truth.float()], first, ValueTraits(), again)
     assert (seen.right, asked) == (True, [1, 1])
+
+
+def test_one_element_of_very_many_is_looked_at_a_third_time() -> None:
+    """A number just below a threshold: a rounding in twenty takes it across, and a dozen may all fail to."""
+    x = torch.full((1024, 256), 2.0)
+    x[5, 7] = 1.0 - 6 * 2.0**-24
+    reference = (lambda given: (torch.sigmoid(1e12 * torch.relu(given["x"] - 1.0)),), {"x": x}, Precision.DTYPE)
+    (truth,) = reference[0]({"x": x.double()})
+    found = truth.float()
+    found[5, 7] = 1.0
+    first = expectations(*reference, first_seed=1)
+    seeds = [seed for seed in range(100, 1000, 100) if not _is_right(found, FurtherLooks(*reference, seed).second())]
+    assert seeds, "the dozen moves of a second look crossed the threshold every time"
+    assert _is_right(found, compare_all([found], first, ValueTraits(), FurtherLooks(*reference, seeds[0]))[0])
+    # Where no rounding crosses the threshold, the same answer is as wrong as before.
+    x[5, 7] = 1.0 - 60 * 2.0**-24
+    assert not _is_right(found, compare_all([found], first, ValueTraits(), FurtherLooks(*reference, seeds[0]))[0])
+
+
+def _is_right(found: torch.Tensor, expected: list[Expected]) -> bool:
+    return compare(found, expected[0]).right
 
 
 def test_a_rounding_that_a_row_has_in_common_moves_few_rows_and_not_many() -> None:

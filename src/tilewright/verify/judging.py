@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from tilewright.reference.torch_calls import call_by_name, call_reference, to_to
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import Call, Tensors, compare_all, expectations, expectations_again
+from tilewright.verify.expectation import Call, FurtherLooks, Tensors, compare_all, expectations
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, are_numbers, compare
@@ -53,7 +52,7 @@ def judge(
         made.append(to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device))
         check_shape(name, made[-1], wanted)
     call = _caller(function, task, tensors)
-    again = functools.partial(expectations_again, call, tensors, task.precision, AGAIN_SEED)
+    again = FurtherLooks(call, tensors, task.precision, AGAIN_SEED)
     expected, comparisons = compare_all(made, expected, traits_of(task, request.case), again)
     wrong = []
     worst, telling = 0.0, True

@@ -7,7 +7,6 @@ from the part. A reference that is independent in no dimension is run whole, and
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Call, Tensors, compare_all, expectations, expectations_again, in_f64, unmoved
+from tilewright.verify.expectation import Call, FurtherLooks, Tensors, compare_all, expectations, in_f64, unmoved
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
@@ -161,7 +160,7 @@ def _compared(
         del comparisons
     reference = (large.call, given, large.task.precision)
     expected = expectations(*reference, moves=_MOVES, first_seed=seed, known=known)
-    return compare_all(made, expected, large.traits, functools.partial(expectations_again, *reference, seed))
+    return compare_all(made, expected, large.traits, FurtherLooks(*reference, seed))
 
 
 def _is_settled(found: torch.Tensor, comparison: Comparison) -> bool:

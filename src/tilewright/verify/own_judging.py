@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_tor
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import compare_all, expectations, expectations_again
+from tilewright.verify.expectation import FurtherLooks, compare_all, expectations
 from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging import AGAIN_SEED, is_telling
 from tilewright.verify.judging_records import Judgement, WrittenRequest
@@ -48,12 +47,12 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], expected[number], places)
         for number, output in zip(judged, outputs, strict=True)
     ]
-    again = functools.partial(expectations_again, call, tensors, task.precision, AGAIN_SEED)
+    of_judged = lambda given: tuple(one for at, one in enumerate(call(given)) if at in judged)  # noqa: E731
     wanted, comparisons = compare_all(
         [found for found, _ in made],
         [expected[number] for number in judged],
         traits_of(task, case),
-        lambda: [one for number, one in enumerate(again()) if number in judged],
+        FurtherLooks(of_judged, tensors, task.precision, AGAIN_SEED),
     )
     telling = all(is_telling(task, case, one, other) for one, other in zip(wanted, comparisons, strict=True))
     wrong = [
