@@ -142,7 +142,10 @@ SUMS_OVER_ROWS = (
 POINTWISE = (
     Function("silu", "return F.silu(x)", "x: bf16[rows, cols]"),
     Function("many_activations", "return torch.tanh(F.softplus(x)) + F.mish(x) * F.hardswish(x) - F.elu(x, 0.7)"),
-    Function("more_activations", "return F.leaky_relu(x, 0.2) * torch.sigmoid(x) + F.hardtanh(x) + F.logsigmoid(x)"),
+    Function(
+        "more_activations",
+        "return F.leaky_relu(x, 0.2) * torch.sigmoid(x) + F.hardtanh(x) + F.logsigmoid(x) + x * F.softplus(x).tanh()",
+    ),
     Function("gelus", "return F.gelu(x) + F.gelu(x, approximate='tanh')", "x: f16[rows, cols]"),
     Function("powers", "return x ** 3 + x.abs() ** 0.5 + torch.exp(-x ** 2) + torch.log1p(x.abs()) + x.abs() ** 1.3"),
     Function("bias_gelu", "return F.gelu(x + bias)", "x: bf16[rows, cols]; bias: bf16[cols]"),

@@ -116,3 +116,13 @@ def test_a_reference_that_looks_at_its_values_cannot_be_followed() -> None:
     task = task_of(Function("f", "return x if x.sum() > 0 else -x"))
     with pytest.raises(NotSupported, match="cannot follow the reference"):
         understand(task)
+
+
+def test_mish_spelled_out_is_one_function() -> None:
+    """One exponential and one division where tanh and softplus would take three of them."""
+    function = Function("f", "return torch.multiply(torch.tanh(F.softplus(x)), x) + torch.tanh(F.softplus(x, 2.0)) * x")
+    (written, *_) = structures(program_of(function))
+    text = written.write(task_op_line(task_of(function)))
+    assert "mish_of(x_value)" in text
+    assert "tanhf(softplus_of(x_value, 2.0f, 20.0f))" in text  # another function
+    assert "softplus_of(x_value, 1.0f" not in text

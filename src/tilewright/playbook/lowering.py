@@ -128,7 +128,16 @@ class Lowering:
         if op == "mul" and self.constant(1.0) in arguments:
             rest = [one for one in arguments if one != self.constant(1.0)]
             return self.convert(rest[0] if rest else arguments[0], kind)
+        if op == "mul" and len(arguments) == 2:
+            for one, other in (arguments, arguments[::-1]):
+                if self.values[one] == Pointwise("tanh", (self._softplus_of(other),)):
+                    return self.point("mish", other)
         return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), kind)
+
+    def _softplus_of(self, value: int) -> int:
+        """The number that the plain softplus of a value has; -1 where it never came up."""
+        written = Pointwise("softplus", (value, self.constant(1.0), self.constant(20.0)))
+        return self._numbers.get((written, NumberKind.FLOAT), -1)
 
     def float_point(self, op: str, *arguments: int) -> int:
         return self.point(op, *(self.convert(one, NumberKind.FLOAT) for one in arguments))
