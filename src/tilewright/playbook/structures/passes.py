@@ -196,7 +196,7 @@ class _Passes:
         self, kernel: RowKernel, read: tuple[ProgramInput, ...], levels: tuple[int, ...], parts: list[Part]
     ) -> list[str]:
         name = kernel.name
-        held = [one for one in read if one.varies and (not one.spans or self.looped and repeats(one))]
+        held = [one for one in read if one.varies and (not one.spans or (self.looped and repeats(one)))]
         kernel.held_spans = frozenset(one.name for one in held if one.spans)
         lines = [
             _TRIGGER,
