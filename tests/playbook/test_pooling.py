@@ -35,6 +35,20 @@ CASES = (
         ({"cols": 40}, {"cols": 37}, {"cols": 1500}),
     ),
     Placed(
+        "long_line_max",
+        "return torch.tanh(F.max_pool1d(x, 8, 1, 4, 3))",
+        "x: f32[batch, heads, long]",
+        "f32[batch, heads, w = long - 13]",
+        ({"long": 1500}, {"long": 1501}, {"long": 2048}, {"long": 20}),
+    ),
+    Placed(
+        "long_line_mean",
+        "return F.avg_pool1d(x, 7, 1, 3)",
+        "x: f32[batch, heads, long]",
+        "f32[batch, heads, w = long]",
+        ({"long": 1500}, {"long": 1501}, {"long": 2048}, {"long": 1}),
+    ),
+    Placed(
         "line_pairs",
         "return F.max_pool1d(x, 2)",
         _LINE,
@@ -85,6 +99,7 @@ BY_NAME = {one.name: one for one in CASES}
     [
         ("overlapping", "draft-pool"),
         ("line_max", "pool-strips"),
+        ("long_line_max", "pool-strips"),
         ("without_padding", "pool-strips"),
         ("volume_halves", "pool-apart"),
     ],

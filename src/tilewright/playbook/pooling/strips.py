@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
-from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.draft import STORING, PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
 
@@ -56,6 +56,7 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
         [VECTOR],
         *kernel.pieces(),
         [_TEAM],
+        *([[STORING]] if slides(kernel) and kernel.is_alone else []),
         *_used_pieces(kernel),
     ]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)
@@ -131,6 +132,9 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     for directive, text, remark in _tunes(kernel):
         plan.add(directive, text, remark)
     width_line(plan, kernel)
+    if slides(kernel) and kernel.is_alone:
+        bulk = "device.cc >= 90 and WIDTH == 4 and TEAMS == 1 and LANES >= 64"
+        plan.add("const", f"BULK = {bulk}", "whether results leave in one copy")
     names = {one: plan.name(one) for one in _NAMES.split()}
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
