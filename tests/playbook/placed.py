@@ -79,15 +79,13 @@ class Placed:
 
     @property
     def answer(self) -> Answer:
-        made = self.function.callable
+        return answer(self.task, self.ask)
 
-        def ask(request: TraceRequest) -> Traces:
-            try:
-                return trace(made, request)
-            except (RuntimeError, ValueError) as error:
-                raise ReferenceProblem(str(error)) from error
-
-        return answer(self.task, ask)
+    def ask(self, request: TraceRequest) -> Traces:
+        try:
+            return trace(self.function.callable, request)
+        except (RuntimeError, ValueError) as error:
+            raise ReferenceProblem(str(error)) from error
 
 
 def _parsed(spec: str) -> tuple[str, str]:

@@ -21,6 +21,16 @@ __device__ __forceinline__ void wait_for_team() {
   }
 }
 """
+ROW_IS_USED = """\
+// Whether any window of the strip looks at this row of those that it reaches over.
+__device__ constexpr bool row_is_used(int row) {
+  for (int made = 0; made < ROWS; ++made) {
+    const int tap = row - made * STRIDE_Y;
+    if (tap >= 0 && tap < REACH_Y && tap % DILATION_Y == 0) return true;
+  }
+  return false;
+}
+"""
 _FEW_HELD = 16  # elements in the registers of a thread, of which a multiprocessor can have all it takes
 _NAMES = "span cells most tile tiles left strips chunks planes units"
 
@@ -96,20 +106,7 @@ def _used_pieces(kernel: PoolKernel) -> list[list[str]]:
     """Which rows and planes any window looks at: strides and dilations leave gaps."""
     pieces = []
     if "Y" in kernel.axes:
-        pieces.append(
-            [
-                """\
-// Whether any window of the strip looks at this row of those that it reaches over.
-__device__ constexpr bool row_is_used(int row) {
-  for (int made = 0; made < ROWS; ++made) {
-    const int tap = row - made * STRIDE_Y;
-    if (tap >= 0 && tap < REACH_Y && tap % DILATION_Y == 0) return true;
-  }
-  return false;
-}
-"""
-            ]
-        )
+        pieces.append([ROW_IS_USED])
     if "Z" in kernel.axes:
         pieces.append(
             [
