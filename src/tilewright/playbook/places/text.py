@@ -276,12 +276,20 @@ class PlacedKernel:
         return along is not None and along.own < 0
 
     def launched(
-        self, suffix: str, grid: str, block: str, bounds: str, body: list[str], more: list[tuple[str, str]]
+        self,
+        suffix: str,
+        grid: str,
+        block: str,
+        bounds: str,
+        body: list[str],
+        more: list[tuple[str, str]],
+        *,
+        rest: str = "",
     ) -> list[str]:
-        """The kernel's text, with its launch in the plan; the results are the program's."""
+        """The kernel's text, with its launch in the plan, of which `rest` is the end; the results are the program's."""
         signature = self.signature(tuple(one.name for one in self.program.outputs), more)
         name = f"{self.program.name}_{suffix}"
-        self.plan.launch(name, grid, block, signature.given)
+        self.plan.launch(name, grid, block, signature.given, rest)
         return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
 
     # -- what threads own --

@@ -204,7 +204,7 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
 
 def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str, str, str]]:
     dilation = kernel.axes["X"].dilation
-    fitting = [one for one in (128, 96, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
+    fitting = [one for one in (128, 192, 96, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
     long = vectors >= 256
     teams = (1,) if long else (max(256 // lanes, 1), max(128 // lanes, 1))
     found = [
