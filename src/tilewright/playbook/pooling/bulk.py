@@ -103,6 +103,7 @@ def _plan(kernel: PoolKernel, plan: PlanLines) -> tuple[str, str, str]:
     plan.add("tune", "RESIDENT = 2048 | 1536", "threads of a multiprocessor that registers must do for")
     plan.add("const", f"IN_X = {x.inside.size.text}, OUT_X = {x.outside.size.text}", "columns")
     plan.add("need", "IN_X % 4 == 0", "whole 16 bytes are copied")
+    kernel.fixed = {x.inside.size: "IN_X", x.outside.size: "OUT_X"}
     strips, planes, room = (plan.name(one) for one in ("strips", "planes", "room"))
     loaded = f"((ROWS - 1) * {y.stride} + {y.reach})"
     plan.add("let", f"{strips} = ceil_div({y.outside.size.text}, ROWS), {planes} = {product_text(kernel.pool.planes)}")

@@ -6,6 +6,7 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.reader import Read
+from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.places.text import PlacedKernel, product_text
 from tilewright.playbook.places.vectors import Known
 from tilewright.playbook.pooling.program import PoolProgram
@@ -66,6 +67,7 @@ class PoolKernel(PlacedKernel):
         self._quick = quick
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
         self._begins: dict[tuple[str, Index], str] = {}  # where the plane of a unit begins in a tensor
+        self.fixed: dict[Size, str] = {}  # sizes that the kernel is built for, by constants of the plan
 
     @property
     def pooled(self) -> int:
@@ -84,7 +86,11 @@ class PoolKernel(PlacedKernel):
             self._begins[tensor, outer] = self.namer.fresh(f"{tensor}_plane")
             if extents:
                 self.plan.add("need", f"{max(extents, key=lambda one: one.own).text} <= {MOST_32_BIT}")
-        return self._begins[tensor, outer], f"static_cast<unsigned>({self.index(inner, known, shift, 'int')})"
+        # Signed, so that the compiler may take what rows of a window are apart into the loads themselves.
+        return self._begins[tensor, outer], f"({self.index(inner, known, shift, 'int')})"
+
+    def size(self, size: Size, kind: str = "long long") -> str:
+        return self.fixed.get(size) or super().size(size, kind)
 
     def _is_of_plane(self, place: Index) -> bool:
         """Whether it is the same in the whole plane."""

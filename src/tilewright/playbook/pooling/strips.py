@@ -129,6 +129,9 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     for directive, text, remark in _tunes(kernel):
         plan.add(directive, text, remark)
     width_line(plan, kernel)
+    if "Z" in kernel.axes and x.inside.size.literal is None:
+        plan.add("const", f"IN_X = {x.inside.size.text}", "columns: a thread asks for many rows at a time")
+        kernel.fixed[x.inside.size] = "IN_X"
     if slides(kernel) and kernel.is_alone:
         bulk = "device.cc >= 90 and WIDTH == 4 and TEAMS == 1 and LANES >= 64"
         plan.add("const", f"BULK = {bulk}", "whether results leave in one copy")
