@@ -102,6 +102,9 @@ COPIED = tuple(
         _plane("tall", "torch.tanh(F.max_pool2d(x, (5, 3), (2, 1), (2, 1), (1, 2)))", "(height + 1) / 2", "width - 2"),
         _plane("gaps", "F.max_pool2d(x, (2, 3), (3, 1), (1, 1), (5, 1))", "(height - 1) / 3", "width"),
         _plane("means", "F.avg_pool2d(x, 3, 1, 1) * 2", "height", "width"),
+        replace(
+            _plane("named", "F.max_pool2d(target, 3, 1, 1)", "height", "width"), inputs=_PLANE.replace("x:", "target:")
+        ),
     )
 )
 

@@ -23,13 +23,19 @@ class PlacedKernel:
     """One kernel being written. The innermost loop variable is `vector`, if a thread has several elements along it."""
 
     def __init__(
-        self, program: PlacedProgram, plan: PlanLines, vector: Variable | None, quick: bool = True, width: int = 0
+        self,
+        program: PlacedProgram,
+        plan: PlanLines,
+        vector: Variable | None,
+        quick: bool = True,
+        width: int = 0,
+        reserved: frozenset[str] = frozenset(),
     ) -> None:
         self.program = program
         self.plan = plan
         self.vector = vector
         rows = program.as_rows(vector)
-        self.namer = Namer(rows)
+        self.namer = Namer(rows, reserved)
         self.forms = Forms(rows, self.namer, quick)
         self.statements = Statements(rows, self.forms, self.namer)
         self.rows = rows

@@ -13,6 +13,11 @@ from tilewright.playbook.pooling.program import PoolProgram
 from tilewright.records import DType
 
 _AXES = ("X", "Y", "Z")
+_OWN_NAMES = """
+all_lines along barriers bytes beside cell cells chunks columns combined entered group left line made most one planes
+pooled q r results strips tap target tile tiles top turned unit units v window
+"""
+_OWN = frozenset(_OWN_NAMES.split())  # names in the text of the kernels, which no tensor may have
 
 GREATER = """\
 // The greater of two; NaN if either is, as in PyTorch.
@@ -62,7 +67,7 @@ class PoolKernel(PlacedKernel):
     """A kernel for pooling being written."""
 
     def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool, width: int = 0) -> None:
-        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick, width)
+        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick, width, _OWN)
         self.pool = program
         self._quick = quick
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))

@@ -177,30 +177,15 @@ def _slide(kernel: PoolKernel) -> list[str]:
         "}",
         *(_doubled(kernel) if not kernel.pool.is_mean or x.kernel & (x.kernel - 1) == 0 else _tapped(kernel)),
     ]
-    alone = kernel.is_alone
-    made = [f"const float made = results[{out_x} - first_x];"]
-    made += [f"*({kernel.result_address()}) = made;"] if alone else kernel.result_lines("made")
-    storing = [
-        "#pragma unroll PER",
-        f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
-        *indented(made),
-        "}",
-    ]
-    results = "float* results = line + cells;"
-    if alone:
+    storing = _slid_stores(kernel, out_x)
+    results = ["float* results = line + cells;"]
+    if kernel.is_alone:
         first = re.sub(rf"\b{out_x}\b", "first_x", kernel.result_address())
-        results = "float* results = line + cells + (BULK ? into_vector(target) : 0);"
-        storing = [
-            "if constexpr (BULK) {",
-            "  store_together(target, results, end_x - first_x);",
-            "  return;",
-            "}",
-            "wait_for_team();",
-            *storing,
-        ]
+        results = [f"float* target = {first};", "float* results = line + cells + (BULK ? into_vector(target) : 0);"]
+        together = ["  store_together(target, results, end_x - first_x);", "  return;"]
+        storing = ["if constexpr (BULK) {", *together, "}", *storing]
     return [
-        *([f"float* target = {first};"] if alone else []),
-        results,
+        *results,
         "// Neighbouring threads are PER results apart, which is odd: they meet different banks.",
         "const int group = threadIdx.x % GROUPS, phase = threadIdx.x / GROUPS;",
         "#pragma unroll 1",
@@ -208,8 +193,20 @@ def _slide(kernel: PoolKernel) -> list[str]:
         "  const int first = base + group * DILATION_X * PER + phase;",
         *indented(making),
         "}",
-        *([] if alone else ["wait_for_team();"]),
         *storing,
+    ]
+
+
+def _slid_stores(kernel: PoolKernel, out_x: str) -> list[str]:
+    """Results in order, by threads."""
+    made = [f"const float made = results[{out_x} - first_x];"]
+    made += [f"*({kernel.result_address()}) = made;"] if kernel.is_alone else kernel.result_lines("made")
+    return [
+        "wait_for_team();",
+        "#pragma unroll PER",
+        f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
+        *indented(made),
+        "}",
     ]
 
 
