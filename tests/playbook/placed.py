@@ -16,7 +16,7 @@ from tilewright.records import Dimension, DType, Precision, SizeFormula, Task, T
 from tilewright.reference import ReferenceProblem
 
 SIZES = {"rows": 64, "cols": 256, "batch": 3, "heads": 2, "words": 20, "depth": 12, "height": 32, "width": 64}
-SIZES |= {"keys": 70, "size": 64, "few": 1, "wide": 512}
+SIZES |= {"keys": 70, "size": 64, "few": 1, "wide": 512, "long": 2048}
 SIZES |= {"three": 3, "five": 5, "two": 2, "one": 1}
 ARCHITECTURES = {"sm_80": "A100", "sm_89": "L4", "sm_90a": "H200"}
 
@@ -79,15 +79,13 @@ class Placed:
 
     @property
     def answer(self) -> Answer:
-        made = self.function.callable
+        return answer(self.task, self.ask)
 
-        def ask(request: TraceRequest) -> Traces:
-            try:
-                return trace(made, request)
-            except (RuntimeError, ValueError) as error:
-                raise ReferenceProblem(str(error)) from error
-
-        return answer(self.task, ask)
+    def ask(self, request: TraceRequest) -> Traces:
+        try:
+            return trace(self.function.callable, request)
+        except (RuntimeError, ValueError) as error:
+            raise ReferenceProblem(str(error)) from error
 
 
 def _parsed(spec: str) -> tuple[str, str]:

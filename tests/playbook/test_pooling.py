@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
 from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.understanding import answer
 
 _LINE, _PLANE, _VOLUME = (f"x: f32[batch, heads, {rest}]" for rest in ("cols", "height, width", "depth, height, width"))
 _ODD = ({"height": 20, "width": 24}, {"height": 9, "width": 13}, {"height": 17, "width": 140})
@@ -33,6 +35,20 @@ CASES = (
         _LINE,
         "f32[batch, heads, w = cols + 1]",
         ({"cols": 40}, {"cols": 37}, {"cols": 1500}),
+    ),
+    Placed(
+        "long_line_max",
+        "return torch.tanh(F.max_pool1d(x, 8, 1, 4, 3))",
+        "x: f32[batch, heads, long]",
+        "f32[batch, heads, w = long - 13]",
+        ({"long": 1500}, {"long": 1501}, {"long": 2048}, {"long": 20}),
+    ),
+    Placed(
+        "long_line_mean",
+        "return F.avg_pool1d(x, 7, 1, 3)",
+        "x: f32[batch, heads, long]",
+        "f32[batch, heads, w = long]",
+        ({"long": 1500}, {"long": 1501}, {"long": 2048}, {"long": 1}),
     ),
     Placed(
         "line_pairs",
@@ -78,6 +94,19 @@ CASES = (
     ),
 )
 BY_NAME = {one.name: one for one in CASES}
+_COPIED = ({"height": 20, "width": 24}, {"height": 9, "width": 140}, {"height": 4, "width": 4})
+COPIED = tuple(
+    replace(one, at=_COPIED)
+    for one in (
+        BY_NAME["overlapping"],
+        _plane("tall", "torch.tanh(F.max_pool2d(x, (5, 3), (2, 1), (2, 1), (1, 2)))", "(height + 1) / 2", "width - 2"),
+        _plane("gaps", "F.max_pool2d(x, (2, 3), (3, 1), (1, 1), (5, 1))", "(height - 1) / 3", "width"),
+        _plane("means", "F.avg_pool2d(x, 3, 1, 1) * 2", "height", "width"),
+        replace(
+            _plane("named", "F.max_pool2d(target, 3, 1, 1)", "height", "width"), inputs=_PLANE.replace("x:", "target:")
+        ),
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +114,7 @@ BY_NAME = {one.name: one for one in CASES}
     [
         ("overlapping", "draft-pool"),
         ("line_max", "pool-strips"),
+        ("long_line_max", "pool-strips"),
         ("without_padding", "pool-strips"),
         ("volume_halves", "pool-apart"),
     ],
@@ -101,7 +131,23 @@ def test_every_structure_of_every_pooling_is_right(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
     for step in case.answer.every:
-        check_structure(case, step, tmp_path)
+        if step.id != "pool-bulk":  # it has needs of its own, and tests
+            check_structure(case, step, tmp_path)
+
+
+@pytest.mark.parametrize("case", COPIED, ids=lambda one: one.name)
+def test_strips_that_are_copied_are_right_at_rows_that_begin_anywhere(
+    case: Placed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", "H200")
+    check_structure(case, structure(case, "pool-bulk"), tmp_path)
+
+
+def test_bulk_copies_are_for_planes_of_f32_whose_windows_overlap() -> None:
+    for name in ("halves", "apart", "without_padding", "padded", "volume_max", "line_max"):
+        assert "pool-bulk" not in {one.id for one in BY_NAME[name].answer.every}
+    task = BY_NAME["overlapping"].task
+    assert "pool-bulk" not in {one.id for one in answer(replace(task, gpu="A100"), BY_NAME["overlapping"].ask).every}
 
 
 @pytest.mark.slow

@@ -219,6 +219,11 @@ class Forms:
             return literal(value.value, self._program.kinds[index])
         return Text(self._namer.parameters[value]) if isinstance(value, LaunchNumber) else None
 
+    def has_branch(self, index: int) -> bool:
+        """Whether a value is made by a branch: inside a choice it would be a branch of that too."""
+        value = self._program.values[index]
+        return self._quick_logarithms and isinstance(value, row_program.Pointwise) and value.op == "log"
+
     def pointwise(self, index: int, arguments: list[Text]) -> Text:
         value = self._program.values[index]
         assert isinstance(value, row_program.Pointwise)
@@ -300,7 +305,8 @@ class Statements:
             longest = _INLINE_LENGTH
             if loads > 1 and isinstance(self.program.values[index], row_program.Load):
                 longest = _INLINE_LOAD_LENGTH
-            if simple or (uses[index] == 1 and len(text.text) <= longest and index not in named):
+            short = len(text.text) <= longest and not self.forms.has_branch(index)
+            if simple or (uses[index] == 1 and short and index not in named):
                 texts[index] = text
                 continue
             name = self.namer.of(index)

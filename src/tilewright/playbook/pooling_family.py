@@ -9,6 +9,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import file_of
 from tilewright.playbook.pooling.apart import apart, lies_apart
+from tilewright.playbook.pooling.bulk import bulk, can_copy
 from tilewright.playbook.pooling.draft import draft
 from tilewright.playbook.pooling.program import POOLS, PoolProgram, pool_program
 from tilewright.playbook.pooling.strips import strips
@@ -18,6 +19,7 @@ _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3
 fractional_max_pool3d max_unpool2d max_unpool3d
 """
 _REFUSED = frozenset(_REFUSED_NAMES.split())
+_HOPPER = 90  # compute capability from which there are bulk copies
 
 
 def pool_ways(program: PoolProgram) -> tuple[Way, ...]:
@@ -45,7 +47,11 @@ def _answer(traced: TracedTask) -> Answer:
     first = Structure(
         "draft-pool", "first version: one thread goes through one window", partial(file_of, partial(draft, program))
     )
-    later = tuple(Structure(one.id, one.summary, partial(file_of, one.fragment)) for one in pool_ways(program))
+    ways = pool_ways(program)
+    if traced.task.profile.cc >= _HOPPER and can_copy(program):
+        summary = "strips of planes copied to shared memory and results back, a thread goes down a column"
+        ways = (Way(program.placed.as_rows(), "pool-bulk", summary, partial(bulk, program)), *ways)
+    later = tuple(Structure(one.id, one.summary, partial(file_of, one.fragment)) for one in ways)
     return Answer(first, later, (first, *later))
 
 

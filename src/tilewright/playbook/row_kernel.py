@@ -32,6 +32,7 @@ class RowKernel:
         self.statements = Statements(program, self.forms, self.namer)
         self.row_known: dict[int, Text] = {}
         self.held: dict[int, str] = {}  # element values kept in registers between sweeps, and their arrays
+        self.held_spans: frozenset[str] = frozenset()  # tensors that repeat along the row, loaded as others are
         self.wide_sums = False  # whether sums are kept in f64: for very long rows in a simple loop
 
     # -- names of tensors in the kernel --
@@ -94,7 +95,7 @@ class RowKernel:
         known = self.known()
 
         def own(one: row_program.ProgramInput) -> str:
-            return self.span_load(one, column) if one.spans else load(one)
+            return self.span_load(one, column) if one.spans and one.name not in self.held_spans else load(one)
 
         lines, texts = self.statements.write(targets, known, own, frozenset(hold))
         for index in hold:
@@ -241,7 +242,7 @@ class RowKernel:
 
     def span_pointer(self, input: row_program.ProgramInput) -> str:
         name, start = self.name(input.name), self.row_start(input)
-        if _repeats(input):
+        if repeats(input):
             return f"const auto* {name}_along = reinterpret_cast<const Vector<{input.dtype.cpp}>*>({start});"
         return f"const {input.dtype.cpp}* {name}_along = {start};"
 
@@ -253,9 +254,8 @@ class RowKernel:
         """
         constants, name = self.program.span_constants, self.name(input.name)
         vector = column.removesuffix(" * WIDTH + i")
-        if vector != column and _repeats(input):
-            length = constants[input.spans[0].modulus]
-            return f"{name}_along[static_cast<unsigned>({vector}) % ({length} / WIDTH)].at[i]"
+        if vector != column and repeats(input):
+            return f"{self.span_vector(input, vector)}.at[i]"
         start, divisor = column, input.spans[-1].divisor
         if vector != column and divisor:
             if input.spans == (row_program.RowPart(divisor, ""),):
@@ -268,6 +268,11 @@ class RowKernel:
             piece += f" % {constants[one.modulus]}" if one.modulus else ""
             text = piece if not text else f"({text}) * {constants[one.modulus]} + {piece}"
         return f"{name}_along[{text}]"
+
+    def span_vector(self, input: row_program.ProgramInput, place: str) -> str:
+        """The whole vector of a tensor that repeats along the row."""
+        length = self.program.span_constants[input.spans[0].modulus]
+        return f"{self.name(input.name)}_along[static_cast<unsigned>({place}) % ({length} / WIDTH)]"
 
     def target_pointers(self, first: str = "") -> list[str]:
         return [
@@ -372,7 +377,7 @@ class RowKernel:
         return value
 
 
-def _repeats(input: row_program.ProgramInput) -> bool:
+def repeats(input: row_program.ProgramInput) -> bool:
     """Whether a tensor has the last of the columns' dimensions and no other: it repeats along the row."""
     return len(input.spans) == 1 and not input.spans[0].divisor
 

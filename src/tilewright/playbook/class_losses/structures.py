@@ -95,7 +95,8 @@ def _header(program: LossProgram, vector: bool) -> str:
 
 def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: str, blocks: str) -> list[str]:
     program = kernel.loss
-    lines = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
+    lines = ["cudaTriggerProgrammaticLaunchCompletion();"] if program.sums else []  # the next launch begins early
+    lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
     sums = [(one, kernel.name_of(one.leaf)) for one in program.sums]
     lines += [f"{one.kind.cpp} {name}_sum = 0;" for one, name in sums]
     row = ["const unsigned row = (blockIdx.x * TURNS + turn) * WARPS + warp;", "if (row >= rows) break;"]
@@ -183,7 +184,7 @@ def _total_kernel(
     """One block adds what blocks came to, and makes the results of it."""
     placed = replace(program.placed, taken=())
     kernel = PlacedKernel(placed, plan, None, quick=False)
-    lines, known = [], {}
+    lines, known = ["cudaGridDependencySynchronize();  // until the sums of the blocks are there"], {}
     declared: list[tuple[str, str]] = []
     for one, part in zip(program.sums, parts, strict=True):
         name = kernel.namer.tensors[one.leaf]
@@ -211,4 +212,4 @@ def _total_kernel(
     for output in placed.outputs:
         lines.append(f"{kernel.pointer(output.name)}[0] = {kernel.stored(output, texts[output.value])};")
     helpers += kernel.forms.helpers()
-    return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", blocks)])
+    return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", blocks)], rest=" pdl")

@@ -23,13 +23,19 @@ class PlacedKernel:
     """One kernel being written. The innermost loop variable is `vector`, if a thread has several elements along it."""
 
     def __init__(
-        self, program: PlacedProgram, plan: PlanLines, vector: Variable | None, quick: bool = True, width: int = 0
+        self,
+        program: PlacedProgram,
+        plan: PlanLines,
+        vector: Variable | None,
+        quick: bool = True,
+        width: int = 0,
+        reserved: frozenset[str] = frozenset(),
     ) -> None:
         self.program = program
         self.plan = plan
         self.vector = vector
         rows = program.as_rows(vector)
-        self.namer = Namer(rows)
+        self.namer = Namer(rows, reserved)
         self.forms = Forms(rows, self.namer, quick)
         self.statements = Statements(rows, self.forms, self.namer)
         self.rows = rows
@@ -276,12 +282,20 @@ class PlacedKernel:
         return along is not None and along.own < 0
 
     def launched(
-        self, suffix: str, grid: str, block: str, bounds: str, body: list[str], more: list[tuple[str, str]]
+        self,
+        suffix: str,
+        grid: str,
+        block: str,
+        bounds: str,
+        body: list[str],
+        more: list[tuple[str, str]],
+        *,
+        rest: str = "",
     ) -> list[str]:
-        """The kernel's text, with its launch in the plan; the results are the program's."""
+        """The kernel's text, with its launch in the plan, of which `rest` is the end; the results are the program's."""
         signature = self.signature(tuple(one.name for one in self.program.outputs), more)
         name = f"{self.program.name}_{suffix}"
-        self.plan.launch(name, grid, block, signature.given)
+        self.plan.launch(name, grid, block, signature.given, rest)
         return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
 
     # -- what threads own --

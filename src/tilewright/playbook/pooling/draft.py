@@ -6,11 +6,18 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.reader import Read
+from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.places.text import PlacedKernel, product_text
 from tilewright.playbook.places.vectors import Known
 from tilewright.playbook.pooling.program import PoolProgram
+from tilewright.records import DType
 
 _AXES = ("X", "Y", "Z")
+_OWN_NAMES = """
+all_lines along barriers bytes beside cell cells chunks columns combined entered group left line made most one planes
+pooled q r results strips tap target tile tiles top turned unit units v window
+"""
+_OWN = frozenset(_OWN_NAMES.split())  # names in the text of the kernels, which no tensor may have
 
 GREATER = """\
 // The greater of two; NaN if either is, as in PyTorch.
@@ -27,15 +34,45 @@ __device__ __forceinline__ float combined(float a, float b) {
 SUM = "__device__ __forceinline__ float combined(float a, float b) { return a + b; }\n"
 
 
+# One copy for results that lie together: rows of them begin anywhere, and stores of threads would divide sectors.
+STORING = """\
+// How many floats after the beginning of 16 bytes this one is.
+__device__ __forceinline__ int into_vector(const float* at) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / 4);
+}
+
+// Stores results that lie together, by one copy but for those at both ends; `from`, in shared memory, is as far into
+// 16 bytes as `to`. Called by all threads of the block, of which there are 64 or more.
+__device__ __forceinline__ void store_together(float* to, const float* from, int count) {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const int head = min((4 - into_vector(to)) % 4, count), middle = (count - head) / 4 * 4;
+  if (threadIdx.x == 0 && middle > 0) {
+    const auto source = static_cast<unsigned>(__cvta_generic_to_shared(from + head));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\\n"
+                 "cp.async.bulk.commit_group;\\n"
+                 "cp.async.bulk.wait_group.read 0;"
+                 ::"l"(to + head), "r"(source), "r"(middle * 4) : "memory");
+  }
+  const int end = static_cast<int>(threadIdx.x) - 32;
+  if (end >= 0 && end < count - middle) {
+    const int place = end < head ? end : end + middle;
+    to[place] = from[place];
+  }
+}
+"""
+
+
 class PoolKernel(PlacedKernel):
     """A kernel for pooling being written."""
 
     def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool, width: int = 0) -> None:
-        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick, width)
+        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick, width, _OWN)
         self.pool = program
         self._quick = quick
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
         self._begins: dict[tuple[str, Index], str] = {}  # where the plane of a unit begins in a tensor
+        self.fixed: dict[Size, str] = {}  # sizes that the kernel is built for, by constants of the plan
 
     @property
     def pooled(self) -> int:
@@ -54,7 +91,11 @@ class PoolKernel(PlacedKernel):
             self._begins[tensor, outer] = self.namer.fresh(f"{tensor}_plane")
             if extents:
                 self.plan.add("need", f"{max(extents, key=lambda one: one.own).text} <= {MOST_32_BIT}")
-        return self._begins[tensor, outer], f"static_cast<unsigned>({self.index(inner, known, shift, 'int')})"
+        # Signed, so that the compiler may take what rows of a window are apart into the loads themselves.
+        return self._begins[tensor, outer], f"({self.index(inner, known, shift, 'int')})"
+
+    def size(self, size: Size, kind: str = "long long") -> str:
+        return self.fixed.get(size) or super().size(size, kind)
 
     def _is_of_plane(self, place: Index) -> bool:
         """Whether it is the same in the whole plane."""
@@ -84,6 +125,31 @@ class PoolKernel(PlacedKernel):
         """Statements that turn the combined window into results and store them."""
         lines, text = self._divided(made)
         return [*lines, *self.store_each({self.pooled: text})]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the only result is f32, lies in order along rows, and an element is made of the pooled one alone."""
+        outputs, x = self.program.outputs, self.pool.windows[-1].outside
+        if len(outputs) > 1 or outputs[0].dtype is not DType.F32 or (self.pool.is_mean and self.pool.divisor is None):
+            return False
+        along = outputs[0].place.factor(x)
+        return (
+            along is not None
+            and along.is_always(1)
+            and set(self.program.leaves_of((outputs[0].value,))) == {self.pool.leaf}
+        )
+
+    def made_lines(self, made: str, to: str) -> list[str]:
+        """Statements that turn the combined window into the only result, put to a place of its own."""
+        (one,) = self.program.outputs
+        lines, text = self._divided(made)
+        inner, texts = self.write((one.value,), {self.pooled: text}, self.load_alone)
+        return [*lines, *inner, f"{to} = {self.stored(one, texts[one.value])};"]
+
+    def result_address(self) -> str:
+        """Where the only result's element at the loop variables is."""
+        (one,) = self.program.outputs
+        return " + ".join(self.at(one.name, one.place, {}))
 
     def _divided(self, made: str) -> tuple[list[str], Text]:
         if not self.pool.is_mean:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.places.vectors import each_element, zero_of
 from tilewright.playbook.pooling.draft import PoolKernel
@@ -173,11 +175,17 @@ def _slide(kernel: PoolKernel) -> list[str]:
         "for (int m = 0; m < PER + KERNEL_X - 1; ++m) {",
         "  window[m] = line[left - PAD_X + MARGIN + first + m * DILATION_X];",
         "}",
-        *(_doubled(x.kernel) if not kernel.pool.is_mean or x.kernel & (x.kernel - 1) == 0 else _tapped()),
+        *(_doubled(kernel) if not kernel.pool.is_mean or x.kernel & (x.kernel - 1) == 0 else _tapped(kernel)),
     ]
-    storing = [f"const float made = results[{out_x} - first_x];", *kernel.result_lines("made")]
+    storing = _slid_stores(kernel, out_x)
+    results = ["float* results = line + cells;"]
+    if kernel.is_alone:
+        first = re.sub(rf"\b{out_x}\b", "first_x", kernel.result_address())
+        results = [f"float* target = {first};", "float* results = line + cells + (BULK ? into_vector(target) : 0);"]
+        together = ["  store_together(target, results, end_x - first_x);", "  return;"]
+        storing = ["if constexpr (BULK) {", *together, "}", *storing]
     return [
-        "float* results = line + cells;",
+        *results,
         "// Neighbouring threads are PER results apart, which is odd: they meet different banks.",
         "const int group = threadIdx.x % GROUPS, phase = threadIdx.x / GROUPS;",
         "#pragma unroll 1",
@@ -185,28 +193,44 @@ def _slide(kernel: PoolKernel) -> list[str]:
         "  const int first = base + group * DILATION_X * PER + phase;",
         *indented(making),
         "}",
+        *storing,
+    ]
+
+
+def _slid_stores(kernel: PoolKernel, out_x: str) -> list[str]:
+    """Results in order, by threads."""
+    made = [f"const float made = results[{out_x} - first_x];"]
+    made += [f"*({kernel.result_address()}) = made;"] if kernel.is_alone else kernel.result_lines("made")
+    return [
         "wait_for_team();",
         "#pragma unroll PER",
         f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
-        *indented(storing),
+        *indented(made),
         "}",
     ]
 
 
-def _tapped() -> list[str]:
+def _kept(kernel: PoolKernel) -> list[str]:
+    """What is made of a window, for the stores: the result where it is alone, or what it is made of."""
+    place = "results[first + m * DILATION_X]"
+    return kernel.made_lines("made", place) if kernel.is_alone else [f"{place} = made;"]
+
+
+def _tapped(kernel: PoolKernel) -> list[str]:
     return [
         "#pragma unroll",
         "for (int m = 0; m < PER; ++m) {",
         "  float made = window[m];",
         "#pragma unroll",
         "  for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, window[m + tap]);",
-        "  results[first + m * DILATION_X] = made;",
+        *indented(_kept(kernel)),
         "}",
     ]
 
 
-def _doubled(taps: int) -> list[str]:
+def _doubled(kernel: PoolKernel) -> list[str]:
     """The same in fewer steps: windows of twice as many taps are two that follow each other, or overlap at the end."""
+    taps = kernel.axes["X"].kernel
     whole = 1 << (taps.bit_length() - 1)
     made = "window[m]" if whole == taps else f"combined(window[m], window[m + KERNEL_X - {whole}])"
     return [
@@ -217,7 +241,10 @@ def _doubled(taps: int) -> list[str]:
         "  for (int m = 0; m + taps < PER + KERNEL_X - 1; ++m) window[m] = combined(window[m], window[m + taps]);",
         "}",
         "#pragma unroll",
-        f"for (int m = 0; m < PER; ++m) results[first + m * DILATION_X] = {made};",
+        "for (int m = 0; m < PER; ++m) {",
+        f"  const float made = {made};",
+        *indented(_kept(kernel)),
+        "}",
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
-from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.draft import STORING, PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
 
@@ -19,6 +19,16 @@ __device__ __forceinline__ void wait_for_team() {
   } else {
     asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(LANES) : "memory");
   }
+}
+"""
+ROW_IS_USED = """\
+// Whether any window of the strip looks at this row of those that it reaches over.
+__device__ constexpr bool row_is_used(int row) {
+  for (int made = 0; made < ROWS; ++made) {
+    const int tap = row - made * STRIDE_Y;
+    if (tap >= 0 && tap < REACH_Y && tap % DILATION_Y == 0) return true;
+  }
+  return false;
 }
 """
 _FEW_HELD = 16  # elements in the registers of a thread, of which a multiprocessor can have all it takes
@@ -56,6 +66,7 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
         [VECTOR],
         *kernel.pieces(),
         [_TEAM],
+        *([[STORING]] if slides(kernel) and kernel.is_alone else []),
         *_used_pieces(kernel),
     ]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)
@@ -95,20 +106,7 @@ def _used_pieces(kernel: PoolKernel) -> list[list[str]]:
     """Which rows and planes any window looks at: strides and dilations leave gaps."""
     pieces = []
     if "Y" in kernel.axes:
-        pieces.append(
-            [
-                """\
-// Whether any window of the strip looks at this row of those that it reaches over.
-__device__ constexpr bool row_is_used(int row) {
-  for (int made = 0; made < ROWS; ++made) {
-    const int tap = row - made * STRIDE_Y;
-    if (tap >= 0 && tap < REACH_Y && tap % DILATION_Y == 0) return true;
-  }
-  return false;
-}
-"""
-            ]
-        )
+        pieces.append([ROW_IS_USED])
     if "Z" in kernel.axes:
         pieces.append(
             [
@@ -131,6 +129,12 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     for directive, text, remark in _tunes(kernel):
         plan.add(directive, text, remark)
     width_line(plan, kernel)
+    if "Z" in kernel.axes and x.inside.size.literal is None:
+        plan.add("const", f"IN_X = {x.inside.size.text}", "columns: a thread asks for many rows at a time")
+        kernel.fixed[x.inside.size] = "IN_X"
+    if slides(kernel) and kernel.is_alone:
+        bulk = "device.cc >= 90 and WIDTH == 4 and TEAMS == 1 and LANES >= 64"
+        plan.add("const", f"BULK = {bulk}", "whether results leave in one copy")
     names = {one: plan.name(one) for one in _NAMES.split()}
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
@@ -203,7 +207,7 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
 
 def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str, str, str]]:
     dilation = kernel.axes["X"].dilation
-    fitting = [one for one in (128, 96, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
+    fitting = [one for one in (128, 192, 96, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
     long = vectors >= 256
     teams = (1,) if long else (max(256 // lanes, 1), max(128 // lanes, 1))
     found = [

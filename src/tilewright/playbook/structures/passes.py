@@ -12,7 +12,7 @@ from dataclasses import replace
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
-from tilewright.playbook.row_kernel import RowKernel, each_element
+from tilewright.playbook.row_kernel import RowKernel, each_element, repeats
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.structures.about import (
     CORRECTIONS,
@@ -29,6 +29,8 @@ from tilewright.playbook.structures.parts import Part
 _HELD_BYTES = 256  # of a piece, in a thread's registers
 _VAST = 1 << 28  # elements from which larger pieces pay
 _COMBINING = 512  # threads that put the pieces of a row together
+# A launch begins while the one before ends, and waits for it there: to begin takes as long as many rows.
+_TRIGGER, _WAIT = "cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"
 _WRITING = 128  # threads of a block that writes elements, a vector of every row each
 
 
@@ -88,7 +90,8 @@ class _Passes:
             vast = self.program.task_rows * self.program.task_cols >= _VAST
             plan.add("tune", "THREADS = 512 | 256 | 1024")
             steps = "64 | 32 | 16 | 4" if vast else "16 | 4 | 64"
-            plan.add("tune", f"STEPS = {steps}", "loads of a thread and input, two in flight at a time")
+            plan.add("tune", f"STEPS = {steps}", "loads of a thread and input")
+            plan.add("const", "BATCH = 2", "of them in flight together")
         else:
             plan.add("tune", "THREADS = 256 | 512 | 128")
             steps = "16 | 32 | 8 | 4 | 2" if self.ragged else "4 | 8 | 16 | 2"
@@ -160,6 +163,10 @@ class _Passes:
             return "place"
         return "place / SEGMENT * rows * SEGMENT + place % SEGMENT"
 
+    def _vector(self, kernel: RowKernel, one: ProgramInput) -> str:
+        """The vector of an input at a place of the row."""
+        return kernel.span_vector(one, "place") if one.spans else f"{kernel.name(one.name)}_along[{self._at(one)}]"
+
     def _add(self, kernel: RowKernel, text: list[str]) -> None:
         self.texts.append(text)
         reduce = BLOCK_REDUCE.replace("template <typename T, typename", "template <int WARPS, typename T, typename", 1)
@@ -189,8 +196,10 @@ class _Passes:
         self, kernel: RowKernel, read: tuple[ProgramInput, ...], levels: tuple[int, ...], parts: list[Part]
     ) -> list[str]:
         name = kernel.name
-        held = [one for one in read if one.varies and not one.spans]
+        held = [one for one in read if one.varies and (not one.spans or (self.looped and repeats(one)))]
+        kernel.held_spans = frozenset(one.name for one in held if one.spans)
         lines = [
+            _TRIGGER,
             "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
             f"const {self._number} first = static_cast<{self._number}>(blockIdx.x % pieces) * THREADS * STEPS;",
             *self._known(kernel),
@@ -198,26 +207,30 @@ class _Passes:
             *(self._source(kernel, one) for one in read if one.varies),
             *kernel.partials("WARPS", levels),
         ]
-        element = "_here.at[i]" if self.looped else "_held[k].at[i]"
-        loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[{self._at(one)}];" for one in held]
-        if not self.looped:
-            lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held]
-            lines += self._each_step(loads)
+        loads = [f"{name(one.name)}_held[k] = {self._vector(kernel, one)};" for one in held]
+        count = "BATCH" if self.looped else "STEPS"
+        loading = [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[{count}];" for one in held]
+        loading += self._each_step(loads)
+        lines += [] if self.looped else loading
         for level in levels:
             lines += ["", *(own_values(kernel, level, "piece", COUNT) if level != levels[0] else [])]
-            sweep = kernel.sweep(level, lambda one: name(one.name) + element, "place * WIDTH + i", {})
-            here = [f"const auto {name(one.name)}_here = {name(one.name)}_along[{self._at(one)}];" for one in held]
-            inner = [*(here if self.looped else []), *each_element(sweep.element)]
-            lines += [*sweep.before, *self._each_step(inner, " 2" if self.looped else "")]
+            sweep = kernel.sweep(level, lambda one: name(one.name) + "_held[k].at[i]", "place * WIDTH + i", {})
+            worked = self._each_step(each_element(sweep.element))
+            if self.looped:
+                loop = "for (int step = 0; step < STEPS; step += BATCH) {"
+                worked = ["#pragma unroll 1", loop, *indented([*loading, *worked]), "}"]
+            lines += [*sweep.before, *worked]
             lines += kernel.reduced(level, "block_reduce<WARPS>({v}, {v}_of_warps, {c})")
         self.helpers += [HELPERS] if any(COUNT in line for line in lines) else []
         stores = [f"{one.own}[blockIdx.x] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
         return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
 
-    def _each_step(self, inner: list[str], unrolled: str = "") -> list[str]:
-        place = f"const {self._number} place = first + k * THREADS + threadIdx.x;"
+    def _each_step(self, inner: list[str]) -> list[str]:
+        """For every vector of a thread that is held at the time."""
+        step, count = ("(step + k)", "BATCH") if self.looped else ("k", "STEPS")
+        place = f"const {self._number} place = first + {step} * THREADS + threadIdx.x;"
         work = [place, "if (place < vectors) {", *indented(inner), "}"]
-        return [f"#pragma unroll{unrolled}", "for (int k = 0; k < STEPS; ++k) {", *indented(work), "}"]
+        return ["#pragma unroll", f"for (int k = 0; k < {count}; ++k) {{", *indented(work), "}"]
 
     # -- pieces put together --
 
@@ -231,8 +244,9 @@ class _Passes:
         tensors = (tuple(one for one in program.inputs if not one.varies), program.outputs_of_row) if last else ((), ())
         signature = self._signature(kernel, tensors, wholes, parts, [("int pieces", self.pieces)])
         name = f"{program.name}_whole{suffix}"
-        self.plan.launch(name, self.rows, str(_COMBINING), signature.given)
-        lines = ["const long long row = blockIdx.x;", *self._known(kernel), *kernel.index_lines(*tensors[0])]
+        self.plan.launch(name, self.rows, str(_COMBINING), signature.given, " pdl")
+        lines = [*([_TRIGGER] if program.outputs_along and last else []), _WAIT, "const long long row = blockIdx.x;"]
+        lines += [*self._known(kernel), *kernel.index_lines(*tensors[0])]
         lines += kernel.partials(str(_COMBINING // 32), levels)
         for level in levels:
             lines += self._combined(kernel, level, level != levels[0], parts)
@@ -288,7 +302,7 @@ class _Passes:
         sizes = [("long long rows", self.rows), ("int chunks", chunks)]
         signature = self._signature(kernel, ((*read, *changed), program.outputs_along), [], [], sizes)
         name = f"{program.name}_elements"
-        plan.launch(name, f"{chunks} * ceil_div({self.rows}, TOGETHER)", str(_WRITING), signature.given)
+        plan.launch(name, f"{chunks} * ceil_div({self.rows}, TOGETHER)", str(_WRITING), signature.given, " pdl")
         self._add(kernel, signature.kernel(f"__launch_bounds__({_WRITING})", name, self._write_body(kernel, read)))
 
     def _write_body(self, kernel: RowKernel, read: tuple[ProgramInput, ...]) -> list[str]:
@@ -317,6 +331,7 @@ class _Passes:
             *(f"{kernel.target(one)}[{self._at()}] = {name(one.name)}_made;" for one in program.outputs_along),
         ]
         return [
+            _WAIT,
             f"const long long block = gridDim.x - 1 - blockIdx.x, place = block % chunks * {_WRITING} + threadIdx.x;",
             "const long long first_row = block / chunks * TOGETHER;",
             "if (place >= cols / WIDTH) return;",
