@@ -209,9 +209,10 @@ class _Plan:
     def _product_launch(self, threads: str) -> None:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
-        blocks = "device.sms * BLOCKS" if form.parts else "device.sms"
         given = [text for _, text in kernel_parameters(form)]
-        grid = jobs if form.fused else f"min({jobs}, {blocks})"
+        grid = jobs if form.fused else f"min({jobs}, device.sms)"
+        if form.strips:
+            grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
@@ -223,14 +224,21 @@ class _Plan:
 
     def of_parts(self) -> None:
         form = self._form
-        self._add("const", "BLOCKS = 2 if @k <= 64 else 1", "short sums: one block stores while another multiplies")
+        short = "2 if @k <= 64 else 1" if form.strips else "1"
+        self._add("const", f"BLOCKS = {short}", "short sums: one block stores while another multiplies")
         self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
+        self._add("const", "KEPT = ceil_div(@k, 32) if BLOCKS == 2 else 0", "slots of b that stay for a strip of tiles")
         self._add("tune", "BN = 256 | 128")
         self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
-        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
+        self._add("let", "@slot = 2 * (128 if KEPT > 0 else 128 + BN) * 32 * 2")
+        places = f"{form.store_bytes}{form.column_bytes} + STAGES * 16 + 16"
+        self._add("let", f"@smem = STAGES * @slot + KEPT * 2 * BN * 32 * 2{places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
+        if form.strips:
+            self._add("tune", "STRIP = 4 | 8 | 1")
+            self._add("need", "STRIP == 1 or BLOCKS == 2 and @tiles >= device.sms * 8 * STRIP")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:

@@ -40,8 +40,13 @@ class Form:
 
     @property
     def rows(self) -> bool:
-        """Whether rows of the results leave by bulk copies where sums are short, and storing is most of the work."""
-        return self.split_before and self.tma_store and not self.boxes and not self.pieces
+        """Whether results are put in order and stored row by row where sums are short, and storing is the work."""
+        return self.strips and self.tma_store and not self.boxes
+
+    @property
+    def strips(self) -> bool:
+        """Whether blocks take strips of tiles where sums are short, and keep what the second operand has for them."""
+        return self.split_before and not self.pieces
 
     @property
     def stored(self) -> DType:
