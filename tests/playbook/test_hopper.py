@@ -231,6 +231,45 @@ def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> No
     assert torch.equal(tilewright.load(str(path))(torch.zeros(1)), places)
 
 
+ONE_AFTER_THE_OTHER = (
+    Product((3, 130, 260, 132), batched=True, fused=True, bias=True),
+    Product((3, 130, 260, 36), batched=True, fused=True),
+    Product((1, 300, 264, 68), b_transposed=True, fused=True),
+    Product((1, 130, 72, 2052), fused=True, pieces=True),
+    Product((1, 130, 72, 1540), b_transposed=True, fused=True, pieces=True),
+)
+
+
+def _by_two_blocks(form: Product) -> str:
+    text = re.sub(r"product<<<min\(tiles( \* pieces)?, device.sms\)", "product<<<2", form.text)
+    assert "product<<<2," in text
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ONE_AFTER_THE_OTHER, ids=str)
+def test_blocks_that_split_take_tile_after_tile(form: Product, tmp_path: Path) -> None:
+    """Whose slots, parts and scales go on from one tile to the next."""
+    _check_emulated(form, 3, tmp_path, _by_two_blocks(form))
+
+
+@pytest.mark.parametrize(("name", "row"), [("a", 130), ("b", 3)])
+def test_tiles_too_wide_for_parts_are_found_where_they_are_split(name: str, row: int, tmp_path: Path) -> None:
+    """One number is large, and meets zeros: the rest of its row, or column, is the result."""
+    form = Product((1, 260, 72, 68), fused=True)
+    a, b = form.draw()
+    if name == "a":
+        a[row, 5], b[5] = 1e9, 0.0
+    else:
+        b[5, row], a[:, 5] = 1e9, 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(_by_two_blocks(form))
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    found, truth = (one[row] if name == "a" else one[:, row] for one in (call.results.double(), form.truth([a, b])))
+    assert call.findings == () and (found - truth).norm() <= 5e-7 * truth.norm()
+
+
 # -- what runs before and after the product --
 
 _LEFT = ("a_parts", "b_parts", "a_scales", "b_scales", "wide")

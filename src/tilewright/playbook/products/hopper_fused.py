@@ -18,7 +18,7 @@ from tilewright.records import DType
 
 SLOTS = 3
 PART_SLOTS = 2
-SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 256 * 4 + 128
+SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 2 * 256 * 4 + 256
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
@@ -99,37 +99,76 @@ __device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;
 
 _SPLITTER = """\
 asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLITTER_REGISTERS));
-auto load = [&](int step) {
-  const uint32_t at = slots + step % SLOTS * SLOT_BYTES, arrived = full + step % SLOTS * 8;
-  barrier_wait(empty + step % SLOTS * 8, step / SLOTS % 2 ^ 1);
-  barrier_arrive_expecting(arrived, SLOT_BYTES);
-  load_box(&a_map, arrived, at, @along, tile.m0, tile.z);
-  load_box(&b_map, arrived, at + A_BYTES, @b_place, tile.z);
-};
 const int splitter = threadIdx.x - 256;
-if (splitter == 0)
-  for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
+// The first thread loads a few steps ahead, of the next tile too. Where it is stands in shared memory: registers are few.
+Walk* ahead = reinterpret_cast<Walk*>(shared + (walks - slots));
+int* ahead_step = reinterpret_cast<int*>(ahead + 1);
+auto load = [&](int number) {
+  if (ahead->steps == 0) return;  // nothing is left
+  const uint32_t at = slots + number % SLOTS * SLOT_BYTES, arrived = full + number % SLOTS * 8;
+  barrier_wait(empty + number % SLOTS * 8, number / SLOTS % 2 ^ 1);
+  barrier_arrive_expecting(arrived, SLOT_BYTES);
+  load_box(&a_map, arrived, at, @along, ahead->m0, ahead->z);
+  load_box(&b_map, arrived, at + A_BYTES, @b_place, ahead->z);
+  if (++*ahead_step < ahead->steps) return;
+  *ahead_step = 0;
+  if (!ahead->next()) ahead->steps = 0;
+};
+if (splitter == 0) {
+  *ahead = tile, *ahead_step = 0;
+  ahead->next();
+  for (int number = 0; number < SLOTS; ++number) load(number);
+}
 
 Counts* of_columns = reinterpret_cast<Counts*>(shared + (counts - slots)) + BM;
-for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
-splitters_sync();
 @place
-for (int step = 0; step < tile.steps; ++step) {
-  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES@from;
-  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
+int done = 0;  // steps, of all tiles
+for (int turn = 0; tile.next(); ++turn) {
+  // Tiles take turns with two places for scales: the tile before last has been stored.
+  float* column_scales = reinterpret_cast<float*>(shared + (scales - slots)) + turn % 2 * BN;
+  barrier_wait(finished + turn % 2 * 8, turn / 2 % 2 ^ 1);
+  for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
+  splitters_sync();
+  for (int step = 0; step < tile.steps; ++step, ++done) {
+    const uint32_t from = slots + done % SLOTS * SLOT_BYTES + A_BYTES@from;
+    barrier_wait(full + done % SLOTS * 8, done / SLOTS % 2);
+@ask
 @scales
-  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES@to;
-  barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
+    const uint32_t parts = part_slots + done % PART_SLOTS * 2 * PART_BYTES@to;
+    barrier_wait(used + done % PART_SLOTS * 8, done / PART_SLOTS % 2 ^ 1);
+    // The slot of the step before is filled again once the consumers have what they need of it, which is soon.
+    auto load_more = [&] {
+      if (splitter == 0 && done > 0) load(done + SLOTS - 1);
+    };
 @split
-  if (step == tile.steps - 1) {
-    splitters_sync();
-    for (int i = splitter; i < BN; i += SPLITTERS)
-      if (of_columns[i].is_too_wide(tile.steps * BK)) wide[0] = 1, wide[1 + which] = 1;
+    if (step == tile.steps - 1) {
+      splitters_sync();
+      for (int i = splitter; i < BN; i += SPLITTERS)
+        if (of_columns[i].is_too_wide(tile.steps * BK)) wide[0] = 1, wide[1 + tile.number()] = 1;
+    }
+    show_to_tma();
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(split_done + done % PART_SLOTS * 8), barrier_arrive(empty + done % SLOTS * 8);
   }
-  show_to_tma();
-  __syncwarp();
-  if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
-  if (splitter == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
+}
+"""
+# Rows that are contiguous along k lie far apart where k is long, and a slot has only 128 bytes of each: so four slots of
+# them are brought to L2 at once.
+_ASK = """\
+    if (step % 4 == 0 && step + 4 < tile.steps) {
+@rows
+    }"""
+_ASK_A = """\
+      if (splitter < BM && tile.m0 + splitter < M)
+        ask_for(a + tile.z * a_matrix_pitch + (tile.m0 + splitter) * a_pitch, tile.k0 + (step + 4) * BK, K);"""
+_ASK_B = """\
+      if (tile.n0 + splitter < N)
+        ask_for(b + tile.z * b_matrix_pitch + (tile.n0 + splitter) * b_pitch, tile.k0 + (step + 4) * BK, K);"""
+_ASK_FOR = """\
+// Brings a run of four slots' k of a row to L2.
+__device__ __forceinline__ void ask_for(const float* row, int k, int K) {
+  const int bytes = min(4 * BK, K - k) * 4;
+  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row + k), "r"(bytes) : "memory");
 }
 """
 
@@ -181,6 +220,7 @@ float4 scale;""",
       store_pair(to + PART_BYTES, low[0], low[1]);
       take_least(least, high[0]), take_least(least, high[1]);
     }
+    if (four == 1) load_more();
   }
   if (is_losing(least)) {
 #pragma unroll 1
@@ -235,6 +275,7 @@ float scale[COLUMNS];""",
         store_four(to, high + i * 4);
         store_four(to + PART_BYTES, low + i * 4);
       }
+      if (c == 0 && half == 0) load_more();
     }
     if (is_losing(least)) {
 #pragma unroll 1
@@ -254,15 +295,18 @@ const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
 // 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
 // lanes that meet all banks.
 const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;
-const uint32_t my_columns = scales;
 const uint64_t b_slots = descriptor(part_slots, @strides);
 Counts* of_rows = reinterpret_cast<Counts*>(shared + (counts - slots)) + consumer * 64;
+int done = 0;  // steps, of all tiles
+"""
+_TILE = """\
+const uint32_t my_columns = scales + turn % 2 * BN * 4;
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
 float sum[BN / 2] = {}, scale[2] = {};
-for (int step = 0; step < tile.steps; ++step) {
-  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
-  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
+for (int step = 0; step < tile.steps; ++step, ++done) {
+  const uint32_t from = slots + done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
+  barrier_wait(full + done % SLOTS * 8, done / SLOTS % 2);
   float4 x[2][2];  // of two rows: two times 16 of k
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -294,12 +338,12 @@ for (int step = 0; step < tile.steps; ++step) {
     }
   }
   __syncwarp();
-  if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);
+  if (lane == 0) barrier_arrive(empty + done % SLOTS * 8);
 
   // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
   // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
-  barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
-  const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);
+  barrier_wait(split_done + done % PART_SLOTS * 8, done / PART_SLOTS % 2);
+  const uint64_t b_slot = b_slots + (done % PART_SLOTS * 2 * PART_BYTES >> 4);
 #pragma unroll
   for (int half = 0; half < BN / WIDTH; ++half) {
     float some[WIDTH / 2];
@@ -313,7 +357,7 @@ for (int step = 0; step < tile.steps; ++step) {
     wgmma(some, high[1], b_half + (@k_step >> 4), 1);
     wgmma_commit();
     wgmma_wait<0>();
-    if (half == BN / WIDTH - 1 && thread == 0) barrier_arrive(used + step % PART_SLOTS * 8);
+    if (half == BN / WIDTH - 1 && thread == 0) barrier_arrive(used + done % PART_SLOTS * 8);
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
   }
@@ -325,7 +369,7 @@ float not_a_number = 0.f;
 #pragma unroll
 for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
 too_wide = too_wide || not_a_number != 0.f;
-if (too_wide) wide[0] = 1, wide[1 + which] = 1;
+if (too_wide) wide[0] = 1, wide[1 + tile.number()] = 1;
 const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
 """
 
@@ -343,29 +387,37 @@ def fused_text(form: Form) -> list[str]:
     swizzles = (64,) if along_k else (128,)
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
     code += [*pack(DType.F16), *_SPLITTING.splitlines(), *(_STORE_FOUR if along_k else _STORE_PAIR).splitlines(), ""]
-    if not form.pieces:
+    if form.pieces:
+        code += [*_ASK_FOR.splitlines(), ""]
+    else:
         code += [*pair_functions(form), *form.finish_function, ""]
     return [*code, *walk(form), "", *_kernel(form)]
 
 
 def _as_b_lies(form: Form, text: str) -> list[str]:
     """A text in which @word stands for what depends on how the second operand lies."""
-    k = "tile.k0 + step * BK" if form.pieces else "step * BK"
+    k = "ahead->k0 + *ahead_step * BK" if form.pieces else "*ahead_step * BK"
     words = _ALONG_K if form.product.b.along_k else _ALONG_N
-    words = {**words, "along": k, "b_place": f"{k}, tile.n0" if form.product.b.along_k else f"tile.n0, {k}"}
+    words = {name: indent(one, "  ") if name in ("scales", "split") else one for name, one in words.items()}
+    words = {**words, "along": k, "b_place": f"{k}, ahead->n0" if form.product.b.along_k else f"ahead->n0, {k}"}
+    rows = _ASK_A + ("\n" + _ASK_B if form.product.b.along_k else "")
+    words["ask"] = _ASK.replace("@rows", rows) if form.pieces else ""
     return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
 
 
+def indent(text: str, by: str) -> str:
+    """The lines of a text further in; the preprocessor's stay."""
+    return "\n".join(line if line.startswith("#") else by + line for line in text.splitlines())
+
+
 def _kernel(form: Form) -> list[str]:
-    matrix = "(tile.z * pieces + tile.piece)" if form.pieces else "tile.z"
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), part_slots = slots + SLOTS * SLOT_BYTES;",
         "const uint32_t counts = part_slots + PART_SLOTS * 2 * PART_BYTES;",
         "const uint32_t scales = counts + (BM + BN) * sizeof(Counts);",
-        "const uint32_t full = scales + BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;",
-        "const uint32_t used = split_done + PART_SLOTS * 8;",
-        "float* column_scales = reinterpret_cast<float*>(shared + (scales - slots));",
+        "const uint32_t full = scales + 2 * BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;",
+        "const uint32_t used = split_done + PART_SLOTS * 8, finished = used + PART_SLOTS * 8, walks = finished + 16;",
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the splitter",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
@@ -374,18 +426,22 @@ def _kernel(form: Form) -> list[str]:
         "    barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);",
         "  for (int s = 0; s < PART_SLOTS; ++s)",
         "    barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2);",
+        "  barrier_init(finished, 8), barrier_init(finished + 8, 8);",
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
         "cudaTriggerProgrammaticLaunchCompletion();",
         f"Walk tile({walk_arguments(form)});",
-        "tile.next();",
-        f"const long long which = ((long long){matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",
         "",
         "if (warpgroup >= 2) {  // ---- splitters: load slots, and split b",
         *indented(_as_b_lies(form, _SPLITTER)),
         "} else {  // ---- consumers: split a, and multiply",
-        *indented([*_as_b_lies(form, _CONSUMER), *epilogue(form)]),
+        *indented(_as_b_lies(form, _CONSUMER)),
+        "  for (int turn = 0; tile.next(); ++turn) {",
+        *indented([*_as_b_lies(form, _TILE), *epilogue(form)], 2),
+        "    __syncwarp();",
+        "    if (lane == 0) barrier_arrive(finished + turn % 2 * 8);",
+        "  }",
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]

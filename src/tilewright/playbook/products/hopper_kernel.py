@@ -88,7 +88,7 @@ def walk(form: Form) -> list[str]:
         if form.pieces
         else ["z = matrix;"]
     )
-    outside = skipped_tile(form.product, "BM", "BN")
+    outside = "" if form.fused else skipped_tile(form.product, "BM", "BN")
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
     body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
@@ -108,7 +108,18 @@ def walk(form: Form) -> list[str]:
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
+        *(indented(_number(form)) if form.fused else []),
         "};",
+    ]
+
+
+def _number(form: Form) -> list[str]:
+    """The tile's number among all flags."""
+    matrix = "(z * pieces + piece)" if form.pieces else "z"
+    return [
+        "__device__ __forceinline__ long long number() const {",
+        f"  return ((long long){matrix} * tiles_m + m0 / BM) * tiles_n + n0 / BN;",
+        "}",
     ]
 
 
