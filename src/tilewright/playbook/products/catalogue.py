@@ -33,7 +33,8 @@ _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once o
 _MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
 _SOME_WORK = 1 << 28  # multiplications: a first version never wins
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
-_LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
+_LITTLE_WORK = 800  # products for each number of the operands: splitting them first takes longer than it saves
+_SEVERAL_STEPS = 256  # of k: fewer, and a tile is stored as soon as it is begun
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,9 @@ def _parts_bytes(product: Contraction) -> int:
 
 
 def _is_little_work(product: Contraction) -> bool:
-    """Whether operands are large beside the work on them, and tiles long enough to begin each anew."""
+    """Whether operands are large beside the work on them, and tiles are more than their stores."""
     m, n = product.m.size, product.n.size
-    return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _LONG_K / 2)
+    return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _SEVERAL_STEPS)
 
 
 def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:

@@ -100,7 +100,8 @@ __device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;
 _SPLITTER = """\
 asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLITTER_REGISTERS));
 const int splitter = threadIdx.x - 256;
-// The first thread loads a few steps ahead, of the next tile too. Where it is stands in shared memory: registers are few.
+// The first thread loads a few steps ahead, of the next tile too. Where it is stands in shared memory: registers are
+// few.
 Walk* ahead = reinterpret_cast<Walk*>(shared + (walks - slots));
 int* ahead_step = reinterpret_cast<int*>(ahead + 1);
 auto load = [&](int number) {
@@ -117,6 +118,7 @@ auto load = [&](int number) {
 if (splitter == 0) {
   *ahead = tile, *ahead_step = 0;
   ahead->next();
+#pragma unroll 1
   for (int number = 0; number < SLOTS; ++number) load(number);
 }
 
@@ -152,8 +154,8 @@ for (int turn = 0; tile.next(); ++turn) {
   }
 }
 """
-# Rows that are contiguous along k lie far apart where k is long, and a slot has only 128 bytes of each: so four slots of
-# them are brought to L2 at once.
+# Rows that are contiguous along k lie far apart where k is long, and a slot has only 128 bytes of each: so four slots
+# of them are brought to L2 at once.
 _ASK = """\
     if (step % 4 == 0 && step + 4 < tile.steps) {
 @rows
