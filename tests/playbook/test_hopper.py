@@ -90,6 +90,7 @@ def test_only_constants_of_the_code_have_names_in_capitals(form: Product) -> Non
 
 _HALF, _BRAIN = DType.F16, DType.BF16
 SMALL = (
+    Product((2, 40, 72, 1100), a_transposed=True, batched=True),
     Product((1, 72, 40, 72), _HALF, True, True, residual=True),
     Product((1, 33, 5, 7), bias=True),
     Product((1, 130, 72, 72), _BRAIN),
@@ -254,17 +255,25 @@ def test_blocks_that_split_take_tile_after_tile(form: Product, tmp_path: Path) -
     _check_emulated(form, 3, tmp_path, _by_two_blocks(form))
 
 
-@pytest.mark.parametrize(("name", "row"), [("a", 130), ("b", 3)])
-def test_tiles_too_wide_for_parts_are_found_where_they_are_split(name: str, row: int, tmp_path: Path) -> None:
-    """One number is large, and meets zeros: the rest of its row, or column, is the result."""
-    form = Product((1, 260, 72, 68), fused=True)
+WIDE_TILES = (
+    (Product((1, 260, 72, 68), fused=True), "a", 130),
+    (Product((1, 260, 72, 68), fused=True), "b", 3),
+    (Product((1, 40, 72, 1100), a_transposed=True), "a", 33),
+    (Product((1, 40, 72, 1100)), "b", 3),
+)
+
+
+@pytest.mark.parametrize(("form", "name", "row"), WIDE_TILES, ids=str)
+def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: int, tmp_path: Path) -> None:
+    """One number is large, and meets zeros: the rest of its row, or column, is the result. Where the parts are made
+    first, the blocks of a cluster have its numbers."""
     a, b = form.draw()
-    if name == "a":
-        a[row, 5], b[5] = 1e9, 0.0
-    else:
-        b[5, row], a[:, 5] = 1e9, 0.0
+    rows = a.mT if form.a_transposed else a
+    large, other = (rows[row], b[5]) if name == "a" else (b[:, row], rows[:, 5])
+    large[5] = 1e9
+    other[:] = 0.0
     path = tmp_path / "product.cu"
-    path.write_text(_by_two_blocks(form))
+    path.write_text(_by_two_blocks(form) if form.fused else form.text)
     call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
     assert isinstance(call.results, torch.Tensor)
     found, truth = (one[row] if name == "a" else one[:, row] for one in (call.results.double(), form.truth([a, b])))

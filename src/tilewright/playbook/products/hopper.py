@@ -117,9 +117,11 @@ class _Plan:
     def _add(self, directive: str, text: str, remark: str = "") -> None:
         self.lines.add(directive, self._named(text), remark)
 
-    def _launch(self, kernel: str, grid: str, block: str, given: list[str], early: bool = False) -> None:
+    def _launch(
+        self, kernel: str, grid: str, block: str, given: list[str], early: bool = False, more: str = ""
+    ) -> None:
         """`early`: it may begin before the launch before it has ended, and waits for it where it must."""
-        rest = " pdl" if early else ""
+        rest = more + (" pdl" if early else "")
         self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given], rest)
 
     def sizes(self, per_row: int) -> None:
@@ -284,6 +286,9 @@ class _Plan:
                 f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
                 "threads per row",
             )
+        else:
+            steps = " else ".join(f"{blocks} if @piece <= {blocks * 512}" for blocks in (1, 2, 4))
+            self._add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
     def _split_launch(self, name: str, one: Operand) -> None:
@@ -298,9 +303,10 @@ class _Plan:
             given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
             self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=name == "b")
         else:
-            grid = f"dim3(ceil_div({rows}, 32), @pieces, @batch)"
+            grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
-            self._launch(f"split_columns<{upper}_WIDTH>", grid, "1024", given, early=name == "b")
+            kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH>", f" cluster({upper}_CLUSTER)"
+            self._launch(kernel, grid, "512", given, early=name == "b", more=cluster)
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:
