@@ -222,7 +222,7 @@ class _Plan:
             self._launch("tiles_in_f32", f"min({many}, device.sms * 4 - 1)", "256", given, early=True)
         if form.pieces:
             given = [text for _, text in _adding_parameters(form)]
-            self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given)
+            self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given, early=form.parts)
 
     def of_parts(self) -> None:
         form = self._form
@@ -323,9 +323,14 @@ def _adding_text(form: Form) -> list[str]:
     stored = value if output.dtype is DType.F32 else f"static_cast<{output.dtype.cpp}>({value})"
     body = [
         "const long long i = blockIdx.x * 256ll + threadIdx.x, count = (long long)batch * M * N;",
+        *(
+            ["cudaGridDependencySynchronize();  // what made tiles again had itself waited for the product"]
+            if form.parts
+            else []
+        ),
         "if (i >= count) return;",
         "float sum = 0.f;",
-        "#pragma unroll 8",
+        "#pragma unroll 16",
         "for (int piece = 0; piece < pieces; ++piece) sum += sums[piece * count + i];",
     ]
     if re.search(r"\b(n|row|m)\b", value):

@@ -192,11 +192,15 @@ float4 scale;""",
     "scales": """\
   if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
     uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + column;
+    uint32_t of_half[4] = {};
+#pragma unroll 4
     for (int k = 0; k < 16; ++k) {
       const float4 x = shared_float4(from + k * BN * 4);
-      atomicMax(largest, magnitude_bits(x.x)), atomicMax(largest + 1, magnitude_bits(x.y));
-      atomicMax(largest + 2, magnitude_bits(x.z)), atomicMax(largest + 3, magnitude_bits(x.w));
+      of_half[0] = max(of_half[0], magnitude_bits(x.x)), of_half[1] = max(of_half[1], magnitude_bits(x.y));
+      of_half[2] = max(of_half[2], magnitude_bits(x.z)), of_half[3] = max(of_half[3], magnitude_bits(x.w));
     }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) atomicMax(largest + j, of_half[j]);
     splitters_sync();
     scale = make_float4(scale_of(largest[0]), scale_of(largest[1]), scale_of(largest[2]), scale_of(largest[3]));
     splitters_sync();

@@ -287,6 +287,7 @@ def f32_tiles_text(form: Form) -> list[str]:
     body = [
         "constexpr int ROWS = 128, COLUMNS = 64, DEPTH = 16, TOGETHER = 16;",
         "__shared__ float a_tile[DEPTH][ROWS + 4], b_tile[DEPTH][COLUMNS + 4];",
+        *(["cudaTriggerProgrammaticLaunchCompletion();  // the pieces are added next"] if form.pieces else []),
         "cudaGridDependencySynchronize();",
         "if (!wide[0]) return;",
         "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
