@@ -38,6 +38,8 @@ FORMS = (
     Product((1, 256, 512, 65536), b_transposed=True, fused=True, pieces=True),
     Product((3, 256, 512, 4096), batched=True, fused=True, bias=True, activation="relu"),
     Product((1, 256, 512, 65536), fused=True, pieces=True, residual=True),
+    Product((1, 4096, 512, 4096), fused=True, ready_b=True),
+    Product((1, 4096, 512, 4096), b_transposed=True, fused=True, ready_b=True, bias=True, activation="gelu"),
     Product((1, 33, 5, 7), bias=True),
     Product((1, 256, 512, 64), DType.F16, bias=True, activation="gelu", residual=True),
     Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER)),
@@ -45,7 +47,7 @@ FORMS = (
 )
 
 
-QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-8:])
+QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-10:])
 
 
 @pytest.mark.parametrize("form", QUICK, ids=str)
@@ -79,7 +81,7 @@ def test_a_file_builds_and_spills_little(form: Product) -> None:
 @pytest.mark.parametrize("form", QUICK, ids=str)
 def test_only_constants_of_the_code_have_names_in_capitals(form: Product) -> None:
     """In a file of several parts such names are given to the code of each."""
-    plan = hopper_product(form.contraction, form.op_line, form.pieces, form.fused).plan
+    plan = hopper_product(form.contraction, form.op_line, form.pieces, form.fused, form.ready_b).plan
     constants = [line for line, _ in plan.entries if line.startswith(("//! const", "//! tune"))]
     in_capitals = [one for one in plan.names if one.isupper()]
     assert all(any(f" {name} = " in line for line in constants) for name in in_capitals)
@@ -167,7 +169,11 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     assert first(Product((1, 256, 256, 65536), a_transposed=True)) == "product-hopper-parts-pieces"
     assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
     assert first(Product((128, 512, 2048, 1024), batched=True)) == "product-hopper-fused"
-    assert first(Product((1, 1048576, 768, 256))) == "product-hopper-fused"
+    assert first(Product((1, 1048576, 768, 256))) == "product-hopper-fused-a"
+    assert [one.id for one in product_ways([Product((1, 4096, 4096, 4096)).contraction], "sm_90a")][:2] == [
+        "product-hopper-parts",
+        "product-hopper-fused-a",
+    ]
     assert first(Product((1, 1048576, 768, 64))) == "product-hopper-parts"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
     assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
@@ -234,6 +240,8 @@ def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> No
 
 
 ONE_AFTER_THE_OTHER = (
+    Product((3, 130, 260, 132), batched=True, fused=True, ready_b=True, bias=True),
+    Product((1, 300, 264, 68), b_transposed=True, fused=True, ready_b=True, residual=True),
     Product((3, 130, 260, 132), batched=True, fused=True, bias=True),
     Product((3, 130, 260, 36), batched=True, fused=True),
     Product((1, 300, 264, 68), b_transposed=True, fused=True),
@@ -256,6 +264,8 @@ def test_blocks_that_split_take_tile_after_tile(form: Product, tmp_path: Path) -
 
 
 WIDE_TILES = (
+    (Product((1, 260, 72, 68), fused=True, ready_b=True), "a", 130),
+    (Product((1, 260, 72, 1100), fused=True, ready_b=True), "b", 3),
     (Product((1, 260, 72, 68), fused=True), "a", 130),
     (Product((1, 260, 72, 68), fused=True), "b", 3),
     (Product((1, 40, 72, 1100), a_transposed=True), "a", 33),

@@ -22,6 +22,7 @@ class Form:
     pieces: bool  # k is cut into pieces, each of which leaves sums of its own
     tma_store: bool  # rows of the result are whole numbers of 16 bytes
     fused: bool = False  # the parts are made by the kernel that multiplies them, with scales from the first of k
+    ready_b: bool = False  # those of the first operand only: kernels before make the second's
 
     @property
     def depth(self) -> int:
@@ -113,6 +114,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs.append((f"{form.stored.cpp}* __restrict__ c", "@c"))
     if form.fused:
         pairs += [("int* __restrict__ wide", "@wide"), *(_asked_for(form) if form.pieces else [])]
+        pairs += [("const float* __restrict__ b_scales", "@b_scales")] if form.ready_b else []
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
     if not form.pieces:

@@ -260,7 +260,8 @@ __global__ void __launch_bounds__(512, 2)
 
 def splitting_text(form: Form) -> list[str]:
     """The kernels that split the operands."""
-    kinds = {one.along_k for one in (form.product.a, form.product.b)}
+    split = (form.product.b,) if form.ready_b else (form.product.a, form.product.b)
+    kinds = {one.along_k for one in split}
     text = _CRITERION + ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
     return text.splitlines()
 
@@ -318,13 +319,12 @@ def f32_tiles_text(form: Form) -> list[str]:
 
 def _flag(form: Form) -> list[str]:
     """Whether one of the block's tiles is too wide, told by the thread that looks at it."""
-    flag = (
-        "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n]" if form.fused else "flags[m] || flags[tiles_m + n]"
-    )
+    of_tiles = form.fused and not form.ready_b
+    flag = "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n]" if of_tiles else "flags[m] || flags[tiles_m + n]"
     return [
         "const int mine = from + thread * gridDim.x, m = mine % tiles_m;",
         "const int matrix = mine / tiles_m / tiles_n, n = mine / tiles_m % tiles_n * COLUMNS / BN;",
-        *([] if form.fused else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
+        *([] if of_tiles else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
         f"is_wide[thread] = mine < jobs && ({flag});",
     ]
 
