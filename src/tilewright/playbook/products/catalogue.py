@@ -219,7 +219,7 @@ def _is_little_work(product: Contraction) -> bool:
 def _has_large_first(product: Contraction, few: bool) -> bool:
     """Whether splitting the first operand first takes long enough to be saved, and the second is soon split."""
     m, n, k = product.m.size, product.n.size, product.k.size
-    return k >= _SEVERAL_STEPS and m >= (_NARROW * n if few else n // 2)
+    return product.kept is None and k >= _SEVERAL_STEPS and m >= (_NARROW * n if few else n // 2)
 
 
 def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:
