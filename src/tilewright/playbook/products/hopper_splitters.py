@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from tilewright.playbook.products.hopper_form import Form
 
+_IS_FREE = """\
+__device__ __forceinline__ bool is_free(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+  return over;
+}
+"""
 _STORE_PAIR = """\
 __device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
@@ -25,9 +33,10 @@ const int splitter = threadIdx.x - 256;
 // The first thread loads a few steps ahead, of the next tile too. Where it is stands in shared memory: registers are
 // few.
 Walk* ahead = reinterpret_cast<Walk*>(shared + (walks - slots));
-int* ahead_step = reinterpret_cast<int*>(ahead + 1);
-auto load = [&](int number) {
+int *ahead_step = reinterpret_cast<int*>(ahead + 1), *loaded = ahead_step + 1;
+auto load = [&] {
   if (ahead->steps == 0) return;  // nothing is left
+  const int number = (*loaded)++;
   const uint32_t at = slots + number % SLOTS * SLOT_BYTES, arrived = full + number % SLOTS * 8;
   barrier_wait(empty + number % SLOTS * 8, number / SLOTS % 2 ^ 1);
   barrier_arrive_expecting(arrived, SLOT_BYTES);
@@ -38,10 +47,10 @@ auto load = [&](int number) {
   if (!ahead->next()) ahead->steps = 0;
 };
 if (splitter == 0) {
-  *ahead = tile, *ahead_step = 0;
+  *ahead = tile, *ahead_step = 0, *loaded = 0;
   ahead->next();
 #pragma unroll 1
-  for (int number = 0; number < SLOTS; ++number) load(number);
+  for (int slot = 0; slot < SLOTS; ++slot) load();
 }
 
 SharedCounts* of_columns = reinterpret_cast<SharedCounts*>(shared + (counts - slots)) + BM;
@@ -60,9 +69,9 @@ for (int turn = 0; tile.next(); ++turn) {
 @scales
     const uint32_t parts = part_slots + done % PART_SLOTS * 2 * PART_BYTES@to;
     barrier_wait(used + done % PART_SLOTS * 8, done / PART_SLOTS % 2 ^ 1);
-    // The slot of the step before is filled again once the consumers have what they need of it, which is soon.
+    // The slot of the step before is filled again now at the latest: consumers have, or soon have, what they need.
     auto load_more = [&] {
-      if (splitter == 0 && done > 0) load(done + SLOTS - 1);
+      if (splitter == 0 && *loaded < done + SLOTS) load();
     };
 @split
     if (step == tile.steps - 1) {
@@ -73,6 +82,15 @@ for (int turn = 0; tile.next(); ++turn) {
     show_to_tma();
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(split_done + done % PART_SLOTS * 8), barrier_arrive(empty + done % SLOTS * 8);
+    // This step's slot too, where consumers wait for operands and have read theirs.
+    if (splitter == 0) {
+#pragma unroll 1
+      for (int tries = 0; tries < 8; ++tries) {
+        if (!is_free(empty + done % SLOTS * 8, done / SLOTS % 2)) continue;
+        load();
+        break;
+      }
+    }
   }
 }
 """
@@ -236,7 +254,9 @@ def splitter_words(form: Form) -> dict[str, str]:
 
 def splitter_functions(form: Form) -> str:
     """What the splitters call."""
-    return _SYNC + (_STORE_FOUR if form.product.b.along_k else _STORE_PAIR) + (_ASK_FOR if form.pieces else "")
+    return (
+        _SYNC + _IS_FREE + (_STORE_FOUR if form.product.b.along_k else _STORE_PAIR) + (_ASK_FOR if form.pieces else "")
+    )
 
 
 def _further_in(text: str) -> str:
