@@ -291,6 +291,25 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     assert (found - truth).norm() <= 5e-7 * truth.norm()
 
 
+@pytest.mark.parametrize("ready_b", [True, False])
+def test_rows_that_grow_are_scaled_anew(ready_b: bool, tmp_path: Path) -> None:
+    """By the product itself: nothing else runs here. The last rows leave the range, and would be made again."""
+    form = Product((1, 140, 72, 164), fused=True, ready_b=ready_b)
+    a, b = form.draw()
+    a[::2, 40:] *= 50.0
+    a[::3, 100:] *= 900.0
+    a[5, 70], a[7, 163], a[11, 4:] = 3e7, -1e9, 0.0
+    a[137:, 150] = 1e35
+    kept = re.sub(r"//! launch  tiles_in_f32<<<.*\n(//!      .*\n)*", "", form.text)
+    path = tmp_path / "product.cu"
+    path.write_text(kept.replace("tiles_in_f32", "tiles_not_used"))
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    found, truth = call.results.double(), form.truth([a, b])
+    assert ((found - truth).norm(dim=1)[:137] <= 5e-7 * truth.norm(dim=1)[:137]).all()
+    assert not found[137:].isfinite().any()
+
+
 # -- what runs before and after the product --
 
 _LEFT = ("a_parts", "b_parts", "a_scales", "b_scales", "wide")

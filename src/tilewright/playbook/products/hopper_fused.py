@@ -53,7 +53,8 @@ _SPLITTING = """\
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
 // in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
-// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
+// large in it meets zeros. So are tiles with a number that does not fit, unless its row is in registers and can be
+// scaled anew: its parts are infinities, its sums no numbers.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
@@ -71,6 +72,12 @@ constexpr float LOSES_BITS = 0x1p-5f, KEEPS_FEW = 0x1p-11f;
 // The least magnitude of high parts, of two rows of numbers side by side.
 __device__ __forceinline__ void take_least(__half2& least, uint32_t high) {
   least = __hmin2(least, __habs2(*reinterpret_cast<const __half2*>(&high)));
+}
+__device__ __forceinline__ void take_most(__half2& most, uint32_t high) {
+  most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high)));
+}
+__device__ __forceinline__ bool is_beyond(__half2 most) {
+  return fmaxf(__low2float(most), __high2float(most)) > 65504.f;
 }
 __device__ __forceinline__ bool is_losing(__half2 least) {
   return fminf(__low2float(least), __high2float(least)) < LOSES_BITS;
@@ -121,23 +128,44 @@ for (int step = 0; step < tile.steps; ++step, ++done) {
   float4 x[2][2];  // of two rows: two times 16 of k
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i / 2][i % 2] = @read;
+  auto scale_of_row = [&](int r) {
+    uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
+    largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+    return scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+  };
+  float factor[2] = {scale[0], scale[1]};
   if (step == 0) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
-      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-      scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
-    }
+    for (int r = 0; r < 2; ++r) factor[r] = scale[r] = scale_of_row(r);
   }
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  __half2 least = __float2half2_rn(LOSES_BITS);
+  __half2 least, most;
+  auto split_rows = [&] {
+    least = __float2half2_rn(LOSES_BITS), most = __float2half2_rn(0.f);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = i / 2, h = i % 2;
-    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
-    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
-    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
+    for (int i = 0; i < 4; ++i) {
+      const int r = i / 2, h = i % 2;
+      const float f = factor[r];
+      x[r][h] = make_float4(x[r][h].x * f, x[r][h].y * f, x[r][h].z * f, x[r][h].w * f);
+      split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
+      split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
+      take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
+      take_most(most, high[h][r]), take_most(most, high[h][r + 2]);
+    }
+  };
+  split_rows();
+  if (__any_sync(~0u, is_beyond(most))) {
+    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; what would take that out of the
+    // range of f32 stays as it is.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float wanted = scale_of_row(r);
+      factor[r] = wanted < 1.f && scale[r] * wanted >= 0x1p-48f ? wanted : 1.f;
+      scale[r] *= factor[r];
+    }
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
+    split_rows();
   }
   if (is_losing(least)) {
 #pragma unroll
