@@ -37,6 +37,7 @@ class Product:
     kept: Kept | None = None
     pieces: bool = False
     fused: bool = False
+    ready_b: bool = False
 
     @property
     def op_line(self) -> str:
@@ -44,7 +45,7 @@ class Product:
 
     @property
     def text(self) -> str:
-        return hopper_product(self.contraction, self.op_line, self.pieces, self.fused).file()
+        return hopper_product(self.contraction, self.op_line, self.pieces, self.fused, self.ready_b).file()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -38,6 +38,8 @@ FORMS = (
     Product((1, 256, 512, 65536), b_transposed=True, fused=True, pieces=True),
     Product((3, 256, 512, 4096), batched=True, fused=True, bias=True, activation="relu"),
     Product((1, 256, 512, 65536), fused=True, pieces=True, residual=True),
+    Product((1, 4096, 512, 4096), fused=True, ready_b=True),
+    Product((1, 4096, 512, 4096), b_transposed=True, fused=True, ready_b=True, bias=True, activation="gelu"),
     Product((1, 33, 5, 7), bias=True),
     Product((1, 256, 512, 64), DType.F16, bias=True, activation="gelu", residual=True),
     Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER)),
@@ -45,7 +47,7 @@ FORMS = (
 )
 
 
-QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-8:])
+QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-10:])
 
 
 @pytest.mark.parametrize("form", QUICK, ids=str)
@@ -79,7 +81,7 @@ def test_a_file_builds_and_spills_little(form: Product) -> None:
 @pytest.mark.parametrize("form", QUICK, ids=str)
 def test_only_constants_of_the_code_have_names_in_capitals(form: Product) -> None:
     """In a file of several parts such names are given to the code of each."""
-    plan = hopper_product(form.contraction, form.op_line, form.pieces, form.fused).plan
+    plan = hopper_product(form.contraction, form.op_line, form.pieces, form.fused, form.ready_b).plan
     constants = [line for line, _ in plan.entries if line.startswith(("//! const", "//! tune"))]
     in_capitals = [one for one in plan.names if one.isupper()]
     assert all(any(f" {name} = " in line for line in constants) for name in in_capitals)
@@ -90,6 +92,7 @@ def test_only_constants_of_the_code_have_names_in_capitals(form: Product) -> Non
 
 _HALF, _BRAIN = DType.F16, DType.BF16
 SMALL = (
+    Product((2, 40, 72, 1100), a_transposed=True, batched=True),
     Product((1, 72, 40, 72), _HALF, True, True, residual=True),
     Product((1, 33, 5, 7), bias=True),
     Product((1, 130, 72, 72), _BRAIN),
@@ -107,9 +110,9 @@ SMALL = (
 ALLOWED = {DType.F32: 5e-7, DType.F16: 5e-4, DType.BF16: 4e-3}  # relative, in the mean square
 
 
-def _check_emulated(form: Product, schedules: int, folder: Path) -> None:
+def _check_emulated(form: Product, schedules: int, folder: Path, text: str = "") -> None:
     path = folder / "product.cu"
-    path.write_text(form.text)
+    path.write_text(text or form.text)
     tensors = form.draw()
     call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=schedules)
     assert call.findings == ()
@@ -126,6 +129,23 @@ def test_a_product_runs_emulated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", SMALL, ids=str)
 def test_products_run_emulated_in_any_order(form: Product, tmp_path: Path) -> None:
     _check_emulated(form, 4, tmp_path)
+
+
+SHORT = (
+    Product((1, 300, 136, 40)),
+    Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),
+    Product((1, 300, 77, 51), b_transposed=True),
+    Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)),
+)
+
+
+@pytest.mark.parametrize("form", SHORT, ids=str)
+def test_strips_of_short_sums_keep_the_second_operand(form: Product, tmp_path: Path) -> None:
+    """Strips of two tiles, the last of one, as results have that are too large to emulate."""
+    text = form.text.replace("tune    STRIP = 4 | 8 | 1", "const   STRIP = 2")
+    text = re.sub(r"//! need    STRIP == 1 .*\n", "", text)
+    assert "const   STRIP = 2" in text
+    _check_emulated(form, 2, tmp_path, text)
 
 
 def test_what_tma_does_not_take_is_refused() -> None:
@@ -149,7 +169,12 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     assert first(Product((1, 256, 256, 65536), a_transposed=True)) == "product-hopper-parts-pieces"
     assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
     assert first(Product((128, 512, 2048, 1024), batched=True)) == "product-hopper-fused"
-    assert first(Product((1, 1048576, 768, 256))) == "product-hopper-parts"
+    assert first(Product((1, 1048576, 768, 256))) == "product-hopper-fused-a"
+    assert [one.id for one in product_ways([Product((1, 4096, 4096, 4096)).contraction], "sm_90a")][:2] == [
+        "product-hopper-parts",
+        "product-hopper-fused-a",
+    ]
+    assert first(Product((1, 1048576, 768, 64))) == "product-hopper-parts"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
     assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
     assert first(Product((1, 4096, 4096, 4096)), "sm_80") == "product-tensor-cores"
@@ -214,6 +239,77 @@ def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> No
     assert torch.equal(tilewright.load(str(path))(torch.zeros(1)), places)
 
 
+ONE_AFTER_THE_OTHER = (
+    Product((3, 130, 260, 132), batched=True, fused=True, ready_b=True, bias=True),
+    Product((1, 300, 264, 68), b_transposed=True, fused=True, ready_b=True, residual=True),
+    Product((3, 130, 260, 132), batched=True, fused=True, bias=True),
+    Product((3, 130, 260, 36), batched=True, fused=True),
+    Product((1, 300, 264, 68), b_transposed=True, fused=True),
+    Product((1, 130, 72, 2052), fused=True, pieces=True),
+    Product((1, 130, 72, 1540), b_transposed=True, fused=True, pieces=True),
+)
+
+
+def _by_two_blocks(form: Product) -> str:
+    text = re.sub(r"product<<<min\(tiles( \* pieces)?, device.sms\)", "product<<<2", form.text)
+    assert "product<<<2," in text
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ONE_AFTER_THE_OTHER, ids=str)
+def test_blocks_that_split_take_tile_after_tile(form: Product, tmp_path: Path) -> None:
+    """Whose slots, parts and scales go on from one tile to the next."""
+    _check_emulated(form, 3, tmp_path, _by_two_blocks(form))
+
+
+WIDE_TILES = (
+    (Product((1, 260, 72, 68), fused=True, ready_b=True), "a", 130),
+    (Product((1, 260, 72, 1100), fused=True, ready_b=True), "b", 3),
+    (Product((1, 260, 72, 68), fused=True), "a", 130),
+    (Product((1, 260, 72, 68), fused=True), "b", 3),
+    (Product((1, 40, 72, 1100), a_transposed=True), "a", 33),
+    (Product((1, 40, 72, 1100)), "b", 3),
+)
+
+
+@pytest.mark.parametrize(("form", "name", "row"), WIDE_TILES, ids=str)
+def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: int, tmp_path: Path) -> None:
+    """One number is large, and meets zeros: the rest of its row, or column, is the result. Where the parts are made
+    first, the blocks of a cluster have its numbers."""
+    a, b = form.draw()
+    rows = a.mT if form.a_transposed else a
+    large, other = (rows[row], b[5]) if name == "a" else (b[:, row], rows[:, 5])
+    large[5] = 1e9
+    other[:] = 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(_by_two_blocks(form) if form.fused else form.text)
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    found, truth = (one[row] if name == "a" else one[:, row] for one in (call.results.double(), form.truth([a, b])))
+    assert call.findings == ()
+    assert (found - truth).norm() <= 5e-7 * truth.norm()
+
+
+@pytest.mark.parametrize("ready_b", [True, False])
+def test_rows_that_grow_are_scaled_anew(ready_b: bool, tmp_path: Path) -> None:
+    """By the product itself: nothing else runs here. The last rows leave the range, and would be made again."""
+    form = Product((1, 140, 72, 164), fused=True, ready_b=ready_b)
+    a, b = form.draw()
+    a[::2, 40:] *= 50.0
+    a[::3, 100:] *= 900.0
+    a[5, 70], a[7, 163], a[11, 4:] = 3e7, -1e9, 0.0
+    a[137:, 150] = 1e35
+    kept = re.sub(r"//! launch  tiles_in_f32<<<.*\n(//!      .*\n)*", "", form.text)
+    path = tmp_path / "product.cu"
+    path.write_text(kept.replace("tiles_in_f32", "tiles_not_used"))
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    found, truth = call.results.double(), form.truth([a, b])
+    assert ((found - truth).norm(dim=1)[:137] <= 5e-7 * truth.norm(dim=1)[:137]).all()
+    assert not found[137:].isfinite().any()
+
+
 # -- what runs before and after the product --
 
 _LEFT = ("a_parts", "b_parts", "a_scales", "b_scales", "wide")
@@ -233,7 +329,7 @@ def _without_product(form: Product) -> str:
     )
     splitting, _, rest = code.partition("constexpr int BM = 128")
     tiles = rest[rest.index("// ---- tiles with") :]
-    return f"{plan}\n\n#include{splitting}constexpr int USED = STAGES + THREADS + BLOCKS;\n{tiles}"
+    return f"{plan}\n\n#include{splitting}constexpr int USED = STAGES + THREADS + BLOCKS + KEPT + STRIP;\n{tiles}"
 
 
 def _run(form: Product, a: torch.Tensor, b: torch.Tensor, folder: Path) -> tuple[torch.Tensor, ...]:

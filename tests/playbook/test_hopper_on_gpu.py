@@ -42,6 +42,7 @@ SINGLES = (
     *(Product((3, 200, 264, 64), DType.F32, *layout, batched=True) for layout in LAYOUTS),
     Product((1, 1, 1, 1)),
     Product((1, 130, 4096, 20)),
+    Product((1, 8320, 8452, 40)),
     Product((1, 300, 517, 40), bias=True),
     Product((1, 256, 512, 9000)),
     *(Product((1, 130, 256, 20001), DType.F32, *layout, pieces=True) for layout in LAYOUTS),
@@ -49,6 +50,10 @@ SINGLES = (
     Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER, -2)),
     Product((1, 260, 260, 600), bias=True, kept=Kept(Triangle.LOWER, 1)),
     Product((1, 640, 1064, 416), fused=True),
+    Product((1, 6000, 1032, 200), fused=True),
+    Product((1, 6000, 1032, 200), b_transposed=True, fused=True),
+    Product((1, 6000, 1032, 200), fused=True, ready_b=True),
+    Product((3, 1000, 1032, 420), b_transposed=True, batched=True, fused=True, ready_b=True, bias=True),
     Product((3, 200, 264, 200), batched=True, fused=True, bias=True, activation="relu"),
     Product((1, 256, 260, 70004), fused=True, pieces=True),
     Product((1, 130, 1064, 420), b_transposed=True, fused=True, bias=True, activation="gelu"),
@@ -108,10 +113,10 @@ AWKWARD: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-@pytest.mark.parametrize("fused", [False, True])
-def test_awkward_numbers_are_as_exact_as_in_f32(name: str, fused: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fused", "ready_b"), [(False, False), (True, False), (True, True)])
+def test_awkward_numbers_are_as_exact_as_in_f32(name: str, fused: bool, ready_b: bool, tmp_path: Path) -> None:
     a, b = AWKWARD[name]()
-    form = Product((1, 384, 512, 1024), fused=fused)
+    form = Product((1, 384, 512, 1024), fused=fused, ready_b=ready_b)
     assert _error(_run(form, [a, b], tmp_path), form.truth([a, b])) < ALLOWED[DType.F32]
     other = replace(form, a_transposed=not fused, b_transposed=True)
     turned = [a if fused else a.T.contiguous(), b.T.contiguous()]

@@ -33,7 +33,9 @@ _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once o
 _MOST_PARTS = 24 << 30  # bytes of parts that are made first: a plan's scratch tensors have 32 GiB in all
 _SOME_WORK = 1 << 28  # multiplications: a first version never wins
 _MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
-_LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
+_LITTLE_WORK = 800  # products for each number of the operands: splitting them first takes longer than it saves
+_NARROW = 8  # times as many rows of the first operand as the second has columns
+_SEVERAL_STEPS = 256  # of k: fewer, and a tile is stored as soon as it is begun
 
 
 @dataclass(frozen=True)
@@ -158,17 +160,28 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
         # Elsewhere operands are small beside the work on them, and splitting them first is quicker.
         few = cut or all(is_vector_product(one) or _is_little_work(one) for one in products)
         much = sum(_parts_bytes(one) for one in products) > _MOST_PARTS
-        if (few or much) and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
+        if not all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
+            return found
+        if not cut and all(is_vector_product(one) or _has_large_first(one, few) for one in products):
+            summary = "TMA and wgmma, f32 as two f16 parts: the first operand's are made where they are multiplied"
+            way = _with_pieces("product-hopper-fused-a", summary, partial(_hopper, fused=True, ready_b=True), cut)[0]
+            found.insert(0 if few else len(found), way)
+        elif few or much:
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
     return found
 
 
 def _hopper(
-    product: Contraction, op_line: str, choices: Choices, pieces: bool = False, fused: bool = False
+    product: Contraction,
+    op_line: str,
+    choices: Choices,
+    pieces: bool = False,
+    fused: bool = False,
+    ready_b: bool = False,
 ) -> Fragment:
     """Whose few constants are left to autotuning in chains too."""
-    return hopper_product(product, op_line, pieces, fused)
+    return hopper_product(product, op_line, pieces, fused, ready_b)
 
 
 def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[ProductWay]:
@@ -198,9 +211,15 @@ def _parts_bytes(product: Contraction) -> int:
 
 
 def _is_little_work(product: Contraction) -> bool:
-    """Whether operands are large beside the work on them, and tiles long enough to begin each anew."""
+    """Whether operands are large beside the work on them, and tiles are more than their stores."""
     m, n = product.m.size, product.n.size
-    return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _LONG_K / 2)
+    return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _SEVERAL_STEPS)
+
+
+def _has_large_first(product: Contraction, few: bool) -> bool:
+    """Whether splitting the first operand first takes long enough to be saved, and the second is soon split."""
+    m, n, k = product.m.size, product.n.size, product.k.size
+    return product.kept is None and k >= _SEVERAL_STEPS and m >= (_NARROW * n if few else n // 2)
 
 
 def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:

@@ -7,7 +7,7 @@ import re
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
-from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text, fused_threads
+from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM_BYTES, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
@@ -38,6 +38,15 @@ the way, and made again in plain f32.
 
 TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
 consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each.
+"""
+_READY_HEADER = """
+A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
+every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
+f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far apart for
+that are found on the way, and the tiles they meet are made again in plain f32.
+
+The second operand's parts are made first. One thread of a producer warpgroup fills a ring of slots in shared memory by
+TMA; two consumer warpgroups split the first operand in registers, and multiply with wgmma, 64 rows of the tile each.
 """
 _PIECES_HEADER = """
 The results are few and k is long, so k is cut into pieces that blocks sum side by side; a last kernel adds the pieces
@@ -74,11 +83,14 @@ def _has_rows_of(product: Contraction, elements: int) -> bool:
     return all(one % elements == 0 for one in pitches)
 
 
-def hopper_product(product: Contraction, op_line: str, pieces: bool = False, fused: bool = False) -> Fragment:
-    """The product by TMA and wgmma. `pieces`: k is cut into pieces; `fused`: f32 is split where it is multiplied."""
+def hopper_product(
+    product: Contraction, op_line: str, pieces: bool = False, fused: bool = False, ready_b: bool = False
+) -> Fragment:
+    """The product by TMA and wgmma. `pieces`: k is cut into pieces; `fused`: f32 is split where it is multiplied;
+    `ready_b`: of that, the first operand only."""
     parts = product.element is DType.F32
     per_row = 16 // (DType.F32 if pieces else product.output.dtype).itemsize
-    form = Form(product, parts, pieces, product.n.size % per_row == 0, fused)
+    form = Form(product, parts, pieces, product.n.size % per_row == 0, fused, ready_b)
     plan = _Plan(form, PlanLines(product.finish, op_line))
     plan.sizes(per_row)
     if fused:
@@ -87,10 +99,13 @@ def hopper_product(product: Contraction, op_line: str, pieces: bool = False, fus
         plan.of_parts()
     else:
         plan.of_halves()
-    header = (_FUSED_HEADER if fused else _PARTS_HEADER if parts else _HALF_HEADER) + (_PIECES_HEADER if pieces else "")
+    header = _READY_HEADER if ready_b else _FUSED_HEADER if fused else _PARTS_HEADER if parts else _HALF_HEADER
+    header += _PIECES_HEADER if pieces else ""
     code = [device_text(form)] if not fused else [fused_text(form), f32_tiles_text(form)]
     if parts and not fused:
         code = [splitting_text(form), *code, f32_tiles_text(form)]
+    if ready_b:
+        code.insert(0, splitting_text(form))
     if pieces:
         code.append(_adding_text(form))
     more = ["cuda_fp16.h"] if parts and DType.F16 not in {one.dtype for one in product.finish.tensors} else []
@@ -117,9 +132,11 @@ class _Plan:
     def _add(self, directive: str, text: str, remark: str = "") -> None:
         self.lines.add(directive, self._named(text), remark)
 
-    def _launch(self, kernel: str, grid: str, block: str, given: list[str], early: bool = False) -> None:
+    def _launch(
+        self, kernel: str, grid: str, block: str, given: list[str], early: bool = False, more: str = ""
+    ) -> None:
         """`early`: it may begin before the launch before it has ended, and waits for it where it must."""
-        rest = " pdl" if early else ""
+        rest = more + (" pdl" if early else "")
         self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given], rest)
 
     def sizes(self, per_row: int) -> None:
@@ -184,11 +201,12 @@ class _Plan:
     def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str) -> None:
         form = self._form
         shared = matrix_pitch == "0"
-        count = "1" if shared else "2 * @batch" if form.split_before else "@batch"
+        in_f32 = form.fused and not (form.ready_b and name == "b")
+        count = "1" if shared else "2 * @batch" if form.parts and not in_f32 else "@batch"
         rows, together = {"a": ("@m", "128"), "b": ("@n", "256" if form.fused else "BN")}[name]
         if one.along_k:
-            shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if form.fused else 2)
-        elif form.fused:
+            shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if in_f32 else 2)
+        elif in_f32:
             shape, box, swizzle = ("@k", rows), f"1, {form.depth}, {together}", 0
         else:
             shape, box, swizzle = ("@k", rows), f"1, {form.depth}, 64", 128
@@ -209,28 +227,36 @@ class _Plan:
     def _product_launch(self, threads: str) -> None:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
-        blocks = "device.sms * BLOCKS" if form.parts else "device.sms"
         given = [text for _, text in kernel_parameters(form)]
-        grid = jobs if form.fused else f"min({jobs}, {blocks})"
-        self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before)
+        grid = f"min({jobs}, device.sms)"
+        if form.strips:
+            grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
+        self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before or form.ready_b)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@n, 64) * @batch{' * @pieces' if form.pieces else ''}"
             self._launch("tiles_in_f32", f"min({many}, device.sms * 4 - 1)", "256", given, early=True)
         if form.pieces:
             given = [text for _, text in _adding_parameters(form)]
-            self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given)
+            self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given, early=form.parts)
 
     def of_parts(self) -> None:
         form = self._form
-        self._add("const", "BLOCKS = 2 if @k <= 64 else 1", "short sums: one block stores while another multiplies")
+        short = "2 if @k <= 64 else 1" if form.strips else "1"
+        self._add("const", f"BLOCKS = {short}", "short sums: one block stores while another multiplies")
         self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
+        self._add("const", "KEPT = ceil_div(@k, 32) if BLOCKS == 2 else 0", "slots of b that stay for a strip of tiles")
         self._add("tune", "BN = 256 | 128")
         self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
-        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
+        self._add("let", "@slot = 2 * (128 if KEPT > 0 else 128 + BN) * 32 * 2")
+        places = f"{form.store_bytes}{form.column_bytes} + STAGES * 16 + 16"
+        self._add("let", f"@smem = STAGES * @slot + KEPT * 2 * BN * 32 * 2{places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
+        if form.strips:
+            self._add("tune", "STRIP = 4 | 8 | 1")
+            self._add("need", "STRIP == 1 or BLOCKS == 2 and @tiles >= device.sms * 8 * STRIP")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
@@ -254,10 +280,17 @@ class _Plan:
             self._pieces()
         else:
             self._add("let", "@pieces = 1, @piece = @k")
-        self._add("let", f"@smem = {SMEM_BYTES}")
+        self._add("let", f"@smem = {READY_SMEM_BYTES if self._form.ready_b else SMEM_BYTES}")
         self._add("need", "@smem <= device.smem_block")
-        self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
-        self._operand_maps()
+        flags = "(@tiles_m + @tiles_n)" if self._form.ready_b else "@tiles_m * @tiles_n"
+        self._add("scratch", f"@wide: i32[1 + @batch * @pieces * {flags}] zeroed", "whether any, then which")
+        if self._form.ready_b:
+            a, b = self._product.a, self._product.b
+            self._operand_map("a", a, a.tensor, a.pitch.expression, a.batch_pitch.expression)
+            self._split_buffers("b", b)
+            self._split_launch("b", b)
+        else:
+            self._operand_maps()
         self._store_map()
         self._product_launch(str(fused_threads(self._form)))
 
@@ -276,11 +309,15 @@ class _Plan:
                 f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
                 "threads per row",
             )
+        else:
+            steps = " else ".join(f"{blocks} if @piece <= {blocks * 512}" for blocks in (1, 2, 4))
+            self._add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
     def _split_launch(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
-        tile, first = ("128", "0") if name == "a" else ("BN", "@tiles_m")
+        tile, first = ("128", "0") if name == "a" else ("256" if self._form.fused else "BN", "@tiles_m")
+        after_another = name == "b" and not self._form.ready_b
         buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
         pitches = [one.pitch.expression, one.batch_pitch.expression, f"@{name}_pitch"]
         flags = [tile, first, "@tiles_m + @tiles_n"]
@@ -288,11 +325,12 @@ class _Plan:
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
             given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
-            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=name == "b")
+            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=after_another)
         else:
-            grid = f"dim3(ceil_div({rows}, 32), @pieces, @batch)"
+            grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
-            self._launch(f"split_columns<{upper}_WIDTH>", grid, "1024", given, early=name == "b")
+            kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH>", f" cluster({upper}_CLUSTER)"
+            self._launch(kernel, grid, "512", given, early=after_another, more=cluster)
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:
@@ -309,9 +347,14 @@ def _adding_text(form: Form) -> list[str]:
     stored = value if output.dtype is DType.F32 else f"static_cast<{output.dtype.cpp}>({value})"
     body = [
         "const long long i = blockIdx.x * 256ll + threadIdx.x, count = (long long)batch * M * N;",
+        *(
+            ["cudaGridDependencySynchronize();  // what made tiles again had itself waited for the product"]
+            if form.parts
+            else []
+        ),
         "if (i >= count) return;",
         "float sum = 0.f;",
-        "#pragma unroll 8",
+        "#pragma unroll 16",
         "for (int piece = 0; piece < pieces; ++piece) sum += sums[piece * count + i];",
     ]
     if re.search(r"\b(n|row|m)\b", value):

@@ -22,6 +22,7 @@ class Form:
     pieces: bool  # k is cut into pieces, each of which leaves sums of its own
     tma_store: bool  # rows of the result are whole numbers of 16 bytes
     fused: bool = False  # the parts are made by the kernel that multiplies them, with scales from the first of k
+    ready_b: bool = False  # those of the first operand only: kernels before make the second's
 
     @property
     def depth(self) -> int:
@@ -40,8 +41,13 @@ class Form:
 
     @property
     def rows(self) -> bool:
-        """Whether rows of the results leave by bulk copies where sums are short, and storing is most of the work."""
-        return self.split_before and self.tma_store and not self.boxes and not self.pieces
+        """Whether results are put in order and stored row by row where sums are short, and storing is the work."""
+        return self.strips and self.tma_store and not self.boxes
+
+    @property
+    def strips(self) -> bool:
+        """Whether blocks take strips of tiles where sums are short, and keep what the second operand has for them."""
+        return self.split_before and not self.pieces
 
     @property
     def stored(self) -> DType:
@@ -107,13 +113,25 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     if not form.boxes:
         pairs.append((f"{form.stored.cpp}* __restrict__ c", "@c"))
     if form.fused:
-        pairs += [("int* __restrict__ wide", "@wide")]
+        pairs += [("int* __restrict__ wide", "@wide"), *(_asked_for(form) if form.pieces else [])]
+        pairs += [("const float* __restrict__ b_scales", "@b_scales")] if form.ready_b else []
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
+    return pairs
+
+
+def _asked_for(form: Form) -> list[tuple[str, str]]:
+    """Operands of which long runs of k are brought to L2 ahead."""
+    operands = [("a", form.product.a), *([("b", form.product.b)] if form.product.b.along_k else [])]
+    pairs: list[tuple[str, str]] = []
+    for name, one in operands:
+        pairs += [(f"const float* __restrict__ {name}", one.tensor)]
+        pairs += [(f"long long {name}_pitch", one.pitch.expression)]
+        pairs += [(f"long long {name}_matrix_pitch", one.batch_pitch.expression)]
     return pairs
 
 

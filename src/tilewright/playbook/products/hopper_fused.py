@@ -3,6 +3,9 @@
 Nothing is written but the result: each operand is read once by every tile that it meets. That is what counts where
 operands are large beside the work on them: k is long and the results are few, or matrices of a batch are small. The
 scale of a row is found from the first 32 of k, with room above; whatever turns out not to fit it is left to f32.
+
+Where the second operand is small beside the first, its parts are made before (`hopper_split`), and only the first is
+split here, in registers.
 """
 
 from __future__ import annotations
@@ -12,13 +15,16 @@ import re
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
+from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words, splitters
 from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, tma, wgmma
 from tilewright.records import DType
 
 SLOTS = 3
 PART_SLOTS = 2
-SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 256 * 4 + 128
+SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 2 * 256 * 4 + 256
+READY_SLOTS = 4
+READY_SMEM_BYTES = READY_SLOTS * (128 + 256) * 32 * 4 + 128 * 12 + 2 * 256 * 4 + READY_SLOTS * 16
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
@@ -31,18 +37,28 @@ constexpr int SPLITTER_REGISTERS = @splitter_registers, CONSUMER_REGISTERS = @co
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
 """
 
+_READY_CONSTANTS = f"""\
+constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
+constexpr int A_BYTES = BM * BK * 4, PART_BYTES = BN * BK * 2;  // a is f32, split in registers; b is two f16 parts
+constexpr int SLOT_BYTES = A_BYTES + 2 * PART_BYTES, SLOTS = {READY_SLOTS};
+@boxes
+constexpr int WIDTH = 128;  // columns of one wgmma
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
+"""
+
 _SPLITTING = """\
 // ---- f32 as two f16 parts
 // A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^12, 2^13): 2^3 times that
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
 // in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
-// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
-__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+// large in it meets zeros. So are tiles with a number that does not fit, unless its row is in registers and can be
+// scaled anew: its parts are infinities, its sums no numbers.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
-__device__ __forceinline__ float scale_of(uint32_t largest_bits) {
+__device__ __forceinline__ float scale_with_room(uint32_t largest_bits) {
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
   return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), 60)) << 23);
 }
@@ -52,29 +68,40 @@ __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t
   const float2 held = __half22float2(*reinterpret_cast<const __half2*>(&high));
   low = pack(x - held.x, y - held.y);
 }
-constexpr float LOSING = 0x1p-5f, FEW = 0x1p-11f;
+constexpr float LOSES_BITS = 0x1p-5f, KEEPS_FEW = 0x1p-11f;
 // The least magnitude of high parts, of two rows of numbers side by side.
 __device__ __forceinline__ void take_least(__half2& least, uint32_t high) {
   least = __hmin2(least, __habs2(*reinterpret_cast<const __half2*>(&high)));
 }
-__device__ __forceinline__ bool is_losing(__half2 least) {
-  return fminf(__low2float(least), __high2float(least)) < LOSING;
+__device__ __forceinline__ void take_most(__half2& most, uint32_t high) {
+  most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high)));
 }
-// What is known of a row: elements that lose bits, that keep few, and zeros. Only what is below LOSING is counted, and
-// ordinary rows have next to nothing there.
-struct Counts {
+__device__ __forceinline__ bool is_beyond(__half2 most) {
+  return fmaxf(__low2float(most), __high2float(most)) > 65504.f;
+}
+__device__ __forceinline__ bool is_losing(__half2 least) {
+  return fminf(__low2float(least), __high2float(least)) < LOSES_BITS;
+}
+// What is known of a row: elements that lose bits, that keep few, and zeros. Only what is below LOSES_BITS is counted,
+// and ordinary rows have next to nothing there.
+struct SharedCounts {
   int losing, few, zeros;
   __device__ __forceinline__ void add(float scaled) {
     if (scaled == 0.f) atomicAdd(&zeros, 1);
-    else if (fabsf(scaled) < LOSING) {
+    else if (fabsf(scaled) < LOSES_BITS) {
       atomicAdd(&losing, 1);
-      if (fabsf(scaled) < FEW) atomicAdd(&few, 1);
+      if (fabsf(scaled) < KEEPS_FEW) atomicAdd(&few, 1);
     }
   }
   __device__ __forceinline__ bool is_too_wide(int length) const {
     return losing > 1 + (length - zeros) / 16 || few > (length - zeros) / 1024;
   }
 };
+"""
+_MAGNITUDE = """\
+__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+"""
+_SHARED_FLOAT4 = """\
 __device__ __forceinline__ float4 shared_float4(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
@@ -82,224 +109,76 @@ __device__ __forceinline__ float4 shared_float4(uint32_t at) {
 }
 """
 
-_STORE_PAIR = """\
-__device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
-}
-"""
-_STORE_FOUR = """\
-__device__ __forceinline__ void store_four(uint32_t to, const uint32_t* x) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
-}
-"""
-_SYNC = """\
-__device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
-"""
-
-_SPLITTER = """\
-asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLITTER_REGISTERS));
-auto load = [&](int step) {
-  const uint32_t at = slots + step % SLOTS * SLOT_BYTES, arrived = full + step % SLOTS * 8;
-  barrier_wait(empty + step % SLOTS * 8, step / SLOTS % 2 ^ 1);
-  barrier_arrive_expecting(arrived, SLOT_BYTES);
-  load_box(&a_map, arrived, at, @along, tile.m0, tile.z);
-  load_box(&b_map, arrived, at + A_BYTES, @b_place, tile.z);
-};
-const int splitter = threadIdx.x - 256;
-if (splitter == 0)
-  for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
-
-Counts* of_columns = reinterpret_cast<Counts*>(shared + (counts - slots)) + BM;
-for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
-splitters_sync();
-@place
-for (int step = 0; step < tile.steps; ++step) {
-  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES@from;
-  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
-@scales
-  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES@to;
-  barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
-@split
-  if (step == tile.steps - 1) {
-    splitters_sync();
-    for (int i = splitter; i < BN; i += SPLITTERS)
-      if (of_columns[i].is_too_wide(tile.steps * BK)) wide[0] = 1, wide[1 + which] = 1;
-  }
-  show_to_tma();
-  __syncwarp();
-  if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
-  if (splitter == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
-}
-"""
-
-# The second operand as it lies: what a splitter does with a slot of it. Consumers hold k in an order of their own.
-_ALONG_N = {
-    "splitters": "128",
-    "splitter_registers": "56",  # 40 spill: 0.52 against 0.50 ms at 256 x 256 x 524288
-    "consumer_registers": "224",
-    "k_step": "16 * 128",
-    "strides": "BOX_BYTES, 1024, SWIZZLE_128",
-    "width": "WIDTH / 64 * BOX_BYTES",
-    "boxes": "constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns",
-    "place": """\
-// Four columns, and half of a slot's k.
-const int column = splitter % (BN / 4) * 4, first = splitter / (BN / 4) * 16;
-float4 scale;""",
-    "from": " + (first * BN + column) * 4",
-    "to": " + column / 64 * BOX_BYTES + first * 128 + column % 64 * 2",
-    "scales": """\
-  if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
-    uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + column;
-    for (int k = 0; k < 16; ++k) {
-      const float4 x = shared_float4(from + k * BN * 4);
-      atomicMax(largest, magnitude_bits(x.x)), atomicMax(largest + 1, magnitude_bits(x.y));
-      atomicMax(largest + 2, magnitude_bits(x.z)), atomicMax(largest + 3, magnitude_bits(x.w));
-    }
-    splitters_sync();
-    scale = make_float4(scale_of(largest[0]), scale_of(largest[1]), scale_of(largest[2]), scale_of(largest[3]));
-    splitters_sync();
-    float4* inverse = reinterpret_cast<float4*>(largest);
-    if (first == 0) *inverse = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
-  }""",
-    "split": """\
-  __half2 least = __float2half2_rn(LOSING);
-#pragma unroll
-  for (int four = 0; four < 4; ++four) {
-    float4 s[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = shared_float4(from + (four * 4 + i) * BN * 4);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = make_float4(s[i].x * scale.x, s[i].y * scale.y, s[i].z * scale.z, s[i].w * scale.w);
-      uint32_t high[2], low[2];
-      split(s[i].x, s[i].y, high[0], low[0]);
-      split(s[i].z, s[i].w, high[1], low[1]);
-      const int k = four * 2 + i % 2 + i / 2 * 8;  // in the order in which lanes hold a
-      const uint32_t to = (parts ^ k % 8 * 16) + k * 128;  // the swizzle, with a register for each k % 8 at most
-      store_pair(to, high[0], high[1]);
-      store_pair(to + PART_BYTES, low[0], low[1]);
-      take_least(least, high[0]), take_least(least, high[1]);
-    }
-  }
-  if (is_losing(least)) {
-#pragma unroll 1
-    for (int k = 0; k < 16; ++k) {
-      const float4 x = shared_float4(from + k * BN * 4);
-      of_columns[column].add(x.x * scale.x), of_columns[column + 1].add(x.y * scale.y);
-      of_columns[column + 2].add(x.z * scale.z), of_columns[column + 3].add(x.w * scale.w);
-    }
-  }""",
-}
-_ALONG_K = {
-    "splitters": "256",  # 128 take 5 % longer at 128 x 32768 x 32768
-    "splitter_registers": "40",
-    "consumer_registers": "216",
-    "k_step": "32",
-    "strides": "16, 8 * BK * 2, SWIZZLE_64",
-    "width": "WIDTH * BK * 2",
-    "boxes": "",
-    "place": """\
-constexpr int COLUMNS = BN / SPLITTERS;  // of a thread
-float scale[COLUMNS];""",
-    "from": " + splitter * BK * 4 + splitter % 8 * 16",
-    "to": " + splitter * BK * 2 + splitter / 2 % 4 * 16",
-    "scales": """\
-  if (step == 0) {
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      uint32_t largest = 0;
-      for (int i = 0; i < 8; ++i)
-        largest = max(largest, largest_of(shared_float4((from ^ i * 16) + c * SPLITTERS * BK * 4)));
-      scale[c] = scale_of(largest), column_scales[splitter + c * SPLITTERS] = 1.f / scale[c];
-    }
-  }""",
-    "split": """\
-#pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
-    __half2 least = __float2half2_rn(LOSING);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {  // 16 of k
-      uint32_t high[8], low[8];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float4 x = shared_float4((from ^ (half * 4 + i) * 16) + c * SPLITTERS * BK * 4);
-        x = make_float4(x.x * scale[c], x.y * scale[c], x.z * scale[c], x.w * scale[c]);
-        split(x.x, x.y, high[i], low[i]);  // in the order in which lanes hold a
-        split(x.z, x.w, high[i + 4], low[i + 4]);
-        take_least(least, high[i]), take_least(least, high[i + 4]);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t to = (parts ^ (half * 2 + i) * 16) + c * SPLITTERS * BK * 2;  // as wgmma expects it
-        store_four(to, high + i * 4);
-        store_four(to + PART_BYTES, low + i * 4);
-      }
-    }
-    if (is_losing(least)) {
-#pragma unroll 1
-      for (int i = 0; i < 8; ++i) {
-        const float4 x = shared_float4((from ^ i * 16) + c * SPLITTERS * BK * 4);
-        Counts& mine = of_columns[splitter + c * SPLITTERS];
-        mine.add(x.x * scale[c]), mine.add(x.y * scale[c]), mine.add(x.z * scale[c]), mine.add(x.w * scale[c]);
-      }
-    }
-  }""",
-}
-
 _CONSUMER = """\
 asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
-// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k the four at lane % 4 * 4. Rows are taken in the order
-// 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
-// lanes that meet all banks.
-const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;
-const uint32_t my_columns = scales;
-const uint64_t b_slots = descriptor(part_slots, @strides);
-Counts* of_rows = reinterpret_cast<Counts*>(shared + (counts - slots)) + consumer * 64;
+@row
+const uint64_t b_slots = descriptor(@b_slots, @strides);
+SharedCounts* of_rows = reinterpret_cast<SharedCounts*>(shared + (counts - slots)) + consumer * 64;
+int done = 0;  // steps, of all tiles
+"""
+_TILE = """\
+@columns
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
 float sum[BN / 2] = {}, scale[2] = {};
-for (int step = 0; step < tile.steps; ++step) {
-  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
-  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
+for (int step = 0; step < tile.steps; ++step, ++done) {
+  const uint32_t from = slots + done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
+  barrier_wait(full + done % SLOTS * 8, done / SLOTS % 2);
   float4 x[2][2];  // of two rows: two times 16 of k
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    x[i / 2][i % 2] = shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16);
+  for (int i = 0; i < 4; ++i) x[i / 2][i % 2] = @read;
+  auto scale_of_row = [&](int r) {
+    uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
+    largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+    return scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+  };
+  float factor[2] = {scale[0], scale[1]};
   if (step == 0) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
-      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-      scale[r] = scale_of(max(largest, __shfl_xor_sync(~0u, largest, 2)));
-    }
+    for (int r = 0; r < 2; ++r) factor[r] = scale[r] = scale_of_row(r);
   }
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  __half2 least = __float2half2_rn(LOSING);
+  __half2 least, most;
+  auto split_rows = [&] {
+    least = __float2half2_rn(LOSES_BITS), most = __float2half2_rn(0.f);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = i / 2, h = i % 2;
-    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
-    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
-    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
+    for (int i = 0; i < 4; ++i) {
+      const int r = i / 2, h = i % 2;
+      const float f = factor[r];
+      x[r][h] = make_float4(x[r][h].x * f, x[r][h].y * f, x[r][h].z * f, x[r][h].w * f);
+      split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
+      split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
+      take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
+      take_most(most, high[h][r]), take_most(most, high[h][r + 2]);
+    }
+  };
+  split_rows();
+  if (__any_sync(~0u, is_beyond(most))) {
+    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; what would take that out of the
+    // range of f32 stays as it is.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float wanted = scale_of_row(r);
+      factor[r] = wanted < 1.f && scale[r] * wanted >= 0x1p-48f ? wanted : 1.f;
+      scale[r] *= factor[r];
+    }
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
+    split_rows();
   }
   if (is_losing(least)) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float4 s = x[i / 2][i % 2];
-      Counts& mine = of_rows[row + i / 2 * 8];
+      SharedCounts& mine = of_rows[row + i / 2 * 8];
       mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
     }
   }
-  __syncwarp();
-  if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);
-
+@free_a
   // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
   // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
-  barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
-  const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);
+@b_slot
 #pragma unroll
   for (int half = 0; half < BN / WIDTH; ++half) {
     float some[WIDTH / 2];
@@ -313,79 +192,179 @@ for (int step = 0; step < tile.steps; ++step) {
     wgmma(some, high[1], b_half + (@k_step >> 4), 1);
     wgmma_commit();
     wgmma_wait<0>();
-    if (half == BN / WIDTH - 1 && thread == 0) barrier_arrive(used + step % PART_SLOTS * 8);
+    if (half == BN / WIDTH - 1 && @free_b;
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
   }
 }
 
+@column_stores
 consumer_sync(consumer);
 bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
 float not_a_number = 0.f;
 #pragma unroll
 for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
 too_wide = too_wide || not_a_number != 0.f;
-if (too_wide) wide[0] = 1, wide[1 + which] = 1;
+if (too_wide) wide[0] = 1, wide[1 + tile.number()] = 1;
 const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
 """
 
+# What becomes of a where b is split by this kernel too, in an order of its own; and where b is ready.
+_SPLIT_BOTH = {
+    "row": """\
+// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k the four at lane % 4 * 4. Rows are taken in the order
+// 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
+// lanes that meet all banks.
+const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
+    "b_slots": "part_slots",
+    "columns": "const uint32_t my_columns = scales + turn % 2 * BN * 4;",
+    "column_stores": "",
+    "read": "shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16)",
+    "free_a": """\
+  __syncwarp();
+  if (lane == 0) barrier_arrive(empty + done % SLOTS * 8);""",
+    "b_slot": """\
+  barrier_wait(split_done + done % PART_SLOTS * 8, done / PART_SLOTS % 2);
+  const uint64_t b_slot = b_slots + (done % PART_SLOTS * 2 * PART_BYTES >> 4);""",
+    "free_b": "thread == 0) barrier_arrive(used + done % PART_SLOTS * 8)",
+}
+_SPLIT_A = {
+    "row": """\
+// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k two at lane % 4 * 2, and two 8 further on. Rows are
+// taken in the order 0 2 4 6 1 3 5 7, so that lanes which read together meet all banks.
+const int row = warp * 16 + lane / 4 % 4 * 2 + lane / 16;""",
+    "b_slots": "slots + A_BYTES",
+    "columns": """\
+// On its way while the products run: the scales of the tile's columns.
+const uint32_t my_columns = scales + consumer * BN * 4;
+float of_column[BN / 128];
+#pragma unroll
+for (int i = 0; i < BN / 128; ++i)
+  of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];""",
+    "column_stores": """\
+#pragma unroll
+for (int i = 0; i < BN / 128; ++i)
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");""",
+    "read": "two_pairs(from + i / 2 * 8 * 128 + lane % 2 * 8, (i % 2 * 4 + lane % 4 / 2) ^ row % 8)",
+    "free_a": "",
+    "b_slot": "  const uint64_t b_slot = b_slots + (done % SLOTS * SLOT_BYTES >> 4);",
+    "free_b": "lane == 0) barrier_arrive(empty + done % SLOTS * 8)",
+}
+_TWO_PAIRS = """\
+// Two numbers of a swizzled row, and the two that are 8 further on: of 16 bytes number `place`, and two further on.
+__device__ __forceinline__ float4 two_pairs(uint32_t row, int place) {
+  float4 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(row + place * 16));
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.z), "=f"(v.w) : "r"(row + (place ^ 2) * 16));
+  return v;
+}
+"""
+_PRODUCER = """\
+asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+if (threadIdx.x == 256) {
+  int done = 0;  // steps, of all tiles
+  while (tile.next()) {
+#pragma unroll 1
+    for (int step = 0; step < tile.steps; ++step, ++done) {
+      const uint32_t at = slots + done % SLOTS * SLOT_BYTES, arrived = full + done % SLOTS * 8;
+      barrier_wait(empty + done % SLOTS * 8, done / SLOTS % 2 ^ 1);
+      barrier_arrive_expecting(arrived, SLOT_BYTES);
+      load_box(&a_map, arrived, at, step * BK, tile.m0, tile.z);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const uint32_t to = at + A_BYTES + part * PART_BYTES;
+@load_b
+      }
+    }
+  }
+}
+"""
+_LOAD_B = {
+    True: "        load_box(&b_map, arrived, to, step * BK, tile.n0, part * batch + tile.z);",
+    False: """\
+#pragma unroll
+        for (int box = 0; box < BN / 64; ++box)
+          load_box(&b_map, arrived, to + box * BOX_BYTES, tile.n0 + box * 64, step * BK, part * batch + tile.z);""",
+}
+
 
 def fused_threads(form: Form) -> int:
-    """Of a block: two warpgroups that multiply, and those that split the second operand."""
-    return 256 + int((_ALONG_K if form.product.b.along_k else _ALONG_N)["splitters"])
+    """Of a block: two warpgroups that multiply, and those that split the second operand, or load."""
+    return 256 + (128 if form.ready_b else splitters(form))
 
 
 def fused_text(form: Form) -> list[str]:
     """All of the file's code that the product itself needs."""
     along_k = form.product.b.along_k
-    code = [*_as_b_lies(form, _CONSTANTS), "", *BARRIERS.splitlines(), *_SYNC.splitlines()]
-    code += [*tma(boxes=False).splitlines(), *SHOW.splitlines(), ""]
+    code = [*_worded(form, _READY_CONSTANTS if form.ready_b else _CONSTANTS), "", *BARRIERS.splitlines()]
+    code += [*tma(boxes=False).splitlines(), *(() if form.ready_b else SHOW.splitlines()), ""]
     swizzles = (64,) if along_k else (128,)
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
-    code += [*pack(DType.F16), *_SPLITTING.splitlines(), *(_STORE_FOUR if along_k else _STORE_PAIR).splitlines(), ""]
+    splitting = _SPLITTING + (_TWO_PAIRS if form.ready_b else _SHARED_FLOAT4 + splitter_functions(form))
+    code += [*pack(DType.F16), *("" if form.ready_b else _MAGNITUDE).splitlines(), *splitting.splitlines(), ""]
     if not form.pieces:
         code += [*pair_functions(form), *form.finish_function, ""]
     return [*code, *walk(form), "", *_kernel(form)]
 
 
-def _as_b_lies(form: Form, text: str) -> list[str]:
-    """A text in which @word stands for what depends on how the second operand lies."""
-    k = "tile.k0 + step * BK" if form.pieces else "step * BK"
-    words = _ALONG_K if form.product.b.along_k else _ALONG_N
-    words = {**words, "along": k, "b_place": f"{k}, tile.n0" if form.product.b.along_k else f"tile.n0, {k}"}
+def _worded(form: Form, text: str) -> list[str]:
+    """A text in which @word stands for what depends on how the second operand lies, and where it is split."""
+    words = {**splitter_words(form), **(_SPLIT_A if form.ready_b else _SPLIT_BOTH)}
+    words["load_b"] = _LOAD_B[form.product.b.along_k]
     return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
 
 
+_PLACES = """\
+const uint32_t part_slots = slots + SLOTS * SLOT_BYTES, counts = part_slots + PART_SLOTS * 2 * PART_BYTES;
+const uint32_t scales = counts + (BM + BN) * sizeof(SharedCounts);
+const uint32_t full = scales + 2 * BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;
+const uint32_t used = split_done + PART_SLOTS * 8, finished = used + PART_SLOTS * 8, walks = finished + 16;
+"""
+_READY_PLACES = """\
+const uint32_t counts = slots + SLOTS * SLOT_BYTES, scales = counts + BM * sizeof(SharedCounts);
+const uint32_t full = scales + 2 * BN * 4, empty = full + SLOTS * 8;
+"""
+_BARRIERS_OF_SPLITTERS = """\
+  for (int s = 0; s < SLOTS; ++s)
+    barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);
+  for (int s = 0; s < PART_SLOTS; ++s)
+    barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2);
+  barrier_init(finished, 8), barrier_init(finished + 8, 8);
+"""
+_READY_BARRIERS = """\
+  for (int s = 0; s < SLOTS; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8);
+"""
+
+
 def _kernel(form: Form) -> list[str]:
-    matrix = "(tile.z * pieces + tile.piece)" if form.pieces else "tile.z"
+    ready = form.ready_b
+    last = [] if ready else ["    __syncwarp();", "    if (lane == 0) barrier_arrive(finished + turn % 2 * 8);"]
+    tiles = "while (tile.next())" if ready else "for (int turn = 0; tile.next(); ++turn)"
+    who = "producer" if ready else "splitters: load slots, and split b"
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
-        "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), part_slots = slots + SLOTS * SLOT_BYTES;",
-        "const uint32_t counts = part_slots + PART_SLOTS * 2 * PART_BYTES;",
-        "const uint32_t scales = counts + (BM + BN) * sizeof(Counts);",
-        "const uint32_t full = scales + BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;",
-        "const uint32_t used = split_done + PART_SLOTS * 8;",
-        "float* column_scales = reinterpret_cast<float*>(shared + (scales - slots));",
-        "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the splitter",
+        "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
+        *(_READY_PLACES if ready else _PLACES).splitlines(),
+        "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the others",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         "  prefetch(&a_map), prefetch(&b_map);",
-        "  for (int s = 0; s < SLOTS; ++s)",
-        "    barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);",
-        "  for (int s = 0; s < PART_SLOTS; ++s)",
-        "    barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2);",
+        *(_READY_BARRIERS if ready else _BARRIERS_OF_SPLITTERS).splitlines(),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
         "cudaTriggerProgrammaticLaunchCompletion();",
+        *(["cudaGridDependencySynchronize();"] if ready else []),
         f"Walk tile({walk_arguments(form)});",
-        "tile.next();",
-        f"const long long which = ((long long){matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",
         "",
-        "if (warpgroup >= 2) {  // ---- splitters: load slots, and split b",
-        *indented(_as_b_lies(form, _SPLITTER)),
+        f"if (warpgroup >= 2) {{  // ---- {who}",
+        *indented(_worded(form, _PRODUCER if ready else SPLITTER)),
         "} else {  // ---- consumers: split a, and multiply",
-        *indented([*_as_b_lies(form, _CONSUMER), *epilogue(form)]),
+        *indented(_worded(form, _CONSUMER)),
+        f"  {tiles} {{",
+        *indented([*_worded(form, _TILE), *epilogue(form)], 2),
+        *last,
+        "  }",
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]

@@ -23,7 +23,7 @@ def device_text(form: Form) -> list[str]:
         *_constants(form),
         "",
         *BARRIERS.splitlines(),
-        *tma(form.boxes, form.rows).splitlines(),
+        *tma(form.boxes).splitlines(),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -37,11 +37,16 @@ def device_text(form: Form) -> list[str]:
 
 
 def _constants(form: Form) -> list[str]:
-    parts = "2 * " if form.parts else ""
     lines = [
         f"constexpr int BM = 128, BK = {form.depth};  // a tile of the result is BM x BN; a slot holds BK of k",
-        f"constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, SLOT_BYTES = {parts}(A_BYTES + B_BYTES);",
+        "constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2;",
     ]
+    if form.parts:
+        lines.append(
+            "constexpr int SLOT_BYTES = 2 * (A_BYTES + (KEPT ? 0 : B_BYTES)), KEPT_BYTES = KEPT * 2 * B_BYTES;"
+        )
+    else:
+        lines.append("constexpr int SLOT_BYTES = A_BYTES + B_BYTES;")
     if not (form.product.a.along_k and form.product.b.along_k):
         lines.append("constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64")
     if form.boxes or not form.tma_store:
@@ -83,10 +88,16 @@ def walk(form: Form) -> list[str]:
         if form.pieces
         else ["z = matrix;"]
     )
-    outside = skipped_tile(form.product, "BM", "BN")
+    outside = "" if form.fused else skipped_tile(form.product, "BM", "BN")
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
     body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
+    if form.strips:
+        members += ["int last;  // of a strip's rows"]
+        first += ["if constexpr (KEPT) {", *indented(_STRIP.splitlines()), "}"]
+        inside = ["if (m0 >= last) return false;", "m0 += BM, steps = KEPT;"]
+        inside += [f"if ({outside}) steps = 0;"] if outside else []
+        body = ["if constexpr (KEPT) {", *indented([*inside, "return true;"]), "}", *body]
     return [
         "// The walk over tiles, the same for producer and consumers.",
         "struct Walk {",
@@ -97,30 +108,56 @@ def walk(form: Form) -> list[str]:
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
+        *(indented(_number(form)) if form.fused else []),
         "};",
     ]
+
+
+def _number(form: Form) -> list[str]:
+    """The number of the tile's flag: its own, or that of its row of tiles, which columns of tiles have flags beside."""
+    matrix = "(z * pieces + piece)" if form.pieces else "z"
+    own = f"((long long){matrix} * tiles_m + m0 / BM) * tiles_n + n0 / BN"
+    of_row = "(long long)z * (tiles_m + tiles_n) + m0 / BM"
+    return [
+        "__device__ __forceinline__ long long number() const {",
+        f"  return {of_row if form.ready_b else own};",
+        "}",
+    ]
+
+
+# The blocks that run together store whole rows of the result, about as they follow each other in memory.
+_STRIP = """\
+// Short sums: a block takes STRIP tiles one below the other, and neighbouring blocks neighbouring columns of tiles.
+const int strips = (tiles_m + STRIP - 1) / STRIP, strip = job / tiles_n % strips * STRIP;
+n0 = job % tiles_n * BN, z = job / tiles_n / strips;
+m0 = (strip - 1) * BM, last = (min(strip + STRIP, tiles_m) - 1) * BM;
+"""
 
 
 def _kernel(form: Form) -> list[str]:
     bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     places = form.store_places
-    after = f"c_buffers + {places} * C_BYTES" if places else "slots + STAGES * SLOT_BYTES"
+    slots_end = f"slots + STAGES * SLOT_BYTES{' + KEPT_BYTES' if form.parts else ''}"
+    after = f"c_buffers + {places} * C_BYTES" if places else slots_end
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
     ]
-    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"] if places else []
+    body += [f"const uint32_t c_buffers = {slots_end};"] if places else []
     if form.of_columns:
         body += [f"const uint32_t columns = {after}, full = columns{form.column_bytes}, empty = full + STAGES * 8;"]
     else:
         body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
+    if form.strips:
+        body += ["const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
         "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
+        *(["  if constexpr (KEPT) barrier_init(kept_full, 1);"] if form.strips else []),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
@@ -147,28 +184,36 @@ def _producer(form: Form) -> list[str]:
     lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in _operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
-    loads: list[str] = []
-    if form.parts:
-        loads += ["#pragma unroll", "for (int part = 0; part < 2; ++part) {"]
-    inner: list[str] = []
+    of_operands: dict[str, list[str]] = {}
     for name, one in _operands(form).items():
         rows = "tile.m0" if name == "a" else "tile.n0"
-        start = "at" if name == "a" else f"at + {'2 * ' if form.parts else ''}A_BYTES"
+        start = "at" if name == "a" else "b_at"
         start += f" + part * {name.upper()}_BYTES" if form.parts else ""
         z = z_of[name]
         if form.parts:
             z = f"part * {batches[name]} + {z}" if z != "0" else "part"
         if one.along_k:
-            inner.append(f"load_box(&{name}_map, arrived, {start}, k, {rows}, {z});")
+            of_operands[name] = [f"load_box(&{name}_map, arrived, {start}, k, {rows}, {z});"]
         else:
             size = "BM" if name == "a" else "BN"
-            inner += ["#pragma unroll"]
-            inner.append(f"for (int box = 0; box < {size} / 64; ++box)")
-            inner.append(f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});")
-    loads += [*indented(inner), "}"] if form.parts else inner
+            of_operands[name] = [
+                "#pragma unroll",
+                f"for (int box = 0; box < {size} / 64; ++box)",
+                f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
+            ]
+    b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
+    if not form.parts:
+        loads, first = [b_at, *of_operands["a"], *of_operands["b"]], []
+    else:
+        each_part = ["#pragma unroll", "for (int part = 0; part < 2; ++part) {"]
+        b_loads = [b_at, *of_operands["b"]]
+        b_loads = ["if constexpr (!KEPT) {", *indented(b_loads), "}"] if form.strips else b_loads
+        loads = [*each_part, *indented([*of_operands["a"], *b_loads]), "}"]
+        first = _kept_loads([*each_part, *indented(of_operands["b"]), "}"]) if form.strips else []
     return [
         *lines,
         "if (threadIdx.x == 256) {",
+        *indented(first),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         "  while (tile.next()) {",
         "#pragma unroll 1",
@@ -185,6 +230,22 @@ def _producer(form: Form) -> list[str]:
     ]
 
 
+def _kept_loads(loads: list[str]) -> list[str]:
+    """What the second operand has for all tiles of a strip, brought once."""
+    return [
+        "if constexpr (KEPT) {",
+        "  const uint32_t arrived = kept_full;",
+        "  barrier_arrive_expecting(arrived, KEPT_BYTES);",
+        "#pragma unroll",
+        "  for (int step = 0; step < KEPT; ++step) {",
+        "    const int k = step * BK;",
+        "    const uint32_t b_at = kept + step * 2 * B_BYTES;",
+        *indented(loads, 2),
+        "  }",
+        "}",
+    ]
+
+
 def _operands(form: Form) -> dict[str, Operand]:
     return {"a": form.product.a, "b": form.product.b}
 
@@ -194,6 +255,7 @@ def _consumer(form: Form) -> list[str]:
     swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
     a, b = form.product.a, form.product.b
     first_b = "slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES"
+    first_b = "(KEPT ? kept : slots + 2 * A_BYTES)" if form.strips else first_b
     a_place = (
         f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
         if a.along_k
@@ -214,6 +276,7 @@ def _consumer(form: Form) -> list[str]:
         "};",
         "uint32_t parity = 0;",
         *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
+        *(["if constexpr (KEPT) barrier_wait(kept_full, 0);"] if form.strips else []),
         "while (tile.next()) {",
         *indented(_column_loads(form)),
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
@@ -222,8 +285,8 @@ def _consumer(form: Form) -> list[str]:
         *indented(epilogue(form)),
         "}",
     ]
-    if form.boxes or form.rows:
-        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
+    if form.boxes:
+        lines.append("if (thread == 0) wait_until_stored();")
     return lines
 
 
@@ -261,8 +324,9 @@ def _sums_of_parts(form: Form) -> list[str]:
     half = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
     return [
         "// low * high + high * low + high * high, the small products first; low * low is below the last bit.",
-        "auto products = [&](float (&some)[WIDTH / 2], int half, bool add) {",
-        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
+        "auto products = [&](float (&some)[WIDTH / 2], int half, int step, bool add) {",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);",
+        "  const uint64_t b_slot = b_slots + ((KEPT ? step * 2 * B_BYTES : slot * SLOT_BYTES) >> 4);",
         "  wgmma_fence();",
         "#pragma unroll",
         "  for (int which = 0; which < 3; ++which)",
@@ -280,13 +344,13 @@ def _sums_of_parts(form: Form) -> list[str]:
         "for (int step = 0; step < tile.steps; ++step) {",
         "  barrier_wait(full + slot * 8, parity);",
         "  if constexpr (BLOCKS > 1) {",
-        "    products(reinterpret_cast<float (&)[WIDTH / 2]>(sum), 0, step > 0);  // all of it: BN is WIDTH then",
+        "    products(reinterpret_cast<float (&)[WIDTH / 2]>(sum), 0, step, step > 0);  // all of it: BN is WIDTH then",
         "    release(slot);",
         "  } else {",
         "#pragma unroll",
         "    for (int half = 0; half < BN / WIDTH; ++half) {",
         "      float some[WIDTH / 2];",
-        "      products(some, half, false);",
+        "      products(some, half, step, false);",
         "      if (half == BN / WIDTH - 1) release(slot);",
         "#pragma unroll",
         "      for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];",

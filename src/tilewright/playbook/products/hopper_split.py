@@ -148,21 +148,37 @@ __global__ void __launch_bounds__(256)
 """
 
 _COLUMNS = """\
-// Columns, which are contiguous along m or n: a block takes 32 of them. What does not fit the registers is read again,
-// from the end up: so the second reading begins with what was read last and is still in a cache.
-template <int WIDTH>
-__global__ void __launch_bounds__(1024)
+// The blocks of a cluster wait for each other, and read what another has in shared memory.
+template <int CLUSTER> __device__ __forceinline__ void cluster_sync() {
+  if constexpr (CLUSTER == 1) __syncthreads();
+  else asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+template <int CLUSTER> __device__ __forceinline__ uint32_t in_block(int rank, const uint32_t& place) {
+  if constexpr (CLUSTER == 1) return place;
+  uint32_t at, value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((uint32_t)__cvta_generic_to_shared(&place)), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return value;
+}
+
+// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. What does
+// not fit the registers is read again, from the end up: so the second reading begins with what was read last and is
+// still in a cache.
+template <int CLUSTER, int WIDTH>
+__global__ void __launch_bounds__(512, 2)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                   int* __restrict__ wide, int columns, int K, long long pitch, long long matrix_pitch,
                   long long parts_pitch, int piece, int tile, int first_flag, int flags) {
-  constexpr int LANES = 32 / WIDTH, TEAMS = 1024 / LANES, HELD = 8;
-  __shared__ uint32_t largest[32];
-  __shared__ int losing[32], few[32], zeros[32];
-  const int mine = threadIdx.x % LANES * WIDTH, team = threadIdx.x / LANES, column = blockIdx.x * 32 + mine;
+  constexpr int LANES = 32 / WIDTH, TEAMS = 512 / LANES, HELD = 8;
+  __shared__ uint32_t own_largest[32], largest[32], losing[32], few[32], zeros[32];
+  const int mine = threadIdx.x % LANES * WIDTH, team = threadIdx.x / LANES, rank = blockIdx.x % CLUSTER;
+  const int column0 = blockIdx.x / CLUSTER * 32, column = column0 + mine;
   const int number = blockIdx.y, pieces = gridDim.y, matrix = blockIdx.z, batch = gridDim.z;
-  const int first = number * piece, last = column < columns ? min(K, first + piece) : first;
+  const int share = (piece + CLUSTER - 1) / CLUSTER, first = number * piece + rank * share;
+  const int end = min(min(K, number * piece + piece), first + share), last = column < columns ? max(first, end) : first;
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
-  if (threadIdx.x < 32) largest[threadIdx.x] = 0, losing[threadIdx.x] = 0, few[threadIdx.x] = 0, zeros[threadIdx.x] = 0;
+  const int t = threadIdx.x, own = column0 + t;
+  if (t < 32) own_largest[t] = 0, losing[t] = 0, few[t] = 0, zeros[t] = 0;
   __syncthreads();
 
   const float* from = x + matrix * matrix_pitch + column;
@@ -180,7 +196,14 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll 4
   for (int k = first + team + HELD * TEAMS; k < last; k += TEAMS) look(numbers_at<WIDTH>(from + k * pitch));
 #pragma unroll
-  for (int j = 0; j < WIDTH; ++j) atomicMax(&largest[mine + j], highest[j]);
+  for (int j = 0; j < WIDTH; ++j) atomicMax(&own_largest[mine + j], highest[j]);
+  cluster_sync<CLUSTER>();
+  if (t < 32) {
+    uint32_t found = 0;
+#pragma unroll
+    for (int r = 0; r < CLUSTER; ++r) found = max(found, in_block<CLUSTER>(r, own_largest[t]));
+    largest[t] = found;
+  }
   __syncthreads();
 
   float scale[WIDTH], least = LOSING;
@@ -216,22 +239,29 @@ __global__ void __launch_bounds__(1024)
       atomicAdd(&zeros[mine + j], counts.zeros);
     }
   }
-  __syncthreads();
-  const int t = threadIdx.x, own = blockIdx.x * 32 + t;
+  cluster_sync<CLUSTER>();
   cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
-  if (t < 32 && own < columns) {
+  if (t < 32 && rank == 0 && own < columns) {
     const int which = matrix * pieces + number;
+    int all_losing = 0, all_few = 0, all_zeros = 0;
+    for (int r = 0; r < CLUSTER; ++r) {
+      all_losing += in_block<CLUSTER>(r, losing[t]), all_few += in_block<CLUSTER>(r, few[t]);
+      all_zeros += in_block<CLUSTER>(r, zeros[t]);
+    }
+    const int length = max(0, min(K, number * piece + piece) - number * piece);
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
-    if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, min(K, first + piece) - first)))
+    if (is_too_wide(largest[t], all_losing, all_few, all_zeros, length))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
   }
+  if constexpr (CLUSTER > 1) cluster_sync<CLUSTER>();  // what was read of other blocks was still there
 }
 """
 
 
 def splitting_text(form: Form) -> list[str]:
     """The kernels that split the operands."""
-    kinds = {one.along_k for one in (form.product.a, form.product.b)}
+    split = (form.product.b,) if form.ready_b else (form.product.a, form.product.b)
+    kinds = {one.along_k for one in split}
     text = _CRITERION + ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
     return text.splitlines()
 
@@ -258,6 +288,7 @@ def f32_tiles_text(form: Form) -> list[str]:
     body = [
         "constexpr int ROWS = 128, COLUMNS = 64, DEPTH = 16, TOGETHER = 16;",
         "__shared__ float a_tile[DEPTH][ROWS + 4], b_tile[DEPTH][COLUMNS + 4];",
+        *(["cudaTriggerProgrammaticLaunchCompletion();  // the pieces are added next"] if form.pieces else []),
         "cudaGridDependencySynchronize();",
         "if (!wide[0]) return;",
         "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
@@ -288,13 +319,12 @@ def f32_tiles_text(form: Form) -> list[str]:
 
 def _flag(form: Form) -> list[str]:
     """Whether one of the block's tiles is too wide, told by the thread that looks at it."""
-    flag = (
-        "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n]" if form.fused else "flags[m] || flags[tiles_m + n]"
-    )
+    of_tiles = form.fused and not form.ready_b
+    flag = "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n]" if of_tiles else "flags[m] || flags[tiles_m + n]"
     return [
         "const int mine = from + thread * gridDim.x, m = mine % tiles_m;",
         "const int matrix = mine / tiles_m / tiles_n, n = mine / tiles_m % tiles_n * COLUMNS / BN;",
-        *([] if form.fused else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
+        *([] if of_tiles else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
         f"is_wide[thread] = mine < jobs && ({flag});",
     ]
 
