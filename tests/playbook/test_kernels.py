@@ -26,7 +26,7 @@ QUICK = (
     "channel_rmsnorm",
     "batch_norm_train",
 )
-CLUSTER = "cluster-ahead"  # takes as long to build as the others together
+CLUSTERS = ("cluster-ahead", "cluster-stages")  # take as long to build as the others together
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
@@ -44,7 +44,7 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
     for step in every_structure(program)[1:]:
-        if step.id == CLUSTER and name != QUICK[0]:
+        if step.id in CLUSTERS and name != QUICK[0]:
             continue
         _check_all(step, function, ((3, 512), (2, 127)), tmp_path)
 
@@ -82,17 +82,19 @@ def test_rows_longer_than_a_structure_holds_are_right_too(name: str, cols: int, 
     """Beyond registers, beyond shared memory, and where no vector fits the row's length."""
     function = BY_NAME[name]
     for step in every_structure(program_of(function, task_of(function)))[1:]:
-        if step.id != CLUSTER:
+        if step.id not in CLUSTERS:
             _check_all(step, function, ((2, cols),), tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("made_for", [1024, 200000])
 @pytest.mark.parametrize("name", ["layernorm_gelu", "softmax", "masked_softmax", "add_rmsnorm"])
-def test_long_rows_of_a_cluster_are_right_and_clean(name: str, tmp_path: Path) -> None:
-    """In order and in random schedules, on blocks of a few shares and of one."""
+def test_long_rows_of_a_cluster_are_right_and_clean(name: str, made_for: int, tmp_path: Path) -> None:
+    """In order and in random schedules, on blocks of a few shares and of one; by messages, and by the cluster's barrier
+    where a file is made for longer rows."""
     function = BY_NAME[name]
-    task = task_of(function)
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTER)
+    task = task_of(function, {**SIZES, "cols": made_for})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTERS[0])
     op = load_structure(step, task, tmp_path)
     for rows, cols in ((3, 33000), (2, 60001), (1, 120001)):
         check(op, function, task, sizes_at(task, rows, cols))
@@ -136,6 +138,31 @@ def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_pat
     op = load_structure(structures["grid-ahead"], task, tmp_path)
     for rows, length in ((7, 37), (3, 2), (3, 263000 + cols)):
         check(op, function, task, sizes_at(task, rows, length))
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "gpu", "rows", "length"),
+    [
+        ("layernorm", "cluster-stages", "GB10", 26, 24576),  # a block goes round the ring with its second row
+        ("softmax", "cluster-stages", "H200", 3, 8 * 513),  # the last stages of blocks are of one vector, and of none
+        ("softmax", "cluster-stages", "H200", 3, 37),  # no whole vectors
+        ("layernorm", "grid-stages", "H200", 300, 40),  # a stage a row, more rows than stages
+        ("softmax", "grid-stages", "H200", 17, 9000),
+        ("softmax", "cluster-ahead", "H200", 40, 37),
+    ],
+)
+def test_rows_that_come_by_themselves_are_right_and_clean(
+    name: str, id: str, gpu: str, rows: int, length: int, tmp_path: Path
+) -> None:
+    """With all checkers, and in a random schedule: what barriers say must be enough in every order."""
+    function = BY_NAME[name]
+    task = task_of(function, {**SIZES, "cols": 1023 if id == "cluster-ahead" else 1024})
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures[id], task, tmp_path)
+    check(op, function, task, sizes_at(task, rows, length))
+    tensors = draw(task, sizes_at(task, rows, length), 1)
+    given = [tensors[one.name] for one in task.tensors]
+    assert op.emulate(*given, gpu=gpu, schedules=2).findings == ()
 
 
 def test_vectors_that_lie_in_two_channels_are_right(tmp_path: Path) -> None:
