@@ -97,7 +97,7 @@ draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rect
 lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
 split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
-cluster-stages cluster-stages-exact grid-stages grid-stages-exact
+cluster-stages cluster-stages-exact grid-stages grid-stages-exact kept
 draft-columns draft-segments column-pieces column-tiles column-tiles-again
 """
 

@@ -14,6 +14,7 @@ from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
 from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
+from tilewright.playbook.structures.kept import can_keep, kept_rows
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
@@ -33,6 +34,7 @@ _LONG_ROW = 8192  # elements
 _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
+_KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
 _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
@@ -107,6 +109,8 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 def every_way(program: RowProgram) -> tuple[Way, ...]:
     if program.column_sums:
         return (draft_way(program), *_strips(program))
+    if program.layout is Layout.SEGMENTS:
+        return (draft_way(program), *_kept(program), _passes(program))
     if program.is_pointwise or program.layout is not Layout.ROWS:
         return (draft_way(program), *ways(program))
     return (draft_way(program), *_all_row_ways(program).values())
@@ -115,7 +119,9 @@ def every_way(program: RowProgram) -> tuple[Way, ...]:
 def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
     """Where the elements of a row are not one after the other."""
     if program.layout is Layout.SEGMENTS:
-        return (_passes(program),)
+        row_bytes = program.task_cols * program.widest.itemsize
+        pays = _KEPT_ROW_BYTES[0] <= row_bytes <= _KEPT_ROW_BYTES[1]
+        return (*(one for one in _kept(program) if pays), _passes(program))
     held, again = (partial(column_tiles, held=held) for held in (True, False))
     found = []
     if can_piece(program):
@@ -126,6 +132,11 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
         found.append(_way(program, "column-tiles", summary, held))
     summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
     return (*found, _way(program, "column-tiles-again", summary, again))
+
+
+def _kept(program: RowProgram) -> tuple[Way, ...]:
+    summary = "all blocks share a row in segments, most of it kept on chip and the rest in the cache between steps"
+    return (_way(program, "kept", summary, kept_rows),) if can_keep(program) else ()
 
 
 def _passes(program: RowProgram) -> Way:

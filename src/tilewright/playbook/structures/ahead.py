@@ -20,7 +20,7 @@ _HOLDERS = 512 - 32  # threads of a block that hold a row where one warp exchang
 _MULTIPROCESSORS = 132  # of the GPU that choices are ordered for
 _LINE_BYTES = 128
 
-_COPY = """\
+COPY = """\
 // Brings a vector to shared memory while the thread does other things.
 template <typename T>
 __device__ __forceinline__ void copy_ahead(T* to, const T* from) {
@@ -31,6 +31,11 @@ __device__ __forceinline__ void copy_ahead(T* to, const T* from) {
   }
 }
 """
+
+FORGET = [
+    "// Or whatever follows from these, such as where each vector lies, would take a register for all rows.",
+    'asm volatile("" : "+r"(first), "+r"(share));',
+]
 
 _DIVISION = """\
 // How a row that begins anywhere is divided: elements before a 128-byte line of memory, whole vectors from there on,
@@ -64,7 +69,7 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
-    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, _COPY, *writer.exchange.helpers]
+    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, COPY, *writer.exchange.helpers]
     helpers += [_DIVISION] if writer.shifts else []
     helpers += [one for one in longer.helpers if one not in helpers]
     constants = ["constexpr int WARPS = THREADS / 32;"]

@@ -12,18 +12,13 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.structures.ahead import OWNERS, Ahead
+from tilewright.playbook.structures.ahead import FORGET, OWNERS, Ahead
 from tilewright.playbook.structures.teams import BARRIERS, Exchange, Team, can_meet
 
 _HELD_BYTES = 256  # of a row, in the registers of a thread: with a further warp it has 96 registers
 _HOLDERS = 512
 STAGED_SHARE_BYTES = _HOLDERS * _HELD_BYTES  # in one block
 _TOGETHER = "workers_sync();"
-
-_FORGET = [
-    "// Or whatever follows from these, such as where each vector lies, would take a register for all rows.",
-    'asm volatile("" : "+r"(first), "+r"(share));',
-]
 
 _STAGES = """\
 // Sends for bytes, which come to shared memory by themselves and are counted there.
@@ -130,7 +125,7 @@ class _Staged(Ahead):
         name, vector = self.kernel.name(stream.name), f"Vector<{stream.dtype.cpp}>"
         grid = self.team is Team.GRID
         inner = [
-            *_FORGET,
+            *FORGET,
             f"{vector} {name}_held[VECTORS];",
             *self._received(name),
             "",
