@@ -151,9 +151,10 @@ def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_pat
         ("layernorm", "grid-stages", "H200", 300, 40),  # a stage a row, more rows than stages
         ("softmax", "grid-stages", "H200", 17, 9000),
         ("softmax", "cluster-ahead", "H200", 40, 37),
+        ("layernorm", "passes", "A100", 37, 9000),  # three groups of rows that are written together, the last smaller
     ],
 )
-def test_rows_that_come_by_themselves_are_right_and_clean(
+def test_rows_shared_by_blocks_are_right_and_clean(
     name: str, id: str, gpu: str, rows: int, length: int, tmp_path: Path
 ) -> None:
     """With all checkers, and in a random schedule: what barriers say must be enough in every order."""
