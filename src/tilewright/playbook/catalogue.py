@@ -35,6 +35,7 @@ _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
 _KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
+_BESIDE_OTHERS = ("cluster-stages", "grid-stages", "kept")
 _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
@@ -104,6 +105,11 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
         summary = "16-byte vectors, blocks that are rectangles of rows and columns"
         return (_way(program, "rectangles", summary, rectangle_elements),)
     return _row_ways(program)
+
+
+def best_way(program: RowProgram) -> Way:
+    """For a file in which no other is tried: the first that is not for some GPUs and sizes alone."""
+    return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
 
 
 def every_way(program: RowProgram) -> tuple[Way, ...]:

@@ -170,11 +170,11 @@ class _Kept:
             combine = kernel.combiner(one) + "{}"
             lines.append(f"{name} = {combine}({name}_of_held, block_reduce({name}, {name}_of_rest[turn], {combine}));")
         lines += kernel.reduced(second, reduce)
-        for one in filter(None, (about(self.program, index) for index in kernel.own_reductions(second))):
-            squares, total = kernel.namer.of(one.second), kernel.namer.of(one.first)
+        for found in filter(None, (about(self.program, index) for index in kernel.own_reductions(second))):
+            squares, total = kernel.namer.of(found.second), kernel.namer.of(found.first)
             mean = kernel.namer.fresh("mean_of_block")
             lines.append(f"const float {mean} = {total} / static_cast<float>(max(share_here, 1) * WIDTH);")
-            moved = f"moved_squares({squares}, {kernel.row_known[one.value].text}, {mean}, -share_here * WIDTH)"
+            moved = f"moved_squares({squares}, {kernel.row_known[found.value].text}, {mean}, -share_here * WIDTH)"
             lines.append(f"{squares} = static_cast<float>({moved});")
         return lines
 
