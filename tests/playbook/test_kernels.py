@@ -150,7 +150,9 @@ def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_pat
         ("softmax", "cluster-stages", "H200", 3, 37),  # no whole vectors
         ("layernorm", "grid-stages", "H200", 300, 40),  # a stage a row, more rows than stages
         ("softmax", "grid-stages", "H200", 17, 9000),
-        ("softmax", "cluster-ahead", "H200", 40, 37),
+        ("softmax", "cluster-stages", "GB10", 120, 40),  # five rows a cluster: barriers come to every phase again
+        ("softmax", "cluster-ahead", "GB10", 120, 37),
+        ("layernorm", "cluster-ahead", "GB10", 50, 4101),
         ("layernorm", "passes", "A100", 37, 9000),  # three groups of rows that are written together, the last smaller
     ],
 )

@@ -241,7 +241,7 @@ class Ahead:
             *self._each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
             "const long long next = row + walks;",
-            *(self._sent_for("next", "EARLY", "next_count") if self.paced else self._sent_for_if_any()),
+            *self._next_sent_for(),
             "__pipeline_commit();",
             "",
             *kernel.index_lines(*(one for one in self.program.inputs if one not in streams)),
@@ -268,8 +268,14 @@ class Ahead:
         held = f"threadIdx.x < HOLDERS ? {held} : 0" if self.team is Team.GRID else held
         return [f"const Division {name}({row}, cols);", f"const int {count} = {held}, {end} = {column};"]
 
-    def _sent_for_if_any(self) -> list[str]:
-        """The next row where there is one: a branch for all, so that its copies ask what those of any row ask."""
+    def _next_sent_for(self) -> list[str]:
+        """The next row where there is one.
+
+        A branch for all makes its copies ask what those of any row ask. But the compiler sums up a row before that
+        branch, and where exchanges take little, that delays the copies by more than the branch saves.
+        """
+        if self.paced or self.exchange.by_message:
+            return self._sent_for("next", "EARLY" if self.paced else "", "next_count")
         return ["if (next < rows) {", *indented(self._sent_for("next", "", "count")), "}"]
 
     def _sent_for(self, row: str, early: str, count: str) -> list[str]:
@@ -284,9 +290,9 @@ class Ahead:
                 f"const auto* {name}_ahead = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({start}{head}) + first;"
             )
             if self.shifts:
-                exists = "next < rows && there_end < cols" if early else "there_end < cols"
+                exists = "next < rows && there_end < cols" if count == "next_count" else "there_end < cols"
                 lines.append(f"if ({exists}) {self._end(one)}_next = ({start})[there_end];")
-        if early:
+        if count == "next_count":
             lines.append(f"const int next_count = next < rows ? {'there_count' if self.shifts else 'count'} : 0;")
         elif self.shifts:
             count = "there_count"

@@ -63,6 +63,11 @@ __device__ __forceinline__ void send(T* slot, T value, unsigned long long* barri
   }
 }
 
+// Says so to a block: what it sent for the row before last has been read here, and it may send to the same place again.
+__device__ __forceinline__ void arrive_in(int block, unsigned long long* barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(block, barrier)) : "memory");
+}
+
 // Waits for what blocks of the cluster sent.
 __device__ __forceinline__ void await(unsigned long long* barrier, int phase) {
   asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;"
@@ -164,7 +169,7 @@ class Exchange:
             if self.by_message:
                 count = 2 * len(self.passes)
                 lines += [f"__shared__ unsigned long long arrived[{len(self.passes)}][2];"]
-                lines += [f"if (threadIdx.x < {count}) begin(arrived[0] + threadIdx.x, 1);", "int phase = 0;"]
+                lines += [f"if (threadIdx.x < {count}) begin(arrived[0] + threadIdx.x, 1 + BLOCKS);", "int phase = 0;"]
             lines += ["cluster.sync();  // every block must have begun before another writes to its shared memory"]
         if self.team is Team.GRID:
             lines += [f"__shared__ {kind} {name}_together[2];" for kind, name in kinds]
@@ -247,7 +252,7 @@ class Exchange:
         return [
             f"if (threadIdx.x == 0) expect_bytes({barrier}, BLOCKS * {size});",
             "if (threadIdx.x < BLOCKS) {",
-            *indented(sends),
+            *indented([*sends, f"arrive_in(threadIdx.x, {barrier});"]),
             "}",
             f"await({barrier}, phase);",
         ]
