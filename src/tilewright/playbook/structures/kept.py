@@ -21,7 +21,7 @@ _BATCH = 4  # vectors of a thread that are read together from the cache
 
 _AT = """\
 // Where a vector of a row is, by its place among the row's own, from where the row's first segment begins.
-__device__ __forceinline__ long long at_segment(unsigned place, long long rows) {
+__device__ __forceinline__ long long at_segment(int place, long long rows) {
   return place / SEGMENT * rows * SEGMENT + place % SEGMENT;
 }
 """
