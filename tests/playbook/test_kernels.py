@@ -10,9 +10,11 @@ import torch
 from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, FUNCTIONS, SIZES, Function, draw, program_of, task_of
 
+import tilewright
 from tilewright.playbook.catalogue import draft, every_structure
 from tilewright.playbook.families import Structure
 from tilewright.records import NumberInput
+from tilewright.tasks import task_op_line
 
 QUICK = (
     "layernorm_gelu",
@@ -26,7 +28,7 @@ QUICK = (
     "channel_rmsnorm",
     "batch_norm_train",
 )
-CLUSTER = "cluster-ahead"  # takes as long to build as the others together
+CLUSTERS = ("cluster-ahead", "cluster-stages")  # take as long to build as the others together
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
@@ -44,7 +46,7 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
     for step in every_structure(program)[1:]:
-        if step.id == CLUSTER and name != QUICK[0]:
+        if step.id in CLUSTERS and name != QUICK[0]:
             continue
         _check_all(step, function, ((3, 512), (2, 127)), tmp_path)
 
@@ -82,17 +84,19 @@ def test_rows_longer_than_a_structure_holds_are_right_too(name: str, cols: int, 
     """Beyond registers, beyond shared memory, and where no vector fits the row's length."""
     function = BY_NAME[name]
     for step in every_structure(program_of(function, task_of(function)))[1:]:
-        if step.id != CLUSTER:
+        if step.id not in CLUSTERS:
             _check_all(step, function, ((2, cols),), tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("made_for", [1024, 200000])
 @pytest.mark.parametrize("name", ["layernorm_gelu", "softmax", "masked_softmax", "add_rmsnorm"])
-def test_long_rows_of_a_cluster_are_right_and_clean(name: str, tmp_path: Path) -> None:
-    """In order and in random schedules, on blocks of a few shares and of one."""
+def test_long_rows_of_a_cluster_are_right_and_clean(name: str, made_for: int, tmp_path: Path) -> None:
+    """In order and in random schedules, on blocks of a few shares and of one; by messages, and by the cluster's barrier
+    where a file is made for longer rows."""
     function = BY_NAME[name]
-    task = task_of(function)
-    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTER)
+    task = task_of(function, {**SIZES, "cols": made_for})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTERS[0])
     op = load_structure(step, task, tmp_path)
     for rows, cols in ((3, 33000), (2, 60001), (1, 120001)):
         check(op, function, task, sizes_at(task, rows, cols))
@@ -136,6 +140,54 @@ def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_pat
     op = load_structure(structures["grid-ahead"], task, tmp_path)
     for rows, length in ((7, 37), (3, 2), (3, 263000 + cols)):
         check(op, function, task, sizes_at(task, rows, length))
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "gpu", "rows", "length"),
+    [
+        ("layernorm", "cluster-stages", "GB10", 26, 24576),  # a block goes round the ring with its second row
+        ("softmax", "cluster-stages", "H200", 3, 8 * 513),  # the last stages of blocks are of one vector, and of none
+        ("softmax", "cluster-stages", "H200", 3, 37),  # no whole vectors
+        ("layernorm", "grid-stages", "H200", 300, 40),  # a stage a row, more rows than stages
+        ("softmax", "grid-stages", "H200", 17, 9000),
+        ("softmax", "cluster-stages", "GB10", 120, 40),  # five rows a cluster: barriers come to every phase again
+        ("softmax", "cluster-ahead", "GB10", 120, 37),
+        ("layernorm", "cluster-ahead", "GB10", 50, 4101),
+        ("layernorm", "passes", "A100", 37, 9000),  # three groups of rows that are written together, the last smaller
+    ],
+)
+def test_rows_shared_by_blocks_are_right_and_clean(
+    name: str, id: str, gpu: str, rows: int, length: int, tmp_path: Path
+) -> None:
+    """With all checkers, and in a random schedule: what barriers say must be enough in every order."""
+    function = BY_NAME[name]
+    task = task_of(function, {**SIZES, "cols": 1023 if id == "cluster-ahead" else 1024})
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures[id], task, tmp_path)
+    check(op, function, task, sizes_at(task, rows, length))
+    tensors = draw(task, sizes_at(task, rows, length), 1)
+    given = [tensors[one.name] for one in task.tensors]
+    assert op.emulate(*given, gpu=gpu, schedules=2).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "gpu"), [(64, 60, "H200"), (64, 60, "A100"), (61, 61, "H200"), (61, 61, "RTX 4090")]
+)
+def test_rows_of_which_a_part_is_kept_are_right_and_clean(height: int, width: int, gpu: str, tmp_path: Path) -> None:
+    """On a chip of three multiprocessors with room for little, so that a part of the rows stays nowhere. Means differ:
+    squares are about the mean of what is held at first, and a part that is not has another."""
+    function = BY_NAME["batch_norm_train"]
+    task = task_of(function, {**SIZES, "batch": 12, "channels": 3, "height": height, "width": width})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == "kept")
+    text = step.write(task_op_line(task)).replace("device.sms", "3").replace("device.smem_block", "20000")
+    path = tmp_path / "kept.cu"
+    path.write_text(text.replace("288 / max", "32 / max"))
+    op = tilewright.load(str(path))
+    tensors = draw(task, dict(task.sizes), 1)
+    tensors["x"] += 50 * torch.randn(12, 3, 1, 1, generator=torch.Generator().manual_seed(2))
+    expected = function.callable(*(one.double() for one in tensors.values()))
+    assert torch.allclose(op(*tensors.values()).double(), expected, rtol=2e-6, atol=2e-6)
+    assert op.emulate(*tensors.values(), gpu=gpu, schedules=2).findings == ()
 
 
 def test_vectors_that_lie_in_two_channels_are_right(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
 from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
+from tilewright.playbook.structures.kept import can_keep, kept_rows
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
+from tilewright.playbook.structures.stages import STAGED_SHARE_BYTES, can_stage, staged_rows
 from tilewright.playbook.structures.teams import Team as SharingTeam
 from tilewright.playbook.structures.teams import can_meet
 
@@ -32,6 +34,8 @@ _LONG_ROW = 8192  # elements
 _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
+_KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
+_BESIDE_OTHERS = ("cluster-stages", "grid-stages", "kept")
 _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
@@ -103,9 +107,16 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
     return _row_ways(program)
 
 
+def best_way(program: RowProgram) -> Way:
+    """For a file in which no other is tried: the first that is not for some GPUs and sizes alone."""
+    return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
+
+
 def every_way(program: RowProgram) -> tuple[Way, ...]:
     if program.column_sums:
         return (draft_way(program), *_strips(program))
+    if program.layout is Layout.SEGMENTS:
+        return (draft_way(program), *_kept(program), _passes(program))
     if program.is_pointwise or program.layout is not Layout.ROWS:
         return (draft_way(program), *ways(program))
     return (draft_way(program), *_all_row_ways(program).values())
@@ -114,7 +125,9 @@ def every_way(program: RowProgram) -> tuple[Way, ...]:
 def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
     """Where the elements of a row are not one after the other."""
     if program.layout is Layout.SEGMENTS:
-        return (_passes(program),)
+        row_bytes = program.task_cols * program.widest.itemsize
+        pays = _KEPT_ROW_BYTES[0] <= row_bytes <= _KEPT_ROW_BYTES[1]
+        return (*(one for one in _kept(program) if pays), _passes(program))
     held, again = (partial(column_tiles, held=held) for held in (True, False))
     found = []
     if can_piece(program):
@@ -125,6 +138,11 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
         found.append(_way(program, "column-tiles", summary, held))
     summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
     return (*found, _way(program, "column-tiles-again", summary, again))
+
+
+def _kept(program: RowProgram) -> tuple[Way, ...]:
+    summary = "all blocks share a row in segments, most of it kept on chip and the rest in the cache between steps"
+    return (_way(program, "kept", summary, kept_rows),) if can_keep(program) else ()
 
 
 def _passes(program: RowProgram) -> Way:
@@ -145,12 +163,13 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
     blocks = -(-row_bytes // SHARE_BYTES)  # that it takes to hold a row
+    whole = cols * program.widest.itemsize % 16 == 0  # vectors
     order: list[str] = []
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
     elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
         many = program.task_rows >= _MULTIPROCESSORS // 4
-        order = ["grid-ahead", "passes", "stream"] if many else ["passes"]
+        order = ["grid-stages", "grid-ahead", "passes", "stream"] if many else ["passes"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -160,7 +179,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
         order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
-        order += ["cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
+        order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
@@ -168,7 +187,9 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster-ahead": row_bytes <= _CLUSTER_ROW_BYTES,
+        "cluster-stages": whole and row_bytes <= 8 * STAGED_SHARE_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
+        "grid-stages": whole and row_bytes <= _MULTIPROCESSORS * STAGED_SHARE_BYTES,
         "stream": program.sweeps == 1,
         "passes": draft_way(program).id != "passes",
     }
@@ -199,6 +220,12 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         if can_meet(program):
             summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
             found.append(make("grid-ahead", summary, everywhere))
+        if can_stage(program):
+            together, everywhere = (partial(staged_rows, team=one) for one in SharingTeam)
+            summary = "a cluster of blocks shares the row in registers, the next ones come at a steady pace"
+            found.append(make("cluster-stages", summary, together))
+            summary = "blocks of the whole grid share the row in registers, the next ones come at a steady pace"
+            found.append(make("grid-stages", summary, everywhere))
     if can_split(program):
         looped = partial(pass_rows, looped=True)
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", looped))

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from tilewright.playbook.axes import Axes
-from tilewright.playbook.catalogue import Way, draft_way, every_way, ways
+from tilewright.playbook.catalogue import Way, best_way, draft_way, every_way, ways
 from tilewright.playbook.families import Answer, Structure
 from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
 from tilewright.playbook.lowering import Item, Lowering
@@ -187,7 +187,7 @@ def _shifted(value: Value, count: int) -> Value:
 
 def chain_answer(chain: Chain) -> Answer:
     """Every way of the first program, followed by the best of the second, which has little to do."""
-    last = next(iter(ways(chain.second)), draft_way(chain.second))
+    last = best_way(chain.second)
     made = {one.id: _structure(chain, one, last) for one in (*every_way(chain.first), *ways(chain.first))}
     draft = _structure(chain, draft_way(chain.first), draft_way(chain.second))
     return Answer(draft, tuple(made[one.id] for one in ways(chain.first)), (draft, *made.values()))

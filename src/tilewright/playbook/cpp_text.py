@@ -77,7 +77,8 @@ CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
 # Words of C++ and CUDA, and of the kernels' own text: no tensor or value is called so there.
 _TAKEN_WORDS = """
-room turn wanted piece pieces met than vectors here there arrived phase counted own
+room turn wanted piece pieces met than vectors here there arrived phase counted own stage stages full
+empty sent at late begin ahead to together group height within
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete
 do double else enum explicit export extern false float for friend goto if inline int long mutable namespace
 new noexcept not nullptr operator or private protected public register return short signed sizeof static

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import Way, draft_way, ways
+from tilewright.playbook.catalogue import Way, best_way, draft_way, ways
 from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.reading import Settings, numbers, part
@@ -52,11 +52,10 @@ class RowsStage:
     @property
     def best(self) -> Way:
         """What the emulator can run too; columns are not cut into pieces where there are rows enough for a GPU."""
-        found = ways(self.program)
-        whole = [one for one in found if one.id == "column-tiles-again"]
+        whole = [one for one in ways(self.program) if one.id == "column-tiles-again"]
         if self.program.sweeps == 1 and self.program.task_rows >= _MANY_ROWS and whole:
             return whole[0]
-        return next(iter(found), self.draft)
+        return best_way(self.program)
 
     @property
     def elements(self) -> int:

@@ -12,7 +12,7 @@ from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, 
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
-from tilewright.playbook.structures.teams import Exchange, Team
+from tilewright.playbook.structures.teams import Exchange, Team, can_meet
 
 _HELD_BYTES = 384  # of a row, in the registers of a thread
 SHARE_BYTES = 512 * _HELD_BYTES  # in one block
@@ -20,7 +20,7 @@ _HOLDERS = 512 - 32  # threads of a block that hold a row where one warp exchang
 _MULTIPROCESSORS = 132  # of the GPU that choices are ordered for
 _LINE_BYTES = 128
 
-_COPY = """\
+COPY = """\
 // Brings a vector to shared memory while the thread does other things.
 template <typename T>
 __device__ __forceinline__ void copy_ahead(T* to, const T* from) {
@@ -31,6 +31,11 @@ __device__ __forceinline__ void copy_ahead(T* to, const T* from) {
   }
 }
 """
+
+FORGET = [
+    "// Or whatever follows from these, such as where each vector lies, would take a register for all rows.",
+    'asm volatile("" : "+r"(first), "+r"(share));',
+]
 
 _DIVISION = """\
 // How a row that begins anywhere is divided: elements before a 128-byte line of memory, whole vectors from there on,
@@ -52,7 +57,7 @@ struct Division {
 };
 """
 
-_OWNERS = {
+OWNERS = {
     Team.CLUSTER: "The blocks of a cluster share a row, and go",
     Team.GRID: "Blocks of the whole grid, which are all there at once, share a row, and go",
 }
@@ -60,11 +65,11 @@ _OWNERS = {
 
 def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True) -> Fragment:
     kernel = RowKernel(program, quick)
-    writer = _Ahead(kernel, team)
+    writer = Ahead(kernel, team)
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
-    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, _COPY, *writer.exchange.helpers]
+    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, COPY, *writer.exchange.helpers]
     helpers += [_DIVISION] if writer.shifts else []
     helpers += [one for one in longer.helpers if one not in helpers]
     constants = ["constexpr int WARPS = THREADS / 32;"]
@@ -76,11 +81,11 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     return fragment(_header(writer, team), plan, includes(program, *more), *pieces)
 
 
-def _header(writer: _Ahead, team: Team) -> str:
+def _header(writer: Ahead, team: Team) -> str:
     name = writer.program.name
     header = (
         f"{name} for long rows: a row in registers, and the next one already on its way to shared memory.\n\n"
-        f"{_OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
+        f"{OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
         "works on this one, so that loads never stop. A thread only ever reads what it copied itself."
     )
     if writer.paced:
@@ -103,7 +108,12 @@ def _header(writer: _Ahead, team: Team) -> str:
     )
 
 
-class _Ahead:
+class Ahead:
+    """The lines of a file whose threads copy ahead themselves; `stages` has another way."""
+
+    held_bytes = _HELD_BYTES
+    holders_of_grid = _HOLDERS
+
     def __init__(self, kernel: RowKernel, team: Team) -> None:
         self.kernel, self.program, self.team = kernel, kernel.program, team
         self.size = 16 // kernel.program.widest.itemsize
@@ -112,7 +122,8 @@ class _Ahead:
         self.shifts = self.program.task_cols % self.size != 0 and plain
         self.holders = "HOLDERS" if team is Team.GRID else "THREADS"
         self.paced = team is Team.GRID and bool(self.program.outputs_along)
-        self.exchange = Exchange(kernel, team, self.shifts)
+        self.hopper = team is Team.CLUSTER
+        self.exchange = Exchange(kernel, team, self.shifts, self._by_message())
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows]:
         rows, cols = plan.sizes()
@@ -120,7 +131,7 @@ class _Ahead:
             plan.name(one) for one in ("vectors", "share", "held", "walks", "row_bytes")
         )
         plan.limits(rows, cols)
-        plan.add("need", f"{cols} > 0" + (" and device.cc >= 90" if self.team is Team.CLUSTER else ""))
+        plan.add("need", f"{cols} > 0" + (" and device.cc >= 90" if self.hopper else ""))
         last = self._team_lines(plan)
         if self.shifts:
             plan.add("const", f"WIDTH = {self.size}", "elements per load")
@@ -129,19 +140,20 @@ class _Ahead:
             plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.team is Team.GRID:
-            most = f"min(device.sms / TEAMS, ceil_div({vectors}, HOLDERS))"
+            most = f"min({self.most_of_team(plan)}, ceil_div({vectors}, HOLDERS))"
             plan.add("const", f"BLOCKS = max({most}, 1)", "which share a row")
         plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
         itemsizes = [one.dtype.itemsize for one in self.program.streams]
         plan.add("let", f"{row_bytes} = {' + '.join(f'round_up({share} * WIDTH * {one}, 16)' for one in itemsizes)}")
-        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= {_HELD_BYTES}"
-        plan.add("let", f"{held} = {registers} and {row_bytes} + 4096 <= device.smem_block")
+        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= {self.held_bytes}"
+        plan.add("let", f"{held} = {registers} and {self.fits_shared(row_bytes)}")
         plan.add("need", f"{held} or {last}", "a row is held if any team can hold it")
         plan.add(
             "const",
             f"VECTORS = max(ceil_div({share}, {self.holders}), 1) if {held} else 1",
             "of a thread, each unrolled",
         )
+        block = self.block(plan, row_bytes)
         teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if self.team is Team.GRID:
@@ -152,14 +164,26 @@ class _Ahead:
         signature = KernelSignature([*declared, *rest.declared], [*given, *rest.given])
         name = f"{self.program.name}_ahead"
         attributes = " cluster(BLOCKS)" if self.team is Team.CLUSTER else " cooperative"
-        plan.launch(name, f"{walks} * BLOCKS", f"THREADS, {row_bytes}", signature.given, f"{attributes} when {held}")
+        plan.launch(name, f"{walks} * BLOCKS", block, signature.given, f"{attributes} when {held}")
         longer = longer_rows(self.program, rows, cols, self.kernel.quick)
         longer.launch(plan, rows, "THREADS", held)
         return signature, name, longer
 
+    def most_of_team(self, plan: PlanLines) -> str:
+        """The blocks that are there for a team of the grid."""
+        return "device.sms / TEAMS"
+
+    def fits_shared(self, row_bytes: str) -> str:
+        """The condition that the next row has room in shared memory."""
+        return f"{row_bytes} + 4096 <= device.smem_block"
+
+    def block(self, plan: PlanLines, row_bytes: str) -> str:
+        """The threads of a block, and its shared memory."""
+        return f"THREADS, {row_bytes}"
+
     def _team_lines(self, plan: PlanLines) -> str:
         """The choices of a team, and the condition for the one that holds the longest rows."""
-        plan.add("const", "THREADS = 512")
+        plan.add("const", f"THREADS = {512 if self.team is Team.CLUSTER else self.holders_of_grid + 32}")
         if self.team is Team.CLUSTER:
             plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
             plan.add("tune", "WALK = 16 | 4", "rows that a block goes through, about")
@@ -170,16 +194,26 @@ class _Ahead:
             plan.add("tune", "EARLY = 8 | 4 | 64", "vectors of a thread that are sent for at once")
         return "TEAMS == 1"
 
+    def _by_message(self) -> bool:
+        """Two blocks go on to the next row soon. With messages, and copies without a branch, L1 norm of 65,535 columns
+        took 4.2 ms on an H200, and 4.4 with the barrier and the branch; softmax of 393,216 columns, by eight, took 3.5
+        and 3.3."""
+        return self._smallest_cluster() == 2 and can_meet(self.program)
+
+    def _smallest_cluster(self) -> int:
+        return next((blocks for blocks in (2, 4) if self._row_bytes() <= blocks * 512 * self.held_bytes), 8)
+
+    def _row_bytes(self) -> int:
+        return self.program.task_cols * sum(one.dtype.itemsize for one in self.program.streams)
+
     def _cluster_sizes(self) -> str:
         """The smallest cluster that holds the row first."""
-        row_bytes = self.program.task_cols * sum(one.dtype.itemsize for one in self.program.streams)
-        best = next((blocks for blocks in (2, 4) if row_bytes <= blocks * SHARE_BYTES), 8)
+        best = self._smallest_cluster()
         return " | ".join(str(one) for one in (best, *(other for other in (8, 4, 2) if other != best)))
 
     def _team_counts(self) -> str:
         """As many as can hold a row each first: the smaller a team, the more rows are there while one is waited for."""
-        row_bytes = self.program.task_cols * sum(one.dtype.itemsize for one in self.program.streams)
-        blocks = -(-row_bytes // (_HOLDERS * _HELD_BYTES))
+        blocks = -(-self._row_bytes() // (self.holders_of_grid * self.held_bytes))
         found = [one for one in (8, 4) if blocks * one <= _MULTIPROCESSORS]
         return " | ".join(map(str, (*found, 2, 1)))
 
@@ -208,14 +242,14 @@ class _Ahead:
             *self._each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
             "const long long next = row + walks;",
-            *(self._sent_for("next", "EARLY", "next_count") if self.paced else self._sent_for_if_any()),
+            *self._next_sent_for(),
             "__pipeline_commit();",
             "",
             *kernel.index_lines(*(one for one in self.program.inputs if one not in streams)),
             *self._other_pointers(),
             *self._targets(),
             *self._steps(),
-            "turn ^= 1;",
+            *self.exchange.turned(),
         ]
         return [*lines, "for (long long row = start; row < rows; row += walks) {", *indented(inner), "}"]
 
@@ -235,8 +269,14 @@ class _Ahead:
         held = f"threadIdx.x < HOLDERS ? {held} : 0" if self.team is Team.GRID else held
         return [f"const Division {name}({row}, cols);", f"const int {count} = {held}, {end} = {column};"]
 
-    def _sent_for_if_any(self) -> list[str]:
-        """The next row where there is one: a branch for all, so that its copies ask what those of any row ask."""
+    def _next_sent_for(self) -> list[str]:
+        """The next row where there is one.
+
+        A branch for all makes its copies ask what those of any row ask. But the compiler sums up a row before that
+        branch, and copies begin later: see `_by_message`.
+        """
+        if self.paced or self.exchange.by_message:
+            return self._sent_for("next", "EARLY" if self.paced else "", "next_count")
         return ["if (next < rows) {", *indented(self._sent_for("next", "", "count")), "}"]
 
     def _sent_for(self, row: str, early: str, count: str) -> list[str]:
@@ -251,9 +291,9 @@ class _Ahead:
                 f"const auto* {name}_ahead = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({start}{head}) + first;"
             )
             if self.shifts:
-                exists = "next < rows && there_end < cols" if early else "there_end < cols"
+                exists = "next < rows && there_end < cols" if count == "next_count" else "there_end < cols"
                 lines.append(f"if ({exists}) {self._end(one)}_next = ({start})[there_end];")
-        if early:
+        if count == "next_count":
             lines.append(f"const int next_count = next < rows ? {'there_count' if self.shifts else 'count'} : 0;")
         elif self.shifts:
             count = "there_count"

@@ -67,6 +67,7 @@ class _Passes:
         self.segments = program.layout is Layout.SEGMENTS
         length = program.task_inner if self.segments else program.task_cols
         self.ragged = length * program.widest.itemsize % 16 != 0  # so that a load is of one element
+        self.grouped = bool(program.outputs_along and program.columns)  # whether rows are written TOGETHER
         self.helpers: list[str] = []
         self.texts: list[list[str]] = []
         self.wholes: list[Part] = []  # what is known of whole rows by now
@@ -183,7 +184,7 @@ class _Passes:
         reductions = [index for level in levels for index in kernel.own_reductions(level)]
         parts = Part.of(kernel, self.plan, f"{self.rows}, {self.pieces}", reductions)
         read = self._reads(kernel, *levels)
-        sizes = [("long long rows", self.rows)] * self.segments + [("int pieces", self.pieces)]
+        sizes = [("long long rows", self.rows)] * (self.segments or self.grouped) + [("int pieces", self.pieces)]
         signature = self._signature(kernel, (read, ()), parts, [], sizes)
         name = f"{self.program.name}_parts{suffix}"
         self.plan.launch(name, f"{self.pieces} * {self.rows}", "THREADS", signature.given)
@@ -200,8 +201,7 @@ class _Passes:
         kernel.held_spans = frozenset(one.name for one in held if one.spans)
         lines = [
             _TRIGGER,
-            "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
-            f"const {self._number} first = static_cast<{self._number}>(blockIdx.x % pieces) * THREADS * STEPS;",
+            *self._which(),
             *self._known(kernel),
             *kernel.index_lines(*read),
             *(self._source(kernel, one) for one in read if one.varies),
@@ -222,8 +222,26 @@ class _Passes:
             lines += [*sweep.before, *worked]
             lines += kernel.reduced(level, "block_reduce<WARPS>({v}, {v}_of_warps, {c})")
         self.helpers += [HELPERS] if any(COUNT in line for line in lines) else []
-        stores = [f"{one.own}[blockIdx.x] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
+        place = "row * pieces + piece" if self.grouped else "blockIdx.x"
+        stores = [f"{one.own}[{place}] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
         return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
+
+    def _which(self) -> list[str]:
+        """The block's row, and where its piece begins."""
+        first = f"const {self._number} first = static_cast<{self._number}>({{}}) * THREADS * STEPS;"
+        if not self.grouped:
+            return [
+                "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
+                first.format("blockIdx.x % pieces"),
+            ]
+        return [
+            "// Rows that are written together are read together, so that the end of them all is still in the cache.",
+            "const unsigned together = static_cast<unsigned>(min(rows, static_cast<long long>(TOGETHER)));",
+            "const unsigned group = blockIdx.x / (pieces * together) * together, within = blockIdx.x - group * pieces;",
+            "const unsigned height = min(static_cast<unsigned>(rows) - group, together), piece = within / height;",
+            "const long long row = group + within % height, vectors = cols / WIDTH;",
+            first.format("piece"),
+        ]
 
     def _each_step(self, inner: list[str]) -> list[str]:
         """For every vector of a thread that is held at the time."""

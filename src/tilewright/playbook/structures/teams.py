@@ -1,8 +1,9 @@
 """Who shares a row that is held on chip, and how they tell each other what their shares come to.
 
-The blocks of a cluster, which write to each other's shared memory, or blocks of the whole grid, all of them there at
-once, which meet in global memory. What is about the row's mean or greatest element is summed up about the
-block's own at first, and corrected when shares are put together: so a pass takes one exchange.
+The blocks of a cluster, which write to each other's shared memory and meet at the cluster's barrier, or send each other
+messages; or blocks of the whole grid, all of them there at once, which meet in global memory. What is about the row's
+mean or greatest element is summed up about the block's own at first, and corrected when shares are put together: so a
+pass takes one exchange.
 """
 
 from __future__ import annotations
@@ -22,6 +23,60 @@ class Team(Enum):
     GRID = "grid_ahead"
 
 
+BARRIERS = """\
+__device__ __forceinline__ unsigned shared_address(const void* at) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+
+__device__ __forceinline__ void begin(unsigned long long* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+"""
+
+_MESSAGES = """\
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned address_in(int block, const void* at) {
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(block));
+  return there;
+}
+
+// Sends a number to a block, whose barrier counts its bytes: unlike a barrier of the whole cluster, this does not wait
+// until the results of the row before have been stored.
+template <typename T>
+__device__ __forceinline__ void send(T* slot, T value, unsigned long long* barrier, int block) {
+  const unsigned to = address_in(block, slot), counted = address_in(block, barrier);
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+                 "r"(*reinterpret_cast<unsigned*>(&value)), "r"(counted)
+                 : "memory");
+  } else {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
+                 "l"(*reinterpret_cast<unsigned long long*>(&value)), "r"(counted)
+                 : "memory");
+  }
+}
+
+// Says so to a block: what it sent for the row before last has been read here, and it may send to the same place again.
+__device__ __forceinline__ void arrive_in(int block, unsigned long long* barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(block, barrier)) : "memory");
+}
+
+// Waits for what blocks of the cluster sent.
+__device__ __forceinline__ void await(unsigned long long* barrier, int phase) {
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;"
+               " @!p bra AGAIN; }" ::"r"(shared_address(barrier)),
+               "r"(phase)
+               : "memory");
+}
+"""
+
 _GRID_HELPERS = """\
 // Counts this block in, and waits until as many as `wanted` have been. What each wrote before can be read after.
 __device__ __forceinline__ void meet(int* arrived, int wanted) {
@@ -31,7 +86,9 @@ __device__ __forceinline__ void meet(int* arrived, int wanted) {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(met) : "l"(arrived) : "memory");
   } while (met < wanted);
 }
+"""
 
+_WARP_REDUCE = """\
 // The values of a warp's lanes combined, the same in every lane.
 template <typename T, typename Combine>
 __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
@@ -49,16 +106,34 @@ def can_meet(program: RowProgram) -> bool:
 
 
 class Exchange:
-    """The exchange between the blocks of a team, as text; `elements` writes how many elements a block has."""
+    """The exchange between the blocks of a team, as text.
 
-    def __init__(self, kernel: RowKernel, team: Team, shifts: bool) -> None:
+    `by_message`: the blocks of a cluster do not meet, but count the bytes that come. Messages wait for nothing that was
+    stored before, as the barrier does, which decides where few blocks share a row and go on to the next soon.
+    `together`: how the threads that work on a row wait for each other. `by_lanes`: a lane puts together what is of one
+    block, and not every thread what is of all; that takes fewer registers.
+    """
+
+    def __init__(
+        self,
+        kernel: RowKernel,
+        team: Team,
+        shifts: bool,
+        by_message: bool,
+        together: str = "__syncthreads();",
+        by_lanes: bool = False,
+    ) -> None:
         self.kernel, self.program, self.team, self.shifts = kernel, kernel.program, team, shifts
+        self.by_message, self.together = by_message and team is Team.CLUSTER, together
+        self.by_lanes = by_lanes or team is Team.GRID
         self.passes = passes_of(kernel.program)
         self.corrections: list[str] = []
 
     @property
     def helpers(self) -> list[str]:
-        return [*([_GRID_HELPERS] if self.team is Team.GRID else []), *self.corrections]
+        own = [_GRID_HELPERS] if self.team is Team.GRID else []
+        own += [_WARP_REDUCE] if self.by_lanes else []
+        return [*own, *([BARRIERS, _MESSAGES] if self.by_message else []), *self.corrections]
 
     def scratches(self, plan: PlanLines, teams: str) -> tuple[list[str], list[str]]:
         """Parameters for what blocks of a grid leave to each other, and the arguments for them."""
@@ -91,12 +166,20 @@ class Exchange:
         kinds = [(kernel.accumulator_type(index), self._of_blocks(index)) for index in kernel.all_reductions]
         if self.team is Team.CLUSTER:
             lines += [f"__shared__ {kind} {name}[2][BLOCKS];" for kind, name in kinds]
+            if self.by_message:
+                count = 2 * len(self.passes)
+                lines += [f"__shared__ unsigned long long arrived[{len(self.passes)}][2];"]
+                lines += [f"if (threadIdx.x < {count}) begin(arrived[0] + threadIdx.x, 1 + BLOCKS);", "int phase = 0;"]
             lines += ["cluster.sync();  // every block must have begun before another writes to its shared memory"]
         if self.team is Team.GRID:
             lines += [f"__shared__ {kind} {name}_together[2];" for kind, name in kinds]
             lines += [f"{kind}* {name} = {name}_of_teams + start * 2 * BLOCKS;" for kind, name in kinds]
             lines += ["int* arrived = arrived_of_teams + start * 32;", "int wanted = 0;"]
         return lines
+
+    def turned(self) -> list[str]:
+        """After a row."""
+        return [*(["phase ^= turn;"] if self.by_message else []), "turn ^= 1;"]
 
     def own(self, level: int) -> list[str]:
         """The block's own mean or greatest element, in place of the row's."""
@@ -118,14 +201,16 @@ class Exchange:
             for index in kernel.own_reductions(level):
                 combined += self._combined(index, level != levels[0])
             kernel.reduced(level, "")
-        if self.team is Team.CLUSTER:
-            return [*self._told(own), *combined]
-        for one in filter(None, (about(self.program, index) for index in own)):
+        for one in filter(None, (about(self.program, index) for index in own if self.by_lanes)):
             if one.value != one.first:
-                del kernel.row_known[one.value]  # the mean, which is known to the warp that exchanges alone
-        return self._met(own, combined)
+                del kernel.row_known[one.value]  # the mean, which is known where blocks are put together alone
+        if self.team is Team.CLUSTER:
+            lane = ["const int lane = threadIdx.x % 32;"] if self.by_lanes else []
+            sent = self._sent(own, number) if self.by_message else self._told(own)
+            return ["", *sent, "{", *indented([*lane, *combined]), "}"] if lane else [*sent, *combined]
+        return self._met(own, combined, number)
 
-    def _met(self, own: list[int], combined: list[str]) -> list[str]:
+    def _met(self, own: list[int], combined: list[str], number: int) -> list[str]:
         """The exchange through global memory, by the warp that holds nothing; the block then has what it found."""
         kernel, names = self.kernel, [self.kernel.namer.of(one) for one in own]
         places = [f"{self._of_blocks(one)} + turn * BLOCKS" for one in own]
@@ -145,14 +230,32 @@ class Exchange:
             *(f"  {self._of_blocks(one)}_together[turn] = {name};" for one, name in zip(own, names, strict=True)),
             "}",
         ]
+        if self.together != "__syncthreads();" and number == len(self.passes) - 1:
+            # It goes on by itself: what others hold would take its registers.
+            inner += [self.together, *self.turned(), "continue;"]
         after = [f"{name} = {self._of_blocks(one)}_together[turn];" for one, name in zip(own, names, strict=True)]
-        return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", "__syncthreads();", *after]
+        return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", self.together, *after]
 
     def _told(self, own: list[int]) -> list[str]:
         """The exchange through the shared memory of the blocks of a cluster."""
         slots = [(f"&{self._of_blocks(one)}[turn][rank]", self.kernel.namer.of(one)) for one in own]
         sends = [f"*cluster.map_shared_rank({slot}, threadIdx.x) = {name};" for slot, name in slots]
         return ["if (threadIdx.x < BLOCKS) {", *indented(sends), "}", "cluster.sync();"]
+
+    def _sent(self, own: list[int], number: int) -> list[str]:
+        """The exchange by messages between the blocks of a cluster."""
+        kernel, barrier = self.kernel, f"&arrived[{number}][turn]"
+        size = " + ".join(f"sizeof({kernel.namer.of(one)})" for one in own)
+        size = f"({size})" if len(own) > 1 else size
+        slots = [(f"&{self._of_blocks(one)}[turn][rank]", kernel.namer.of(one)) for one in own]
+        sends = [f"send({slot}, {name}, {barrier}, threadIdx.x);" for slot, name in slots]
+        return [
+            f"if (threadIdx.x == 0) expect_bytes({barrier}, BLOCKS * {size});",
+            "if (threadIdx.x < BLOCKS) {",
+            *indented([*sends, f"arrive_in(threadIdx.x, {barrier});"]),
+            "}",
+            f"await({barrier}, phase);",
+        ]
 
     def _of_blocks(self, index: int) -> str:
         return f"{self.kernel.namer.of(index)}_of_blocks"
@@ -186,11 +289,11 @@ class Exchange:
                     f"{name} += static_cast<float>(moved_exponentials({moved}, own, {whole}));",
                 ]
         lines += [f"{name} = {kernel.start(index)};", *self._each_block(body)]
-        return lines if self.team is Team.CLUSTER else [*lines, f"{name} = warp_reduce({name}, {combiner}{{}});"]
+        return [*lines, f"{name} = warp_reduce({name}, {combiner}{{}});"] if self.by_lanes else lines
 
     def _each_block(self, inner: list[str]) -> list[str]:
         """Something done for every block of the team: by every thread, or by a lane for each of its own."""
-        if self.team is Team.CLUSTER:
+        if not self.by_lanes:
             return ["#pragma unroll", "for (int block = 0; block < BLOCKS; ++block) {", *indented(inner), "}"]
         loop = "for (int k = 0; k < (BLOCKS + 31) / 32; ++k) {"
         guarded = ["const int block = k * 32 + lane;", "if (block < BLOCKS) {", *indented(inner), "}"]
