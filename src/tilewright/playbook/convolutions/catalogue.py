@@ -23,6 +23,7 @@ _HOPPER = "sm_90a"
 
 _MANY_CHANNELS = 32
 _ON_HOPPER = "convolution-hopper"
+_OVER_CHANNELS = "convolution-hopper-channels"
 _MUCH_WORK = 1 << 32  # multiplications
 _LITTLE_WORK = 200  # multiplications for every element of x and y
 
@@ -64,6 +65,16 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if arch != _TURING and any(map(_are_points, convolutions)):
         found.insert(0, _points_way(found[0].write if found else _on_tensor_cores))
     return tuple(found)
+
+
+def channel_ways(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionWay, ...]:
+    """The ways that do work over channels before anything is stored."""
+    able = tuple(one for one in convolutions if hopper.can_write(one))
+    summary = (
+        "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it; what follows over channels is done "
+        "on the sums in registers"
+    )
+    return (ConvolutionWay(_OVER_CHANNELS, summary, partial(_on_hopper, able)),)
 
 
 def _are_points(convolution: Convolution) -> bool:

@@ -122,6 +122,9 @@ class FinishText:
         )
 
 
+PLAIN = FinishText([], [], [], [], (), ())  # sums are stored as they are
+
+
 def finish_text(
     contraction: Contraction | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
 ) -> FinishText:
@@ -129,7 +132,7 @@ def finish_text(
     `reserved`: names of the kernels' own text."""
     program = contraction.finish
     if contraction.is_plain:
-        return FinishText([], [], [], [], (), ())
+        return PLAIN
     namer = Namer(program, reserved)
     forms = Forms(program, namer, quick)
     known, parameters = {contraction.sum_value: Text("sum")}, ["float sum"]
@@ -146,7 +149,7 @@ def finish_text(
         for number, name in namer.parameters.items()
     ]
     parameters += [f"{kind} {name}" for kind, name, _ in numbers]
-    target = contraction.output.value
+    target = program.outputs[0].value
     lines, texts = Statements(program, forms, namer).write((target,), known, _nothing_else)
     cast = "" if program.kinds[target] is NumberKind.FLOAT else "(float)"
     function = [
@@ -156,7 +159,7 @@ def finish_text(
         "}",
     ]
     helpers = forms.helpers()
-    if quick and contraction.output.dtype is DType.BF16:
+    if quick and program.outputs[0].dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
         steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
