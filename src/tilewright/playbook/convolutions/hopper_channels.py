@@ -7,6 +7,7 @@ in which a lane keeps half of its positions at every step, then the warps' parts
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -128,7 +129,7 @@ class ChannelsText:
             own = kernel.own_reductions(number)
             finished = ["float& value = sum[r / 2][c / 2 * 4 + r % 2 * 2 + c % 2];"]
             finished += [f"value = {self._finish.call('value')};"] if number == 0 and self._finish.function else []
-            text = filled(_SWEEP, "@known", "\n".join([*before, *scope]))
+            text = filled(_SWEEP, "@known", "\n".join(_used([*before, *scope], element)))
             text = filled(text, "@parts", "\n".join(f"float {kernel.part(one)}[COLUMNS];" for one in own))
             text = filled(text, "@begun", "\n".join(line for one in own for line in kernel.declared(one)))
             text = filled(text, "@element", "\n".join([*finished, *element]))
@@ -144,7 +145,7 @@ class ChannelsText:
         if self.is_reduced:
             known = [_kept(kernel, one) for one in order]
             made, stored = kernel.result_lines()
-            text = filled(_STORE_COLUMNS, "@made", "\n".join([*known, *scope, *made]))
+            text = filled(_STORE_COLUMNS, "@made", "\n".join(_used([*known, *scope, *made], [stored])))
             lines += text.replace("@stored", stored).splitlines()
         return "\n".join(lines)
 
@@ -226,6 +227,16 @@ def _kept(kernel: RowKernel, index: int) -> str:
     """What a reduction has come to, for a position."""
     place = kernel.program.reductions.index(index)
     return f"const float {kernel.accumulator(index)} = of_columns[{place} * COLUMN_VALUES + column];"
+
+
+def _used(lines: list[str], after: list[str]) -> list[str]:
+    """Declarations without those that neither later ones nor the lines after them use."""
+    found: list[str] = []
+    for line in reversed(lines):
+        name = line.partition(" = ")[0].split()[-1]
+        if any(re.search(rf"\b{name}\b", one) for one in (*found, *after)):
+            found.insert(0, line)
+    return found
 
 
 def _signature(helper: str) -> str:
