@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.convolutions.hopper_channels import OVER_WARP, ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.convolutions.hopper_moments import OVER_BLOCK, After
 from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
@@ -12,7 +13,7 @@ from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
 
 
-def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
+def exact_parameters(geometry: Geometry, finish: FinishText, after: After | None) -> Parameters:
     one = geometry.convolution
     return [
         (f"const {one.element.cpp}* __restrict__ x", one.x),
@@ -20,7 +21,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsT
         ("const int* __restrict__ noted", "@noted"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
-        *(channels.parameters if channels else ()),
+        *(after.parameters if after else ()),
         *((f"int x_{name}", f"@x_{name}") for name in NAMES),
         *sizes_parameters(),
         ("int row_tiles", "@row_tiles"),
@@ -29,7 +30,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsT
     ]
 
 
-def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
+def exact_text(geometry: Geometry, finish: FinishText, after: After | None) -> list[str]:
     one = geometry.convolution
     value = finish.call("total[k]")
     stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
@@ -40,24 +41,26 @@ def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | 
         else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
     )
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
-    if channels:
+    by_positions = isinstance(after, ChannelsText)
+    if by_positions:
         text = filled(_EXACT, "@job", filled(_JOB_BY_POSITIONS, "@sums", _SUMS.replace("@count", "FILTERS_OF_LANE")))
-        text, next_filter = filled(text, "@channels", channels.again_text()), f"32 * ({next_filter})"
+        next_filter = f"32 * ({next_filter})"
     else:
         text = filled(_EXACT, "@job", filled(_JOB_BY_FILTERS, "@sums", _SUMS.replace("@count", "8")))
+    text = filled(text, "@after", after.again_text() if after else "")
     for name, by in {
         "@sizes": SIZES,
-        "@shares": "positions" if channels else "filters: eight for each",
+        "@shares": "positions" if by_positions else "filters: eight for each",
         "@read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
         "@weight": weight,
         "@next_filter": next_filter,
     }.items():
         text = text.replace(name, by)
-    text = filled(text, "@taps", "\n".join(_taps(geometry, bool(channels))))
+    text = filled(text, "@taps", "\n".join(_taps(geometry, by_positions)))
     lines = filled(text, "@store", "\n".join([*row, f"y[at] = {stored};"])).splitlines()
-    declared = [declaration for declaration, _ in exact_parameters(geometry, finish, channels)]
+    declared = [declaration for declaration, _ in exact_parameters(geometry, finish, after)]
     return [
-        *(OVER_WARP.splitlines() if channels else ()),
+        *(OVER_WARP.splitlines() if by_positions else OVER_BLOCK.splitlines() if after else ()),
         "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
         *signature("__launch_bounds__(256) ", "convolve_again", declared),
         *indented(lines),
@@ -152,6 +155,7 @@ for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
     @store
   }
 }
+@after
 """
 # A warp has all channels of a position.
 _JOB_BY_POSITIONS = """\
@@ -159,6 +163,6 @@ constexpr int FILTERS_OF_LANE = (FILTERS + 31) / 32;
 const int lane = threadIdx.x % 32, f0 = lane;
 for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < tile_step * WIDTH_PHASES; i += 8 * gridDim.y) {
   @sums
-  @channels
+  @after
 }
 """
