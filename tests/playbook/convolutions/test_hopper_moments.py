@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,8 @@ def _some(x: torch.Tensor, value: float) -> torch.Tensor:
     return x
 
 
-CHANGES = {
+Change = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+CHANGES: dict[str, Change] = {
     "far from zero": lambda x, b: (x, b + 1000),  # squares without a mean would leave nothing
     "an outlier": lambda x, b: (_some(x, 1e8), b),
     "small": lambda x, b: (x * 1e-9, b * 0),

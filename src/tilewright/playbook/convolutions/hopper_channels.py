@@ -109,7 +109,7 @@ class ChannelsText:
         had = {_signature(one) for piece in self._finish.helpers for one in piece}
         pieces = [one for one in kernel.forms.helpers() if _signature(one) not in had]
         names = dict.fromkeys(kernel.combiner(index) for index in kernel.program.reductions)
-        return [[one] for one in (*pieces, *(COMBINERS[name] for name in names))]
+        return [[one] for one in (*pieces, *(_EXTREMES.get(name, COMBINERS[name]) for name in names))]
 
     # -- in the product --
 
@@ -169,9 +169,9 @@ class ChannelsText:
                 for one in own
             ]
         if self.is_reduced:
-            made, stored = kernel.result_lines()
+            made, value = kernel.result_lines()
             place = "first_at - image * (filters - 1) * s.plane()"
-            lines += ["if (lane == 0) {", *indented([*made, f"y[{place}] = {stored};"]), "}"]
+            lines += ["if (lane == 0) {", *indented([*made, f"y[{place}] = {value};"]), "}"]
         return "\n".join(lines)
 
 
@@ -245,6 +245,20 @@ def _signature(helper: str) -> str:
     return next(iter(named), helper)
 
 
+# In one instruction, which takes NaN where one of the two is.
+_EXTREME = """\
+struct @name {
+  __device__ __forceinline__ float operator()(float a, float b) const {
+    float chosen;
+    asm("@form.NaN.f32 %0, %1, %2;" : "=f"(chosen) : "f"(a), "f"(b));
+    return chosen;
+  }
+};
+"""
+_EXTREMES = {
+    name: _EXTREME.replace("@name", name).replace("@form", form)
+    for name, form in (("Maximum", "max"), ("Minimum", "min"))
+}
 _OVER_LANES = """\
 // ---- all channels of a position: a lane has columns 8j + 2 * (lane % 4) and the next, of two rows in every 64
 constexpr int COLUMNS = POSITIONS / 4, COLUMN_VALUES = ROWS_OF_FILTER * POSITIONS;
