@@ -16,7 +16,7 @@ from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_helpers import COMBINERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, write_text
-from tilewright.playbook.products.finish_text import FinishText
+from tilewright.playbook.products.finish_text import FinishText, steady_helpers
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import (
     COLS,
@@ -107,7 +107,8 @@ class ChannelsText:
             kernel.sweep_lines(number)
         kernel.result_lines()
         had = {_signature(one) for piece in self._finish.helpers for one in piece}
-        pieces = [one for one in kernel.forms.helpers() if _signature(one) not in had]
+        helpers = steady_helpers(self.geometry.convolution, kernel.forms.helpers())
+        pieces = [one for one in helpers if _signature(one) not in had]
         names = dict.fromkeys(kernel.combiner(index) for index in kernel.program.reductions)
         return [[one] for one in (*pieces, *(_EXTREMES.get(name, COMBINERS[name]) for name in names))]
 

@@ -162,10 +162,7 @@ def finish_text(
     if quick and program.outputs[0].dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
-        steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
-        if not (contraction.is_exact or contraction.is_depthwise):
-            steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
-        helpers = [steady.get(one, one) for one in helpers]
+        helpers = steady_helpers(contraction, helpers)
     tensors = zip(contraction.finish_inputs, inputs, strict=True)
     return FinishText(
         [[one] for one in helpers],
@@ -178,6 +175,14 @@ def finish_text(
         tuple(inputs),
         tuple(name for _, name, _ in numbers),
     )
+
+
+def steady_helpers(convolution: Convolution, helpers: list[str]) -> list[str]:
+    """Functions for what is done with a convolution's sums: without branches, as exact as those are."""
+    steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
+    if not (convolution.is_exact or convolution.is_depthwise):
+        steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
+    return [steady.get(one, one) for one in helpers]
 
 
 def _nothing_else(one: ProgramInput) -> str:
