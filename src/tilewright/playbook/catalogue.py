@@ -132,12 +132,6 @@ def _passes(program: RowProgram) -> Way:
     return _way(program, "passes", summary, partial(pass_rows, looped=False))
 
 
-def moments_way(program: RowProgram, tiles: str) -> Way:
-    """For rows whose moments the tiles of an earlier part of the file have left."""
-    summary = "moments that tiles have left put together, then the elements written"
-    return _way(program, "passes-by-tiles", summary, partial(pass_rows, looped=False, tiles=tiles))
-
-
 def _strips(program: RowProgram) -> tuple[Way, ...]:
     """With sums over rows: blocks that stay, since a strip's sums live in their registers."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)

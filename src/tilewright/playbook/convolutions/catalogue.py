@@ -24,7 +24,6 @@ _HOPPER = "sm_90a"
 _MANY_CHANNELS = 32
 _ON_HOPPER = "convolution-hopper"
 _OVER_CHANNELS = "convolution-hopper-channels"
-_WITH_MOMENTS = "convolution-hopper-moments"
 _MUCH_WORK = 1 << 32  # multiplications
 _LITTLE_WORK = 200  # multiplications for every element of x and y
 
@@ -68,14 +67,14 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     return tuple(found)
 
 
-def joined_way(convolutions: tuple[Convolution, ...]) -> ConvolutionWay:
-    """The way that does some of what follows before anything is stored."""
+def channel_ways(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionWay, ...]:
+    """The ways that do work over channels before anything is stored."""
     able = tuple(one for one in convolutions if hopper.can_write(one))
-    channels, moments = any(one.across for one in able), any(one.has_moments for one in able)
-    summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
-    summary += "; what follows over channels is done on the sums in registers" if channels else ""
-    summary += "; tiles leave the moments of their results" if moments else ""
-    return ConvolutionWay(_OVER_CHANNELS if channels else _WITH_MOMENTS, summary, partial(_on_hopper, able))
+    summary = (
+        "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it; what follows over channels is done "
+        "on the sums in registers"
+    )
+    return (ConvolutionWay(_OVER_CHANNELS, summary, partial(_on_hopper, able)),)
 
 
 def _are_points(convolution: Convolution) -> bool:

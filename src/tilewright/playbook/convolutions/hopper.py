@@ -21,13 +21,11 @@ from tilewright.playbook.convolutions.hopper_kernel import (
     job_text,
     kernel_parameters,
 )
-from tilewright.playbook.convolutions.hopper_moments import After, MomentsText
 from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import RESERVED, finish_text
 from tilewright.playbook.products.plan_text import Choices
-from tilewright.playbook.structures.passes import TILES
 from tilewright.records import DType
 
 _ELEMENTS = (DType.F32, DType.F16, DType.BF16)
@@ -37,8 +35,7 @@ again block channel channels channel_blocks copied copied_map copy_rows depth fi
 filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
 x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
-all c channel_of consumer count f0 has mean my_turn of_columns of_row of_warps off others phase piece pieces r squared
-squares thread tile_counts tile_squares tile_sums upper
+all c channel_of consumer f0 my_turn of_columns of_row of_warps others r thread upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -52,9 +49,6 @@ turn: one stores while the other multiplies.
 _CHANNELS_HEADER = """
 A tile has all channels of its positions. What is done over those is done in registers before anything is stored, with
 shuffles and a little shared memory between the warps.
-"""
-_MOMENTS_HEADER = """
-Every tile leaves how many results it has of a channel, their sum, and their squares about their own mean.
 """
 _F16_HEADER = """
 f32 is rounded to f16, which has the ten bits that TF32 has, and twice its speed; weights are scaled by a power of two.
@@ -85,17 +79,13 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     """The convolution by TMA and wgmma."""
     geometry = Geometry(convolution)
     finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
-    after: After | None = None
-    if convolution.across is not None:
-        after = ChannelsText(geometry, finish, _RESERVED)
-    elif convolution.has_moments:
-        after = MomentsText(finish)
-    plan = _Plan(geometry, after, PlanLines(convolution.finish, op_line), choices)
+    channels = ChannelsText(geometry, finish, _RESERVED) if convolution.across is not None else None
+    plan = _Plan(geometry, channels, PlanLines(convolution.finish, op_line), choices)
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
-        kernel_parameters(geometry, finish, after),
-        exact_parameters(geometry, finish, after),
+        kernel_parameters(geometry, finish, channels),
+        exact_parameters(geometry, finish, channels),
     )
     f32 = convolution.element is DType.F32
     more = ["cuda_bf16.h"] if geometry.copied is DType.BF16 else ["cuda_fp16.h"]
@@ -103,7 +93,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     included = sorted({*(line for one in programs for line in includes(one)), *(f"#include <{one}>" for one in more)})
     return fragment(
         _HEADER
-        + (_CHANNELS_HEADER if convolution.across else _MOMENTS_HEADER if after else "")
+        + (_CHANNELS_HEADER if channels else "")
         + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
         plan.lines,
         included,
@@ -113,17 +103,17 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         pack_text(geometry),
         *finish.helpers,
         finish.function,
-        *(after.helpers if after else ()),
-        device_text(geometry, finish, after),
-        exact_text(geometry, finish, after),
+        *(channels.helpers if channels else ()),
+        device_text(geometry, finish, channels),
+        exact_text(geometry, finish, channels),
     )
 
 
 class _Plan:
     """The launch plan, with names that avoid the op's own."""
 
-    def __init__(self, geometry: Geometry, after: After | None, lines: PlanLines, choices: Choices) -> None:
-        self._geometry, self._after, self.lines, self._choices = geometry, after, lines, choices
+    def __init__(self, geometry: Geometry, channels: ChannelsText | None, lines: PlanLines, choices: Choices) -> None:
+        self._geometry, self._channels, self.lines, self._choices = geometry, channels, lines, choices
 
     def _named(self, text: str) -> str:
         """A text in which @word stands for the plan's own name for it."""
@@ -187,10 +177,10 @@ class _Plan:
             each = "@channels" if geometry.planes else "round_up(@channels, 8)"
             self._add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
-        most = f"4 if {rows} > 128 else " if one.across else ""
+        most = f"4 if {rows} > 128 else " if self._channels else ""
         tile = f"a tile is 64 * MI rows of filters by {wide} positions"
         self._add("const", f"MI = {most}2 if {rows} > 64 else 1", tile)
-        if one.across:
+        if self._channels:
             self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
             self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
         if geometry.rows_of_filter > 4:
@@ -222,17 +212,15 @@ class _Plan:
         self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
         self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
-        tiles = "ceil_div(@batch * @depth * @height * @width, @tile_step)"
-        self._add("let", f"@jobs = {tiles} * {len(geometry.kinds) * one.groups} * @row_tiles")
-        if one.has_moments:
-            self._add("let", f"@pieces = {tiles} * {len(geometry.kinds)}", "that results of a channel come in")
+        kinds = len(geometry.kinds) * one.groups
+        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
 
     def _overlap(self) -> None:
         """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
         geometry = self._geometry
         few = geometry.planes == 2 and geometry.convolution.filters.size > 64
-        reduced = self._after is not None and self._after.is_reduced
+        reduced = self._channels is not None and self._channels.is_reduced
         if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32 and not reduced:
             choices = "true | false" if few else "false | true"
             self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
@@ -254,8 +242,8 @@ class _Plan:
             self._add("let", f"@box_rows = round_up({wide} + {halo}, 8 * @boxes) / @boxes")
             self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
         staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
-        if self._after:
-            staged += f" + 2 * {self._after.kept * geometry.rows_of_filter} * ({wide}) * 4"
+        if self._channels:
+            staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
         self._add("let", f"@room = device.smem_block - ({staged}) - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
@@ -283,11 +271,6 @@ class _Plan:
                 "map", "@copied_map = tiled(@copied, box=[@box_rows, @row_bytes / 2], swizzle=@row_bytes, l2=256)"
             )
         groups = geometry.convolution.groups
-        if geometry.convolution.has_moments:
-            counts, *others = TILES
-            self._add("scratch", f"@{counts}: f32[@pieces]")
-            for one in others:
-                self._add("scratch", f"@{one}: f32[{groups} * @filters, @pieces]")
         self._add("scratch", f"@packed: {kind}[@blocks * {groups} * @row_tiles * 64 * MI, @row_bytes / 2]")
         self._add("map", "@weight_map = tiled(@packed, box=[64 * MI, @row_bytes / 2], swizzle=@row_bytes)")
         self._add("scratch", f"@scales: f32[{groups} * @row_tiles * 64 * MI]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tilewright.playbook.convolutions.hopper_channels import OVER_WARP, ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
-from tilewright.playbook.convolutions.hopper_moments import OVER_BLOCK, After
 from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
@@ -13,7 +12,7 @@ from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
 
 
-def exact_parameters(geometry: Geometry, finish: FinishText, after: After | None) -> Parameters:
+def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
     one = geometry.convolution
     return [
         (f"const {one.element.cpp}* __restrict__ x", one.x),
@@ -21,7 +20,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, after: After | None
         ("const int* __restrict__ noted", "@noted"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
-        *(after.parameters if after else ()),
+        *(channels.parameters if channels else ()),
         *((f"int x_{name}", f"@x_{name}") for name in NAMES),
         *sizes_parameters(),
         ("int row_tiles", "@row_tiles"),
@@ -30,7 +29,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, after: After | None
     ]
 
 
-def exact_text(geometry: Geometry, finish: FinishText, after: After | None) -> list[str]:
+def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
     one = geometry.convolution
     value = finish.call("total[k]")
     stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
@@ -41,26 +40,24 @@ def exact_text(geometry: Geometry, finish: FinishText, after: After | None) -> l
         else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
     )
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
-    by_positions = isinstance(after, ChannelsText)
-    if by_positions:
+    if channels:
         text = filled(_EXACT, "@job", filled(_JOB_BY_POSITIONS, "@sums", _SUMS.replace("@count", "FILTERS_OF_LANE")))
-        next_filter = f"32 * ({next_filter})"
+        text, next_filter = filled(text, "@channels", channels.again_text()), f"32 * ({next_filter})"
     else:
         text = filled(_EXACT, "@job", filled(_JOB_BY_FILTERS, "@sums", _SUMS.replace("@count", "8")))
-    text = filled(text, "@after", after.again_text() if after else "")
     for name, by in {
         "@sizes": SIZES,
-        "@shares": "positions" if by_positions else "filters: eight for each",
+        "@shares": "positions" if channels else "filters: eight for each",
         "@read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
         "@weight": weight,
         "@next_filter": next_filter,
     }.items():
         text = text.replace(name, by)
-    text = filled(text, "@taps", "\n".join(_taps(geometry, by_positions)))
+    text = filled(text, "@taps", "\n".join(_taps(geometry, bool(channels))))
     lines = filled(text, "@store", "\n".join([*row, f"y[at] = {stored};"])).splitlines()
-    declared = [declaration for declaration, _ in exact_parameters(geometry, finish, after)]
+    declared = [declaration for declaration, _ in exact_parameters(geometry, finish, channels)]
     return [
-        *(OVER_WARP.splitlines() if by_positions else OVER_BLOCK.splitlines() if after else ()),
+        *(OVER_WARP.splitlines() if channels else ()),
         "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
         *signature("__launch_bounds__(256) ", "convolve_again", declared),
         *indented(lines),
@@ -155,7 +152,6 @@ for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
     @store
   }
 }
-@after
 """
 # A warp has all channels of a position.
 _JOB_BY_POSITIONS = """\
@@ -163,6 +159,6 @@ constexpr int FILTERS_OF_LANE = (FILTERS + 31) / 32;
 const int lane = threadIdx.x % 32, f0 = lane;
 for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < tile_step * WIDTH_PHASES; i += 8 * gridDim.y) {
   @sums
-  @after
+  @channels
 }
 """

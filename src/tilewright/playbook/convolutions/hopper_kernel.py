@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_moments import After
 from tilewright.playbook.convolutions.hopper_products import empty_text, products_text
 from tilewright.playbook.convolutions.hopper_store import SCALED, ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
@@ -125,7 +125,7 @@ __device__ __forceinline__ long long place_of(unsigned position, int kind, const
 """
 
 
-def kernel_parameters(geometry: Geometry, finish: FinishText, after: After | None) -> Parameters:
+def kernel_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
     """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
     one = geometry.convolution
     operand = (
@@ -139,7 +139,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, after: After | Non
         ("const float* __restrict__ scales", "@scales"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
-        *(after.parameters if after else ()),
+        *(channels.parameters if channels else ()),
         *sizes_parameters(),
         ("int channel_blocks", "@channel_blocks"),
         ("int row_tiles", "@row_tiles"),
@@ -156,29 +156,29 @@ def sizes_parameters() -> Parameters:
 SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_rows, y_depth, y_height, y_width};"
 
 
-def device_text(geometry: Geometry, finish: FinishText, after: After | None) -> list[str]:
+def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
     """All of the code that the product itself needs."""
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
-    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish, after)]
-    left = PLAIN if after else finish  # to be done with what is stored
+    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish, channels)]
+    left = PLAIN if channels else finish  # to be done with what is stored
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
     zero = " = {}" if geometry.convolution.is_exact else ""
     text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
-    text = text.replace("@kept", f" + 2 * {after.kept} * COLUMN_VALUES" if after else "")
+    text = text.replace("@kept", f" + 2 * {channels.kept} * COLUMN_VALUES" if channels else "")
     text = text.replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
     for name, lines in {
         "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
         "@products": products_text(geometry),
         "@empty": empty_text(geometry),
         "@x_slots": _x_slots(geometry),
-        "@of_columns": _OF_COLUMNS.replace("@kept", str(after.kept)) if after else "",
+        "@of_columns": _OF_COLUMNS.replace("@kept", str(channels.kept)) if channels else "",
         "@ahead": ahead_text(left),
         "@scaled": SCALED,
-        "@after": after.product_text() if after else "",
-        "@store": "" if after and after.is_reduced else store_text(geometry, left),
+        "@channels": channels.product_text() if channels else "",
+        "@store": "" if channels and channels.is_reduced else store_text(geometry, left),
     }.items():
         text = filled(text, name, lines)
-    widths = tuple(geometry.positions // one for one in ((4, 2, 1) if geometry.convolution.across else (2, 1)))
+    widths = tuple(geometry.positions // one for one in ((4, 2, 1) if channels else (2, 1)))
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
@@ -192,8 +192,8 @@ def device_text(geometry: Geometry, finish: FinishText, after: After | None) -> 
         "",
         *_RING.splitlines(),
         "",
-        *([] if after and after.is_reduced else [*runs_text(geometry, left).splitlines(), ""]),
-        *([*after.functions().splitlines(), ""] if after else []),
+        *([] if channels and channels.is_reduced else [*runs_text(geometry, left).splitlines(), ""]),
+        *([*channels.functions().splitlines(), ""] if channels else []),
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
         "}",
@@ -359,7 +359,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     if (x_before >= 0) release(x_empty, x_before);
     @empty
     @scaled
-    @after
+    @channels
     @store
   }
 }

@@ -40,7 +40,6 @@ class Convolution(Sums):
 
     Work over all channels of a position may follow in the same kernel: `across` has a row for every position, channels
     as its columns, and an input with the name of what `finish` would store. Its result is stored in place of that.
-    `has_moments`: the file leaves what the results of each tile come to, for a norm over the batch.
     """
 
     batch: Extent
@@ -56,7 +55,6 @@ class Convolution(Sums):
     sum_name: str
     precision: Precision
     across: RowProgram | None = None
-    has_moments: bool = False
 
     @property
     def output(self) -> ProgramOutput:

@@ -9,7 +9,7 @@ from functools import partial
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
-from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways, joined_way
+from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, channel_ways, convolution_ways
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
@@ -21,7 +21,6 @@ from tilewright.playbook.products.chains import (
     chain_text,
     draft_ways,
     with_channels,
-    with_moments,
 )
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
@@ -72,22 +71,16 @@ def answer(traced: TracedTask) -> Answer:
         (chain, one)
         for one in _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
     ]
-    joined = _joined(chain, op_line) if arch == _HOPPER else None
+    joined = with_channels(chain, op_line) if arch == _HOPPER else None
     if joined is not None:
         own = tuple(one for one in joined.sums if isinstance(one, Convolution))
-        ways = _sums_ways(product_ways(list(products), arch), (joined_way(own),), joined)
+        ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
         found = [*((joined, one) for one in ways), *found]
     every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
     draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
     return Answer(draft, every, (draft, *every), chain.notes)
-
-
-def _joined(chain: Chain, op_line: str) -> Chain | None:
-    """The chain with convolutions that do some of what follows them, where they can."""
-    over = with_channels(chain, op_line)
-    return with_moments(over or chain, op_line) or over
 
 
 def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, ...]:

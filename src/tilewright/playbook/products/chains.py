@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from tilewright.playbook.catalogue import Way
 from tilewright.playbook.convolutions import hopper
-from tilewright.playbook.convolutions.hopper_moments import takes_moments
 from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
@@ -18,7 +17,6 @@ from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
 from tilewright.playbook.products.reading import Chain, RowsStage, Stage
 from tilewright.playbook.row_program import Layout, RowProgram
-from tilewright.playbook.structures.passes import TILES
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
 WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
@@ -49,21 +47,6 @@ def with_channels(chain: Chain, op_line: str) -> Chain | None:
             stages.remove(second)
             stored = tuple(one for one in stored if one.name != name)
     return replace(chain, stages=tuple(stages), scratch=stored) if stored != chain.scratch else None
-
-
-def with_moments(chain: Chain, op_line: str) -> Chain | None:
-    """The chain with convolutions whose tiles leave the moments that a norm over the batch needs; None without one."""
-    stages = list(chain.stages)
-    if any(re.search(rf"\b{one}\b", op_line) for one in (*TILES, "pieces")):
-        return None  # names that two parts of the file share
-    for label, first in zip(_labels(chain), chain.stages, strict=True):
-        if not isinstance(first, Convolution) or first.across is not None or not hopper.can_write(first):
-            continue
-        for second in chain.stages:
-            if isinstance(second, RowsStage) and takes_moments(first, second.program):
-                stages[stages.index(first)] = first = replace(first, has_moments=True)
-                stages[stages.index(second)] = replace(second, tiles=label)
-    return replace(chain, stages=tuple(stages)) if tuple(stages) != chain.stages else None
 
 
 def _is_over_channels(program: RowProgram, name: str, windows: int) -> bool:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import Way, draft_way, moments_way, ways
+from tilewright.playbook.catalogue import Way, draft_way, ways
 from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.reading import Settings, numbers, part
@@ -44,17 +44,14 @@ class RowsStage:
     """Work on rows of tensors in memory, the task's own or such as earlier stages have stored."""
 
     program: RowProgram
-    tiles: str = ""  # the part of the file whose tiles leave the rows' moments
 
     @property
     def draft(self) -> Way:
-        return moments_way(self.program, self.tiles) if self.tiles else draft_way(self.program)
+        return draft_way(self.program)
 
     @property
     def best(self) -> Way:
         """What the emulator can run too; columns are not cut into pieces where there are rows enough for a GPU."""
-        if self.tiles:
-            return self.draft
         found = ways(self.program)
         whole = [one for one in found if one.id == "column-tiles-again"]
         if self.program.sweeps == 1 and self.program.task_rows >= _MANY_ROWS and whole:

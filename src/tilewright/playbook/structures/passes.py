@@ -29,8 +29,6 @@ from tilewright.playbook.structures.parts import Part
 _HELD_BYTES = 256  # of a piece, in a thread's registers
 _VAST = 1 << 28  # elements from which larger pieces pay
 _COMBINING = 512  # threads that put the pieces of a row together
-# What a convolution that makes the rows has left of its tiles: how many elements, and of every row sum and squares.
-TILES = ("tile_counts", "tile_sums", "tile_squares")
 _WRITING = 128  # threads of a block that writes elements, a vector of every row each
 
 
@@ -39,14 +37,10 @@ def can_split(program: RowProgram) -> bool:
     return program.sweeps == 1 and not program.outputs_along
 
 
-def pass_rows(program: RowProgram, op_line: str, looped: bool, quick: bool = True, tiles: str = "") -> Fragment:
-    """`looped`: a block goes along its piece in place of holding it; only where `can_split`. `tiles`: the part of the
-    file that has left what pieces come to, the moments of rows, which are then not read for that."""
+def pass_rows(program: RowProgram, op_line: str, looped: bool, quick: bool = True) -> Fragment:
+    """`looped`: a block goes along its piece in place of holding it; only where `can_split`."""
     plan = PlanLines(program, op_line)
-    kernels = _Passes(program, plan, looped, quick, tiles).kernels()
-    if tiles:
-        header = f"{program.name} by moments that tiles have left: put together in f64 and in a fixed order."
-        return fragment(header, plan, includes(program), [VECTOR], *kernels)
+    kernels = _Passes(program, plan, looped, quick).kernels()
     taken = "goes along an equal, unbroken piece of a row" if looped else "holds a piece of a row in registers"
     header = (
         f"{program.name} where rows are few and long, or lie in segments: many blocks share a row.\n\nA block {taken}, "
@@ -66,8 +60,8 @@ def pass_rows(program: RowProgram, op_line: str, looped: bool, quick: bool = Tru
 class _Passes:
     """The kernels of one file, in the order of their launches."""
 
-    def __init__(self, program: RowProgram, plan: PlanLines, looped: bool, quick: bool, tiles: str) -> None:
-        self.program, self.plan, self.looped, self.quick, self.tiles = program, plan, looped, quick, tiles
+    def __init__(self, program: RowProgram, plan: PlanLines, looped: bool, quick: bool) -> None:
+        self.program, self.plan, self.looped, self.quick = program, plan, looped, quick
         self.segments = program.layout is Layout.SEGMENTS
         length = program.task_inner if self.segments else program.task_cols
         self.ragged = length * program.widest.itemsize % 16 != 0  # so that a load is of one element
@@ -75,7 +69,7 @@ class _Passes:
         self.texts: list[list[str]] = []
         self.wholes: list[Part] = []  # what is known of whole rows by now
         self.rows, self.cols = plan.sizes()
-        self.pieces, self.vectors = f"{tiles}_pieces" if tiles else plan.name("pieces"), plan.name("vectors")
+        self.pieces, self.vectors = plan.name("pieces"), plan.name("vectors")
 
     def kernels(self) -> list[list[str]]:
         self._plan()
@@ -90,9 +84,7 @@ class _Passes:
         plan = self.plan
         plan.limits(self.rows, self.cols)
         inner = plan.inner() if self.segments else ""
-        if self.tiles:
-            pass
-        elif self.looped:
+        if self.looped:
             vast = self.program.task_rows * self.program.task_cols >= _VAST
             plan.add("tune", "THREADS = 512 | 256 | 1024")
             steps = "64 | 32 | 16 | 4" if vast else "16 | 4 | 64"
@@ -104,13 +96,12 @@ class _Passes:
         plan.width(inner or self.cols)
         if self.segments:
             plan.add("const", f"SEGMENT = max({inner} / WIDTH, 1)", "vectors of a row that lie together")
-        if not self.looped and not self.tiles:
+        if not self.looped:
             held = sum(one.dtype.itemsize for one in self.program.streams)
             plan.add("need", f"STEPS * WIDTH * {held} <= {_HELD_BYTES} or STEPS == 2")
         plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
-        if not self.tiles:
-            plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
-            plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
+        plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
+        plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
         if self._number == "unsigned":
             plan.add("need", f"{self.vectors} <= {MOST_32_BIT}", "so that a 32-bit division finds a segment")
 
@@ -183,10 +174,6 @@ class _Passes:
     def _pass(self, levels: tuple[int, ...], suffix: str) -> None:
         kernel = self._kernel()
         reductions = [index for level in levels for index in kernel.own_reductions(level)]
-        if self.tiles:
-            named = zip(reductions, TILES[1:], strict=True)
-            self._combine(levels, [Part(one, f"{self.tiles}_{name}", name, "float", "") for one, name in named], suffix)
-            return
         parts = Part.of(kernel, self.plan, f"{self.rows}, {self.pieces}", reductions)
         read = self._reads(kernel, *levels)
         sizes = [("long long rows", self.rows)] * self.segments + [("int pieces", self.pieces)]
@@ -242,8 +229,7 @@ class _Passes:
             reductions = [index for level in levels for index in program.reductions_of(level)]
             wholes = [Part.whole(kernel, self.plan, index, self.rows) for index in reductions]
         tensors = (tuple(one for one in program.inputs if not one.varies), program.outputs_of_row) if last else ((), ())
-        counts = [Part(-1, f"{self.tiles}_{TILES[0]}", TILES[0], "float", "")] if self.tiles else []
-        signature = self._signature(kernel, tensors, wholes, [*counts, *parts], [("int pieces", self.pieces)])
+        signature = self._signature(kernel, tensors, wholes, parts, [("int pieces", self.pieces)])
         name = f"{program.name}_whole{suffix}"
         self.plan.launch(name, self.rows, str(_COMBINING), signature.given)
         lines = ["const long long row = blockIdx.x;", *self._known(kernel), *kernel.index_lines(*tensors[0])]
@@ -271,9 +257,7 @@ class _Passes:
             left = f"{kind}({left})" if kind == "double" and one is None else left
             lines.append(f"{kind} {name} = {kernel.start(index)};")
             inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
-        if self.tiles and corrected:
-            inner.insert(1, f"const float count = {TILES[0]}[piece];")
-        elif any("moved_squares" in line for line in inner):
+        if any("moved_squares" in line for line in inner):
             lines.insert(0, "const long long vectors = cols / WIDTH;")
             first = "const long long first = static_cast<long long>(piece) * THREADS * STEPS;"
             inner[1:1] = [first, f"const float count = {COUNT};"]
@@ -285,8 +269,7 @@ class _Passes:
         whole = kernel.row_known[one.value].text
         self.helpers.append(CORRECTIONS[one.correction.value])
         if one.correction is Correction.MOMENTS:
-            count = "fmaxf(count, 1.0f)" if self.tiles else "count"  # a tile may have none
-            return f"moved_squares({own}, {earlier} / {count}, {whole}, count)"
+            return f"moved_squares({own}, {earlier} / count, {whole}, count)"
         return f"moved_exponentials({own}, {earlier}, {whole})"
 
     # -- elements --
