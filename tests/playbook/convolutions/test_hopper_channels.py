@@ -110,9 +110,8 @@ CASES = {
 ALLOWED = {torch.float32: 4e-6, torch.float16: 2e-3}
 
 
-def _first(case: Placed) -> Structure:
-    step = case.answer.structures[0]
-    assert step.id.startswith("convolution-hopper-channels")
+def _fused(case: Placed) -> Structure:
+    step = next(one for one in case.answer.structures if one.id.startswith("convolution-hopper-channels"))
     assert "on the sums in registers" in step.summary
     return step
 
@@ -120,7 +119,7 @@ def _first(case: Placed) -> Structure:
 def _run(case: Placed, tensors: dict[str, torch.Tensor], folder: Path, schedules: int = 1) -> torch.Tensor:
     """In as few blocks as there can be, so that each has several tiles."""
     path = folder / "conv.cu"
-    path.write_text(_first(case).write(task_op_line(case.task)).replace("device.sms", "1"))
+    path.write_text(_fused(case).write(task_op_line(case.task)).replace("device.sms", "1"))
     given = [tensors[one.name] for one in case.task.inputs]
     call = tilewright.load(str(path)).emulate(*given, gpu="H200", schedules=schedules)
     assert call.findings == ()
@@ -154,7 +153,7 @@ def test_work_over_channels_is_right_in_any_order(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_builds_and_spills_little(name: str) -> None:
     case = CASES[name]
-    text = _first(case).write(task_op_line(case.task))
+    text = _fused(case).write(task_op_line(case.task))
     specs = case.task.specs(case.task.complete({**case.task.sizes, **case.at[0]}))
     built = build_plan(parse(text, "conv.cu"), specs, PROFILES["H200"], isolated=False)
     assert not isinstance(built, BuildFailure), built
@@ -207,6 +206,13 @@ def test_what_f16_does_not_hold_becomes_what_pytorch_makes_of_it(name: str, tmp_
         largest = want.where(finite, 0).abs().max()  # beside which differences are rounded
         slack = 0.05 if name == "softmax_few" else 1e-5 * (largest if "softmax" in name else want[finite].abs()) + 1e-5
         assert ((found[finite] - want[finite]).abs() <= slack).all(), said
+
+
+@pytest.mark.parametrize(("name", "place"), [("least", 0), ("softmax_few", 1), ("softmax_spread", 0)])
+def test_it_comes_first_where_it_pays(name: str, place: int) -> None:
+    """Of a result as large as the sums, only where a pass over its rows would be slow."""
+    structures = CASES[name].answer.structures
+    assert structures[place].id == _fused(CASES[name]).id
 
 
 def test_rows_that_are_read_again_are_stored() -> None:

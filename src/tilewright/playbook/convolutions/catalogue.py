@@ -77,6 +77,15 @@ def channel_ways(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionWay,
     return (ConvolutionWay(_OVER_CHANNELS, summary, partial(_on_hopper, able)),)
 
 
+def pays_over_channels(convolution: Convolution) -> bool:
+    """Whether work over channels is quicker before anything is stored: little is left to store, or rows of the result
+    begin anywhere, which a pass over them is slow on. Otherwise that runs at memory's speed, and the registers do not.
+    """
+    assert convolution.across is not None
+    reduced = not convolution.across.outputs[0].varies
+    return reduced or math.prod(one.results.size for one in convolution.windows) % 4 != 0
+
+
 def _are_points(convolution: Convolution) -> bool:
     return points.can_write(convolution) and points.is_bound_by_memory(convolution)
 

@@ -9,7 +9,13 @@ from functools import partial
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
-from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, channel_ways, convolution_ways
+from tilewright.playbook.convolutions.catalogue import (
+    DRAFT,
+    ConvolutionWay,
+    channel_ways,
+    convolution_ways,
+    pays_over_channels,
+)
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
@@ -75,7 +81,8 @@ def answer(traced: TracedTask) -> Answer:
     if joined is not None:
         own = tuple(one for one in joined.sums if isinstance(one, Convolution))
         ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
-        found = [*((joined, one) for one in ways), *found]
+        at = 0 if all(pays_over_channels(one) for one in own if one.across is not None) else 1
+        found[at:at] = [(joined, one) for one in ways]
     every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
