@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.playbook.convolutions.hopper_channels import MOST_ROWS, ChannelsText, can_follow
 from tilewright.playbook.convolutions.hopper_copies import (
     NOTE_ROWS,
     copy_parameters,
@@ -34,6 +35,7 @@ again block channel channels channel_blocks copied copied_map copy_rows depth fi
 filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
 x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
+all c channel_of consumer f0 my_turn of_columns of_row of_warps others r thread upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -43,6 +45,10 @@ around it, so that all positions of the batch are one index, and a tap is a cons
 One thread of a producer warpgroup fills a ring of slots in shared memory with positions; taps along the width read the
 same slot, further on. Another brings weights. Two consumer warpgroups multiply with wgmma, filters times positions, in
 turn: one stores while the other multiplies.
+"""
+_CHANNELS_HEADER = """
+A tile has all channels of its positions. What is done over those is done in registers before anything is stored, with
+shuffles and a little shared memory between the warps.
 """
 _F16_HEADER = """
 f32 is rounded to f16, which has the ten bits that TF32 has, and twice its speed; weights are scaled by a power of two.
@@ -63,6 +69,8 @@ def can_write(convolution: Convolution) -> bool:
         return False
     if any(each.varies and each.parts == () for each in one.finish_inputs):
         return False
+    if one.across is not None and not can_follow(one, one.across):
+        return False
     geometry = Geometry(one)
     return geometry.rows_of_filter <= 8 and geometry.width_blocks <= _MOST_WIDTH_BLOCKS
 
@@ -71,18 +79,22 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     """The convolution by TMA and wgmma."""
     geometry = Geometry(convolution)
     finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
-    plan = _Plan(geometry, PlanLines(convolution.finish, op_line), choices)
+    channels = ChannelsText(geometry, finish, _RESERVED) if convolution.across is not None else None
+    plan = _Plan(geometry, channels, PlanLines(convolution.finish, op_line), choices)
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
-        kernel_parameters(geometry, finish),
-        exact_parameters(geometry, finish),
+        kernel_parameters(geometry, finish, channels),
+        exact_parameters(geometry, finish, channels),
     )
     f32 = convolution.element is DType.F32
     more = ["cuda_bf16.h"] if geometry.copied is DType.BF16 else ["cuda_fp16.h"]
-    included = sorted({*includes(convolution.finish), *(f"#include <{one}>" for one in more)})
+    programs = [one for one in (convolution.finish, convolution.across) if one is not None]
+    included = sorted({*(line for one in programs for line in includes(one)), *(f"#include <{one}>" for one in more)})
     return fragment(
-        _HEADER + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
+        _HEADER
+        + (_CHANNELS_HEADER if channels else "")
+        + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
         plan.lines,
         included,
         constants(geometry),
@@ -91,16 +103,17 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         pack_text(geometry),
         *finish.helpers,
         finish.function,
-        device_text(geometry, finish),
-        exact_text(geometry, finish),
+        *(channels.helpers if channels else ()),
+        device_text(geometry, finish, channels),
+        exact_text(geometry, finish, channels),
     )
 
 
 class _Plan:
     """The launch plan, with names that avoid the op's own."""
 
-    def __init__(self, geometry: Geometry, lines: PlanLines, choices: Choices) -> None:
-        self._geometry, self.lines, self._choices = geometry, lines, choices
+    def __init__(self, geometry: Geometry, channels: ChannelsText | None, lines: PlanLines, choices: Choices) -> None:
+        self._geometry, self._channels, self.lines, self._choices = geometry, channels, lines, choices
 
     def _named(self, text: str) -> str:
         """A text in which @word stands for the plan's own name for it."""
@@ -164,9 +177,14 @@ class _Plan:
             each = "@channels" if geometry.planes else "round_up(@channels, 8)"
             self._add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
-        self._add("const", f"MI = 2 if {rows} > 64 else 1", f"a tile is 64 * MI rows of filters by {wide} positions")
+        most = f"4 if {rows} > 128 else " if self._channels else ""
+        tile = f"a tile is 64 * MI rows of filters by {wide} positions"
+        self._add("const", f"MI = {most}2 if {rows} > 64 else 1", tile)
+        if self._channels:
+            self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
+            self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
         if geometry.rows_of_filter > 4:
-            self._add("need", "MI == 2", "a warp puts all rows of a filter in order at once")
+            self._add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
             self._add("need", f"{held} <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
             self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
@@ -202,7 +220,8 @@ class _Plan:
         """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
         geometry = self._geometry
         few = geometry.planes == 2 and geometry.convolution.filters.size > 64
-        if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32:
+        reduced = self._channels is not None and self._channels.is_reduced
+        if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32 and not reduced:
             choices = "true | false" if few else "false | true"
             self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
             ends = "(@y_depth * @y_height * @y_width) % 8 != 0 or @width * PHASES != @y_width"
@@ -222,8 +241,10 @@ class _Plan:
             self._add("let", f"@boxes = 2 if {wide} + {halo} > 256 else 1")
             self._add("let", f"@box_rows = round_up({wide} + {halo}, 8 * @boxes) / @boxes")
             self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
-        staged = f"8 * 4 * MI * ({wide} + 8) * 4"
-        self._add("let", f"@room = device.smem_block - {staged} - 1024")
+        staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
+        if self._channels:
+            staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
+        self._add("let", f"@room = device.smem_block - ({staged}) - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
         one_kind = len(geometry.kinds) == 1

@@ -36,7 +36,7 @@ def ahead_text(finish: FinishText) -> str:
 
 
 def store_text(geometry: Geometry, finish: FinishText) -> str:
-    """What a consumer does with the sums of a job."""
+    """What a consumer does with the sums of a job, once they are scaled."""
     dtype = geometry.convolution.output.dtype
     made = finish.call_read("value[f][i]", "[f][i]")
     stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
@@ -153,7 +153,7 @@ _AHEAD = """\
   }
 }
 """
-_STORE = """\
+SCALED = """\
 // Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows warp * 16 + lane / 4 and 8 further.
 const float* my_scales = scales + (here.group * row_tiles + here.row_tile) * ROWS + warp * 16 + lane / 4;
 #pragma unroll
@@ -162,6 +162,8 @@ for (int m = 0; m < MI; ++m) {
 #pragma unroll
   for (int i = 0; i < POSITIONS / 2; ++i) sum[m][i] *= scale[i / 2 % 2];
 }
+"""
+_STORE = """\
 const unsigned first_slice = here.position / (height * width);
 const int slices = (here.position + tile_step - 1) / (height * width) - first_slice + 1;
 const int gap = width * WIDTH_PHASES - y_width, between = (HEIGHT_PHASES - 1) * y_width;  // lines: here, and in y

@@ -9,12 +9,25 @@ from functools import partial
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
-from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways
+from tilewright.playbook.convolutions.catalogue import (
+    DRAFT,
+    ConvolutionWay,
+    channel_ways,
+    convolution_ways,
+    pays_over_channels,
+)
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.chains import WriteProduct, WriteSums, best_ways, chain_text, draft_ways
+from tilewright.playbook.products.chains import (
+    WriteProduct,
+    WriteSums,
+    best_ways,
+    chain_text,
+    draft_ways,
+    with_channels,
+)
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.plan_text import Choices
@@ -27,6 +40,7 @@ from tilewright.records import DType
 from tilewright.tasks import task_op_line
 
 _TURING = "sm_75"  # without asynchronous copies
+_HOPPER = "sm_90a"
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
@@ -61,8 +75,17 @@ def answer(traced: TracedTask) -> Answer:
     )
     op_line = task_op_line(chain.task)
     arch = traced.task.profile.arch
-    found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
-    every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    found = [
+        (chain, one)
+        for one in _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
+    ]
+    joined = with_channels(chain, op_line) if arch == _HOPPER else None
+    if joined is not None:
+        own = tuple(one for one in joined.sums if isinstance(one, Convolution))
+        ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
+        at = 0 if all(pays_over_channels(one) for one in own if one.across is not None) else 1
+        found[at:at] = [(joined, one) for one in ways]
+    every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
     draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
@@ -136,7 +159,7 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
         summary = "a matrix times a vector: its bytes read once"
         return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
-    hopper = _hopper_ways(products, cut) if arch == "sm_90a" else []
+    hopper = _hopper_ways(products, cut) if arch == _HOPPER else []
     found = [*hopper]
     if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)

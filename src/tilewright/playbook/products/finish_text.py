@@ -124,6 +124,9 @@ class FinishText:
         )
 
 
+PLAIN = FinishText([], [], [], [], (), ())  # sums are stored as they are
+
+
 def finish_text(
     contraction: Contraction | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
 ) -> FinishText:
@@ -131,7 +134,7 @@ def finish_text(
     `reserved`: names of the kernels' own text."""
     program = contraction.finish
     if contraction.is_plain:
-        return FinishText([], [], [], [], (), ())
+        return PLAIN
     namer = Namer(program, reserved)
     forms = Forms(program, namer, quick)
     known, parameters = {contraction.sum_value: Text("sum")}, ["float sum"]
@@ -148,7 +151,7 @@ def finish_text(
         for number, name in namer.parameters.items()
     ]
     parameters += [f"{kind} {name}" for kind, name, _ in numbers]
-    target = contraction.output.value
+    target = program.outputs[0].value
     lines, texts = Statements(program, forms, namer).write((target,), known, _nothing_else)
     cast = "" if program.kinds[target] is NumberKind.FLOAT else "(float)"
     function = [
@@ -158,13 +161,10 @@ def finish_text(
         "}",
     ]
     helpers = forms.helpers()
-    if quick and contraction.output.dtype is DType.BF16:
+    if quick and program.outputs[0].dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
-        steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
-        if not (contraction.is_exact or contraction.is_depthwise):
-            steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
-        helpers = [steady.get(one, one) for one in helpers]
+        helpers = steady_helpers(contraction, helpers)
     tensors = zip(contraction.finish_inputs, inputs, strict=True)
     return FinishText(
         [[one] for one in helpers],
@@ -177,6 +177,14 @@ def finish_text(
         tuple(inputs),
         tuple(name for _, name, _ in numbers),
     )
+
+
+def steady_helpers(convolution: Convolution, helpers: list[str]) -> list[str]:
+    """Functions for what is done with a convolution's sums: without branches, as exact as those are."""
+    steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
+    if not (convolution.is_exact or convolution.is_depthwise):
+        steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
+    return [steady.get(one, one) for one in helpers]
 
 
 def _nothing_else(one: ProgramInput) -> str:
