@@ -187,8 +187,8 @@ def _steady(name: str, divisor: str, result: str, first: str = "", note: str = "
 _SIXTH = "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)"
 STEADY_HELPERS: dict[str, str] = {
     "gelu": """\
-// v (1 + erf(v / sqrt 2)) / 2. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for negative
-// v; q is exp(-v^2 / 2) times a polynomial in t = 1 / (1 + p |v|), good to 1e-8. No branch: erff has one.
+// v (1 + erf(v / sqrt 2)) / 2. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for
+// negative v; q is exp(-v^2 / 2) times a polynomial in t = 1 / (1 + p |v|), good to 1e-8. No branch: erff has one.
 __device__ __forceinline__ float gelu_of(float v) {
   float t, power;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(fabsf(v), 0.28f, 1.0f)));
