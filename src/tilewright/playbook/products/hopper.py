@@ -228,7 +228,7 @@ class _Plan:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
         given = [text for _, text in kernel_parameters(form)]
-        grid = f"min({jobs}, device.sms)"
+        grid = jobs if form.fused and not form.ready_b else f"min({jobs}, device.sms)"
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before or form.ready_b)

@@ -108,20 +108,7 @@ def walk(form: Form) -> list[str]:
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
-        *(indented(_number(form)) if form.fused else []),
         "};",
-    ]
-
-
-def _number(form: Form) -> list[str]:
-    """The number of the tile's flag: its own, or that of its row of tiles, which columns of tiles have flags beside."""
-    matrix = "(z * pieces + piece)" if form.pieces else "z"
-    own = f"((long long){matrix} * tiles_m + m0 / BM) * tiles_n + n0 / BN"
-    of_row = "(long long)z * (tiles_m + tiles_n) + m0 / BM"
-    return [
-        "__device__ __forceinline__ long long number() const {",
-        f"  return {of_row if form.ready_b else own};",
-        "}",
     ]
 
 
