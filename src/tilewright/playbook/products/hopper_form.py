@@ -46,7 +46,7 @@ class Form:
 
     @property
     def strips(self) -> bool:
-        """Whether blocks take strips of tiles where sums are short, and keep what the second operand has for them."""
+        """Whether blocks may take strips of tiles and keep what the second operand has for them, two slots of k."""
         return self.split_before and not self.pieces
 
     @property

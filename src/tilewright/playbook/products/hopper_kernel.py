@@ -23,7 +23,7 @@ def device_text(form: Form) -> list[str]:
         *_constants(form),
         "",
         *BARRIERS.splitlines(),
-        *tma(form.boxes).splitlines(),
+        *tma(form.boxes, form.rows).splitlines(),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -272,8 +272,8 @@ def _consumer(form: Form) -> list[str]:
         *indented(epilogue(form)),
         "}",
     ]
-    if form.boxes:
-        lines.append("if (thread == 0) wait_until_stored();")
+    if form.boxes or form.rows:
+        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
     return lines
 
 
