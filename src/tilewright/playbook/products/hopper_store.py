@@ -147,21 +147,17 @@ _ROWS = """\
 // warp goes on. What is written first leaves L2 first: it is more than L2 holds.
 const uint32_t buffer = c_buffers + (consumer * 4 + warp) * C_BYTES;
 #pragma unroll
-for (int j = 0; j < BN / 8; ++j) {
-  float v[4];
-  four(sum + j * 4, j * 8 + lane % 4 * 2, v);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sum[j * 4 + i] = v[i];
-}
-#pragma unroll
 for (int upper = 0; upper < 2; ++upper) {
   if (!KEPT && lane < 8) wait_until_read<0>();
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < BN / 8; ++j)
+  for (int j = 0; j < BN / 8; ++j) {  // finished twice, half of it kept: with all of it at once registers spill
+    float v[4];
+    four(sum + j * 4, j * 8 + lane % 4 * 2, v);
+    const uint32_t to = buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8;
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
-                 ::"r"(buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8),
-                   "f"(sum[j * 4 + upper * 2]), "f"(sum[j * 4 + upper * 2 + 1]) : "memory");
+                 ::"r"(to), "f"(v[upper * 2]), "f"(v[upper * 2 + 1]) : "memory");
+  }
   if constexpr (!KEPT) show_to_tma();
   __syncwarp();
   const int at = tile.m0 + consumer * 64 + warp * 16 + upper * 8;
