@@ -135,7 +135,7 @@ SHORT = (
     Product((1, 300, 136, 40)),
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),
     Product((1, 300, 77, 51), b_transposed=True),
-    Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)),
+    Product((1, 300, 260, 36), kept=Kept(Triangle.UPPER)),
 )
 
 
@@ -145,6 +145,21 @@ def test_strips_of_short_sums_keep_the_second_operand(form: Product, tmp_path: P
     text = form.text.replace("tune    STRIP = 4 | 8 | 1", "const   STRIP = 2")
     text = re.sub(r"//! need    STRIP == 1 .*\n", "", text)
     assert "const   STRIP = 2" in text
+    _check_emulated(form, 2, tmp_path, text)
+
+
+SHORTEST = (
+    Product((1, 300, 260, 32), bias=True),
+    Product((2, 300, 132, 20), a_transposed=True, batched=True),
+    Product((1, 300, 77, 32), b_transposed=True, kept=Kept(Triangle.UPPER)),
+)
+
+
+@pytest.mark.parametrize("form", SHORTEST, ids=str)
+def test_rows_of_the_shortest_sums_leave_while_tiles_are_made(form: Product, tmp_path: Path) -> None:
+    """By two blocks, each of which takes several tiles."""
+    text = form.text.replace("else min(tiles, device.sms * BLOCKS))", "else 2)")
+    assert "else 2)" in text
     _check_emulated(form, 2, tmp_path, text)
 
 
@@ -242,24 +257,19 @@ def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> No
 ONE_AFTER_THE_OTHER = (
     Product((3, 130, 260, 132), batched=True, fused=True, ready_b=True, bias=True),
     Product((1, 300, 264, 68), b_transposed=True, fused=True, ready_b=True, residual=True),
-    Product((3, 130, 260, 132), batched=True, fused=True, bias=True),
-    Product((3, 130, 260, 36), batched=True, fused=True),
-    Product((1, 300, 264, 68), b_transposed=True, fused=True),
-    Product((1, 130, 72, 2052), fused=True, pieces=True),
-    Product((1, 130, 72, 1540), b_transposed=True, fused=True, pieces=True),
 )
 
 
 def _by_two_blocks(form: Product) -> str:
-    text = re.sub(r"product<<<min\(tiles( \* pieces)?, device.sms\)", "product<<<2", form.text)
+    text = form.text.replace("product<<<min(tiles, device.sms)", "product<<<2")
     assert "product<<<2," in text
     return text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ONE_AFTER_THE_OTHER, ids=str)
-def test_blocks_that_split_take_tile_after_tile(form: Product, tmp_path: Path) -> None:
-    """Whose slots, parts and scales go on from one tile to the next."""
+def test_blocks_that_split_a_take_tile_after_tile(form: Product, tmp_path: Path) -> None:
+    """Whose slots and scales go on from one tile to the next."""
     _check_emulated(form, 3, tmp_path, _by_two_blocks(form))
 
 
@@ -283,7 +293,7 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     large[5] = 1e9
     other[:] = 0.0
     path = tmp_path / "product.cu"
-    path.write_text(_by_two_blocks(form) if form.fused else form.text)
+    path.write_text(_by_two_blocks(form) if form.ready_b else form.text)
     call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
     assert isinstance(call.results, torch.Tensor)
     found, truth = (one[row] if name == "a" else one[:, row] for one in (call.results.double(), form.truth([a, b])))
@@ -291,10 +301,9 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     assert (found - truth).norm() <= 5e-7 * truth.norm()
 
 
-@pytest.mark.parametrize("ready_b", [True, False])
-def test_rows_that_grow_are_scaled_anew(ready_b: bool, tmp_path: Path) -> None:
+def test_rows_that_grow_are_scaled_anew(tmp_path: Path) -> None:
     """By the product itself: nothing else runs here. The last rows leave the range, and would be made again."""
-    form = Product((1, 140, 72, 164), fused=True, ready_b=ready_b)
+    form = Product((1, 140, 72, 164), fused=True, ready_b=True)
     a, b = form.draw()
     a[::2, 40:] *= 50.0
     a[::3, 100:] *= 900.0
