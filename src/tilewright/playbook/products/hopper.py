@@ -228,8 +228,7 @@ class _Plan:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
         given = [text for _, text in kernel_parameters(form)]
-        blocks = "device.sms * BLOCKS" if form.strips else "device.sms"
-        grid = jobs if form.fused and not form.ready_b else f"min({jobs}, {blocks})"
+        grid = jobs if form.fused and not form.ready_b else f"min({jobs}, device.sms)"
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before or form.ready_b)
@@ -246,7 +245,7 @@ class _Plan:
         short = "2 if @k <= 64 else 1" if form.strips else "1"
         self._add("const", f"BLOCKS = {short}", "short sums: one block stores while another multiplies")
         self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
-        self._add("const", "KEPT = 2 if BLOCKS == 2 and @k > 32 else 0", "slots of b that stay for a strip of tiles")
+        self._add("const", "KEPT = ceil_div(@k, 32) if BLOCKS == 2 else 0", "slots of b that stay for a strip of tiles")
         self._add("tune", "BN = 256 | 128")
         self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
@@ -256,7 +255,7 @@ class _Plan:
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
         if form.strips:
-            self._add("tune", "STRIP = 4 | 8 | 1")
+            self._add("tune", "STRIP = 16 | 4 | 1")
             self._add("need", "STRIP == 1 or KEPT > 0 and @tiles >= device.sms * 8 * STRIP")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @k")

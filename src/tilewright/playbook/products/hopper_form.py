@@ -46,7 +46,7 @@ class Form:
 
     @property
     def strips(self) -> bool:
-        """Whether blocks may take strips of tiles and keep what the second operand has for them, two slots of k."""
+        """Whether blocks may take strips of tiles and keep what the second operand has for them: sums are short."""
         return self.split_before and not self.pieces
 
     @property

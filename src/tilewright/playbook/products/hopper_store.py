@@ -143,12 +143,12 @@ def _store_fours(form: Form) -> list[str]:
 
 _ROWS = """\
 // Short sums: storing is most of the work. A warp puts eight rows in order in a place of its own, which meets all
-// banks, and whole rows of the tile are stored: by the warp where it is one of a strip, else by bulk copies while the
-// warp goes on. What is written first leaves L2 first: it is more than L2 holds.
+// banks, and whole rows of the tile are stored by bulk copies while it goes on. What is written first leaves L2 first:
+// it is more than L2 holds.
 const uint32_t buffer = c_buffers + (consumer * 4 + warp) * C_BYTES;
 #pragma unroll
 for (int upper = 0; upper < 2; ++upper) {
-  if (!KEPT && lane < 8) wait_until_read<0>();
+  if (lane < 8) wait_until_read<0>();
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < BN / 8; ++j) {  // finished twice, half of it kept: with all of it at once registers spill
@@ -158,21 +158,10 @@ for (int upper = 0; upper < 2; ++upper) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
                  ::"r"(to), "f"(v[upper * 2]), "f"(v[upper * 2 + 1]) : "memory");
   }
-  if constexpr (!KEPT) show_to_tma();
+  show_to_tma();
   __syncwarp();
   const int at = tile.m0 + consumer * 64 + warp * 16 + upper * 8;
-  if constexpr (KEPT) {
-    const int n_of_lane = tile.n0 + lane * 4;
-    float4* to = reinterpret_cast<float4*>(c + ((size_t)tile.z * M + at) * N + n_of_lane);
-#pragma unroll 4
-    for (int r = 0; r < 8; ++r, to += N / 4) {
-      float4 made;
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(made.x), "=f"(made.y), "=f"(made.z), "=f"(made.w)
-                   : "r"(buffer + r * C_PITCH + lane * 16) : "memory");
-      if (at + r < M && n_of_lane < N) __stcs(to, made);
-    }
-  } else if (lane < 8 && at + lane < M) {
+  if (lane < 8 && at + lane < M) {
     float* to = c + ((size_t)tile.z * M + at + lane) * N + tile.n0;
     store_row(to, buffer + lane * C_PITCH, min(BN, N - tile.n0) * 4);
   }
