@@ -126,7 +126,7 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            together = 512 if geometry.parts == 1 else 256
+            together = 1024 if geometry.parts == 1 else 512
             grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
         fixed = f"{groups} * @row_tiles"
@@ -180,6 +180,7 @@ class _Plan:
                 "of 16 bytes" if parts == 1 else "of 8 channels",
             )
             self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
+            self._add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
             tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"

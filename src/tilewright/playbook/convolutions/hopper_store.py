@@ -21,7 +21,7 @@ def filled(text: str, name: str, lines: str) -> str:
 
 def runs_text(geometry: Geometry, finish: FinishText) -> str:
     """Which results a tile has; and how elements are asked for where some are read with them."""
-    return _ONE_ADDRESS + (_ASK if "at" in finish.takes else "") + _RUNS.replace("@sector", str(sector(geometry)))
+    return (_ASK if "at" in finish.takes else "") + _RUNS.replace("@sector", str(sector(geometry)))
 
 
 def sector(geometry: Geometry) -> int:
@@ -52,7 +52,7 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
     return text
 
 
-_ONE_ADDRESS = """\
+ONE_ADDRESS = """\
 // An address of global memory that stays one: an instruction adds to it, where a sum of parts takes four.
 template <typename T> __device__ __forceinline__ T* one_address(T* address) {
   asm("" : "+l"(address));
