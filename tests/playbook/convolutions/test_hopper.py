@@ -157,6 +157,12 @@ def _check_applies(form: Written) -> None:
         evaluate(file, _specs(form), PROFILES["A100"])
 
 
+def test_large_slots_are_as_many_as_fit() -> None:
+    form = Written((6, 20, 20), (3, 3, 3), channels=48, filters=48, transposed=True)
+    constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
+    assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_a_file_builds_and_spills_little(name: str) -> None:

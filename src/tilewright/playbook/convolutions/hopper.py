@@ -230,10 +230,13 @@ class _Plan:
         one_kind = len(geometry.kinds) == 1
         resident = "@blocks * @weight_bytes + (MI + 2) * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
-        self._add("const", "W_SLOTS = 1 if RESIDENT else max(3, min(8, @room / 2 / @weight_bytes))")
+        # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
+        self._add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")
+        self._add("let", "@more = (@room - @half * @weight_bytes) / @slot_bytes + 1", "and one slot that does not fit")
+        self._add("let", "@beside = (@room - @more * @slot_bytes) / @weight_bytes")
+        self._add("const", "W_SLOTS = 1 if RESIDENT else @beside if @more <= 4 and @beside >= 4 else @half")
         self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
-        self._add("let", "@fitting = (@room - @w_bytes) / @slot_bytes")
-        self._add("const", "X_SLOTS = 8 if @fitting >= 8 else 6 if @fitting >= 6 else 4 if @fitting >= 4 else @fitting")
+        self._add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
         self._add("need", "X_SLOTS >= 2")
         self._add(
             "let",

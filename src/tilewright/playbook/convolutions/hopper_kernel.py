@@ -174,6 +174,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
+        *([_ROWS_TOGETHER] if geometry.convolution.is_exact else []),
         "",
         *BARRIERS.splitlines(),
         *_BULK.splitlines(),
@@ -215,6 +216,10 @@ constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
 """
+_MOST_STEPS = 9  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
+_ROWS_TOGETHER = (
+    f"constexpr int ROWS_TOGETHER = WIDTH_BLOCKS * STEPS < {_MOST_STEPS} ? {_MOST_STEPS} / (WIDTH_BLOCKS * STEPS) : 1;"
+)
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

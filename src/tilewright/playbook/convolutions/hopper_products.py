@@ -1,4 +1,4 @@
-"""What a consumer multiplies for a job, as text: the products of a row of taps."""
+"""What a consumer multiplies for a job, as text: the products of rows of taps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from tilewright.playbook.convolutions.hopper_store import filled
 
 
 def products_text(geometry: Geometry) -> str:
-    """The products of a row of taps, added to those before it."""
+    """The products of a row of taps, added to those before it; of a few rows, where sums of sums are made."""
     exact = geometry.convolution.is_exact
     if geometry.planes:
         text, along, step, block = _PLANAR_PRODUCTS, _ALONG_POSITIONS, "step * (32 / PLANES)", "slot"
     else:
         text, along, step, block = _ROW_PRODUCTS, "", "step * 32", "i"
     text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))
-    words = {"@before": block if exact else "weight", "@along": along, "@step": step}
-    for word, by in words.items():
+    for word, by in {"@along": along, "@step": step}.items():
         text = text.replace(word, by)
-    return filled(_SUM_OF_ROW, "@products", text) if exact else text
+    if not exact:
+        return text.replace("@before", "weight")
+    first, others = text.replace("@before", block), text.replace("@before || step", "true")
+    return filled(filled(_SUM_OF_ROWS, "@first", first), "@others", others)
 
 
 def empty_text(geometry: Geometry) -> str:
@@ -70,9 +72,13 @@ for (int slot = 0; slot < SLOTS; ++slot) {
   w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
 }
 """
-_SUM_OF_ROW = """\
-float some[MI][POSITIONS / 2];  // the sum over this row of taps: tensor cores cut bits off when they add
-@products
+_SUM_OF_ROWS = """\
+float some[MI][POSITIONS / 2];  // the sum over a few rows of taps: tensor cores cut bits off when they add
+@first
+#pragma unroll 1
+for (const int last = max(1, i - ROWS_TOGETHER + 1); ROWS_TOGETHER > 1 && i > last; i--) {
+  @others
+}
 wgmma_wait<0>();
 #pragma unroll
 for (int j = 0; j < MI * POSITIONS / 2; ++j)
