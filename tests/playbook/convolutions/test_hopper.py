@@ -70,6 +70,30 @@ FORMS = {
         padding=(1, 1, 1),
         dilation=(2, 2, 2),
     ),
+    "half made of nothing": Written(
+        (12, 40),
+        (3, 3),
+        channels=17,
+        filters=20,
+        transposed=True,
+        stride=(2, 2),
+        padding=(1, 1),
+        dilation=(2, 2),
+        bias=True,
+        activation="hardswish",
+    ),
+    "half made of nothing in f16": Written(
+        (4, 7),
+        (3, 3),
+        channels=8,
+        filters=9,
+        groups=2,
+        transposed=True,
+        stride=(2, 2),
+        dilation=(2, 2),
+        dtype=DType.F16,
+        bias=True,
+    ),
     "many tiles": Written((30, 40), (3, 3), channels=24, filters=72),
     "spread groups": Written(
         (4, 6),
@@ -133,6 +157,13 @@ def test_few_filters_take_turns_with_neighbouring_results() -> None:
     assert Geometry(Written((9, 9), (3, 3), channels=32, filters=32).convolution).phases == 2
     assert Geometry(Written((9, 9), (3, 3), channels=32, filters=16).convolution).phases == 4
     assert Geometry(Written((9, 9), (3, 3), channels=3, filters=64).convolution).fold == 2
+
+
+def test_results_are_stored_before_where_no_tap_meets_half_of_them() -> None:
+    many, some = Geometry(FORMS["many kinds"].convolution), Geometry(FORMS["results that no tap meets"].convolution)
+    assert (many.is_filled, many.made) == (True, (3,))
+    assert (some.is_filled, some.made) == (False, (0, 1, 2, 3, 4))
+    assert not Geometry(replace(FORMS["many kinds"], residual=True).convolution).is_filled
 
 
 # -- files --

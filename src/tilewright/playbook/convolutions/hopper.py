@@ -12,6 +12,7 @@ from tilewright.playbook.convolutions.hopper_copies import (
     pack_text,
 )
 from tilewright.playbook.convolutions.hopper_exact import exact_parameters, exact_text
+from tilewright.playbook.convolutions.hopper_fill import FILLED_BY_BLOCK, fill_parameters, fill_text
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import (
     Parameters,
@@ -34,6 +35,7 @@ again block channel channels channel_blocks copied copied_map copy_rows depth fi
 filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
 x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
+all four of_row plane
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -75,6 +77,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
+        fill_parameters(geometry, finish),
         kernel_parameters(geometry, finish),
         exact_parameters(geometry, finish),
     )
@@ -91,6 +94,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         pack_text(geometry),
         *finish.helpers,
         finish.function,
+        *([fill_text(geometry, finish)] if geometry.is_filled else []),
         device_text(geometry, finish),
         exact_text(geometry, finish),
     )
@@ -113,7 +117,9 @@ class _Plan:
         given = [self._named(one) for _, one in parameters]
         self.lines.launch(kernel, self._named(grid), self._named(block), given, " pdl" if early else "")
 
-    def write(self, copy: Parameters, pack: Parameters, product: Parameters, again: Parameters) -> None:
+    def write(
+        self, copy: Parameters, pack: Parameters, fill: Parameters, product: Parameters, again: Parameters
+    ) -> None:
         geometry = self._geometry
         self._sizes()
         self._shape()
@@ -129,9 +135,14 @@ class _Plan:
             together = 1024 if geometry.parts == 1 else 512
             grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
+        if geometry.is_filled:
+            results = f"@batch * {groups} * @filters * @y_depth * @y_height * @y_width"
+            self._launch("fill_result", f"ceil_div({results}, {FILLED_BY_BLOCK})", "256", fill)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
-        self._launch("convolve", f"min(@jobs, {whole} if RESIDENT else device.sms)", "384, @smem", product)
+        self._launch(
+            "convolve", f"min(@jobs / KINDS_OF_BLOCK, {whole} if RESIDENT else device.sms)", "384, @smem", product
+        )
         shares = f"{max(1, per // 8)} * MI"
         self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
@@ -195,8 +206,11 @@ class _Plan:
         self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
         self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
-        kinds = len(geometry.kinds) * one.groups
-        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
+        kinds = len(geometry.made)
+        tiles = f"ceil_div(@batch * @depth * @height * @width, @tile_step) * {one.groups} * @row_tiles"
+        self._add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
+        few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
+        self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
 
     def _overlap(self) -> None:
@@ -227,7 +241,7 @@ class _Plan:
         self._add("let", f"@room = device.smem_block - {staged} - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
-        one_kind = len(geometry.kinds) == 1
+        one_kind = len(geometry.made) == 1
         resident = "@blocks * @weight_bytes + (MI + 2) * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.

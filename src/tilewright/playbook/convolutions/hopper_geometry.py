@@ -187,6 +187,17 @@ class Geometry:
             found.append(tuple(pairs))
         return tuple(found)
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether all results are stored once before, because no tap meets at least half of the kinds."""
+        met = sum(1 for kind in self.kinds if kind)
+        return 2 * met <= len(self.kinds) and not any(one.is_whole for one in self.convolution.finish_inputs)
+
+    @cached_property
+    def made(self) -> tuple[int, ...]:
+        """The kinds that the product has jobs for."""
+        return tuple(place for place, kind in enumerate(self.kinds) if kind or not self.is_filled)
+
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
         width = self.axes[2]

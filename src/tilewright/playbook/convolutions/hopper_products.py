@@ -24,7 +24,8 @@ def products_text(geometry: Geometry) -> str:
 
 def empty_text(geometry: Geometry) -> str:
     """What a job has whose results no tap meets."""
-    return "" if geometry.convolution.is_exact or all(geometry.kinds) else _EMPTY
+    all_met = all(geometry.kinds[one] for one in geometry.made)
+    return "" if geometry.convolution.is_exact or all_met else _EMPTY
 
 
 _ROW_PRODUCTS = """\
