@@ -70,6 +70,9 @@ FORMS = {
         padding=(1, 1, 1),
         dilation=(2, 2, 2),
     ),
+    "spread long lines": Written(
+        (3, 110), (3, 3), channels=17, filters=20, transposed=True, stride=(2, 2), padding=(1, 1), batch=1, bias=True
+    ),
     "half made of nothing": Written(
         (12, 40),
         (3, 3),
@@ -234,6 +237,42 @@ def test_convolutions_run_emulated_in_any_order(name: str, tmp_path: Path) -> No
     tensors = form.draw()
     found, truth = _run(form, tensors, tmp_path, 3), form.truth(tensors)
     assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["false", "true"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows",
+        "strided line",
+        "pairs of positions",
+        "spread",
+        "spread by three",
+        "results that no tap meets",
+        "residual",
+    ],
+)
+def test_results_are_stored_line_by_line(name: str, overlap: str, tmp_path: Path) -> None:
+    _check_lines(FORMS[name], overlap, tmp_path / "conv.cu")
+
+
+def test_results_of_a_spread_line_are_stored(tmp_path: Path) -> None:
+    form = Written((2, 9), (3, 3), channels=8, filters=5, transposed=True, stride=(2, 3), dilation=(1, 2), batch=1)
+    _check_lines(form, "false", tmp_path / "conv.cu")
+
+
+def _check_lines(form: Written, overlap: str, path: Path) -> None:
+    """As if lines were long, so that each is stored by itself."""
+    text = _text(form).replace("device.sms", "1").replace("LONG_LINE = 192", "LONG_LINE = 1")
+    assert "LONG_LINE = 1;" in text
+    path.write_text(re.sub(r"tune    OVERLAP = \S+ . \S+", f"const   OVERLAP = {overlap}", text))
+    tensors = form.draw()
+    call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=1)
+    assert call.findings == ()
+    assert isinstance(call.results, torch.Tensor)
+    truth = form.truth(tensors)
+    assert (call.results.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
 
 
 @pytest.mark.slow
