@@ -242,7 +242,9 @@ class _Plan:
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
         one_kind = len(geometry.made) == 1
-        resident = "@blocks * @weight_bytes + (MI + 2) * @slot_bytes <= @room" if one_kind else "false"
+        least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
+        others = "4" if geometry.by_halves else "(MI + 2)"
+        resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
         self._add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")
@@ -251,7 +253,7 @@ class _Plan:
         self._add("const", "W_SLOTS = 1 if RESIDENT else @beside if @more <= 4 and @beside >= 4 else @half")
         self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
         self._add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
-        self._add("need", "X_SLOTS >= 2")
+        self._add("need", f"X_SLOTS >= {least}")
         self._add(
             "let",
             f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",

@@ -122,6 +122,13 @@ class Geometry:
         return 192 if self.convolution.is_exact else 256
 
     @property
+    def by_halves(self) -> bool:
+        """Whether exact sums are made of one half of the positions while those of the other are added up: where a row
+        of taps takes the tensor cores longer than that, and has so few slots that those of two rows fit."""
+        long = len(self.slots) <= 2 and len(self.slots) * self.planar_steps > 4
+        return self.parts > 1 and self.planes > 0 and long
+
+    @property
     def copied(self) -> DType:
         """Elements of the copied input, and of packed weights."""
         return DType.BF16 if self.convolution.element is DType.BF16 else DType.F16

@@ -167,6 +167,7 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
     """All of the code that the product itself needs."""
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
     declared = [declaration for declaration, _ in kernel_parameters(geometry, finish)]
+    wide = geometry.positions // 2 if geometry.by_halves else geometry.positions
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
     zero = " = {}" if geometry.convolution.is_exact else ""
     text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
@@ -183,14 +184,14 @@ def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
-        *([_ROWS_TOGETHER] if geometry.convolution.is_exact else []),
+        *([_ROWS_TOGETHER] if geometry.convolution.is_exact and not geometry.by_halves else []),
         "",
         *BARRIERS.splitlines(),
         *_BULK.splitlines(),
         *load.splitlines(),
         *SHOW.splitlines(),
         "",
-        *wgmma((geometry.positions // 2, geometry.positions), kind, (False, False), (32, 64, 128)).splitlines(),
+        *wgmma((wide // 2, wide), kind, (False, False), (32, 64, 128)).splitlines(),
         "",
         *_RING.splitlines(),
         "",

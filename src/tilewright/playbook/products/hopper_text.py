@@ -115,7 +115,7 @@ def wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers:
     lines += [f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + taken + 1}, 0;"']
     lines += [f'               " wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind}.{kind} {{"']
     for first in range(0, count, 16):
-        listed = ", ".join(f"%{index}" for index in range(first, first + 16))
+        listed = ", ".join(f"%{index}" for index in range(first, min(first + 16, count)))
         lines.append(f'               "{listed}{", " if first + 16 < count else "}"}"')
     a_along_m, b_along_n = (int(one) for one in transposed)
     registers = ", ".join(f"%{count + index}" for index in range(4))
