@@ -102,7 +102,10 @@ def test_every_form_is_exact(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows", "eight channels", "many taps", "many taps of many filters", "spread groups"])
+@pytest.mark.parametrize(
+    "name",
+    ["rows", "planes", "eight channels", "many taps", "many taps of many filters", "spread groups", "many kinds"],
+)
 def test_a_file_builds_and_spills_little(name: str, tmp_path: Path) -> None:
     form = EXACT[name]
     names = ["x", "w", *(["bias"] if form.bias else [])]
