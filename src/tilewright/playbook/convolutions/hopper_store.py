@@ -41,14 +41,14 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
     """What a consumer does with the sums of a job."""
     dtype = geometry.convolution.output.dtype
     made = finish.call_read("value[f][i]", "[f][i]")
-    stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
+    stored = "value[f][i]" if dtype is DType.F32 else f"static_cast<{dtype.cpp}>(value[f][i])"
     lines = {
         "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
         "@from": finish.pointers("one_address(@ + base(f))"),
         "@read": finish.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
         "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
     }
-    text = _STORE.replace("@type", dtype.cpp).replace("@made", stored)
+    text = _STORE.replace("@made", made).replace("@stored", stored)
     for name, listed in lines.items():
         text = filled(text, name, "\n".join(listed))
     return text
@@ -195,20 +195,22 @@ auto finish_some = [&](const Line* line, const int* begin, auto source, auto bas
       @read
     }
   }
-  @type made[FILTERS_TOGETHER][TOGETHER];
 #pragma unroll
   for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     const int channel = line[f].channel;
     @row
 #pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) made[f][i] = @made;
+    for (int i = 0; i < TOGETHER; ++i) {
+      value[f][i] = @made;
+      asm volatile("" : "+f"(value[f][i]));  // made here: else it is read and made in a branch around its store
+    }
   }
 #pragma unroll
   for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     auto* to = one_address(y + base(f));
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i)
-      if (line[f].has(begin[f] + i * 32)) to[apart(i)] = made[f][i];
+      if (line[f].has(begin[f] + i * 32)) to[apart(i)] = @stored;
   }
 };
 // Puts some rows of the sums in order in shared memory: in which filters that begins, and how many they are.
@@ -231,8 +233,10 @@ auto stage = [&](int part, int& channel0, int& filters_here) {
   __syncwarp();
 };
 // Results that lie side by side: of a slice, where its lines follow each other; of a line, where that is long. Every
-// store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
-const bool follow = gap == 0 && between == 0, by_lines = !follow && y_width >= LONG_LINE;
+// store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. Another line takes as
+// long as a whole tile does: where lines begin with sectors anyway, only tiles within a line are stored so.
+const bool follow = gap == 0 && between == 0, is_within = here.position % width + tile_step <= width;
+const bool by_lines = !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
 const int length = by_lines ? width : height * width;
 const unsigned first_run = here.position / length;
 const int runs = (here.position + tile_step - 1) / length - first_run + 1;
