@@ -233,8 +233,8 @@ auto stage = [&](int part, int& channel0, int& filters_here) {
   __syncwarp();
 };
 // Results that lie side by side: of a slice, where its lines follow each other; of a line, where that is long. Every
-// store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. Another line takes as
-// long as a whole tile does: where lines begin with sectors anyway, only tiles within a line are stored so.
+// store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. A second line takes
+// as long as a whole tile does: where lines begin with sectors anyway, only tiles within a line are stored so.
 const bool follow = gap == 0 && between == 0, is_within = here.position % width + tile_step <= width;
 const bool by_lines = !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
 const int length = by_lines ? width : height * width;
