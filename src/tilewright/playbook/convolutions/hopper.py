@@ -130,7 +130,7 @@ class _Plan:
         self._launch("pack_weights", f"{groups} * @row_tiles * MI * {per}", "256", pack, early=False)
         flat, outer = f"@copy_rows * {geometry.width_phases}", depth.modulus * height.modulus
         if geometry.planes:
-            grid = f"dim3(ceil_div({flat}, 1024), {outer})"
+            grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
             together = 1024 if geometry.parts == 1 else 512
             grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"

@@ -45,7 +45,7 @@ def copy_text(geometry: Geometry) -> list[str]:
         text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
     of_plane = "i" if geometry.fold == 1 else "i % 4"
     channel = of_plane if exact else f"plane % @planes * 8 + {of_plane}"
-    text = replaced(text, {"@element": _ELEMENT, "@sizes": SIZES, "@channel": channel, "@planes": str(geometry.planes)})
+    text = replaced(text, {"@sizes": SIZES, "@channel": channel, "@planes": str(geometry.planes)})
     body = text.splitlines()
     f32 = geometry.convolution.element is DType.F32
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
@@ -166,46 +166,26 @@ struct Element {
   }
 };
 """
-_ELEMENT = """\
-const unsigned wide = width * WIDTH_COPIES, inverse = 0xFFFFFFFFu / wide;
-const Element first_of_block(flat0, copy, s, x_depth, x_height, x_width);
-auto element = [&](int place) {  // so many places behind the block's first: mostly in its line, or in its slice
-  Element at = first_of_block;
-  const unsigned along = at.place + place;
-  const unsigned lines = along < wide ? 0 : wide >= TOGETHER ? 1 : __umulhi(along + 1, inverse);
-  at.line += lines, at.of_slice += lines;
-  if (lines && at.of_slice >= height)
-    return Element(flat0 + place < count ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
-  at.set_line(copy, x_height, x_width), at.set_place(along - lines * wide, copy, s);
-  return at;
-};
-"""
 _PLANES = """\
-constexpr int TOGETHER = 1024;  // positions of a block
 @sizes
 cudaTriggerProgrammaticLaunchCompletion();
 const int copy = blockIdx.y;  // phases of the input along depth and height
-const long long flat0 = (long long)blockIdx.x * TOGETHER, plane_size = (long long)x_depth * x_height * x_width;
+const long long flat = blockIdx.x * 256ll + threadIdx.x, plane_size = (long long)x_depth * x_height * x_width;
 const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
-const long long count = (long long)copy_rows * WIDTH_COPIES;
-@element
-#pragma unroll 1
-for (int place = threadIdx.x; place < TOGETHER; place += 256) {
-  const bool inside = flat0 + place < count;
-  const Element at = element(place);
+const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
+const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
 #pragma unroll
-  for (int @number) {
-    float v[8];
+for (int @number) {
+  float v[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
-      const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
-      v[i] = given ? static_cast<float>(x[at.from + (@group * channels + channel) * plane_size + column]) : 0.f;
-    }
-    const Eight some(v);
-    note(some, v, at.row, inside, noted);
-    @stored
+  for (int i = 0; i < 8; ++i) {
+    const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
+    const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
+    v[i] = given ? static_cast<float>(x[at.from + (@group * channels + channel) * plane_size + column]) : 0.f;
   }
+  const Eight some(v);
+  note(some, v, at.row, inside, noted);
+  @stored
 }
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """
@@ -221,8 +201,19 @@ const int of_group = (channels + 7) / 8, all_chunks = GROUPS * of_group, chunk0 
 const int chunk = warp % CHUNKS, group = (chunk0 + chunk) / of_group, first = (chunk0 + chunk) % of_group * 8;
 const long long flat0 = (long long)blockIdx.x * TOGETHER, plane_size = (long long)x_depth * x_height * x_width;
 const long long count = (long long)copy_rows * WIDTH_COPIES;
-@element
+const unsigned wide = width * WIDTH_COPIES, inverse = 0xFFFFFFFFu / wide;
+const Element first_of_block(flat0, copy, s, x_depth, x_height, x_width);
 auto place_of_item = [&](int item) { return (item * (8 / CHUNKS) + warp / CHUNKS) * 32 + lane; };
+auto element = [&](int place) {  // so many places behind the block's first: mostly in its line, or in its slice
+  Element at = first_of_block;
+  const unsigned along = at.place + place;
+  const unsigned lines = along < wide ? 0 : wide >= TOGETHER ? 1 : __umulhi(along + 1, inverse);
+  at.line += lines, at.of_slice += lines;
+  if (lines && at.of_slice >= height)
+    return Element(flat0 + place < count ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
+  at.set_line(copy, x_height, x_width), at.set_place(along - lines * wide, copy, s);
+  return at;
+};
 float v[ITEMS][8];
 #pragma unroll
 for (int item = 0; item < ITEMS; ++item) {  // all are asked for before any is looked at
