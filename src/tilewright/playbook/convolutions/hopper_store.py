@@ -72,7 +72,9 @@ template <typename T> __device__ __forceinline__ void ask_for(const T* from, int
 """
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
-constexpr int LONG_LINE = 192;  // results that are worth stores of their own
+// Results that are worth stores of their own where width has several phases, and a tile has few lines; elsewhere it is
+// stored sooner at once.
+constexpr int LONG_LINE = WIDTH_PHASES > 1 ? 192 : 0;
 // Results that a lane makes together, of one filter or several: while they are on their way a warp has nothing to do.
 constexpr int FILTERS_OF_PART = STAGE_ROWS / ROWS_OF_FILTER, STORES = POSITIONS * WIDTH_PHASES / 32 + 1;
 constexpr int TOGETHER = STORES < 9 ? STORES : 9, FIT = @at_once / TOGETHER >= 4 ? 4 : @at_once / TOGETHER >= 2 ? 2 : 1;
@@ -232,11 +234,11 @@ auto stage = [&](int part, int& channel0, int& filters_here) {
   }
   __syncwarp();
 };
-// Results that lie side by side: of a slice, where its lines follow each other; of a line, where that is long. Every
+// Results that lie side by side: of a slice, where its lines follow each other; of a line, if that is long. Every
 // store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. A second line takes
 // as long as a whole tile does: where lines begin with sectors anyway, only tiles within a line are stored so.
 const bool follow = gap == 0 && between == 0, is_within = here.position % width + tile_step <= width;
-const bool by_lines = !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
+const bool by_lines = LONG_LINE > 0 && !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
 const int length = by_lines ? width : height * width;
 const unsigned first_run = here.position / length;
 const int runs = (here.position + tile_step - 1) / length - first_run + 1;
