@@ -13,6 +13,7 @@ from tilewright.playbook.convolutions.hopper_copies import (
     pack_text,
 )
 from tilewright.playbook.convolutions.hopper_exact import exact_parameters, exact_text
+from tilewright.playbook.convolutions.hopper_fill import FILLED_BY_BLOCK, fill_parameters, fill_text
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import (
     Parameters,
@@ -35,7 +36,7 @@ again block channel channels channel_blocks copied copied_map copy_rows depth fi
 filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
 x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
-all c channel_of consumer f0 my_turn of_columns of_row of_warps others r thread upper
+all c channel_of consumer f0 four my_turn of_columns of_row of_warps others plane r thread upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -84,6 +85,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
+        fill_parameters(geometry, finish),
         kernel_parameters(geometry, finish, channels),
         exact_parameters(geometry, finish, channels),
     )
@@ -103,6 +105,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         pack_text(geometry),
         *finish.helpers,
         finish.function,
+        *([fill_text(geometry, finish)] if geometry.is_filled else []),
         *(channels.helpers if channels else ()),
         device_text(geometry, finish, channels),
         exact_text(geometry, finish, channels),
@@ -126,7 +129,9 @@ class _Plan:
         given = [self._named(one) for _, one in parameters]
         self.lines.launch(kernel, self._named(grid), self._named(block), given, " pdl" if early else "")
 
-    def write(self, copy: Parameters, pack: Parameters, product: Parameters, again: Parameters) -> None:
+    def write(
+        self, copy: Parameters, pack: Parameters, fill: Parameters, product: Parameters, again: Parameters
+    ) -> None:
         geometry = self._geometry
         self._sizes()
         self._shape()
@@ -139,12 +144,17 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            together = 512 if geometry.parts == 1 else 256
+            together = 1024 if geometry.parts == 1 else 512
             grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
+        if geometry.is_filled:
+            results = f"@batch * {groups} * @filters * @y_depth * @y_height * @y_width"
+            self._launch("fill_result", f"ceil_div({results}, {FILLED_BY_BLOCK})", "256", fill)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
-        self._launch("convolve", f"min(@jobs, {whole} if RESIDENT else device.sms)", "384, @smem", product)
+        self._launch(
+            "convolve", f"min(@jobs / KINDS_OF_BLOCK, {whole} if RESIDENT else device.sms)", "384, @smem", product
+        )
         shares = f"{max(1, per // 8)} * MI"
         self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
@@ -198,6 +208,7 @@ class _Plan:
                 "of 16 bytes" if parts == 1 else "of 8 channels",
             )
             self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
+            self._add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
             tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"
@@ -212,8 +223,11 @@ class _Plan:
         self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
         self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
-        kinds = len(geometry.kinds) * one.groups
-        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
+        kinds = len(geometry.made)
+        tiles = f"ceil_div(@batch * @depth * @height * @width, @tile_step) * {one.groups} * @row_tiles"
+        self._add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
+        few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
+        self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
 
     def _overlap(self) -> None:
@@ -247,14 +261,19 @@ class _Plan:
         self._add("let", f"@room = device.smem_block - ({staged}) - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
-        one_kind = len(geometry.kinds) == 1
-        resident = "@blocks * @weight_bytes + (MI + 2) * @slot_bytes <= @room" if one_kind else "false"
+        one_kind = len(geometry.made) == 1
+        least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
+        others = "4" if geometry.by_halves else "(MI + 2)"
+        resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
-        self._add("const", "W_SLOTS = 1 if RESIDENT else max(3, min(8, @room / 2 / @weight_bytes))")
+        # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
+        self._add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")
+        self._add("let", "@more = (@room - @half * @weight_bytes) / @slot_bytes + 1", "and one slot that does not fit")
+        self._add("let", "@beside = (@room - @more * @slot_bytes) / @weight_bytes")
+        self._add("const", "W_SLOTS = 1 if RESIDENT else @beside if @more <= 4 and @beside >= 4 else @half")
         self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
-        self._add("let", "@fitting = (@room - @w_bytes) / @slot_bytes")
-        self._add("const", "X_SLOTS = 8 if @fitting >= 8 else 6 if @fitting >= 6 else 4 if @fitting >= 4 else @fitting")
-        self._add("need", "X_SLOTS >= 2")
+        self._add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
+        self._add("need", f"X_SLOTS >= {least}")
         self._add(
             "let",
             f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",

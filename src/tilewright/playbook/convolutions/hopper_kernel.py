@@ -36,6 +36,7 @@ def constants(geometry: Geometry) -> list[str]:
         lines.append(
             "constexpr int " + ", ".join(f"{name.upper()}_{word} = {number}" for word, number in named.items()) + ";"
         )
+    made_fewer = len(geometry.made) < len(geometry.kinds)
     pairs = [pair for kind in geometry.kinds for pair in kind]
     before = [sum(len(kind) for kind in geometry.kinds[:place]) for place in range(len(geometry.kinds) + 1)]
     slots = geometry.slots
@@ -55,6 +56,8 @@ def constants(geometry: Geometry) -> list[str]:
         f"constexpr int ROWS_OF_FILTER = {geometry.rows_of_filter}, FOLD = {geometry.fold}, "
         f"WIDTH_COPIES = {geometry.width_phases}, WIDTH_REACH = {width.reach};",
         f"constexpr int KINDS = {len(geometry.kinds)};  // of results, by their phases along depth and height",
+        f"constexpr int MADE_KINDS = {len(geometry.made)};{'  // the others were stored before' if made_fewer else ''}",
+        _table("MADE_KIND", geometry.made),
         "// Taps of depth and height, for each kind: the tap's number, and its place in the copied input.",
         _table("FIRST_PAIR", before),
         _table("PAIR_TAP", (pair.tap for pair in pairs)),
@@ -98,9 +101,15 @@ struct Sizes {
 struct Job {
   int position, kind, group, row_tile;
   __device__ __forceinline__ Job(int job, int row_tiles, int tile_step) {
-    const int of_position = KINDS * GROUPS * row_tiles, rest = job % of_position;
-    position = job / of_position * tile_step;
-    row_tile = rest % row_tiles, group = rest / row_tiles % GROUPS, kind = rest / row_tiles / GROUPS;
+    const int of_position = GROUPS * row_tiles, all_kinds = job / MADE_KINDS, rest = all_kinds % of_position;
+    position = all_kinds / of_position * tile_step;
+    row_tile = rest % row_tiles, group = rest / row_tiles, kind = MADE_KIND[job % MADE_KINDS];
+  }
+  // A block's first job, and the next: all kinds of some positions, so that lines that share a sector are stored soon
+  // after each other.
+  static __device__ __forceinline__ int first() { return blockIdx.x * KINDS_OF_BLOCK; }
+  static __device__ __forceinline__ int next(int job) {
+    return job % KINDS_OF_BLOCK + 1 < KINDS_OF_BLOCK ? job + 1 : job + 1 + (gridDim.x - 1) * KINDS_OF_BLOCK;
   }
   __device__ __forceinline__ int pairs() const { return FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]; }
 };
@@ -161,6 +170,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
     declared = [declaration for declaration, _ in kernel_parameters(geometry, finish, channels)]
     left = PLAIN if channels else finish  # to be done with what is stored
+    wide = geometry.positions // 2 if geometry.by_halves else geometry.positions
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
     zero = " = {}" if geometry.convolution.is_exact else ""
     text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
@@ -178,10 +188,11 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "@store": "" if channels and channels.is_reduced else store_text(geometry, left),
     }.items():
         text = filled(text, name, lines)
-    widths = tuple(geometry.positions // one for one in ((4, 2, 1) if channels else (2, 1)))
+    widths = tuple(wide // one for one in ((4, 2, 1) if channels else (2, 1)))
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
+        *([_ROWS_TOGETHER] if geometry.convolution.is_exact and not geometry.by_halves else []),
         "",
         *BARRIERS.splitlines(),
         *_BULK.splitlines(),
@@ -223,6 +234,10 @@ constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = MI == 1 ? 4 : 8, PITCH = POSITIONS + 8;  // what a warp puts in order: rows, floats of each
 """
+_MOST_STEPS = 9  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
+_ROWS_TOGETHER = (
+    f"constexpr int ROWS_TOGETHER = WIDTH_BLOCKS * STEPS < {_MOST_STEPS} ? {_MOST_STEPS} / (WIDTH_BLOCKS * STEPS) : 1;"
+)
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -294,7 +309,7 @@ Ring<W_SLOTS> w_ring;
 if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the weights
   asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
   if (thread == 0) {
-    for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+    for (int job = Job::first(); job < jobs; job = Job::next(job)) {
       const Job here(job, row_tiles, tile_step);
       for (int block = 0; block < channel_blocks; ++block)
         for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
@@ -306,7 +321,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
           }
     }
   } else if (thread == 32) {
-    for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+    for (int job = Job::first(); job < jobs; job = Job::next(job)) {
       const Job here(job, row_tiles, tile_step);
       const int first = FIRST_PAIR[here.kind] * channel_blocks * WIDTH_BLOCKS;
       const int count = here.pairs() * channel_blocks * WIDTH_BLOCKS;
@@ -332,9 +347,9 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     if (thread == 0) barrier_arrive(barriers + slot * 8);
   };
   uint32_t my_turn = consumer ^ 1;
-  if (RESIDENT && blockIdx.x < jobs) barrier_wait(w_full, 0);
+  if (RESIDENT && Job::first() < jobs) barrier_wait(w_full, 0);
   int others = consumer;  // jobs of the other consumer come between
-  for (int job = blockIdx.x; job < jobs; job += gridDim.x, others ^= 1) {
+  for (int job = Job::first(); job < jobs; job = Job::next(job), others ^= 1) {
     const Job here(job, row_tiles, tile_step);
     if (others) {
       const int stages = here.pairs() * channel_blocks;
