@@ -15,18 +15,10 @@ from dataclasses import dataclass
 from tilewright.devices.emulation.listing import Listing, listing_of
 from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan
 from tilewright.measure.machine_code import CodeCost, code_cost, merged_lines
-from tilewright.measure.work import (
-    LINE_BYTES,
-    SCHEDULERS,
-    LaunchTraffic,
-    Work,
-    least_traffic,
-    library_work,
-    plan_traffic,
-    work_of,
-)
+from tilewright.measure.work import SCHEDULERS, LaunchTraffic, Work, least_traffic, library_work, plan_traffic, work_of
 from tilewright.records import (
     FIRST_LAUNCH_US,
+    SECTOR_BYTES,
     WARP_LANES,
     Build,
     Clearing,
@@ -46,10 +38,10 @@ SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
 MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.48, 0.29, 0.02
 DELAYED = 2.0  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
-SAME_LINE_US = 0.012  # from one atomic operation on a line to the next on the same
+SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
 BLOCK_START_US = 0.043  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
-L1_BYTES = 200 << 10  # of a multiprocessor's cache that is there for global memory
+L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
 SIDE_ORDER = 9.5  # of resources that data pass one after the other, or that work at once
@@ -225,16 +217,18 @@ def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     moved = plain + work.store_bytes + traffic.read_bytes + traffic.again_bytes + ATOMIC_TIMES * work.atomic_bytes
     cycles_us = gpu.clock_ghz * 1e3
     all_us = moved / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
-    one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_line_us(facts))
+    one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_sector_us(facts))
     useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
     return ModelTerm("L2 cache", max(all_us, one_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
 
 
-def _same_line_us(facts: LaunchFacts) -> float:
-    """Atomic operations on the same line of L2, one after the other."""
-    traffic, cooperative = facts.traffic, facts.counted.launch.cooperative
-    target = traffic.counter_bytes or (LINE_BYTES if cooperative else traffic.written_bytes)  # the grid's own counter
-    return SAME_LINE_US * facts.work.atomic_lines / max(target / LINE_BYTES, 1.0)
+def _same_sector_us(facts: LaunchFacts) -> float:
+    """Atomic operations on the same sector, one after the other. Blocks that wait for each other count themselves in on
+    a line of their own, of scratch or of the grid itself."""
+    work, traffic = facts.work, facts.traffic
+    if facts.counted.launch.cooperative:
+        return SAME_SECTOR_US * work.atomic_requests / max(traffic.counter_bytes / LINE_BYTES, 1.0)
+    return SAME_SECTOR_US * work.atomic_bytes / max(traffic.counter_bytes or traffic.written_bytes, SECTOR_BYTES)
 
 
 def _pipe(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
@@ -283,7 +277,7 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     far = min(1.0 - near, (traffic.read_bytes + traffic.again_bytes) / loaded)
     wait_us = MEMORY_LATENCY_US * far + L2_LATENCY_US * (1.0 - far - near) + L1_LATENCY_US * near
     one_us = code.waits * wait_us + DELAYED * code.alone_cycles / (gpu.clock_ghz * 1e3)
-    meeting_us = _same_line_us(facts) if facts.counted.launch.cooperative else 0.0  # which all wait for
+    meeting_us = _same_sector_us(facts) if facts.counted.launch.cooperative else 0.0  # which all wait for
     detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
     return ModelTerm("latency", max(1.0, facts.rounds) * facts.repeats * one_us + meeting_us, detail)
 

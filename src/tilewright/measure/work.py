@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright import records
-from tilewright.devices.emulation.listing import Listing, Traffic
+from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.emulated_counts import CountedLaunch
 from tilewright.measure.machine_code import CodeCost, f64_cycles
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
@@ -19,7 +19,6 @@ from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan
 
 SCHEDULERS = 4
-LINE_BYTES = 128
 SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
 
 # Instructions of a class that one PTX instruction becomes, roughly; those not named count 1. Moves and parameters are
@@ -51,7 +50,7 @@ class Work:
     aligned_bytes: float  # of these, without the one more that a request touches where it is merely misaligned
     store_bytes: float
     atomic_bytes: float
-    atomic_lines: float  # lines of L2 that atomic operations come to, each as often as they do
+    atomic_requests: float
     local_bytes: float
     ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
     strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
@@ -87,17 +86,13 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         aligned_bytes=sector_bytes(_LOADS) - scale * SECTOR_BYTES * _misaligned(listing),
         store_bytes=sector_bytes(_STORES),
         atomic_bytes=sector_bytes(_ATOMICS),
-        atomic_lines=scale * sum(_lines(traffic[kind]) for kind in _ATOMICS if kind in traffic),
+        atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
     )
-
-
-def _lines(one: Traffic) -> float:
-    return max(one.requests, one.sectors * SECTOR_BYTES / LINE_BYTES)
 
 
 def _misaligned(listing: Listing) -> int:
