@@ -33,21 +33,22 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 42.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+L2_BYTES_PER_CYCLE = 48.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.48, 0.29, 0.02
-DELAYED = 2.0  # times a warp's own cycles that it takes among others
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.44, 0.2, 0.02
+DELAYED = 2.2  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.043  # from one block of a multiprocessor to the next
+BLOCK_START_US = 0.036  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 9.5  # of resources that data pass one after the other, or that work at once
-TURNS_ORDER = 1.4  # more than 1, of loading and working, for each doubling of those who take turns
-LATENCY_ORDER = 1.8  # of those two and of what one warp would take alone, where all blocks start at once
-OUT_OF_STEP = 0.3  # more, for each doubling of the waves, up to those who take turns: later ones wait at other times
+SIDE_ORDER = 6.0  # of resources that data pass one after the other
+TURNS_ORDER = 1.7  # more than 1, of loading and working, for each doubling of those who take turns
+KINDS_ORDER = 1.0  # more than that, of kinds of work
+LATENCY_ORDER = 1.6  # of those two and of what one warp would take alone, where all blocks start at once
+OUT_OF_STEP = 0.33  # more, for each doubling of the waves, up to those who take turns: later ones wait at other times
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.8
@@ -106,9 +107,9 @@ class LaunchModel:
         latency_us, starting_us = times.pop("latency", 0.0), times.pop("starting blocks", 0.0)
         turns = 1.0 + TURNS_ORDER * math.log2(1.0 + self.facts.takers)
         moving = norm((time for name, time in times.items() if name in _MEMORY_SIDE), SIDE_ORDER)
-        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), turns) + starting_us
+        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), turns + KINDS_ORDER)
         latency_order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + min(self.facts.waves, self.facts.takers))
-        return norm((norm((moving, working), turns), latency_us), latency_order)
+        return norm((norm((moving, working + starting_us), turns), latency_us), latency_order)
 
 
 @dataclass(frozen=True)
