@@ -4,7 +4,8 @@
 
 One constant after the other is moved by a quarter, a twelfth or 3 % while that makes the misses smaller: the mean of
 |log(modelled / measured)|, the bias, and pairs of one operation's tunings that are out of order. What is printed goes
-into performance_model.py by hand, rounded. `--without-each` leaves a tenth of all operations out at a time, sets the
+into performance_model.py by hand, rounded: of several starts, what ranks an operation's tunings best and misses hardly
+more than the best. `--without-each` leaves a tenth of all operations out at a time, sets the
 constants by the rest, and gives the figures of those left out, all together: no row then had a part in its own time.
 """
 
