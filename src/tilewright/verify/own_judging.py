@@ -13,7 +13,7 @@ from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_tor
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import FurtherLooks, compare_all, expectations
+from tilewright.verify.expectation import FurtherLooks, Tensors, compare_all, expectations
 from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging import AGAIN_SEED, is_telling
 from tilewright.verify.judging_records import Judgement, WrittenRequest
@@ -47,7 +47,10 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], expected[number], places)
         for number, output in zip(judged, outputs, strict=True)
     ]
-    of_judged = lambda given: tuple(one for at, one in enumerate(call(given)) if at in judged)  # noqa: E731
+
+    def of_judged(given: Tensors) -> tuple[torch.Tensor, ...]:
+        return tuple(one for at, one in enumerate(call(given)) if at in judged)
+
     wanted, comparisons = compare_all(
         [found for found, _ in made],
         [expected[number] for number in judged],
