@@ -38,7 +38,10 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
     drawn = {name: to_torch(spec, contents[name]) for name, spec in specs.items()}
     among = {name: tuple(place % request.drawn[name] for place in found) for name, found in places.items()}
     tensors = taken(task, drawn, among)
-    call = lambda given: call_reference(function, task, given)  # noqa: E731
+
+    def call(given: Tensors) -> tuple[torch.Tensor, ...]:
+        return call_reference(function, task, given)
+
     expected = expectations(call, tensors, task.precision)
     parts = {part.name: part for part in request.parts}
     judged = [number for number, output in enumerate(task.outputs[: len(expected)]) if output.name in parts]
