@@ -53,15 +53,17 @@ _SPLITTING = """\
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
 // in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
-// large in it meets zeros. So are tiles with a number that does not fit, unless its row is in registers and can be
-// scaled anew: its parts are infinities, its sums no numbers.
+// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
+// A row in registers can be scaled anew, but by GROWTH at most: then the few that are below 2^-5 are still exact to
+// 2^-21 of the largest of the first. Further up, what is beside one large number would be lost, and go uncounted.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
-__device__ __forceinline__ float scale_with_room(uint32_t largest_bits) {
+__device__ __forceinline__ float scale_with_room(uint32_t largest_bits, int most = 60) {
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
-  return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), 60)) << 23);
+  return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), most)) << 23);
 }
+constexpr float GROWTH = 0x1p16f, LEAST_SCALE = 0x1p-48f, GREATEST_SCALE = 0x1p72f;
 // Two scaled numbers as the parts that hold them: the first in the low 16 bits.
 __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t& low) {
   high = pack(x, y);
@@ -121,22 +123,26 @@ _TILE = """\
 @columns
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
-float sum[BN / 2] = {}, scale[2] = {};
+float sum[BN / 2] = {}, scale[2] = {}, least_scale[2] = {};
 for (int step = 0; step < tile.steps; ++step, ++done) {
   const uint32_t from = slots + done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
   barrier_wait(full + done % SLOTS * 8, done / SLOTS % 2);
   float4 x[2][2];  // of two rows: two times 16 of k
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i / 2][i % 2] = @read;
-  auto scale_of_row = [&](int r) {
+  auto largest_of_row = [&](int r) {
     uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
     largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-    return scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+    return max(largest, __shfl_xor_sync(~0u, largest, 2));
   };
   float factor[2] = {scale[0], scale[1]};
   if (step == 0) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) factor[r] = scale[r] = scale_of_row(r);
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t largest = largest_of_row(r);
+      factor[r] = scale[r] = largest ? scale_with_room(largest) : GREATEST_SCALE;  // what follows zeros finds its own
+      least_scale[r] = largest ? fmaxf(scale[r] / GROWTH, LEAST_SCALE) : 0.f;
+    }
   }
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
   __half2 least, most;
@@ -155,13 +161,14 @@ for (int step = 0; step < tile.steps; ++step, ++done) {
   };
   split_rows();
   if (__any_sync(~0u, is_beyond(most))) {
-    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; what would take that out of the
-    // range of f32 stays as it is.
+    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; one that grows too far stays as
+    // it is. What follows zeros counts as the first of its row.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float wanted = scale_of_row(r);
-      factor[r] = wanted < 1.f && scale[r] * wanted >= 0x1p-48f ? wanted : 1.f;
+      const float wanted = scale_with_room(largest_of_row(r), 127);
+      factor[r] = wanted < 1.f && scale[r] * wanted >= fmaxf(least_scale[r], LEAST_SCALE) ? wanted : 1.f;
       scale[r] *= factor[r];
+      if (least_scale[r] == 0.f && factor[r] < 1.f) least_scale[r] = fmaxf(scale[r] / GROWTH, LEAST_SCALE);
     }
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
