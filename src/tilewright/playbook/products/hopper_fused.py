@@ -59,11 +59,12 @@ _SPLITTING = """\
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
-__device__ __forceinline__ float scale_with_room(uint32_t largest_bits, int most = 60) {
+// Scales are 2^-23 at least: all that f32 has with full precision is then counted, and does not become zero before.
+__device__ __forceinline__ float scale_with_room(uint32_t largest_bits, int most = 35) {
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
   return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), most)) << 23);
 }
-constexpr float GROWTH = 0x1p16f, LEAST_SCALE = 0x1p-48f, GREATEST_SCALE = 0x1p72f;
+constexpr float GROWTH = 0x1p16f, LEAST_SCALE = 0x1p-23f, GREATEST_SCALE = 0x1p72f;
 // Two scaled numbers as the parts that hold them: the first in the low 16 bits.
 __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t& low) {
   high = pack(x, y);
