@@ -4,15 +4,17 @@
 
 For the longest launch of each profiled plan both sides are asked the same: which resource takes most of the time, or,
 where none takes half of it, latency. The profiler says it in parts of the peak, the model as the time that a resource
-alone would need, of the time it gives the launch and `LAUNCH_US`. The profiler starts with a clean cache and leaves
-`KEPT_BYTES` of what is written there, so the model is asked about that too. A limit is also counted as near if it is
-within `NEAR` of the profiler's highest, and latency if its highest is that near to half of the peak.
+alone would need, of the time it gives the launch and `LAUNCH_US`, both of the mean multiprocessor. The profiler starts
+with a clean cache and leaves `KEPT_BYTES` of what is written there, so the model is asked about that too. A limit is
+also counted as near if it is within `NEAR` of the profiler's highest, and latency if its highest is that near to half
+of the peak.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ _SIDES = {  # of the model's terms; the profiler's figures have these names
     "issue slots": "work",
     "tensor cores": "work",
 }
+_ON_CHIP = ("L1 and shared memory", "issue slots", "tensor cores")  # the model's figures are of the busiest
 
 
 def modelled_limit(launch: LaunchModel) -> str:
@@ -44,8 +47,11 @@ def modelled_limit(launch: LaunchModel) -> str:
     written = max(min(traffic.written_bytes, 1e6), traffic.written_bytes - KEPT_BYTES)
     clean = replace(launch.facts, traffic=replace(traffic, evicted_bytes=0.0, written_bytes=written))
     there = model_launch(clean, PROFILES[GPU])
-    longest = max((term for term in there.terms if term.name in _SIDES), key=lambda term: term.time_us)
-    return _SIDES[longest.name] if 2 * longest.time_us >= there.time_us + LAUNCH_US else LATENCY
+    blocks, sms = max(launch.facts.counted.grid_blocks, 1), PROFILES[GPU].sms
+    mean = blocks / (sms * math.ceil(blocks / sms))  # the profiler's figures are of the mean multiprocessor
+    times = {term.name: term.time_us * (mean if term.name in _ON_CHIP else 1.0) for term in there.terms}
+    longest = max((name for name in times if name in _SIDES), key=times.__getitem__)
+    return _SIDES[longest] if 2 * times[longest] >= there.time_us + LAUNCH_US else LATENCY
 
 
 def profiled_limits(shares: dict[str, float]) -> tuple[str, set[str]]:

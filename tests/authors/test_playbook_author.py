@@ -216,7 +216,7 @@ def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
     assert second.recipe not in ("", first.recipe)
 
 
-_YOUNGER = ("passes", "cluster-", "grid-")  # than runs that have only summaries
+_YOUNGER = ("passes", "cluster-ahead", "grid-ahead")  # than runs that have only summaries
 
 
 def test_structures_are_known_in_runs_that_have_only_their_summaries() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,26 @@ def test_only_small_jobs_that_nobody_times_run_beside_each_other(tmp_path: Path)
     assert not runs_beside(tmp_path, SMALL, shared=False)
     assert not runs_beside(tmp_path, TIMED, shared=True)
     assert not runs_beside(tmp_path, LARGE, shared=True)
+
+
+def test_three_larger_jobs_run_beside_each_other_where_memory_is_far_larger(tmp_path: Path) -> None:
+    def turns(memory_gib: int = 128) -> GpuTurns:
+        return GpuTurns(tmp_path / "gpu.lock", memory_bytes=memory_gib << 30)
+
+    inner = Device()
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(turns().turn(shared=True, large=True))
+        TurnedDevice(inner, turns()).execute(LARGE)  # type: ignore[arg-type]
+        inner.ran.clear()
+        stack.enter_context(turns().turn(shared=True, large=True))
+        waiting = threading.Thread(target=lambda: TurnedDevice(inner, turns()).execute(LARGE))  # type: ignore[arg-type]
+        waiting.start()
+        assert not inner.ran.wait(0.3)
+    waiting.join(timeout=30)
+    assert inner.ran.is_set()
+    assert turns(24).most_beside_bytes == 0
+    assert turns(80).most_beside_bytes == int(2.5 * (1 << 30))
 
 
 def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.tasks.in_process import JudgingReference
 
 from tilewright.measure import floor_us
 from tilewright.measure.floor import LAUNCH_US, FlopAnswer, FlopRequest, count_flops, least_flops, peak_tflops, too_fast
+from tilewright.measure.work import least_traffic
 from tilewright.records import PROFILES, Dimension, DType, Measured, Precision, Task, TaskOutput, TensorInput, Timing
 
 MATMUL = "import torch\n\ndef product(a, b):\n    return torch.relu(a @ b)\n"
@@ -40,6 +41,16 @@ def test_bytes_over_the_bandwidth_and_one_launch() -> None:
     task = kernels.scale_task(16384, 4096)
     assert floor_us(task) == pytest.approx(2 * 16384 * 4096 * 4 / 4.8e6 + LAUNCH_US)
     assert floor_us(kernels.scale_task(1, 1)) == pytest.approx(LAUNCH_US, abs=0.01)
+
+
+def test_what_is_changed_in_place_counts_as_written_and_not_as_read() -> None:
+    """A result that is handed in may be overwritten unread: a floor that counts both is above what is possible."""
+    task = kernels.scale_task(16384, 4096)
+    given = replace(
+        task, inputs=(*task.inputs, TensorInput("y", DType.F32, ("rows", "cols"), in_place=True)), outputs=()
+    )
+    assert floor_us(given) == pytest.approx(floor_us(task))
+    assert least_traffic(given, PROFILES["H200"]) == least_traffic(task, PROFILES["H200"])
 
 
 def test_products_over_the_peak_where_the_reference_has_them() -> None:

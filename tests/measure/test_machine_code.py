@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.measure import kernels
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure.emulated_counts import count_plan
-from tilewright.measure.machine_code import CodeCost, code_cost, one_warp, spread_executions, without_polling
+from tilewright.measure.machine_code import (
+    CodeCost,
+    code_cost,
+    one_warp,
+    spread_executions,
+    without_copies,
+    without_polling,
+)
 from tilewright.records import KERNEL_FILE_NAME, PROFILES, InstructionRecord, SourcePlace
 from tilewright.toolchain import SassInstruction
 
@@ -72,6 +81,38 @@ def test_executions_go_by_place_and_the_deepest_in_loops_run_most() -> None:
     ]
     counted = [record(5, 1), record(5, 40), record(5, 40), record(9, 8, 20), record(9, 0, 30), record(7, 1)]
     assert spread_executions(listing, counted) == [1, 40, 40, 8, 0, 1, 0, 0]
+
+
+def test_what_leads_to_a_routine_that_is_hardly_ever_called_does_not_run_either() -> None:
+    """As of a division, which a branch passes over; the branch itself runs."""
+    listing = [
+        SassInstruction(0, "FCHK P1, R7, R16", 5),
+        SassInstruction(16, "@!P1 BRA `(.L_x_0)", 5, target=80),
+        SassInstruction(32, "MOV R20, 0x50", 5),
+        SassInstruction(48, "CALL.REL.NOINC `($__internal_0_$__cuda_sm3x_div_rn_noftz_f32_slowpath)", 5),
+        SassInstruction(64, "MOV R15, R12", 5),
+        SassInstruction(80, "BSYNC B3", 5),
+        SassInstruction(96, "EXIT", 5),
+        SassInstruction(112, "RET.REL.NODEC R20", 5),
+    ]
+    assert spread_executions(listing, [record(5, 8)]) == [8, 8, 0, 0, 0, 8, 8, 0]
+
+
+def test_copies_of_a_loop_that_the_assembler_made_share_its_executions() -> None:
+    """Two copies of each load, and a loop for the rest of an odd count, which takes at most one for each of 4 warps."""
+    listing = [
+        *(SassInstruction(address, "LDG.E R4, desc[UR4][R2.64]", 5) for address in (0, 16)),
+        SassInstruction(32, "FADD R0, R4, R5", 6),
+        SassInstruction(48, "@P0 BRA `(.L_x_0)", 5, target=0),
+        SassInstruction(64, "LDG.E R4, desc[UR4][R2.64]", 5),
+        SassInstruction(80, "FADD R0, R4, R5", 6),
+        SassInstruction(96, "@P0 BRA `(.L_x_1)", 5, target=64),
+        SassInstruction(112, "STG.E desc[UR4][R2.64], R0", 9),
+    ]
+    load = replace(record(5, 400), ptx_text="ld.global.nc.f32 %f1, [%rd1];")
+    executions = [400.0] * 7 + [4.0]
+    assert without_copies(listing, executions, [load, record(6, 400)], 4) == [200] * 4 + [2] * 3 + [4]
+    assert without_copies(listing, executions, [load, load, record(6, 400)], 4) == executions  # the compiler's own
 
 
 def test_a_loop_that_waits_for_others_costs_what_it_costs_once() -> None:

@@ -32,8 +32,6 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
         ("softmax", {"cols": 40000}, "shared memory"),
         ("softmax", {"cols": 262144}, "a cluster of blocks"),
         ("softmax", {"cols": 4000000}, "blocks of the whole grid"),
-        ("softmax", {"cols": 393216}, "the next one on its way"),
-        ("softmax", {"cols": 65535}, "the next one on its way"),
         ("layernorm", {"rows": 16, "cols": 4194304}, "many blocks share a row"),
         ("middle_sum", {"rows": 4096, "cols": 4095}, "aligned in phases"),
         ("channel_rmsnorm", {"channels": 64, "height": 512, "width": 512}, "held in registers"),
@@ -100,8 +98,7 @@ draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rect
 lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
 split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
-cluster-stages cluster-stages-exact grid-stages grid-stages-exact kept
-draft-columns draft-segments column-pieces column-tiles column-tiles-again
+kept draft-columns draft-segments column-pieces column-tiles column-tiles-again
 """
 
 

@@ -142,7 +142,7 @@ SHORT = (
 @pytest.mark.parametrize("form", SHORT, ids=str)
 def test_strips_of_short_sums_keep_the_second_operand(form: Product, tmp_path: Path) -> None:
     """Strips of two tiles, the last of one, as results have that are too large to emulate."""
-    text = form.text.replace("tune    STRIP = 4 | 8 | 1", "const   STRIP = 2")
+    text = form.text.replace("tune    STRIP = 16 | 4 | 1", "const   STRIP = 2")
     text = re.sub(r"//! need    STRIP == 1 .*\n", "", text)
     assert "const   STRIP = 2" in text
     _check_emulated(form, 2, tmp_path, text)
@@ -170,10 +170,8 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
     assert first(Product((128, 512, 2048, 1024), batched=True)) == "product-hopper-fused"
     assert first(Product((1, 1048576, 768, 256))) == "product-hopper-fused-a"
-    assert [one.id for one in product_ways([Product((1, 4096, 4096, 4096)).contraction], "sm_90a")][:2] == [
-        "product-hopper-parts",
-        "product-hopper-fused-a",
-    ]
+    (_, second, *_) = product_ways([Product((1, 4096, 4096, 4096)).contraction], "sm_90a")
+    assert second.id == "product-tensor-cores"
     assert first(Product((1, 1048576, 768, 64))) == "product-hopper-parts"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
     assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
@@ -242,24 +240,19 @@ def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> No
 ONE_AFTER_THE_OTHER = (
     Product((3, 130, 260, 132), batched=True, fused=True, ready_b=True, bias=True),
     Product((1, 300, 264, 68), b_transposed=True, fused=True, ready_b=True, residual=True),
-    Product((3, 130, 260, 132), batched=True, fused=True, bias=True),
-    Product((3, 130, 260, 36), batched=True, fused=True),
-    Product((1, 300, 264, 68), b_transposed=True, fused=True),
-    Product((1, 130, 72, 2052), fused=True, pieces=True),
-    Product((1, 130, 72, 1540), b_transposed=True, fused=True, pieces=True),
 )
 
 
 def _by_two_blocks(form: Product) -> str:
-    text = re.sub(r"product<<<min\(tiles( \* pieces)?, device.sms\)", "product<<<2", form.text)
+    text = form.text.replace("product<<<min(tiles, device.sms)", "product<<<2")
     assert "product<<<2," in text
     return text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ONE_AFTER_THE_OTHER, ids=str)
-def test_blocks_that_split_take_tile_after_tile(form: Product, tmp_path: Path) -> None:
-    """Whose slots, parts and scales go on from one tile to the next."""
+def test_blocks_that_split_a_take_tile_after_tile(form: Product, tmp_path: Path) -> None:
+    """Whose slots and scales go on from one tile to the next."""
     _check_emulated(form, 3, tmp_path, _by_two_blocks(form))
 
 
@@ -283,7 +276,7 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     large[5] = 1e9
     other[:] = 0.0
     path = tmp_path / "product.cu"
-    path.write_text(_by_two_blocks(form) if form.fused else form.text)
+    path.write_text(_by_two_blocks(form) if form.ready_b else form.text)
     call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
     assert isinstance(call.results, torch.Tensor)
     found, truth = (one[row] if name == "a" else one[:, row] for one in (call.results.double(), form.truth([a, b])))
@@ -291,10 +284,9 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     assert (found - truth).norm() <= 5e-7 * truth.norm()
 
 
-@pytest.mark.parametrize("ready_b", [True, False])
-def test_rows_that_grow_are_scaled_anew(ready_b: bool, tmp_path: Path) -> None:
+def test_rows_that_grow_are_scaled_anew(tmp_path: Path) -> None:
     """By the product itself: nothing else runs here. The last rows leave the range, and would be made again."""
-    form = Product((1, 140, 72, 164), fused=True, ready_b=ready_b)
+    form = Product((1, 140, 72, 164), fused=True, ready_b=True)
     a, b = form.draw()
     a[::2, 40:] *= 50.0
     a[::3, 100:] *= 300.0

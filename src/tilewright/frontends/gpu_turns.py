@@ -3,8 +3,9 @@
 A turn is a lock on a file that stands for the GPU, the same for all runs and suites of a user. Whoever builds,
 emulates, traces or compiles needs none; a job takes one for itself, the judging of a job's results goes with it where a
 GPU does that, and a sweep or a contest of times is one turn from its first round to its last. Small jobs that nobody
-times share a turn: they hardly use the GPU, and wait for each other's processes only. Large ones have it alone as well,
-for the sake of its memory. A suite has every turn of its own written down, when it began and ended.
+times share a turn: they hardly use the GPU, and wait for each other's processes only. So do a few larger ones where its
+memory is far larger still; others have it alone as well, for the sake of its memory. A suite has every turn of its own
+written down, when it began and ended.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from tilewright.reference import AnyReference
 from tilewright.verify.judging_records import JudgeRequest
 
 _BETWEEN_GOES = 300.0  # seconds
+_MUCH_MEMORY = 40 << 30
+_SHARE_OF_MEMORY = 32  # judging a call that is worked out whole takes some ten times its tensors
+_MOST_BESIDE = 3  # larger jobs at a time
 LOCKS = Path("/tmp")  # and not TMPDIR, which a batch system may set anew for every job
 
 T = TypeVar("T")
@@ -62,9 +66,13 @@ class GpuTurns:
     """Turns at the GPU that a lock file stands for. Within a turn of this object further ones are part of it.
 
     `log`: where each gets a line, with the machine's clock. `say` is told when a turn has to be waited for.
+    `memory_bytes` is the GPU's; nothing is known of it where that is 0.
     """
 
-    def __init__(self, path: Path, log: Path | None = None, say: Callable[[str], None] = _unheard) -> None:
+    def __init__(
+        self, path: Path, log: Path | None = None, say: Callable[[str], None] = _unheard, memory_bytes: int = 0
+    ) -> None:
+        self.most_beside_bytes = memory_bytes // _SHARE_OF_MEMORY if memory_bytes >= _MUCH_MEMORY else 0
         self._path = path
         self._entrance = path.with_suffix(".next")  # held by whoever is next: nobody comes in before it
         self._log = log
@@ -73,7 +81,9 @@ class GpuTurns:
         self._depth = 0
 
     @classmethod
-    def of_gpu(cls, index: int, log: Path | None = None, say: Callable[[str], None] = _unheard) -> GpuTurns:
+    def of_gpu(
+        cls, index: int, log: Path | None = None, say: Callable[[str], None] = _unheard, memory_bytes: int = 0
+    ) -> GpuTurns:
         """Turns at a GPU of this machine, for all processes of this user whatever number they know it by."""
         folder = LOCKS / f"tilewright-{os.getuid()}"
         path = folder / f"gpu-{device_uuid(index)}.lock"
@@ -83,16 +93,16 @@ class GpuTurns:
         except OSError as error:
             say(f"others of your processes are not waited for at the GPU: {error}")
             path = Path(tempfile.mkdtemp(prefix="tilewright-")) / path.name
-        return cls(path, log, say)
+        return cls(path, log, say, memory_bytes)
 
     @contextmanager
-    def turn(self, *, shared: bool = False) -> Iterator[None]:
-        """Alone at the GPU, or beside others that share it."""
+    def turn(self, *, shared: bool = False, large: bool = False) -> Iterator[None]:
+        """Alone at the GPU, or beside others that share it, few of which may be large."""
         with self._lock:
             if self._depth:
                 yield
                 return
-            with open(self._path, "ab") as held:
+            with self._place() if shared and large else nullcontext(), open(self._path, "ab") as held:
                 with open(self._entrance, "ab") as entrance:
                     self._take(entrance, fcntl.LOCK_EX)
                     self._take(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -102,6 +112,23 @@ class GpuTurns:
                 finally:
                     self._depth = 0
                     self._write_down(began, "shared" if shared else "alone")
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """One of the places for large jobs; where all are taken, that which this process always waits for."""
+        places = [self._path.with_suffix(f".{number}") for number in range(_MOST_BESIDE)]
+        own = os.getpid() % _MOST_BESIDE
+        for path in (*places[own:], *places[:own]):
+            with open(path, "ab") as place:
+                try:
+                    fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield
+                return
+        with open(places[own], "ab") as place:
+            self._take(place, fcntl.LOCK_EX)
+            yield
 
     def _take(self, file: BinaryIO, how: int) -> None:
         try:
@@ -126,16 +153,22 @@ class _Size(Enum):
 
     TINY = (1 << 19) - 1  # whatever its elements are, they are judged on the CPU
     SMALL = 64 << 20  # judging it takes a few GB at most
-    LARGE = 1 << 62
+    LARGE = 1 << 62  # alone, but where it is little of the GPU's memory
 
     @classmethod
     def of(cls, size: int) -> _Size:
         return next(one for one in cls if size <= one.value)
 
-    @classmethod
-    def of_job(cls, job: Job) -> _Size:
-        specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
-        return cls.of(sum(one.storage_bytes for one in specs))
+
+def _bytes_of(job: Job) -> int:
+    specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
+    return sum(one.storage_bytes for one in specs)
+
+
+def _untimed(turns: GpuTurns, size: int) -> AbstractContextManager[None]:
+    """The turn of something that nobody times, and that has tensors of so many bytes."""
+    large = _Size.of(size) is _Size.LARGE
+    return turns.turn(shared=not large or size <= turns.most_beside_bytes, large=large)
 
 
 class TurnedDevice(Closing):
@@ -154,8 +187,8 @@ class TurnedDevice(Closing):
     def execute(self, job: Job) -> Execution:
         if job.watch is Watch.FAULTS:
             return self._device.execute(job)
-        alone = job.timed_runs or job.watch is Watch.COUNTERS or _Size.of_job(job) is _Size.LARGE
-        with self.turns.turn(shared=not alone):
+        alone = job.timed_runs or job.watch is Watch.COUNTERS
+        with self.turns.turn() if alone else _untimed(self.turns, _bytes_of(job)):
             return self._device.execute(job)
 
     def close(self) -> None:
@@ -175,18 +208,18 @@ class TurnedReference:
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
         outputs = request.outputs if isinstance(request, JudgeRequest) else ()
-        with self._judging(_Size.of(sum(len(one.content) for one in outputs))) if outputs else nullcontext():
+        with self._judging(sum(len(one.content) for one in outputs)) if outputs else nullcontext():
             made: T = self._reference.call(handler, request, answer, seconds)
             return made
 
     def call_on_run(
         self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
     ) -> tuple[Execution, T | None]:
-        with self._judging(_Size.of_job(job)) if isinstance(device, TurnedDevice) else nullcontext():
+        with self._judging(_bytes_of(job)) if isinstance(device, TurnedDevice) else nullcontext():
             return self._reference.call_on_run(device, job, handler, request, answer, seconds)
 
-    def _judging(self, size: _Size) -> AbstractContextManager[None]:
-        return nullcontext() if size is _Size.TINY else self._turns.turn(shared=size is _Size.SMALL)
+    def _judging(self, size: int) -> AbstractContextManager[None]:
+        return nullcontext() if _Size.of(size) is _Size.TINY else _untimed(self._turns, size)
 
     def close(self) -> None:
         self._reference.close()

@@ -34,7 +34,6 @@ def judges(
 
     Other processes may use the same GPU of this machine, and each waits for its turn; `log` is where those are noted.
     """
-    turns = GpuTurns.of_gpu(device.index, log, say) if device.index is not None else None
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     with (
@@ -42,7 +41,9 @@ def judges(
         choices.open_devices(device, interrupt) as (emulator, gpu),
     ):
         reference: AnyReference = own
-        if turns is not None and gpu is not None:
+        turns = None
+        if device.index is not None and gpu is not None:
+            turns = GpuTurns.of_gpu(device.index, log, say, gpu.profile.memory_bytes)
             reference, gpu = TurnedReference(own, turns), TurnedDevice(gpu, turns)
         far = choices.gpu_reference(device, task, gpu)
         with (

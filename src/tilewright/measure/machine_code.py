@@ -23,6 +23,7 @@ _OPERAND = re.compile(r"\b(UP|UR|R|P)(\d+)(\.64)?")
 _BESIDE = re.compile(r"\s*U?R?P?\d+, U?P\d")
 _PENDING = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")
 _COUNTED_BARRIER = re.compile(r"BAR\.\S+ \S+, (0x[0-9a-f]+)")
+_WAY_TO_CALL = 12  # instructions, from a branch over it or back behind it
 _POLL = re.compile(r"LDG?\.\S*STRONG|SYNCS\.PHASECHK|NANOSLEEP")
 _WIDE = {"128": 4, "64": 2, "WIDE": 2}
 
@@ -39,6 +40,7 @@ _LATENCY = {
     "LDL": 40.0,
 }
 _LOADS = ("LDG", "LD")
+_GLOBAL_LOAD = re.compile(r"(?:@!?\S+\s+)?ld\.(?!param|shared|local|const)")
 _TENSOR = ("HMMA", "IMMA")
 _ATOMICS = ("ATOMG", "ATOM")
 _NO_RESULT = ("ST", "STG", "STS", "STL", "RED", "BRA", "BAR", "EXIT", "BSSY", "BSYNC", "WARPSYNC", "NOP", "LDGSTS")
@@ -123,7 +125,7 @@ def code_cost(
     code = _listings(build).get(kernel)
     if not code:
         return None
-    executions = without_polling(code, spread_executions(code, counted))
+    executions = without_polling(code, without_copies(code, spread_executions(code, counted), counted, warps))
     in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
     known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
     units = dict.fromkeys(known, 0.0)
@@ -219,6 +221,31 @@ def spread_executions(code: Sequence[SassInstruction], counted: Iterable[Instruc
     return executions
 
 
+def without_copies(
+    code: Sequence[SassInstruction], executions: Sequence[float], counted: Sequence[InstructionRecord], warps: float
+) -> list[float]:
+    """Loops that the assembler unrolled further than the compiler did: each of so many copies of the body runs as much
+    less often, and what takes the rest of the loop runs less than so often for a warp.
+
+    They are known by their global loads, of which there are more in the loop than in all PTX of those lines."""
+    lines = [kernel_line(one.places) for one in counted if _GLOBAL_LOAD.match(one.ptx_text)]
+    made, back = list(executions), _backward(code)
+    for end, start in back.items():
+        if any(start <= other_start and other_end < end for other_end, other_start in back.items()):
+            continue  # only innermost loops are unrolled
+        loaded = [one.line for one in code[start : end + 1] if _name(one) in _LOADS]
+        copies = min((loaded.count(line) // max(lines.count(line), 1) for line in loaded if line in lines), default=1)
+        if copies < 2 or not set(loaded) <= set(lines):
+            continue
+        body = {(one.line, *one.callers) for one in code[start : end + 1]}
+        for number, one in enumerate(code):
+            if start <= number <= end:
+                made[number] /= copies
+            elif (one.line, *one.callers) in body:
+                made[number] = min(made[number], warps * (copies - 1) / 2.0)
+    return made
+
+
 def without_polling(code: Sequence[SassInstruction], executions: Sequence[float]) -> list[float]:
     """Loops that only look whether others have come run once for each time they are entered: how often they are passed
     in an emulator says how long it made them wait, not what they cost."""
@@ -234,13 +261,21 @@ def without_polling(code: Sequence[SassInstruction], executions: Sequence[float]
 
 
 def _called(code: Sequence[SassInstruction]) -> set[int]:
-    """Routines behind the end, for operands that are hardly ever met: those of a division, say."""
+    """Routines behind the end, for operands that are hardly ever met, those of a division, say; and what only leads to
+    them and back, which a branch passes over."""
     ends = [number for number, one in enumerate(code) if one.text == "EXIT"]
     returns = [number for number, one in enumerate(code) if _name(one) == "RET"]
     if not returns or not ends:
         return set()
     start = max((end for end in ends if end < returns[0]), default=len(code)) + 1
-    return set(range(start, len(code)))
+    found = set(range(start, len(code)))
+    at = {one.address: number for number, one in enumerate(code)}
+    for call in (number for number in range(start) if _name(code[number]) == "CALL"):
+        for before in range(call - 1, max(call - _WAY_TO_CALL, 0), -1):
+            if _name(code[before]) == "BRA" and call < at.get(code[before].target or -1, -1) <= call + _WAY_TO_CALL:
+                found |= set(range(before + 1, at[code[before].target or -1]))
+                break
+    return found
 
 
 def loop_depths(code: Sequence[SassInstruction]) -> list[int]:

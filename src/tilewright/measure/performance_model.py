@@ -33,19 +33,22 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 50.0  # for each multiprocessor of the GPU, all together; what comes from memory passes it twice
+L2_BYTES_PER_CYCLE = 48.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.6, 0.3, 0.02
-DELAYED = 1.6  # times a warp's own cycles that it takes among others
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.44, 0.2, 0.02
+DELAYED = 2.2  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.023  # from one block of a multiprocessor to the next
+BLOCK_START_US = 0.036  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
+BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 7.0  # of resources that data pass one after the other, or that work at once
-TURNS_ORDER = 1.4  # more than 1, of loading and working, for each doubling of those who take turns
-LATENCY_ORDER = 2.2  # of those two and of what one warp would take alone
+SIDE_ORDER = 6.0  # of resources that data pass one after the other
+TURNS_ORDER = 1.7  # more than 1, of loading and working, for each doubling of those who take turns
+KINDS_ORDER = 1.0  # more than that, of kinds of work
+LATENCY_ORDER = 1.6  # of those two and of what one warp would take alone, where all blocks start at once
+OUT_OF_STEP = 0.33  # more, for each doubling of the waves, up to those who take turns: later ones wait at other times
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.8
@@ -102,10 +105,11 @@ class LaunchModel:
         """Loading and working take turns, and no turn is shorter than its latency."""
         times = {term.name: term.time_us for term in self.terms}
         latency_us, starting_us = times.pop("latency", 0.0), times.pop("starting blocks", 0.0)
-        moving = norm((time for name, time in times.items() if name in _MEMORY_SIDE), SIDE_ORDER)
-        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), SIDE_ORDER) + starting_us
         turns = 1.0 + TURNS_ORDER * math.log2(1.0 + self.facts.takers)
-        return norm((norm((moving, working), turns), latency_us), LATENCY_ORDER)
+        moving = norm((time for name, time in times.items() if name in _MEMORY_SIDE), SIDE_ORDER)
+        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), turns + KINDS_ORDER)
+        latency_order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + min(self.facts.waves, self.facts.takers))
+        return norm((norm((moving, working + starting_us), turns), latency_us), latency_order)
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         for one, resident in zip(counted.launches, residents, strict=True)
     ]
     waves = [one.grid_blocks / blocks for one, blocks in zip(counted.launches, resident_blocks, strict=True)]
-    traffics = plan_traffic(prepared, works, waves, gpu)
+    rooms = [_l1_room(one, resident, gpu) for one, resident in zip(counted.launches, residents, strict=True)]
+    traffics = plan_traffic(prepared, works, waves, rooms, gpu)
     codes = [_code(prepared.build, one, work, gpu) for one, work in zip(counted.launches, works, strict=True)]
     launches = tuple(
         model_launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
@@ -209,14 +214,22 @@ def _device_memory(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
 def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     work = facts.work
     plain = work.load_bytes - facts.l1_bytes + work.store_bytes + work.local_bytes
-    moved = plain + facts.traffic.total_bytes + ATOMIC_TIMES * work.atomic_bytes  # what it fetches passes it twice
+    traffic = facts.traffic
+    moved = plain + work.store_bytes + traffic.read_bytes + traffic.again_bytes + ATOMIC_TIMES * work.atomic_bytes
     cycles_us = gpu.clock_ghz * 1e3
     all_us = moved / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
-    one_us = _share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us)
-    if work.atomic_bytes:  # those on one sector, one after the other
-        one_us = max(one_us, SAME_SECTOR_US * work.atomic_bytes / max(facts.traffic.written_bytes, SECTOR_BYTES))
+    one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_sector_us(facts))
     useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
     return ModelTerm("L2 cache", max(all_us, one_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
+
+
+def _same_sector_us(facts: LaunchFacts) -> float:
+    """Atomic operations on the same sector, one after the other. Blocks that wait for each other count themselves in on
+    a line of their own, of scratch or of the grid itself."""
+    work, traffic = facts.work, facts.traffic
+    if facts.counted.launch.cooperative:
+        return SAME_SECTOR_US * work.atomic_requests / max(traffic.counter_bytes / LINE_BYTES, 1.0)
+    return SAME_SECTOR_US * work.atomic_bytes / max(traffic.counter_bytes or traffic.written_bytes, SECTOR_BYTES)
 
 
 def _pipe(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
@@ -265,8 +278,9 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     far = min(1.0 - near, (traffic.read_bytes + traffic.again_bytes) / loaded)
     wait_us = MEMORY_LATENCY_US * far + L2_LATENCY_US * (1.0 - far - near) + L1_LATENCY_US * near
     one_us = code.waits * wait_us + DELAYED * code.alone_cycles / (gpu.clock_ghz * 1e3)
+    meeting_us = _same_sector_us(facts) if facts.counted.launch.cooperative else 0.0  # which all wait for
     detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
-    return ModelTerm("latency", max(1.0, facts.rounds) * facts.repeats * one_us, detail)
+    return ModelTerm("latency", max(1.0, facts.rounds) * facts.repeats * one_us + meeting_us, detail)
 
 
 def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
@@ -302,6 +316,12 @@ def _share(counted: CountedLaunch, gpu: GpuProfile) -> float:
 def _reached(counted: CountedLaunch, gpu: GpuProfile) -> int:
     """Multiprocessors that the launch can use; clusters do not fit everywhere."""
     return gpu.sms_reached(math.prod(counted.launch.cluster or (1,)))
+
+
+def _l1_room(counted: CountedLaunch, resident: Occupancy, gpu: GpuProfile) -> float:
+    """Of a multiprocessor's memory on chip, what its blocks' shared memory leaves to the cache."""
+    shared = counted.launch.dynamic_smem_bytes + counted.kernel.resources.static_smem_bytes + gpu.reserved_smem_block
+    return gpu.smem_sm + BESIDE_SHARED - max(resident.blocks_per_sm, 1) * shared
 
 
 # -- beside the launches --

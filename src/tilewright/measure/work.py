@@ -35,7 +35,6 @@ _BARRIERS = ("synchronisation",)
 
 SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 beside whatever streams through
 HELD_BY_L1 = 64 << 10  # small tensors up to this, all together, stay in the L1 caches
-L1_HITS = 0.8  # of the repeated reads of those
 
 _PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "convolution", "conv1d", "conv2d", "conv3d")
 
@@ -51,6 +50,7 @@ class Work:
     aligned_bytes: float  # of these, without the one more that a request touches where it is merely misaligned
     store_bytes: float
     atomic_bytes: float
+    atomic_requests: float
     local_bytes: float
     ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
     strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
@@ -86,6 +86,7 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         aligned_bytes=sector_bytes(_LOADS) - scale * SECTOR_BYTES * _misaligned(listing),
         store_bytes=sector_bytes(_STORES),
         atomic_bytes=sector_bytes(_ATOMICS),
+        atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
@@ -166,20 +167,30 @@ class LaunchTraffic:
     again_bytes: float  # read once more because L2 did not keep them
     evicted_bytes: float  # of others, that had to leave L2 first
     l1_bytes: float  # that the L1 caches provide, so that they do not even cross to L2
+    counter_bytes: float = 0.0  # of what was cleared before: atomic operations go there
 
     @property
     def total_bytes(self) -> float:
         return self.read_bytes + self.written_bytes + self.again_bytes + self.evicted_bytes
 
 
+@dataclass(frozen=True)
+class _Caches:
+    l2_bytes: float
+    l1_bytes: float  # of each, for what is read again and again
+    l1_count: int  # each fetches it once
+
+
 def plan_traffic(
-    prepared: BuiltPlan, works: Sequence[Work], waves: Sequence[float], gpu: GpuProfile
+    prepared: BuiltPlan, works: Sequence[Work], waves: Sequence[float], l1_rooms: Sequence[float], gpu: GpuProfile
 ) -> tuple[LaunchTraffic, ...]:
-    """The traffic of every launch in order, the first of them on a cache full of somebody else's writes."""
+    """The traffic of every launch in order, the first of them on a cache full of somebody else's writes. `l1_rooms` is
+    what a launch's shared memory leaves of an L1 cache."""
     sizes = _tensor_bytes(prepared)
     buffers = {buffer.name: buffer for buffer in prepared.plan.buffers}
     usable = USABLE_L2 * gpu.l2
     written_before = {name for name, one in buffers.items() if one.clearing is not records.Clearing.UNDEFINED}
+    cleared = {name for name, one in buffers.items() if one.clearing is records.Clearing.ZEROED}
     in_cache: set[str] = set()
     found: list[LaunchTraffic] = []
     for step in prepared.plan.steps:
@@ -190,7 +201,9 @@ def plan_traffic(
             read = {name: sizes[name] for name in readable}
             written = sum(sizes[name] for name in writable)
             number = len(found)
-            found.append(_launch_traffic(works[number], waves[number], read, written, in_cache, usable))
+            caches = _Caches(usable, min(l1_rooms[number], HELD_BY_L1), gpu.sms)
+            made = _launch_traffic(works[number], waves[number], read, written, in_cache, caches)
+            found.append(replace(made, counter_bytes=float(sum(sizes[name] for name in names & cleared))))
         written_before |= {name for name in names if name in buffers}
         footprint = sum(sizes[name] for name in names)
         in_cache = names if footprint <= usable else set()
@@ -198,7 +211,7 @@ def plan_traffic(
 
 
 def _launch_traffic(
-    work: Work, waves: float, readable: dict[str, int], writable: int, in_cache: set[str], usable: float
+    work: Work, waves: float, readable: dict[str, int], writable: int, in_cache: set[str], caches: _Caches
 ) -> LaunchTraffic:
     distinct = float(sum(readable.values()))
     hot = float(sum(size for name, size in readable.items() if name in in_cache))
@@ -209,10 +222,10 @@ def _launch_traffic(
     large = distinct - sum(small)
     of_small = min(excess, len(small) * large) if large else excess
     working = distinct * min(1.0, 1.0 / max(waves, 1e-9))
-    lost = max(0.0, 1.0 - usable / working) if working else 0.0
+    lost = max(0.0, 1.0 - caches.l2_bytes / working) if working else 0.0
     beyond = excess - of_small
     again = min(beyond, large) * lost * _far_apart(beyond / large if large else 0.0)
-    held = L1_HITS * of_small if sum(small) <= HELD_BY_L1 else 0.0
+    held = max(0.0, of_small - caches.l1_count * sum(small)) if sum(small) <= caches.l1_bytes else 0.0
     return LaunchTraffic(read, written, again, 0.0, held)
 
 

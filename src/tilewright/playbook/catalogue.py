@@ -19,7 +19,6 @@ from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
-from tilewright.playbook.structures.stages import STAGED_SHARE_BYTES, can_stage, staged_rows
 from tilewright.playbook.structures.teams import Team as SharingTeam
 from tilewright.playbook.structures.teams import can_meet
 
@@ -35,7 +34,7 @@ _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
 _KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
-_BESIDE_OTHERS = ("cluster-stages", "grid-stages", "kept")
+_BESIDE_OTHERS = ("kept",)
 _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
@@ -108,7 +107,7 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 
 
 def best_way(program: RowProgram) -> Way:
-    """For a file in which no other is tried: the first that is not for some GPUs and sizes alone."""
+    """For a file in which no other is tried: the first that is not for some sizes alone."""
     return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
 
 
@@ -163,13 +162,12 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
     blocks = -(-row_bytes // SHARE_BYTES)  # that it takes to hold a row
-    whole = cols * program.widest.itemsize % 16 == 0  # vectors
     order: list[str] = []
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
     elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
         many = program.task_rows >= _MULTIPROCESSORS // 4
-        order = ["grid-stages", "grid-ahead", "passes", "stream"] if many else ["passes"]
+        order = ["grid-ahead", "passes", "stream"] if many else ["passes"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -179,7 +177,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
         order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
-        order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
+        order += ["cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
@@ -187,9 +185,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster-ahead": row_bytes <= _CLUSTER_ROW_BYTES,
-        "cluster-stages": whole and row_bytes <= 8 * STAGED_SHARE_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
-        "grid-stages": whole and row_bytes <= _MULTIPROCESSORS * STAGED_SHARE_BYTES,
         "stream": program.sweeps == 1,
         "passes": draft_way(program).id != "passes",
     }
@@ -220,12 +216,6 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         if can_meet(program):
             summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
             found.append(make("grid-ahead", summary, everywhere))
-        if can_stage(program):
-            together, everywhere = (partial(staged_rows, team=one) for one in SharingTeam)
-            summary = "a cluster of blocks shares the row in registers, the next ones come at a steady pace"
-            found.append(make("cluster-stages", summary, together))
-            summary = "blocks of the whole grid share the row in registers, the next ones come at a steady pace"
-            found.append(make("grid-stages", summary, everywhere))
     if can_split(program):
         looped = partial(pass_rows, looped=True)
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", looped))

@@ -70,24 +70,18 @@ __device__ __forceinline__ float softplus_of(float v, float beta, float threshol
 """,
     "log": """\
 // For sums. Two exact logarithms an element would take longer than memory does. The quick one is good to 2^-22 of
-// itself but around 1, where logarithms are small: there x - x^2 / 2 + x^3 q(x) with x = v - 1, which is exact. That,
-// and numbers too small for the quick one, are behind a branch that few warps take.
+// itself but around 1, where logarithms are small: there x - x^2 / 2 + x^3 q(x) with x = v - 1, which is exact.
 __device__ __forceinline__ float log_of(float v) {
-  float logarithm;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(v));
-  logarithm *= 0.693147181f;
-  if (fabsf(v - 1.075f) < 0.375f || v < 1.17549435e-38f) {
-    const float x = v - 1.0f;
-    float q = fmaf(x, -0.072874695f, 0.1290151f);
-    q = fmaf(x, q, -0.13358842f);
-    q = fmaf(x, q, 0.14193559f);
-    q = fmaf(x, q, -0.1660217f);
-    q = fmaf(x, q, 0.20001048f);
-    q = fmaf(x, q, -0.25001413f);
-    q = fmaf(x, q, 0.33333337f);
-    logarithm = v < 0.5f ? __log2f(v) * 0.693147181f : fmaf(x * x, fmaf(x, q, -0.5f), x);
-  }
-  return logarithm;
+  const float x = v - 1.0f;
+  float q = fmaf(x, -0.072874695f, 0.1290151f);
+  q = fmaf(x, q, -0.13358842f);
+  q = fmaf(x, q, 0.14193559f);
+  q = fmaf(x, q, -0.1660217f);
+  q = fmaf(x, q, 0.20001048f);
+  q = fmaf(x, q, -0.25001413f);
+  q = fmaf(x, q, 0.33333337f);
+  const float near = fmaf(x * x, fmaf(x, q, -0.5f), x);
+  return v > 0.7f && v < 1.45f ? near : __log2f(v) * 0.693147181f;
 }
 """,
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
@@ -186,6 +180,22 @@ def _steady(name: str, divisor: str, result: str, first: str = "", note: str = "
 
 _SIXTH = "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)"
 STEADY_HELPERS: dict[str, str] = {
+    "gelu": """\
+// v (1 + erf(v / sqrt 2)) / 2. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for
+// negative v; q is exp(-v^2 / 2) times a polynomial in t = 1 / (1 + p |v|), good to 1e-8. No branch: erff has one.
+__device__ __forceinline__ float gelu_of(float v) {
+  float t, power;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(fabsf(v), 0.28f, 1.0f)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * v * -0.72134752f));
+  float q = fmaf(t, -0.10580819f, 0.38987389f);
+  q = fmaf(t, q, -0.23699346f);
+  q = fmaf(t, q, 0.2689103f);
+  q = fmaf(t, q, 0.067496642f);
+  q = fmaf(t, q, 0.11652081f);
+  q *= t * power;
+  return v > 1e18f ? v : fmaf(-fabsf(v), q, fmaxf(v, 0.0f));
+}
+""",
     "sigmoid": _steady("sigmoid", "1.0f + expf(-v)", "inverse"),
     "silu": _steady("silu", "1.0f + expf(-v)", "v * inverse", note="// v times its sigmoid.\n"),
     "gelu_tanh": _steady(

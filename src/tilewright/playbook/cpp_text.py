@@ -77,8 +77,8 @@ CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
 # Words of C++ and CUDA, and of the kernels' own text: no tensor or value is called so there.
 _TAKEN_WORDS = """
-room turn wanted piece pieces met than vectors here there arrived phase counted own stage stages full
-empty sent at late begin ahead to together group height within
+room turn wanted piece pieces met than vectors here there arrived phase counted own begin ahead together group
+height within send await
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete
 do double else enum explicit export extern false float for friend goto if inline int long mutable namespace
 new noexcept not nullptr operator or private protected public register return short signed sizeof static
@@ -220,11 +220,6 @@ class Forms:
             return literal(value.value, self._program.kinds[index])
         return Text(self._namer.parameters[value]) if isinstance(value, LaunchNumber) else None
 
-    def has_branch(self, index: int) -> bool:
-        """Whether a value is made by a branch: inside a choice it would be a branch of that too."""
-        value = self._program.values[index]
-        return self._quick_logarithms and isinstance(value, row_program.Pointwise) and value.op == "log"
-
     def pointwise(self, index: int, arguments: list[Text]) -> Text:
         value = self._program.values[index]
         assert isinstance(value, row_program.Pointwise)
@@ -306,8 +301,7 @@ class Statements:
             longest = _INLINE_LENGTH
             if loads > 1 and isinstance(self.program.values[index], row_program.Load):
                 longest = _INLINE_LOAD_LENGTH
-            short = len(text.text) <= longest and not self.forms.has_branch(index)
-            if simple or (uses[index] == 1 and short and index not in named):
+            if simple or (uses[index] == 1 and len(text.text) <= longest and index not in named):
                 texts[index] = text
                 continue
             name = self.namer.of(index)

@@ -356,11 +356,10 @@ class Task:
 
     @property
     def moved_bytes(self) -> int:
-        """The least a kernel can move at the task's sizes: every input read once, every output written once."""
-        read = sum(spec.storage_bytes for spec in self.specs().values())
-        written = sum(spec.storage_bytes for spec in self.output_specs().values())
-        written += sum(self.specs()[one.name].storage_bytes for one in self.tensors if one.in_place)
-        return read + written
+        """The least a kernel can move at the task's sizes: every input read once, every output written once. What is
+        changed in place is written; it may be overwritten unread."""
+        moved = sum(spec.storage_bytes for spec in self.specs().values())
+        return moved + sum(spec.storage_bytes for spec in self.output_specs().values())
 
     @property
     def hash(self) -> str:

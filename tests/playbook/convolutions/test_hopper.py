@@ -70,6 +70,34 @@ FORMS = {
         padding=(1, 1, 1),
         dilation=(2, 2, 2),
     ),
+    "spread long lines": Written(
+        (3, 110), (3, 3), channels=17, filters=20, transposed=True, stride=(2, 2), padding=(1, 1), batch=1, bias=True
+    ),
+    "long lines of sectors": Written((2, 200), (3, 3), channels=8, filters=72, padding=(1, 1), batch=1, bias=True),
+    "half made of nothing": Written(
+        (12, 40),
+        (3, 3),
+        channels=17,
+        filters=20,
+        transposed=True,
+        stride=(2, 2),
+        padding=(1, 1),
+        dilation=(2, 2),
+        bias=True,
+        activation="hardswish",
+    ),
+    "half made of nothing in f16": Written(
+        (4, 7),
+        (3, 3),
+        channels=8,
+        filters=9,
+        groups=2,
+        transposed=True,
+        stride=(2, 2),
+        dilation=(2, 2),
+        dtype=DType.F16,
+        bias=True,
+    ),
     "many tiles": Written((30, 40), (3, 3), channels=24, filters=72),
     "spread groups": Written(
         (4, 6),
@@ -135,6 +163,13 @@ def test_few_filters_take_turns_with_neighbouring_results() -> None:
     assert Geometry(Written((9, 9), (3, 3), channels=3, filters=64).convolution).fold == 2
 
 
+def test_results_are_stored_before_where_no_tap_meets_half_of_them() -> None:
+    many, some = Geometry(FORMS["many kinds"].convolution), Geometry(FORMS["results that no tap meets"].convolution)
+    assert (many.is_filled, many.made) == (True, (3,))
+    assert (some.is_filled, some.made) == (False, (0, 1, 2, 3, 4))
+    assert not Geometry(replace(FORMS["many kinds"], residual=True).convolution).is_filled
+
+
 # -- files --
 
 
@@ -155,6 +190,12 @@ def _check_applies(form: Written) -> None:
     assert evaluate(file, _specs(form), H200).build_request() is not None
     with pytest.raises(DoesNotApply, match=r"device\.cc"):
         evaluate(file, _specs(form), PROFILES["A100"])
+
+
+def test_large_slots_are_as_many_as_fit() -> None:
+    form = Written((6, 20, 20), (3, 3, 3), channels=48, filters=48, transposed=True)
+    constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
+    assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 7)
 
 
 @pytest.mark.slow
@@ -197,6 +238,44 @@ def test_convolutions_run_emulated_in_any_order(name: str, tmp_path: Path) -> No
     tensors = form.draw()
     found, truth = _run(form, tensors, tmp_path, 3), form.truth(tensors)
     assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["false", "true"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows",
+        "strided line",
+        "pairs of positions",
+        "spread",
+        "spread by three",
+        "results that no tap meets",
+        "residual",
+    ],
+)
+def test_results_are_stored_line_by_line(name: str, overlap: str, tmp_path: Path) -> None:
+    _check_lines(FORMS[name], overlap, tmp_path / "conv.cu")
+
+
+def test_results_of_a_spread_line_are_stored(tmp_path: Path) -> None:
+    form = Written((2, 9), (3, 3), channels=8, filters=5, transposed=True, stride=(2, 3), dilation=(1, 2), batch=1)
+    _check_lines(form, "false", tmp_path / "conv.cu")
+
+
+def _check_lines(form: Written, overlap: str, path: Path) -> None:
+    """As if lines were long, so that each is stored by itself."""
+    text = _text(form).replace("device.sms", "1").replace("LONG_LINE = WIDTH_PHASES > 1 ? 192 : 0", "LONG_LINE = 1")
+    assert "LONG_LINE = 1;" in text
+    text = text.replace("(is_within || y_width % SECTOR != 0)", "(is_within || true)")
+    assert "(is_within || true);" in text
+    path.write_text(re.sub(r"tune    OVERLAP = \S+ . \S+", f"const   OVERLAP = {overlap}", text))
+    tensors = form.draw()
+    call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=1)
+    assert call.findings == ()
+    assert isinstance(call.results, torch.Tensor)
+    truth = form.truth(tensors)
+    assert (call.results.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
 
 
 @pytest.mark.slow

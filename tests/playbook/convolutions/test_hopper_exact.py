@@ -31,6 +31,10 @@ EXACT |= {
     "five channels": Written((7, 9), (3, 3), channels=5, filters=20, precision=Precision.STRICT, padding=(1, 1)),
     "two channels": Written((9, 9), (3, 3), channels=2, filters=70, precision=Precision.STRICT, stride=(2, 2)),
     "many taps": Written((5, 7, 11), (3, 5, 7), channels=3, filters=64, precision=Precision.STRICT, batch=1),
+    "many taps of many filters": Written(
+        (9, 12), (4, 7), channels=3, filters=70, precision=Precision.STRICT, bias=True
+    ),
+    "many taps of two channels": Written((6, 30), (2, 11), channels=2, filters=20, precision=Precision.STRICT),
 }
 _OF_SUM = 2.0**-19  # of the magnitudes that a result is made from: what is left of those that keep few bits is 2^-14
 
@@ -69,6 +73,11 @@ def test_three_parts_of_few_channels_lie_side_by_side() -> None:
     assert not can_write(replace(SMALL, channels=1, groups=4).convolution)
 
 
+def test_long_rows_of_taps_are_added_up_by_halves() -> None:
+    halves = {name for name, form in EXACT.items() if Geometry(form.convolution).by_halves}
+    assert halves == {name for name in EXACT if name.startswith("many taps")}
+
+
 # -- emulated --
 
 
@@ -93,7 +102,10 @@ def test_every_form_is_exact(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows", "planes", "eight channels", "many taps", "spread groups", "many kinds"])
+@pytest.mark.parametrize(
+    "name",
+    ["rows", "planes", "eight channels", "many taps", "many taps of many filters", "spread groups", "many kinds"],
+)
 def test_a_file_builds_and_spills_little(name: str, tmp_path: Path) -> None:
     form = EXACT[name]
     names = ["x", "w", *(["bias"] if form.bias else [])]

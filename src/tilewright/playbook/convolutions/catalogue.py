@@ -23,6 +23,7 @@ _HOPPER = "sm_90a"
 
 _MANY_CHANNELS = 32
 _ON_HOPPER = "convolution-hopper"
+_OVER_CHANNELS = "convolution-hopper-channels"
 _MUCH_WORK = 1 << 32  # multiplications
 _LITTLE_WORK = 200  # multiplications for every element of x and y
 
@@ -64,6 +65,25 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if arch != _TURING and any(map(_are_points, convolutions)):
         found.insert(0, _points_way(found[0].write if found else _on_tensor_cores))
     return tuple(found)
+
+
+def channel_ways(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionWay, ...]:
+    """The ways that do work over channels before anything is stored."""
+    able = tuple(one for one in convolutions if hopper.can_write(one))
+    summary = (
+        "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it; what follows over channels is done "
+        "on the sums in registers"
+    )
+    return (ConvolutionWay(_OVER_CHANNELS, summary, partial(_on_hopper, able)),)
+
+
+def pays_over_channels(convolution: Convolution) -> bool:
+    """Whether work over channels is quicker before anything is stored: little is left to store, or rows of the result
+    begin anywhere, which a pass over them is slow on. Otherwise that runs at memory's speed, and the registers do not.
+    """
+    assert convolution.across is not None
+    reduced = not convolution.across.outputs[0].varies
+    return reduced or math.prod(one.results.size for one in convolution.windows) % 4 != 0
 
 
 def _are_points(convolution: Convolution) -> bool:

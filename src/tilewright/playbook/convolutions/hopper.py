@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.playbook.convolutions.hopper_channels import MOST_ROWS, ChannelsText, can_follow
 from tilewright.playbook.convolutions.hopper_copies import (
     NOTE_ROWS,
     copy_parameters,
@@ -12,6 +13,7 @@ from tilewright.playbook.convolutions.hopper_copies import (
     pack_text,
 )
 from tilewright.playbook.convolutions.hopper_exact import exact_parameters, exact_text
+from tilewright.playbook.convolutions.hopper_fill import FILLED_BY_BLOCK, fill_parameters, fill_text
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import (
     Parameters,
@@ -34,6 +36,7 @@ again block channel channels channel_blocks copied copied_map copy_rows depth fi
 filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
 x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
+all c channel_of consumer f0 four my_turn of_columns of_row of_warps others plane r thread upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -43,6 +46,10 @@ around it, so that all positions of the batch are one index, and a tap is a cons
 One thread of a producer warpgroup fills a ring of slots in shared memory with positions; taps along the width read the
 same slot, further on. Another brings weights. Two consumer warpgroups multiply with wgmma, filters times positions, in
 turn: one stores while the other multiplies.
+"""
+_CHANNELS_HEADER = """
+A tile has all channels of its positions. What is done over those is done in registers before anything is stored, with
+shuffles and a little shared memory between the warps.
 """
 _F16_HEADER = """
 f32 is rounded to f16, which has the ten bits that TF32 has, and twice its speed; weights are scaled by a power of two.
@@ -63,6 +70,8 @@ def can_write(convolution: Convolution) -> bool:
         return False
     if any(each.varies and each.parts == () for each in one.finish_inputs):
         return False
+    if one.across is not None and not can_follow(one, one.across):
+        return False
     geometry = Geometry(one)
     return geometry.rows_of_filter <= 8 and geometry.width_blocks <= _MOST_WIDTH_BLOCKS
 
@@ -71,18 +80,23 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     """The convolution by TMA and wgmma."""
     geometry = Geometry(convolution)
     finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
-    plan = _Plan(geometry, PlanLines(convolution.finish, op_line), choices)
+    channels = ChannelsText(geometry, finish, _RESERVED) if convolution.across is not None else None
+    plan = _Plan(geometry, channels, PlanLines(convolution.finish, op_line), choices)
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
-        kernel_parameters(geometry, finish),
-        exact_parameters(geometry, finish),
+        fill_parameters(geometry, finish),
+        kernel_parameters(geometry, finish, channels),
+        exact_parameters(geometry, finish, channels),
     )
     f32 = convolution.element is DType.F32
     more = ["cuda_bf16.h"] if geometry.copied is DType.BF16 else ["cuda_fp16.h"]
-    included = sorted({*includes(convolution.finish), *(f"#include <{one}>" for one in more)})
+    programs = [one for one in (convolution.finish, convolution.across) if one is not None]
+    included = sorted({*(line for one in programs for line in includes(one)), *(f"#include <{one}>" for one in more)})
     return fragment(
-        _HEADER + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
+        _HEADER
+        + (_CHANNELS_HEADER if channels else "")
+        + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
         plan.lines,
         included,
         constants(geometry),
@@ -91,16 +105,18 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         pack_text(geometry),
         *finish.helpers,
         finish.function,
-        device_text(geometry, finish),
-        exact_text(geometry, finish),
+        *([fill_text(geometry, finish)] if geometry.is_filled else []),
+        *(channels.helpers if channels else ()),
+        device_text(geometry, finish, channels),
+        exact_text(geometry, finish, channels),
     )
 
 
 class _Plan:
     """The launch plan, with names that avoid the op's own."""
 
-    def __init__(self, geometry: Geometry, lines: PlanLines, choices: Choices) -> None:
-        self._geometry, self.lines, self._choices = geometry, lines, choices
+    def __init__(self, geometry: Geometry, channels: ChannelsText | None, lines: PlanLines, choices: Choices) -> None:
+        self._geometry, self._channels, self.lines, self._choices = geometry, channels, lines, choices
 
     def _named(self, text: str) -> str:
         """A text in which @word stands for the plan's own name for it."""
@@ -113,7 +129,9 @@ class _Plan:
         given = [self._named(one) for _, one in parameters]
         self.lines.launch(kernel, self._named(grid), self._named(block), given, " pdl" if early else "")
 
-    def write(self, copy: Parameters, pack: Parameters, product: Parameters, again: Parameters) -> None:
+    def write(
+        self, copy: Parameters, pack: Parameters, fill: Parameters, product: Parameters, again: Parameters
+    ) -> None:
         geometry = self._geometry
         self._sizes()
         self._shape()
@@ -126,12 +144,17 @@ class _Plan:
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
-            together = 512 if geometry.parts == 1 else 256
+            together = 1024 if geometry.parts == 1 else 512
             grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
         self._launch("copy_input", grid, "256", copy)
+        if geometry.is_filled:
+            results = f"@batch * {groups} * @filters * @y_depth * @y_height * @y_width"
+            self._launch("fill_result", f"ceil_div({results}, {FILLED_BY_BLOCK})", "256", fill)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
-        self._launch("convolve", f"min(@jobs, {whole} if RESIDENT else device.sms)", "384, @smem", product)
+        self._launch(
+            "convolve", f"min(@jobs / KINDS_OF_BLOCK, {whole} if RESIDENT else device.sms)", "384, @smem", product
+        )
         shares = f"{max(1, per // 8)} * MI"
         self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
@@ -164,9 +187,14 @@ class _Plan:
             each = "@channels" if geometry.planes else "round_up(@channels, 8)"
             self._add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
-        self._add("const", f"MI = 2 if {rows} > 64 else 1", f"a tile is 64 * MI rows of filters by {wide} positions")
+        most = f"4 if {rows} > 128 else " if self._channels else ""
+        tile = f"a tile is 64 * MI rows of filters by {wide} positions"
+        self._add("const", f"MI = {most}2 if {rows} > 64 else 1", tile)
+        if self._channels:
+            self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
+            self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
         if geometry.rows_of_filter > 4:
-            self._add("need", "MI == 2", "a warp puts all rows of a filter in order at once")
+            self._add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
             self._add("need", f"{held} <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
             self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
@@ -180,6 +208,7 @@ class _Plan:
                 "of 16 bytes" if parts == 1 else "of 8 channels",
             )
             self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
+            self._add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
             tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"
@@ -194,15 +223,19 @@ class _Plan:
         self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
         self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
-        kinds = len(geometry.kinds) * one.groups
-        self._add("let", f"@jobs = ceil_div(@batch * @depth * @height * @width, @tile_step) * {kinds} * @row_tiles")
+        kinds = len(geometry.made)
+        tiles = f"ceil_div(@batch * @depth * @height * @width, @tile_step) * {one.groups} * @row_tiles"
+        self._add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
+        few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
+        self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
 
     def _overlap(self) -> None:
         """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
         geometry = self._geometry
         few = geometry.planes == 2 and geometry.convolution.filters.size > 64
-        if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32:
+        reduced = self._channels is not None and self._channels.is_reduced
+        if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32 and not reduced:
             choices = "true | false" if few else "false | true"
             self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
             ends = "(@y_depth * @y_height * @y_width) % 8 != 0 or @width * PHASES != @y_width"
@@ -222,18 +255,25 @@ class _Plan:
             self._add("let", f"@boxes = 2 if {wide} + {halo} > 256 else 1")
             self._add("let", f"@box_rows = round_up({wide} + {halo}, 8 * @boxes) / @boxes")
             self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
-        staged = f"8 * 4 * MI * ({wide} + 8) * 4"
-        self._add("let", f"@room = device.smem_block - {staged} - 1024")
+        staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
+        if self._channels:
+            staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
+        self._add("let", f"@room = device.smem_block - ({staged}) - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
-        one_kind = len(geometry.kinds) == 1
-        resident = "@blocks * @weight_bytes + (MI + 2) * @slot_bytes <= @room" if one_kind else "false"
+        one_kind = len(geometry.made) == 1
+        least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
+        others = "4" if geometry.by_halves else "(MI + 2)"
+        resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
-        self._add("const", "W_SLOTS = 1 if RESIDENT else max(3, min(8, @room / 2 / @weight_bytes))")
+        # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
+        self._add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")
+        self._add("let", "@more = (@room - @half * @weight_bytes) / @slot_bytes + 1", "and one slot that does not fit")
+        self._add("let", "@beside = (@room - @more * @slot_bytes) / @weight_bytes")
+        self._add("const", "W_SLOTS = 1 if RESIDENT else @beside if @more <= 4 and @beside >= 4 else @half")
         self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
-        self._add("let", "@fitting = (@room - @w_bytes) / @slot_bytes")
-        self._add("const", "X_SLOTS = 8 if @fitting >= 8 else 6 if @fitting >= 6 else 4 if @fitting >= 4 else @fitting")
-        self._add("need", "X_SLOTS >= 2")
+        self._add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
+        self._add("need", f"X_SLOTS >= {least}")
         self._add(
             "let",
             f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",

@@ -15,7 +15,7 @@ from tilewright.playbook.convolutions.hopper_parts import (
     PARTS_OF_EIGHT,
     SCALING_PARTS,
 )
-from tilewright.playbook.convolutions.hopper_store import filled
+from tilewright.playbook.convolutions.hopper_store import ONE_ADDRESS, filled
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
@@ -53,10 +53,11 @@ def copy_text(geometry: Geometry) -> list[str]:
         helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + "\n" + (PARTS_OF_EIGHT if exact else "")
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
+        *ONE_ADDRESS.splitlines(),
         *_MARK.splitlines(),
         *helper.splitlines(),
         *_PLACE.splitlines(),
-        *signature("__launch_bounds__(256) ", "copy_input", declared),
+        *signature("__launch_bounds__(256, 4) ", "copy_input", declared),
         *indented(body),
         "}",
     ]
@@ -125,7 +126,7 @@ _NOTING_16 = """\
 // Eight channels of a position.
 struct Eight {
   uint4 packed;
-  bool beyond = false;  // an element is not finite
+  bool beyond = false, small = false;  // an element is not finite; and none loses bits
   __device__ __forceinline__ Eight(const float (&v)[8]) {
     union { @type v[8]; uint4 all; } some;
 #pragma unroll
@@ -140,19 +141,23 @@ __device__ __forceinline__ void note(const Eight& some, const float (&)[8], long
 _PLACE = """\
 // An element of the copied input: its row, and where its line comes from in x; -1 where there is none, and zeros are.
 struct Element {
-  unsigned line, place;  // of all lines; along the line
-  long long row, from;
+  unsigned line, of_slice, place;  // the line, of all and of those of its slice; where the element is along it
+  long long row, slice_from, from;
   int column;  // along the width of x; outside 0 .. x_width - 1 there are zeros too
   __device__ __forceinline__ Element(unsigned flat, int copy, const Sizes& s, int x_depth, int x_height, int x_width) {
     const unsigned wide = s.width * WIDTH_COPIES;
     line = flat / wide;
     const unsigned slice = line / (unsigned)s.height, image = slice / (unsigned)s.depth;
-    const int y = (line - slice * s.height) * HEIGHT_MODULUS + copy % HEIGHT_MODULUS - HEIGHT_MARGIN;
     const int z = (slice - image * s.depth) * DEPTH_MODULUS + copy / HEIGHT_MODULUS - DEPTH_MARGIN;
-    const bool inside = image < s.batch && (unsigned)z < x_depth && (unsigned)y < x_height;
     const long long plane = (long long)x_depth * x_height * x_width;
-    from = inside ? image * GROUPS * (s.channels * plane) + ((long long)z * x_height + y) * x_width : -1;
-    set_place(flat - line * wide, copy, s);
+    const bool inside = image < s.batch && (unsigned)z < x_depth;
+    slice_from = inside ? image * GROUPS * (s.channels * plane) + (long long)z * x_height * x_width : -1;
+    of_slice = line - slice * s.height;
+    set_line(copy, x_height, x_width), set_place(flat - line * wide, copy, s);
+  }
+  __device__ __forceinline__ void set_line(int copy, int x_height, int x_width) {
+    const int y = of_slice * HEIGHT_MODULUS + copy % HEIGHT_MODULUS - HEIGHT_MARGIN;
+    from = slice_from >= 0 && (unsigned)y < x_height ? slice_from + (long long)y * x_width : -1;
   }
   __device__ __forceinline__ void set_place(unsigned along, int copy, const Sizes& s) {
     place = along, column = along * FOLD - WIDTH_MARGIN;
@@ -186,35 +191,55 @@ cudaGridDependencySynchronize();  // who waits for this launch waits for the one
 """
 _ROWS = """\
 // 32 positions of eight channels are read by a warp, as they lie; rows of channels are put together in shared memory.
-constexpr int TOGETHER = @together / CHUNKS, HELD = @each | 1;
+constexpr int TOGETHER = @together / CHUNKS, HELD = @each | 1, ITEMS = @together / 256;
 __shared__ uint4 held[TOGETHER * HELD];
 __shared__ long long row_of_held[TOGETHER];
 @sizes
 cudaTriggerProgrammaticLaunchCompletion();
 const int copy = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 const int of_group = (channels + 7) / 8, all_chunks = GROUPS * of_group, chunk0 = blockIdx.z * CHUNKS;
+const int chunk = warp % CHUNKS, group = (chunk0 + chunk) / of_group, first = (chunk0 + chunk) % of_group * 8;
 const long long flat0 = (long long)blockIdx.x * TOGETHER, plane_size = (long long)x_depth * x_height * x_width;
 const long long count = (long long)copy_rows * WIDTH_COPIES;
+const unsigned wide = width * WIDTH_COPIES, inverse = 0xFFFFFFFFu / wide;
 const Element first_of_block(flat0, copy, s, x_depth, x_height, x_width);
-#pragma unroll 2
-for (int item = warp; item < TOGETHER / 32 * CHUNKS; item += 8) {
-  const int chunk = item % CHUNKS, place = item / CHUNKS * 32 + lane, first = (chunk0 + chunk) % of_group * 8;
-  const int group = (chunk0 + chunk) / of_group;
-  const bool inside = flat0 + place < count;
+auto place_of_item = [&](int item) { return (item * (8 / CHUNKS) + warp / CHUNKS) * 32 + lane; };
+auto element = [&](int place) {  // so many places behind the block's first: mostly in its line, or in its slice
   Element at = first_of_block;
-  if (at.place + place < width * WIDTH_COPIES)  // the same line
-    at.set_place(at.place + place, copy, s);
-  else
-    at = Element(inside ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
-  const bool given = inside && at.from >= 0 && group < GROUPS && (unsigned)at.column < x_width;
-  const auto* from = x + at.from + at.column + (group * channels + first) * plane_size;
-  float v[8];
+  const unsigned along = at.place + place;
+  const unsigned lines = along < wide ? 0 : wide >= TOGETHER ? 1 : __umulhi(along + 1, inverse);
+  at.line += lines, at.of_slice += lines;
+  if (lines && at.of_slice >= height)
+    return Element(flat0 + place < count ? flat0 + place : 0, copy, s, x_depth, x_height, x_width);
+  at.set_line(copy, x_height, x_width), at.set_place(along - lines * wide, copy, s);
+  return at;
+};
+float v[ITEMS][8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = given && first + i < channels ? static_cast<float>(from[i * plane_size]) : 0.f;
-  const Eight some(v);
-  note(some, v, at.row, inside, noted);
-  @stored
+for (int item = 0; item < ITEMS; ++item) {  // all are asked for before any is looked at
+  const int place = place_of_item(item);
+  const Element at = element(place);
+  const bool given = flat0 + place < count && at.from >= 0 && group < GROUPS && (unsigned)at.column < x_width;
+  const auto* from = one_address(x + at.from + at.column + (group * channels + first) * plane_size);
+#pragma unroll
+  for (int i = 0; i < 8; ++i, from += plane_size)
+    v[item][i] = given && (WHOLE || first + i < channels) ? static_cast<float>(*from) : 0.f;
   if (chunk == 0) row_of_held[place] = at.row;
+}
+bool some_lose = false;
+#pragma unroll
+for (int item = 0; item < ITEMS; ++item) {
+  const int place = place_of_item(item);
+  const Eight some(v[item]);
+  some_lose |= some.beyond || some.small;
+  @stored
+}
+if (__any_sync(~0u, some_lose)) {
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const int place = place_of_item(item);
+    note(Eight(v[item]), v[item], element(place).row, flat0 + place < count, noted);
+  }
 }
 __syncthreads();
 for (int i = threadIdx.x; i < TOGETHER * @each; i += 256) {
@@ -236,7 +261,7 @@ _PLANES_OF_PARTS = {
     "  if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
 }
 _ROWS_OF_WHOLE = {
-    "@together": "512",
+    "@together": "1024",
     "@each": "CHUNKS",
     "@all": "CHUNKS",
     "@first": "chunk0",
@@ -244,12 +269,12 @@ _ROWS_OF_WHOLE = {
     "@stored": "held[place * HELD + chunk] = some.packed;",
 }
 _ROWS_OF_PARTS = {
-    "@together": "256",
+    "@together": "512",
     "@each": "3 * CHUNKS",
     "@all": "(3 * CHUNKS)",
     "@first": "3 * chunk0",
     "@chunks": "3 * all_chunks",
-    "@stored": "const Parts parts(v);\n#pragma unroll\nfor (int part = 0; part < 3; ++part) "
+    "@stored": "const Parts parts(v[item]);\n#pragma unroll\nfor (int part = 0; part < 3; ++part) "
     "held[place * HELD + 3 * chunk + part] = parts.packed[part];",
 }
 

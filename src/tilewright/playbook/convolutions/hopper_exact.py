@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from tilewright.playbook.convolutions.hopper_channels import OVER_WARP, ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
 
 
-def exact_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
+def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
     one = geometry.convolution
     return [
         (f"const {one.element.cpp}* __restrict__ x", one.x),
@@ -18,6 +20,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
         ("const int* __restrict__ noted", "@noted"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
+        *(channels.parameters if channels else ()),
         *((f"int x_{name}", f"@x_{name}") for name in NAMES),
         *sizes_parameters(),
         ("int row_tiles", "@row_tiles"),
@@ -26,7 +29,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
     ]
 
 
-def exact_text(geometry: Geometry, finish: FinishText) -> list[str]:
+def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
     one = geometry.convolution
     value = finish.call("total[k]")
     stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
@@ -37,23 +40,24 @@ def exact_text(geometry: Geometry, finish: FinishText) -> list[str]:
         else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
     )
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
-    text = (
-        _EXACT.replace("@sizes", SIZES)
-        .replace("@read", "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS")
-        .replace("@weight", weight)
-        .replace("@next_filter", next_filter)
-    )
-    lines: list[str] = []
-    for line in text.splitlines():
-        inwards = line[: len(line) - len(line.lstrip())]
-        if line.strip() == "@taps":
-            lines += [inwards + each for each in _taps(geometry)]
-        elif line.strip() == "@store":
-            lines += [inwards + each for each in (*row, f"y[at] = {stored};")]
-        else:
-            lines.append(line)
-    declared = [declaration for declaration, _ in exact_parameters(geometry, finish)]
+    if channels:
+        text = filled(_EXACT, "@job", filled(_JOB_BY_POSITIONS, "@sums", _SUMS.replace("@count", "FILTERS_OF_LANE")))
+        text, next_filter = filled(text, "@channels", channels.again_text()), f"32 * ({next_filter})"
+    else:
+        text = filled(_EXACT, "@job", filled(_JOB_BY_FILTERS, "@sums", _SUMS.replace("@count", "8")))
+    for name, by in {
+        "@sizes": SIZES,
+        "@shares": "positions" if channels else "filters: eight for each",
+        "@read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
+        "@weight": weight,
+        "@next_filter": next_filter,
+    }.items():
+        text = text.replace(name, by)
+    text = filled(text, "@taps", "\n".join(_taps(geometry, bool(channels))))
+    lines = filled(text, "@store", "\n".join([*row, f"y[at] = {stored};"])).splitlines()
+    declared = [declaration for declaration, _ in exact_parameters(geometry, finish, channels)]
     return [
+        *(OVER_WARP.splitlines() if channels else ()),
         "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
         *signature("__launch_bounds__(256) ", "convolve_again", declared),
         *indented(lines),
@@ -61,14 +65,14 @@ def exact_text(geometry: Geometry, finish: FinishText) -> list[str]:
     ]
 
 
-def _taps(geometry: Geometry) -> list[str]:
-    """Loops over the window, the innermost of which adds a product for each of eight filters."""
+def _taps(geometry: Geometry, by_lanes: bool) -> list[str]:
+    """Loops over the window, the innermost of which adds a product for each of eight filters, or of a lane's."""
     body = [
         "const float from_x = image_of_x[((long long)from_depth * x_height + from_height) * x_width + from_width];",
         "const int t = (tap_depth * HEIGHT_TAPS + tap_height) * WIDTH_TAPS + tap_width;",
         "#pragma unroll",
-        "for (int k = 0; k < 8; ++k)",
-        "  if (f0 + k < filters)",
+        f"for (int k = 0; k < {'FILTERS_OF_LANE' if by_lanes else '8'}; ++k)",
+        f"  if (f0 + k{' * 32' if by_lanes else ''} < filters)",
         "    total[k] = fmaf(from_x, static_cast<float>(from_weight[k * next_filter + t]), total[k]);",
     ]
     for name in reversed(NAMES):
@@ -98,7 +102,7 @@ cudaGridDependencySynchronize();
 if (!noted[0]) return;
 const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
 const int last_note = (all_rows - 1) / NOTE_ROWS;
-// Blocks share a job by its filters: eight for each. A block looks at 256 jobs at once.
+// Blocks share a job by its @shares. A block looks at 256 jobs at once.
 for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   const int mine = from + threadIdx.x * gridDim.x;
   bool again = mine < jobs && noted[1];
@@ -116,30 +120,45 @@ for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   for (int looked = 0; looked < 256; ++looked) {
     if (!is_noted[looked]) continue;
     const Job here(from + looked * gridDim.x, row_tiles, tile_step);
-    const int f0 = here.row_tile * FILTERS + blockIdx.y * 8;
-    if (f0 >= filters) continue;
-    for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
-      const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
-      if (i % WIDTH_PHASES >= place % 16) continue;
-      const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());
-      const int in_plane = first_at % s.plane(), y_at_width = in_plane % y_width;
-      const int y_at_height = in_plane / y_width % y_height, y_at_depth = in_plane / y_width / y_height;
-      float total[8] = {};
-      for (int c = 0; c < channels; ++c) {
-        const auto* image_of_x =
-            x + ((image * GROUPS + here.group) * channels + c) * ((long long)x_depth * x_height * x_width);
-        const auto* from_weight = @weight;
-        const long long next_filter = @next_filter;
-        @taps
-      }
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        if (f0 + k >= min(filters, (here.row_tile + 1) * FILTERS)) break;
-        const int channel = here.group * filters + f0 + k;
-        const long long at = first_at + channel * s.plane();
-        @store
-      }
-    }
+    @job
   }
+}
+"""
+_SUMS = """\
+const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
+if (i % WIDTH_PHASES >= place % 16) continue;
+const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());
+const int in_plane = first_at % s.plane(), y_at_width = in_plane % y_width;
+const int y_at_height = in_plane / y_width % y_height, y_at_depth = in_plane / y_width / y_height;
+float total[@count] = {};
+for (int c = 0; c < channels; ++c) {
+  const auto* image_of_x =
+      x + ((image * GROUPS + here.group) * channels + c) * ((long long)x_depth * x_height * x_width);
+  const auto* from_weight = @weight;
+  const long long next_filter = @next_filter;
+  @taps
+}
+"""
+_JOB_BY_FILTERS = """\
+const int f0 = here.row_tile * FILTERS + blockIdx.y * 8;
+if (f0 >= filters) continue;
+for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
+  @sums
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    if (f0 + k >= min(filters, (here.row_tile + 1) * FILTERS)) break;
+    const int channel = here.group * filters + f0 + k;
+    const long long at = first_at + channel * s.plane();
+    @store
+  }
+}
+"""
+# A warp has all channels of a position.
+_JOB_BY_POSITIONS = """\
+constexpr int FILTERS_OF_LANE = (FILTERS + 31) / 32;
+const int lane = threadIdx.x % 32, f0 = lane;
+for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < tile_step * WIDTH_PHASES; i += 8 * gridDim.y) {
+  @sums
+  @channels
 }
 """

@@ -122,6 +122,13 @@ class Geometry:
         return 192 if self.convolution.is_exact else 256
 
     @property
+    def by_halves(self) -> bool:
+        """Whether exact sums are made of one half of the positions while those of the other are added up: where a row
+        of taps takes the tensor cores longer than that, and has so few slots that those of two rows fit."""
+        long = len(self.slots) <= 2 and len(self.slots) * self.planar_steps > 4
+        return self.parts > 1 and self.planes > 0 and long and self.convolution.across is None
+
+    @property
     def copied(self) -> DType:
         """Elements of the copied input, and of packed weights."""
         return DType.BF16 if self.convolution.element is DType.BF16 else DType.F16
@@ -186,6 +193,18 @@ class Geometry:
             ]
             found.append(tuple(pairs))
         return tuple(found)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all results are stored once before, because no tap meets at least half of the kinds."""
+        if self.convolution.across is not None or any(one.is_whole for one in self.convolution.finish_inputs):
+            return False
+        return 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
+
+    @cached_property
+    def made(self) -> tuple[int, ...]:
+        """The kinds that the product has jobs for."""
+        return tuple(place for place, kind in enumerate(self.kinds) if kind or not self.is_filled)
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_products import empty_text, products_text
-from tilewright.playbook.convolutions.hopper_store import ahead_text, filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_store import SCALED, ahead_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.finish_text import FinishText
+from tilewright.playbook.products.finish_text import PLAIN, FinishText
 from tilewright.playbook.products.hopper_form import signature
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
 from tilewright.records import DType
@@ -35,6 +36,7 @@ def constants(geometry: Geometry) -> list[str]:
         lines.append(
             "constexpr int " + ", ".join(f"{name.upper()}_{word} = {number}" for word, number in named.items()) + ";"
         )
+    made_fewer = len(geometry.made) < len(geometry.kinds)
     pairs = [pair for kind in geometry.kinds for pair in kind]
     before = [sum(len(kind) for kind in geometry.kinds[:place]) for place in range(len(geometry.kinds) + 1)]
     slots = geometry.slots
@@ -54,6 +56,8 @@ def constants(geometry: Geometry) -> list[str]:
         f"constexpr int ROWS_OF_FILTER = {geometry.rows_of_filter}, FOLD = {geometry.fold}, "
         f"WIDTH_COPIES = {geometry.width_phases}, WIDTH_REACH = {width.reach};",
         f"constexpr int KINDS = {len(geometry.kinds)};  // of results, by their phases along depth and height",
+        f"constexpr int MADE_KINDS = {len(geometry.made)};{'  // the others were stored before' if made_fewer else ''}",
+        _table("MADE_KIND", geometry.made),
         "// Taps of depth and height, for each kind: the tap's number, and its place in the copied input.",
         _table("FIRST_PAIR", before),
         _table("PAIR_TAP", (pair.tap for pair in pairs)),
@@ -97,9 +101,15 @@ struct Sizes {
 struct Job {
   int position, kind, group, row_tile;
   __device__ __forceinline__ Job(int job, int row_tiles, int tile_step) {
-    const int of_position = KINDS * GROUPS * row_tiles, rest = job % of_position;
-    position = job / of_position * tile_step;
-    row_tile = rest % row_tiles, group = rest / row_tiles % GROUPS, kind = rest / row_tiles / GROUPS;
+    const int of_position = GROUPS * row_tiles, all_kinds = job / MADE_KINDS, rest = all_kinds % of_position;
+    position = all_kinds / of_position * tile_step;
+    row_tile = rest % row_tiles, group = rest / row_tiles, kind = MADE_KIND[job % MADE_KINDS];
+  }
+  // A block's first job, and the next: all kinds of some positions, so that lines that share a sector are stored soon
+  // after each other.
+  static __device__ __forceinline__ int first() { return blockIdx.x * KINDS_OF_BLOCK; }
+  static __device__ __forceinline__ int next(int job) {
+    return job % KINDS_OF_BLOCK + 1 < KINDS_OF_BLOCK ? job + 1 : job + 1 + (gridDim.x - 1) * KINDS_OF_BLOCK;
   }
   __device__ __forceinline__ int pairs() const { return FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]; }
 };
@@ -124,7 +134,7 @@ __device__ __forceinline__ long long place_of(unsigned position, int kind, const
 """
 
 
-def kernel_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
+def kernel_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
     """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
     one = geometry.convolution
     operand = (
@@ -138,6 +148,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
         ("const float* __restrict__ scales", "@scales"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
+        *(channels.parameters if channels else ()),
         *sizes_parameters(),
         ("int channel_blocks", "@channel_blocks"),
         ("int row_tiles", "@row_tiles"),
@@ -154,38 +165,46 @@ def sizes_parameters() -> Parameters:
 SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_rows, y_depth, y_height, y_width};"
 
 
-def device_text(geometry: Geometry, finish: FinishText) -> list[str]:
+def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
     """All of the code that the product itself needs."""
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
-    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish)]
+    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish, channels)]
+    left = PLAIN if channels else finish  # to be done with what is stored
+    wide = geometry.positions // 2 if geometry.by_halves else geometry.positions
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
     zero = " = {}" if geometry.convolution.is_exact else ""
     text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
+    text = text.replace("@kept", f" + 2 * {channels.kept} * COLUMN_VALUES" if channels else "")
     text = text.replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
     for name, lines in {
         "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
         "@products": products_text(geometry),
         "@empty": empty_text(geometry),
         "@x_slots": _x_slots(geometry),
-        "@ahead": ahead_text(finish),
-        "@store": store_text(geometry, finish),
+        "@of_columns": _OF_COLUMNS.replace("@kept", str(channels.kept)) if channels else "",
+        "@ahead": ahead_text(left),
+        "@scaled": SCALED,
+        "@channels": channels.product_text() if channels else "",
+        "@store": "" if channels and channels.is_reduced else store_text(geometry, left),
     }.items():
         text = filled(text, name, lines)
+    widths = tuple(wide // one for one in ((4, 2, 1) if channels else (2, 1)))
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
+        *([_ROWS_TOGETHER] if geometry.convolution.is_exact and not geometry.by_halves else []),
         "",
         *BARRIERS.splitlines(),
         *_BULK.splitlines(),
         *load.splitlines(),
         *SHOW.splitlines(),
         "",
-        *wgmma((geometry.positions // 2, geometry.positions), kind, (False, False), (32, 64, 128)).splitlines(),
+        *wgmma(widths, kind, (False, False), (32, 64, 128)).splitlines(),
         "",
         *_RING.splitlines(),
         "",
-        *runs_text(geometry, finish).splitlines(),
-        "",
+        *([] if channels and channels.is_reduced else [*runs_text(geometry, left).splitlines(), ""]),
+        *([*channels.functions().splitlines(), ""] if channels else []),
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
         "}",
@@ -213,8 +232,12 @@ constexpr int X_BYTES = PLANES * PLANE_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 *
 _SHAPE = """\
 constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
-constexpr int STAGE_ROWS = 4 * MI, PITCH = POSITIONS + 8;  // what a warp puts in order at a time: rows, floats of each
+constexpr int STAGE_ROWS = MI == 1 ? 4 : 8, PITCH = POSITIONS + 8;  // what a warp puts in order: rows, floats of each
 """
+_MOST_STEPS = 9  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
+_ROWS_TOGETHER = (
+    f"constexpr int ROWS_TOGETHER = WIDTH_BLOCKS * STEPS < {_MOST_STEPS} ? {_MOST_STEPS} / (WIDTH_BLOCKS * STEPS) : 1;"
+)
 _BULK = """\
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -246,6 +269,12 @@ for (int plane = 0; plane < PLANES; ++plane) {
   load_bytes(copied + row * 8, arrived, to + plane * PLANE_BYTES, PLANE_BYTES);
 }
 """
+_OF_COLUMNS = """\
+// Of a consumer: parts that warps have of its positions, and what these come to.
+float* of_warps = mine - warp * STAGE_ROWS * PITCH;
+float* of_columns = reinterpret_cast<float*>(shared + (staged - w_at)) + 8 * STAGE_ROWS * PITCH;
+of_columns += consumer * @kept * COLUMN_VALUES;
+"""
 _RING = """\
 // A ring of slots in shared memory, used one after the other: which is next, and the parity of its phase.
 template <int COUNT> struct Ring {
@@ -259,7 +288,7 @@ extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-by
 @sizes
 const int w_count = RESIDENT ? PAIRS * channel_blocks * WIDTH_BLOCKS : W_SLOTS;
 const uint32_t w_at = (uint32_t)__cvta_generic_to_shared(shared), x_at = w_at + w_count * WEIGHT_BYTES;
-const uint32_t staged = x_at + X_SLOTS * X_SLOT, x_full = staged + 8 * STAGE_ROWS * PITCH * 4;
+const uint32_t staged = x_at + X_SLOTS * X_SLOT, x_full = staged + (8 * STAGE_ROWS * PITCH@kept) * 4;
 const uint32_t x_empty = x_full + X_SLOTS * 8, w_full = x_empty + X_SLOTS * 8, w_empty = w_full + W_SLOTS * 8;
 const uint32_t turn = w_empty + W_SLOTS * 8;
 const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producers
@@ -280,7 +309,7 @@ Ring<W_SLOTS> w_ring;
 if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the weights
   asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
   if (thread == 0) {
-    for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+    for (int job = Job::first(); job < jobs; job = Job::next(job)) {
       const Job here(job, row_tiles, tile_step);
       for (int block = 0; block < channel_blocks; ++block)
         for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
@@ -292,7 +321,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
           }
     }
   } else if (thread == 32) {
-    for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+    for (int job = Job::first(); job < jobs; job = Job::next(job)) {
       const Job here(job, row_tiles, tile_step);
       const int first = FIRST_PAIR[here.kind] * channel_blocks * WIDTH_BLOCKS;
       const int count = here.pairs() * channel_blocks * WIDTH_BLOCKS;
@@ -313,13 +342,14 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   const uint64_t w_slots = descriptor(w_at, 16, 8 * ROW_BYTES, SWIZZLE);
   @x_slots
   float* mine = reinterpret_cast<float*>(shared + (staged - w_at)) + (consumer * 4 + warp) * STAGE_ROWS * PITCH;
+  @of_columns
   auto release = [&](uint32_t barriers, int slot) {
     if (thread == 0) barrier_arrive(barriers + slot * 8);
   };
   uint32_t my_turn = consumer ^ 1;
-  if (RESIDENT && blockIdx.x < jobs) barrier_wait(w_full, 0);
+  if (RESIDENT && Job::first() < jobs) barrier_wait(w_full, 0);
   int others = consumer;  // jobs of the other consumer come between
-  for (int job = blockIdx.x; job < jobs; job += gridDim.x, others ^= 1) {
+  for (int job = Job::first(); job < jobs; job = Job::next(job), others ^= 1) {
     const Job here(job, row_tiles, tile_step);
     if (others) {
       const int stages = here.pairs() * channel_blocks;
@@ -343,6 +373,8 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
     if (x_before >= 0) release(x_empty, x_before);
     @empty
+    @scaled
+    @channels
     @store
   }
 }

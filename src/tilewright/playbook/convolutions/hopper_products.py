@@ -1,4 +1,4 @@
-"""What a consumer multiplies for a job, as text: the products of a row of taps."""
+"""What a consumer multiplies for a job, as text: the products of rows of taps."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ from tilewright.playbook.convolutions.hopper_store import filled
 
 
 def products_text(geometry: Geometry) -> str:
-    """The products of a row of taps, added to those before it."""
+    """The products of a row of taps, added to those before it; of a few rows, where sums of sums are made."""
     exact = geometry.convolution.is_exact
+    if geometry.by_halves:
+        steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
+        text = _HALVES.replace("@steps", ", ".join(map(str, steps)))
+        return text.replace("@along", _ALONG_POSITIONS).replace("@step", "step * (32 / PLANES)")
     if geometry.planes:
         text, along, step, block = _PLANAR_PRODUCTS, _ALONG_POSITIONS, "step * (32 / PLANES)", "slot"
     else:
         text, along, step, block = _ROW_PRODUCTS, "", "step * 32", "i"
     text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))
-    words = {"@before": block if exact else "weight", "@along": along, "@step": step}
-    for word, by in words.items():
+    for word, by in {"@along": along, "@step": step}.items():
         text = text.replace(word, by)
-    return filled(_SUM_OF_ROW, "@products", text) if exact else text
+    if not exact:
+        return text.replace("@before", "weight")
+    first, others = text.replace("@before", block), text.replace("@before || step", "true")
+    return filled(filled(_SUM_OF_ROWS, "@first", first), "@others", others)
 
 
 def empty_text(geometry: Geometry) -> str:
     """What a job has whose results no tap meets."""
-    return "" if geometry.convolution.is_exact or all(geometry.kinds) else _EMPTY
+    all_met = all(geometry.kinds[one] for one in geometry.made)
+    return "" if geometry.convolution.is_exact or all_met else _EMPTY
 
 
 _ROW_PRODUCTS = """\
@@ -70,13 +77,79 @@ for (int slot = 0; slot < SLOTS; ++slot) {
   w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
 }
 """
-_SUM_OF_ROW = """\
-float some[MI][POSITIONS / 2];  // the sum over this row of taps: tensor cores cut bits off when they add
-@products
+_SUM_OF_ROWS = """\
+float some[MI][POSITIONS / 2];  // the sum over a few rows of taps: tensor cores cut bits off when they add
+@first
+#pragma unroll 1
+for (const int last = max(1, i - ROWS_TOGETHER + 1); ROWS_TOGETHER > 1 && i > last; i--) {
+  @others
+}
 wgmma_wait<0>();
 #pragma unroll
 for (int j = 0; j < MI * POSITIONS / 2; ++j)
   sum[j / (POSITIONS / 2)][j % (POSITIONS / 2)] += some[j / (POSITIONS / 2)][j % (POSITIONS / 2)];
+"""
+_HALVES = """\
+// While one half of the positions is multiplied the sums of the other are added up, over three rows of taps.
+constexpr int SLOT_STEPS[] = {@steps};
+float some[2][MI][POSITIONS / 4];  // tensor cores cut bits off when they add
+auto begin_row = [&] {
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used, ++w_ring.used, ++weight) {
+    barrier_wait(x_full + x_ring.slot() * 8, x_ring.parity());
+    if (!RESIDENT) barrier_wait(w_full + w_ring.slot() * 8, w_ring.parity());
+  }
+};
+auto multiply = [&](int half) {
+  wgmma_fence();
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    const int x_slot = (x_ring.used - SLOTS + slot) % X_SLOTS;
+    const int w_slot = RESIDENT ? weight - SLOTS + slot : (w_ring.used - SLOTS + slot) % W_SLOTS;
+    const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4);
+    const uint64_t b = x_slots + (x_slot * X_SLOT >> 4) + half * (POSITIONS / 2);  // a row of a plane is 16 bytes
+#pragma unroll
+    for (int step = 0; step < SLOT_STEPS[slot]; ++step)@along
+#pragma unroll
+      for (int m = 0; m < MI; ++m)
+        wgmma(some[half][m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), slot || step);
+  }
+  wgmma_commit();
+};
+auto add = [&](int half) {
+#pragma unroll
+  for (int j = 0; j < MI * POSITIONS / 4; ++j)
+    sum[j / (POSITIONS / 4)][half * (POSITIONS / 4) + j % (POSITIONS / 4)] +=
+        some[half][j / (POSITIONS / 4)][j % (POSITIONS / 4)];
+};
+auto release_row = [&](int before) {  // so many slots before those to come
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    if (!RESIDENT) release(w_empty, (w_ring.used - before + slot) % W_SLOTS);
+    release(x_empty, (x_ring.used - before + slot) % X_SLOTS);
+  }
+};
+auto rows_of_taps = [&](auto count) {
+#pragma unroll
+  for (int row = 0; row < count(); ++row) {
+    begin_row();
+    multiply(0);
+    if (row > 0) {
+      wgmma_wait<1>();
+      release_row(2 * SLOTS);
+      add(1);
+    }
+    multiply(1);
+    wgmma_wait<1>();
+    add(0);
+  }
+  wgmma_wait<0>();
+  release_row(SLOTS);
+  add(1);
+};
+if (i >= 3)  // nothing is on its way from one branch to another: the assembler would put all one after the other
+  rows_of_taps([] { return 3; }), i -= 2;
+else
+  rows_of_taps([] { return 1; });
 """
 _EMPTY = """\
 if (here.pairs() == 0) {  // no tap meets such results

@@ -21,7 +21,9 @@ def filled(text: str, name: str, lines: str) -> str:
 
 def runs_text(geometry: Geometry, finish: FinishText) -> str:
     """Which results a tile has; and how elements are asked for where some are read with them."""
-    return _ONE_ADDRESS + (_ASK if "at" in finish.takes else "") + _RUNS.replace("@sector", str(sector(geometry)))
+    whole = "at" in finish.takes  # elements that are read with results take as many registers as these
+    runs = _RUNS.replace("@sector", str(sector(geometry))).replace("@at_once", "10" if whole else "20")
+    return (_ASK if whole else "") + runs
 
 
 def sector(geometry: Geometry) -> int:
@@ -36,23 +38,23 @@ def ahead_text(finish: FinishText) -> str:
 
 
 def store_text(geometry: Geometry, finish: FinishText) -> str:
-    """What a consumer does with the sums of a job."""
+    """What a consumer does with the sums of a job, once they are scaled."""
     dtype = geometry.convolution.output.dtype
     made = finish.call_read("value[f][i]", "[f][i]")
-    stored = made if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({made})"
+    stored = "value[f][i]" if dtype is DType.F32 else f"static_cast<{dtype.cpp}>(value[f][i])"
     lines = {
         "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
         "@from": finish.pointers("one_address(@ + base(f))"),
-        "@read": finish.reads("[f][i]", "has", "apart(i)"),
+        "@read": finish.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
         "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
     }
-    text = _STORE.replace("@type", dtype.cpp).replace("@made", stored)
+    text = _STORE.replace("@made", made).replace("@stored", stored)
     for name, listed in lines.items():
         text = filled(text, name, "\n".join(listed))
     return text
 
 
-_ONE_ADDRESS = """\
+ONE_ADDRESS = """\
 // An address of global memory that stays one: an instruction adds to it, where a sum of parts takes four.
 template <typename T> __device__ __forceinline__ T* one_address(T* address) {
   asm("" : "+l"(address));
@@ -70,30 +72,39 @@ template <typename T> __device__ __forceinline__ void ask_for(const T* from, int
 """
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
-// Results that a lane makes together: of a filter, or of two.
+// Results that are worth stores of their own where width has several phases, and a tile has few lines; elsewhere it is
+// stored sooner at once.
+constexpr int LONG_LINE = WIDTH_PHASES > 1 ? 192 : 0;
+// Results that a lane makes together, of one filter or several: while they are on their way a warp has nothing to do.
 constexpr int FILTERS_OF_PART = STAGE_ROWS / ROWS_OF_FILTER, STORES = POSITIONS * WIDTH_PHASES / 32 + 1;
-constexpr int TOGETHER = STORES < 9 ? STORES : 9, FILTERS_TOGETHER = STORES < 9 && FILTERS_OF_PART > 1 ? 2 : 1;
+constexpr int TOGETHER = STORES < 9 ? STORES : 9, FIT = @at_once / TOGETHER >= 4 ? 4 : @at_once / TOGETHER >= 2 ? 2 : 1;
+constexpr int FILTERS_TOGETHER = FIT < FILTERS_OF_PART ? FIT : FILTERS_OF_PART;
 
-// The results of a tile in one slice of an image: in the tile with a gap behind every line, in y side by side, but with
-// lines of other kinds between where height has several phases.
+// The results of a tile in one slice of an image, or in one line: in the tile with a gap behind every line, in y side
+// by side, but with lines of other kinds between where height has several phases.
 struct Run {
   long long place = 0;             // of the first result, of filter 0 of the image
   int count = 0, first = 0;        // results; the first one's number in the tile, WIDTH_PHASES of a position
   int left = 0;                    // results up to the end of the first line
   int apart = 0;                   // results of other kinds in y before the last one
   int head = 0, tail = 0;          // with OVERLAP: results that the tile before may store; that are the next tile's
-  __device__ __forceinline__ Run(unsigned slice, const Job& here, const Sizes& s, int tile_step) {
-    const unsigned image = slice / (unsigned)s.depth;
+  __device__ __forceinline__ Run(unsigned number, bool of_line, const Job& here, const Sizes& s, int tile_step) {
+    const unsigned slice = of_line ? number / (unsigned)s.height : number, image = slice / (unsigned)s.depth;
     const int z = (slice - image * s.depth) * DEPTH_PHASES + here.kind / HEIGHT_PHASES, y = here.kind % HEIGHT_PHASES;
     if (image >= s.batch || z >= s.y_depth) return;
     const int tile = here.position - slice * (s.height * s.width);  // where the tile begins in the slice
     const int lines = (s.y_height - y + HEIGHT_PHASES - 1) / HEIGHT_PHASES;
-    const int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
+    int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
+    if (of_line) {
+      const int results = (number - slice * s.height) * s.y_width;  // before the line
+      from = max(from, results), to = min(to, results + s.y_width);
+    }
     if (to <= from) return;
     const int line = from / s.y_width, column = from - line * s.y_width;
     if (OVERLAP && tile_step < POSITIONS) {
-      const int end = HEIGHT_PHASES > 1 ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
-      head = (HEIGHT_PHASES > 1 ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
+      const bool alone = of_line || HEIGHT_PHASES > 1;
+      const int end = alone ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
+      head = (alone ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
     }
     place = image * GROUPS * (s.filters * s.plane()) +
             ((long long)z * s.y_height + y + line * HEIGHT_PHASES) * s.y_width + column;
@@ -119,6 +130,13 @@ struct Run {
     return line * s.y_width + min((position - line * s.width) * WIDTH_PHASES, s.y_width);
   }
 };
+// Where a result of a filter is in shared memory: `more`, a multiple of 32, behind some number, which is above -32. One
+// that the tile has not is some other.
+__device__ __forceinline__ int staged_at(int number, int more) {
+  const int even = 32 % WIDTH_PHASES == 0 ? 32 : more, n = number + even;
+  const unsigned position = n / WIDTH_PHASES + (more - even) / WIDTH_PHASES, phase = (unsigned)n % WIDTH_PHASES;
+  return phase * PITCH + min(position, POSITIONS - 1u);
+}
 // Those of a filter: where the first lies in y, and which of them this tile stores.
 struct Line {
   long long at;
@@ -140,7 +158,7 @@ _AHEAD = """\
   const int slices = (here.position + tile_step - 1) / (height * width) - slice + 1;
   const int row = lane * ROWS_OF_FILTER;  // of those of the warp
   const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
-  const Run of_lane(slice + lane, here, s, tile_step);
+  const Run of_lane(slice + lane, false, here, s, tile_step);
   for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
     if (row >= 16 * MI || filter >= filters) continue;
@@ -153,7 +171,7 @@ _AHEAD = """\
   }
 }
 """
-_STORE = """\
+SCALED = """\
 // Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows warp * 16 + lane / 4 and 8 further.
 const float* my_scales = scales + (here.group * row_tiles + here.row_tile) * ROWS + warp * 16 + lane / 4;
 #pragma unroll
@@ -162,13 +180,13 @@ for (int m = 0; m < MI; ++m) {
 #pragma unroll
   for (int i = 0; i < POSITIONS / 2; ++i) sum[m][i] *= scale[i / 2 % 2];
 }
-const unsigned first_slice = here.position / (height * width);
-const int slices = (here.position + tile_step - 1) / (height * width) - first_slice + 1;
+"""
+_STORE = """\
 const int gap = width * WIDTH_PHASES - y_width, between = (HEIGHT_PHASES - 1) * y_width;  // lines: here, and in y
 const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper half of (n + 1) * inverse, for small n
 // Some filters' results of this lane: number begin of the run, and every 32nd behind it, which lie `apart` from the
 // filter's `base`. All that is read for them is asked for first, then all are finished, then all are stored: none waits
-// for the one before, and nothing branches.
+// for the one before, and nothing branches. What is in shared memory is read whether there is such a result or not.
 auto finish_some = [&](const Line* line, const int* begin, auto source, auto base, auto apart) {
   float value[FILTERS_TOGETHER][TOGETHER];
   @there
@@ -177,25 +195,26 @@ auto finish_some = [&](const Line* line, const int* begin, auto source, auto bas
     @from
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
-      const bool has = line[f].has(begin[f] + i * 32);
-      value[f][i] = has ? *source(f, i) : 0.f;
+      value[f][i] = *source(f, i);
       @read
     }
   }
-  @type made[FILTERS_TOGETHER][TOGETHER];
 #pragma unroll
   for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     const int channel = line[f].channel;
     @row
 #pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) made[f][i] = @made;
+    for (int i = 0; i < TOGETHER; ++i) {
+      value[f][i] = @made;
+      asm volatile("" : "+f"(value[f][i]));  // made here: else it is read and made in a branch around its store
+    }
   }
 #pragma unroll
   for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     auto* to = one_address(y + base(f));
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i)
-      if (line[f].has(begin[f] + i * 32)) to[apart(i)] = made[f][i];
+      if (line[f].has(begin[f] + i * 32)) to[apart(i)] = @stored;
   }
 };
 // Puts some rows of the sums in order in shared memory: in which filters that begins, and how many they are.
@@ -217,68 +236,80 @@ auto stage = [&](int part, int& channel0, int& filters_here) {
   }
   __syncwarp();
 };
+// Results that lie side by side: of a slice, where its lines follow each other; of a line, if that is long. Every
+// store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear. A second line takes
+// as long as a whole tile does: where lines begin with sectors anyway, only tiles within a line are stored so.
+const bool follow = gap == 0 && between == 0, is_within = here.position % width + tile_step <= width;
+const bool by_lines = LONG_LINE > 0 && !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
+const int length = by_lines ? width : height * width;
+const unsigned first_run = here.position / length;
+const int runs = (here.position + tile_step - 1) / length - first_run + 1;
 #pragma unroll 1
-for (int slice0 = 0; slice0 < slices; slice0 += 32) {
-  const Run of_lane(first_slice + slice0 + lane, here, s, tile_step);
+for (int run0 = 0; run0 < runs; run0 += 32) {
+  const Run of_lane(first_run + run0 + lane, by_lines, here, s, tile_step);
+  int channel0, filters_here;
+  if (follow || by_lines) {
 #pragma unroll 1
-  for (int slice = 0; slice < min(32, slices - slice0); ++slice) {
+    for (int part = 0; part < PARTS; ++part) {
+      stage(part, channel0, filters_here);
+#pragma unroll 1
+      for (int i = 0; i < min(32, runs - run0); ++i) {
+        const Run run(of_lane, i);
+        if (run.count == 0) continue;
+#pragma unroll 1
+        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+          Line line[FILTERS_TOGETHER];
+          int begin[FILTERS_TOGETHER];
+#pragma unroll
+          for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+            line[f] = Line(run, channel0, filter + f, filters_here, s);
+            begin[f] = lane - (int)(line[f].at & 31);
+          }
+          const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
+#pragma unroll 1
+          for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
+            auto source = [&](int f, int i) {
+              return from + f * ROWS_OF_FILTER * PITCH + staged_at(run.first + begin[f], i * 32);
+            };
+            finish_some(
+                line, begin, source, [&](int f) { return line[f].at + begin[f]; }, [](int i) { return i * 32; });
+#pragma unroll
+            for (int f = 0; f < FILTERS_TOGETHER; ++f) begin[f] += TOGETHER * 32;
+          }
+        }
+      }
+    }
+    continue;
+  }
+  // Short lines, others or gaps between them: where results are found behind an end is the same for all filters.
+#pragma unroll 1
+  for (int slice = 0; slice < min(32, runs - run0); ++slice) {
     const Run run(of_lane, slice);
     if (run.count == 0) continue;
-    int channel0, filters_here;
-    // Every store begins where a line of the cache does, and tiles meet at sectors: pieces of those are dear.
-    if (32 % WIDTH_PHASES == 0 && (run.count + run.tail <= run.left || (gap == 0 && between == 0))) {
+#pragma unroll 1
+    for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
+      int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
+#pragma unroll
+      for (int i = 0; i < TOGETHER; ++i) {
+        const int k = done + lane + i * 32;
+        const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
+        const int number = run.first + k + ends * gap;
+        apart[i] = k + ends * between;
+        found[i] = staged_at(number, 0);
+      }
 #pragma unroll 1
       for (int part = 0; part < PARTS; ++part) {
         stage(part, channel0, filters_here);
 #pragma unroll 1
         for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
-          int begin[FILTERS_TOGETHER];
-          const float* from[FILTERS_TOGETHER];
 #pragma unroll
-          for (int f = 0; f < FILTERS_TOGETHER; ++f) {
-            line[f] = Line(run, channel0, filter + f, filters_here, s);
-            begin[f] = lane - (int)(line[f].at & 31);
-            const int number = run.first + begin[f] + 32;  // not below 0
-            from[f] = mine + ((filter + f) * ROWS_OF_FILTER + number % WIDTH_PHASES) * PITCH + number / WIDTH_PHASES;
-          }
-#pragma unroll 1
-          for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
-            finish_some(
-                line, begin, [&](int f, int i) { return from[f] + (i - 1) * 32 / WIDTH_PHASES; },
-                [&](int f) { return line[f].at + begin[f]; }, [](int i) { return i * 32; });
-#pragma unroll
-            for (int f = 0; f < FILTERS_TOGETHER; ++f)
-              begin[f] += TOGETHER * 32, from[f] += TOGETHER * 32 / WIDTH_PHASES;
-          }
-        }
-      }
-    } else {  // results go on behind the end of a line: where they are found is the same for all filters
-#pragma unroll 1
-      for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
-        int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
-#pragma unroll
-        for (int i = 0; i < TOGETHER; ++i) {
-          const int k = done + lane + i * 32;
-          const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
-          const int number = run.first + k + ends * gap;
-          apart[i] = k + ends * between;
-          found[i] = number % WIDTH_PHASES * PITCH + number / WIDTH_PHASES;
-        }
-#pragma unroll 1
-        for (int part = 0; part < PARTS; ++part) {
-          stage(part, channel0, filters_here);
-#pragma unroll 1
-          for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
-            Line line[FILTERS_TOGETHER];
-#pragma unroll
-            for (int f = 0; f < FILTERS_TOGETHER; ++f)
-              line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;
-            const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
-            finish_some(
-                line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; },
-                [&](int f) { return line[f].at; }, [&](int i) { return apart[i]; });
-          }
+          for (int f = 0; f < FILTERS_TOGETHER; ++f)
+            line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;
+          const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
+          finish_some(
+              line, begin, [&](int f, int i) { return from + f * ROWS_OF_FILTER * PITCH + found[i]; },
+              [&](int f) { return line[f].at; }, [&](int i) { return apart[i]; });
         }
       }
     }

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.playbook.products.program import Extent, Sums
-from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.row_program import ProgramOutput, RowProgram
 from tilewright.records import DType, Precision
 
 
@@ -37,6 +37,9 @@ class Convolution(Sums):
     The rows of `finish` are batch * groups * filters, its columns the positions of the result: an input of it is whole
     (an element for every result), has an element for every row or for every channel of the result (one `RowPart` with
     the channels as modulus, not varying), or is a single number. A bias is such an input.
+
+    Work over all channels of a position may follow in the same kernel: `across` has a row for every position, channels
+    as its columns, and an input with the name of what `finish` would store. Its result is stored in place of that.
     """
 
     batch: Extent
@@ -51,6 +54,11 @@ class Convolution(Sums):
     finish: RowProgram
     sum_name: str
     precision: Precision
+    across: RowProgram | None = None
+
+    @property
+    def output(self) -> ProgramOutput:
+        return (self.across or self.finish).outputs[0]
 
     @property
     def is_depthwise(self) -> bool:

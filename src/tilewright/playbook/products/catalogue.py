@@ -9,12 +9,25 @@ from functools import partial
 from tilewright.kernel_file import KernelFileError, parse
 from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
-from tilewright.playbook.convolutions.catalogue import DRAFT, ConvolutionWay, convolution_ways
+from tilewright.playbook.convolutions.catalogue import (
+    DRAFT,
+    ConvolutionWay,
+    channel_ways,
+    convolution_ways,
+    pays_over_channels,
+)
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.chains import WriteProduct, WriteSums, best_ways, chain_text, draft_ways
+from tilewright.playbook.products.chains import (
+    WriteProduct,
+    WriteSums,
+    best_ways,
+    chain_text,
+    draft_ways,
+    with_channels,
+)
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.plan_text import Choices
@@ -27,6 +40,7 @@ from tilewright.records import DType
 from tilewright.tasks import task_op_line
 
 _TURING = "sm_75"  # without asynchronous copies
+_HOPPER = "sm_90a"
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
@@ -61,8 +75,17 @@ def answer(traced: TracedTask) -> Answer:
     )
     op_line = task_op_line(chain.task)
     arch = traced.task.profile.arch
-    found = _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
-    every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    found = [
+        (chain, one)
+        for one in _sums_ways(product_ways(list(products), arch), convolution_ways(convolutions, arch), chain)
+    ]
+    joined = with_channels(chain, op_line) if arch == _HOPPER else None
+    if joined is not None:
+        own = tuple(one for one in joined.sums if isinstance(one, Convolution))
+        ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
+        at = 0 if all(pays_over_channels(one) for one in own if one.across is not None) else 1
+        found[at:at] = [(joined, one) for one in ways]
+    every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
     draft = replace(draft, resort=sum(one.multiplications for one in chain.sums) >= _SOME_WORK)
@@ -136,7 +159,7 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
         summary = "a matrix times a vector: its bytes read once"
         return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
-    hopper = _hopper_ways(products, cut) if arch == "sm_90a" else []
+    hopper = _hopper_ways(products, cut) if arch == _HOPPER else []
     found = [*hopper]
     if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
@@ -162,10 +185,10 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
         much = sum(_parts_bytes(one) for one in products) > _MOST_PARTS
         if not all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
             return found
-        if not cut and all(is_vector_product(one) or _has_large_first(one, few) for one in products):
+        if few and not cut and all(is_vector_product(one) or _has_large_first(one) for one in products):
             summary = "TMA and wgmma, f32 as two f16 parts: the first operand's are made where they are multiplied"
             way = _with_pieces("product-hopper-fused-a", summary, partial(_hopper, fused=True, ready_b=True), cut)[0]
-            found.insert(0 if few else len(found), way)
+            found.insert(0, way)
         elif few or much:
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
@@ -216,10 +239,11 @@ def _is_little_work(product: Contraction) -> bool:
     return m <= _FEW_ROWS or (m * n <= _LITTLE_WORK * (m + n) and product.k.size >= _SEVERAL_STEPS)
 
 
-def _has_large_first(product: Contraction, few: bool) -> bool:
-    """Whether splitting the first operand first takes long enough to be saved, and the second is soon split."""
+def _has_large_first(product: Contraction) -> bool:
+    """Whether splitting the first operand first takes long enough to be saved, and the second is soon split. Of square
+    matrices it is not: 4096 by 4096 by 4096 took 686 us on an H200, and 618 with both split first."""
     m, n, k = product.m.size, product.n.size, product.k.size
-    return product.kept is None and k >= _SEVERAL_STEPS and m >= (_NARROW * n if few else n // 2)
+    return product.kept is None and k >= _SEVERAL_STEPS and m >= _NARROW * n
 
 
 def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.playbook.catalogue import Way
+from tilewright.playbook.convolutions import hopper
 from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
 from tilewright.playbook.products.placed import MoveStage, PoolStage
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import Chain, RowsStage
+from tilewright.playbook.products.reading import Chain, RowsStage, Stage
+from tilewright.playbook.row_program import Layout, RowProgram
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
 WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
@@ -26,6 +30,40 @@ _KINDS = {
     MeansStage: "means",
 }
 _SMALL_STAGE = 65536  # elements: what is less takes no time however it is written
+
+
+def with_channels(chain: Chain, op_line: str) -> Chain | None:
+    """The chain with work over channels done by the convolutions before it; None where none can do that."""
+    stages, stored = list(chain.stages), chain.scratch
+    for first, second in zip(chain.stages, chain.stages[1:], strict=False):
+        if not isinstance(first, Convolution) or not isinstance(second, RowsStage):
+            continue
+        name = first.finish.outputs[0].name
+        others = [one for one in chain.stages if one not in (first, second)]
+        alone = name in {one.name for one in stored} and not any(_mentions(one, name, op_line) for one in others)
+        joined = replace(first, across=second.program)
+        if alone and _is_over_channels(second.program, name, len(first.windows)) and hopper.can_write(joined):
+            stages[stages.index(first)] = joined
+            stages.remove(second)
+            stored = tuple(one for one in stored if one.name != name)
+    return replace(chain, stages=tuple(stages), scratch=stored) if stored != chain.scratch else None
+
+
+def _is_over_channels(program: RowProgram, name: str, windows: int) -> bool:
+    """Whether rows are the channels of every position of a tensor with this name, each a whole row of its own."""
+    inner = " * ".join(f"{name}.shape[{place + 2}]" for place in range(windows))
+    whole = {one.name for one in program.inputs if one.is_whole}
+    layout = (program.layout, program.cols, program.inner)
+    return whole == {name} and layout == (Layout.COLUMNS, f"{name}.shape[1]", inner)
+
+
+def _mentions(stage: Stage, name: str, op_line: str) -> bool:
+    """Whether a stage reads a tensor."""
+    if isinstance(stage, Contraction):
+        return name in (stage.a.tensor, stage.b.tensor, *(one.name for one in stage.finish_inputs))
+    if isinstance(stage, Convolution):
+        return name in (stage.x, stage.weight, *(one.name for one in stage.finish_inputs))
+    return any(re.search(rf"\b{name}\b", line) for line, _ in stage.draft.fragment(op_line).plan.entries)
 
 
 def draft_ways(chain: Chain) -> tuple[Way, ...]:

@@ -13,20 +13,20 @@ from tilewright.records import DType
 
 # Names of the kernels' own text, which no parameter of theirs has.
 RESERVED_WORDS = """
-a a_batch a_big a_copy a_next a_part a_pitch a_slot a_slots a_small a_tile add address ahead ahead_step any_small
-arrivals ask_for at at_k at_row b b0 b1 b_batch b_big b_copy b_half b_next b_part b_pitch b_slot b_slots b_small
+a a_batch a_big a_copy a_next a_part a_pitch a_slot a_slots a_small a_tile add address any_small
+arrivals at at_k at_row b b0 b1 b_batch b_big b_copy b_half b_next b_part b_pitch b_slot b_slots b_small
 b_tile barrier batch big block_sum blocks both box buffer buffers bytes c c_buffers chunk column0 commit consumer
 copied copy copy_slot copy_step descriptor done exponent fetch few finish finished first_flag flags flags_n from
 full given group group_rows h high high_column high_row highest holds in_group inner inner0 inners inside
 is_too_wide is_wide j job jobs k k0 k_begin k_end keep kept kept_full lane largest largest_bits largest_of last lead
-least length line line0 lines load load_b load_more load_parts look looked losing low low_column low_row m m0
+least length line line0 lines load load_b load_parts look looked losing low low_column low_row m m0
 m_of_row m_tile made magnitude_bits matrix matrix_pitch mine mma more my_column my_columns my_row my_scales n n0
 n_of_lane next_slot not_a_number number o of_column of_columns of_rows of_warps offset one other out p pack pair_at
 parity part part_slots parts parts_pitch piece pieces pitch product q quad r rank rounded row0 row_at row_scale
 row_scales s scale scale_of scale_with_room scaled scales set share shared shared_float4 slot slots small some
 source split split_done spread stage stages steps store stride strip strips sum sums swizzle t take_least team_max
 team_sum tf32 thread tile tiles tiles_m tiles_n to to_column to_row too_wide total turn two_pairs upper used v w
-wait walks warp warp_m warp_n warpgroup weight weights which wide x y z zero zeros
+wait warp warp_m warp_n warpgroup weight weights which wide x y z zero zeros
 """
 RESERVED = frozenset(RESERVED_WORDS.split())
 
@@ -124,6 +124,9 @@ class FinishText:
         )
 
 
+PLAIN = FinishText([], [], [], [], (), ())  # sums are stored as they are
+
+
 def finish_text(
     contraction: Contraction | Convolution, quick: bool = True, suffix: str = "", reserved: frozenset[str] = RESERVED
 ) -> FinishText:
@@ -131,7 +134,7 @@ def finish_text(
     `reserved`: names of the kernels' own text."""
     program = contraction.finish
     if contraction.is_plain:
-        return FinishText([], [], [], [], (), ())
+        return PLAIN
     namer = Namer(program, reserved)
     forms = Forms(program, namer, quick)
     known, parameters = {contraction.sum_value: Text("sum")}, ["float sum"]
@@ -148,7 +151,7 @@ def finish_text(
         for number, name in namer.parameters.items()
     ]
     parameters += [f"{kind} {name}" for kind, name, _ in numbers]
-    target = contraction.output.value
+    target = program.outputs[0].value
     lines, texts = Statements(program, forms, namer).write((target,), known, _nothing_else)
     cast = "" if program.kinds[target] is NumberKind.FLOAT else "(float)"
     function = [
@@ -158,13 +161,10 @@ def finish_text(
         "}",
     ]
     helpers = forms.helpers()
-    if quick and contraction.output.dtype is DType.BF16:
+    if quick and program.outputs[0].dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
-        steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
-        if not (contraction.is_exact or contraction.is_depthwise):
-            steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
-        helpers = [steady.get(one, one) for one in helpers]
+        helpers = steady_helpers(contraction, helpers)
     tensors = zip(contraction.finish_inputs, inputs, strict=True)
     return FinishText(
         [[one] for one in helpers],
@@ -177,6 +177,14 @@ def finish_text(
         tuple(inputs),
         tuple(name for _, name, _ in numbers),
     )
+
+
+def steady_helpers(convolution: Convolution, helpers: list[str]) -> list[str]:
+    """Functions for what is done with a convolution's sums: without branches, as exact as those are."""
+    steady = {EXACT_HELPERS[name]: text for name, text in STEADY_HELPERS.items()}
+    if not (convolution.is_exact or convolution.is_depthwise):
+        steady[EXACT_HELPERS["gelu"]] = QUICK_HELPERS["gelu"].replace("a 16-bit result", "a sum of TF32 products")
+    return [steady.get(one, one) for one in helpers]
 
 
 def _nothing_else(one: ProgramInput) -> str:

@@ -228,7 +228,7 @@ class _Plan:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
         given = [text for _, text in kernel_parameters(form)]
-        grid = f"min({jobs}, device.sms)"
+        grid = jobs if form.fused and not form.ready_b else f"min({jobs}, device.sms)"
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before or form.ready_b)
@@ -255,8 +255,8 @@ class _Plan:
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
         if form.strips:
-            self._add("tune", "STRIP = 4 | 8 | 1")
-            self._add("need", "STRIP == 1 or BLOCKS == 2 and @tiles >= device.sms * 8 * STRIP")
+            self._add("tune", "STRIP = 16 | 4 | 1")
+            self._add("need", "STRIP == 1 or KEPT > 0 and @tiles >= device.sms * 8 * STRIP")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:

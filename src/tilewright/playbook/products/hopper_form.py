@@ -46,7 +46,7 @@ class Form:
 
     @property
     def strips(self) -> bool:
-        """Whether blocks take strips of tiles where sums are short, and keep what the second operand has for them."""
+        """Whether blocks may take strips of tiles and keep what the second operand has for them: sums are short."""
         return self.split_before and not self.pieces
 
     @property
@@ -113,7 +113,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     if not form.boxes:
         pairs.append((f"{form.stored.cpp}* __restrict__ c", "@c"))
     if form.fused:
-        pairs += [("int* __restrict__ wide", "@wide"), *(_asked_for(form) if form.pieces else [])]
+        pairs += [("int* __restrict__ wide", "@wide")]
         pairs += [("const float* __restrict__ b_scales", "@b_scales")] if form.ready_b else []
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
@@ -121,17 +121,6 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
-    return pairs
-
-
-def _asked_for(form: Form) -> list[tuple[str, str]]:
-    """Operands of which long runs of k are brought to L2 ahead."""
-    operands = [("a", form.product.a), *([("b", form.product.b)] if form.product.b.along_k else [])]
-    pairs: list[tuple[str, str]] = []
-    for name, one in operands:
-        pairs += [(f"const float* __restrict__ {name}", one.tensor)]
-        pairs += [(f"long long {name}_pitch", one.pitch.expression)]
-        pairs += [(f"long long {name}_matrix_pitch", one.batch_pitch.expression)]
     return pairs
 
 

@@ -5,7 +5,7 @@ operands are large beside the work on them: k is long and the results are few, o
 scale of a row is found from the first 32 of k, with room above; whatever turns out not to fit it is left to f32.
 
 Where the second operand is small beside the first, its parts are made before (`hopper_split`), and only the first is
-split here, in registers.
+split here, in registers, where a row that outgrows its room is scaled anew; and blocks take tile after tile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature, walk_arguments
+from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
 from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words, splitters
 from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
@@ -22,7 +22,7 @@ from tilewright.records import DType
 
 SLOTS = 3
 PART_SLOTS = 2
-SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 2 * 256 * 4 + 256
+SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 256 * 4 + 128
 READY_SLOTS = 4
 READY_SMEM_BYTES = READY_SLOTS * (128 + 256) * 32 * 4 + 128 * 12 + 2 * 256 * 4 + READY_SLOTS * 16
 
@@ -54,8 +54,6 @@ _SPLITTING = """\
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
 // in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
 // large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
-// A row in registers can be scaled anew, but by GROWTH at most: then the few that are below 2^-5 are still exact to
-// 2^-21 of the largest of the first. Further up, what is beside one large number would be lost, and go uncounted.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
@@ -64,7 +62,6 @@ __device__ __forceinline__ float scale_with_room(uint32_t largest_bits, int most
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
   return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), most)) << 23);
 }
-constexpr float GROWTH = 0x1p16f, LEAST_SCALE = 0x1p-23f, GREATEST_SCALE = 0x1p72f;
 // Two scaled numbers as the parts that hold them: the first in the low 16 bits.
 __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t& low) {
   high = pack(x, y);
@@ -75,12 +72,6 @@ constexpr float LOSES_BITS = 0x1p-5f, KEEPS_FEW = 0x1p-11f;
 // The least magnitude of high parts, of two rows of numbers side by side.
 __device__ __forceinline__ void take_least(__half2& least, uint32_t high) {
   least = __hmin2(least, __habs2(*reinterpret_cast<const __half2*>(&high)));
-}
-__device__ __forceinline__ void take_most(__half2& most, uint32_t high) {
-  most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high)));
-}
-__device__ __forceinline__ bool is_beyond(__half2 most) {
-  return fmaxf(__low2float(most), __high2float(most)) > 65504.f;
 }
 __device__ __forceinline__ bool is_losing(__half2 least) {
   return fminf(__low2float(least), __high2float(least)) < LOSES_BITS;
@@ -101,6 +92,18 @@ struct SharedCounts {
   }
 };
 """
+_BEYOND = """\
+// A row that outgrows its room in registers is scaled anew: high parts of what does not fit are infinities. By GROWTH
+// at most: then the few that are below 2^-5 are still exact to 2^-21 of the largest of the first. Further up, what is
+// beside one large number would be lost, and go uncounted.
+constexpr float GROWTH = 0x1p16f, LEAST_SCALE = 0x1p-23f, GREATEST_SCALE = 0x1p72f;
+__device__ __forceinline__ void take_most(__half2& most, uint32_t high) {
+  most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high)));
+}
+__device__ __forceinline__ bool is_beyond(__half2 most) {
+  return fmaxf(__low2float(most), __high2float(most)) > 65504.f;
+}
+"""
 _MAGNITUDE = """\
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
 """
@@ -118,19 +121,126 @@ const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
 @row
 const uint64_t b_slots = descriptor(@b_slots, @strides);
 SharedCounts* of_rows = reinterpret_cast<SharedCounts*>(shared + (counts - slots)) + consumer * 64;
-int done = 0;  // steps, of all tiles
 """
 _TILE = """\
 @columns
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
-float sum[BN / 2] = {}, scale[2] = {}, least_scale[2] = {};
-for (int step = 0; step < tile.steps; ++step, ++done) {
-  const uint32_t from = slots + done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
-  barrier_wait(full + done % SLOTS * 8, done / SLOTS % 2);
+float sum[BN / 2] = {}, scale[2] = {};
+for (int step = 0; step < tile.steps; ++step@and_done) {
+  const uint32_t from = slots + @done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
+  barrier_wait(full + @done % SLOTS * 8, @done / SLOTS % 2);
   float4 x[2][2];  // of two rows: two times 16 of k
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i / 2][i % 2] = @read;
+  for (int i = 0; i < 4; ++i)
+    x[i / 2][i % 2] = @read;
+@split_a
+  if (is_losing(least)) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 s = x[i / 2][i % 2];
+      SharedCounts& mine = of_rows[row + i / 2 * 8];
+      mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
+    }
+  }
+@free_a
+  // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
+  // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
+@b_slot
+#pragma unroll
+  for (int half = 0; half < BN / WIDTH; ++half) {
+    float some[WIDTH / 2];
+    const uint64_t b_half = b_slot + (half * @width >> 4);
+    wgmma_fence();
+    wgmma(some, low[0], b_half, 0);
+    wgmma(some, low[1], b_half + (@k_step >> 4), 1);
+    wgmma(some, high[0], b_half + (PART_BYTES >> 4), 1);
+    wgmma(some, high[1], b_half + ((PART_BYTES + @k_step) >> 4), 1);
+    wgmma(some, high[0], b_half, 1);
+    wgmma(some, high[1], b_half + (@k_step >> 4), 1);
+    wgmma_commit();
+    wgmma_wait<0>();
+    if (half == BN / WIDTH - 1 && @free_b;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
+  }
+}
+
+@column_stores
+consumer_sync(consumer);
+bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
+float not_a_number = 0.f;
+#pragma unroll
+for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
+too_wide = too_wide || not_a_number != 0.f;
+if (too_wide) wide[0] = 1, wide[1 + @which] = 1;
+const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
+"""
+
+# What becomes of a where b is split by this kernel too, in an order of its own; and where b is ready.
+_SPLIT_BOTH = {
+    "row": """\
+// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k the four at lane % 4 * 4. Rows are taken in the order
+// 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
+// lanes that meet all banks.
+const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
+    "done": "step",
+    "and_done": "",
+    "which": "which",
+    "b_slots": "part_slots",
+    "columns": "const uint32_t my_columns = scales;",
+    "column_stores": "",
+    "read": "shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16)",
+    "split_a": """\
+  if (step == 0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
+      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+      scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+    }
+  }
+  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
+  __half2 least = __float2half2_rn(LOSES_BITS);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = i / 2, h = i % 2;
+    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
+    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
+    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
+    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
+  }""",
+    "free_a": """\
+  __syncwarp();
+  if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);""",
+    "b_slot": """\
+  barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
+  const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);""",
+    "free_b": "thread == 0) barrier_arrive(used + step % PART_SLOTS * 8)",
+}
+_SPLIT_A = {
+    "row": """\
+// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k two at lane % 4 * 2, and two 8 further on. Rows are
+// taken in the order 0 2 4 6 1 3 5 7, so that lanes which read together meet all banks.
+const int row = warp * 16 + lane / 4 % 4 * 2 + lane / 16;""",
+    "done": "done",
+    "and_done": ", ++done",
+    "which": "(long long)tile.z * (tile.tiles_m + tile.tiles_n) + tile.m0 / BM",  # its row's
+    "b_slots": "slots + A_BYTES",
+    "columns": """\
+// On its way while the products run: the scales of the tile's columns.
+const uint32_t my_columns = scales + consumer * BN * 4;
+float of_column[BN / 128];
+#pragma unroll
+for (int i = 0; i < BN / 128; ++i)
+  of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];
+float least_scale[2] = {};  // of a row; 0 where it has had zeros alone""",
+    "column_stores": """\
+#pragma unroll
+for (int i = 0; i < BN / 128; ++i)
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");""",
+    "read": "two_pairs(from + i / 2 * 8 * 128 + lane % 2 * 8, (i % 2 * 4 + lane % 4 / 2) ^ row % 8)",
+    "split_a": """\
   auto largest_of_row = [&](int r) {
     uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
     largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
@@ -174,86 +284,7 @@ for (int step = 0; step < tile.steps; ++step, ++done) {
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
     split_rows();
-  }
-  if (is_losing(least)) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float4 s = x[i / 2][i % 2];
-      SharedCounts& mine = of_rows[row + i / 2 * 8];
-      mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
-    }
-  }
-@free_a
-  // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
-  // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
-@b_slot
-#pragma unroll
-  for (int half = 0; half < BN / WIDTH; ++half) {
-    float some[WIDTH / 2];
-    const uint64_t b_half = b_slot + (half * @width >> 4);
-    wgmma_fence();
-    wgmma(some, low[0], b_half, 0);
-    wgmma(some, low[1], b_half + (@k_step >> 4), 1);
-    wgmma(some, high[0], b_half + (PART_BYTES >> 4), 1);
-    wgmma(some, high[1], b_half + ((PART_BYTES + @k_step) >> 4), 1);
-    wgmma(some, high[0], b_half, 1);
-    wgmma(some, high[1], b_half + (@k_step >> 4), 1);
-    wgmma_commit();
-    wgmma_wait<0>();
-    if (half == BN / WIDTH - 1 && @free_b;
-#pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
-  }
-}
-
-@column_stores
-consumer_sync(consumer);
-bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
-float not_a_number = 0.f;
-#pragma unroll
-for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
-too_wide = too_wide || not_a_number != 0.f;
-if (too_wide) wide[0] = 1, wide[1 + tile.number()] = 1;
-const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
-"""
-
-# What becomes of a where b is split by this kernel too, in an order of its own; and where b is ready.
-_SPLIT_BOTH = {
-    "row": """\
-// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k the four at lane % 4 * 4. Rows are taken in the order
-// 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
-// lanes that meet all banks.
-const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
-    "b_slots": "part_slots",
-    "columns": "const uint32_t my_columns = scales + turn % 2 * BN * 4;",
-    "column_stores": "",
-    "read": "shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16)",
-    "free_a": """\
-  __syncwarp();
-  if (lane == 0) barrier_arrive(empty + done % SLOTS * 8);""",
-    "b_slot": """\
-  barrier_wait(split_done + done % PART_SLOTS * 8, done / PART_SLOTS % 2);
-  const uint64_t b_slot = b_slots + (done % PART_SLOTS * 2 * PART_BYTES >> 4);""",
-    "free_b": "thread == 0) barrier_arrive(used + done % PART_SLOTS * 8)",
-}
-_SPLIT_A = {
-    "row": """\
-// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k two at lane % 4 * 2, and two 8 further on. Rows are
-// taken in the order 0 2 4 6 1 3 5 7, so that lanes which read together meet all banks.
-const int row = warp * 16 + lane / 4 % 4 * 2 + lane / 16;""",
-    "b_slots": "slots + A_BYTES",
-    "columns": """\
-// On its way while the products run: the scales of the tile's columns.
-const uint32_t my_columns = scales + consumer * BN * 4;
-float of_column[BN / 128];
-#pragma unroll
-for (int i = 0; i < BN / 128; ++i)
-  of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];""",
-    "column_stores": """\
-#pragma unroll
-for (int i = 0; i < BN / 128; ++i)
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");""",
-    "read": "two_pairs(from + i / 2 * 8 * 128 + lane % 2 * 8, (i % 2 * 4 + lane % 4 / 2) ^ row % 8)",
+  }""",
     "free_a": "",
     "b_slot": "  const uint64_t b_slot = b_slots + (done % SLOTS * SLOT_BYTES >> 4);",
     "free_b": "lane == 0) barrier_arrive(empty + done % SLOTS * 8)",
@@ -308,7 +339,7 @@ def fused_text(form: Form) -> list[str]:
     code += [*tma(boxes=False).splitlines(), *(() if form.ready_b else SHOW.splitlines()), ""]
     swizzles = (64,) if along_k else (128,)
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
-    splitting = _SPLITTING + (_TWO_PAIRS if form.ready_b else _SHARED_FLOAT4 + splitter_functions(form))
+    splitting = _SPLITTING + (_BEYOND + _TWO_PAIRS if form.ready_b else _SHARED_FLOAT4 + splitter_functions(form))
     code += [*pack(DType.F16), *("" if form.ready_b else _MAGNITUDE).splitlines(), *splitting.splitlines(), ""]
     if not form.pieces:
         code += [*pair_functions(form), *form.finish_function, ""]
@@ -325,8 +356,9 @@ def _worded(form: Form, text: str) -> list[str]:
 _PLACES = """\
 const uint32_t part_slots = slots + SLOTS * SLOT_BYTES, counts = part_slots + PART_SLOTS * 2 * PART_BYTES;
 const uint32_t scales = counts + (BM + BN) * sizeof(SharedCounts);
-const uint32_t full = scales + 2 * BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;
-const uint32_t used = split_done + PART_SLOTS * 8, finished = used + PART_SLOTS * 8, walks = finished + 16;
+const uint32_t full = scales + BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;
+const uint32_t used = split_done + PART_SLOTS * 8;
+float* column_scales = reinterpret_cast<float*>(shared + (scales - slots));
 """
 _READY_PLACES = """\
 const uint32_t counts = slots + SLOTS * SLOT_BYTES, scales = counts + BM * sizeof(SharedCounts);
@@ -337,7 +369,6 @@ _BARRIERS_OF_SPLITTERS = """\
     barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);
   for (int s = 0; s < PART_SLOTS; ++s)
     barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2);
-  barrier_init(finished, 8), barrier_init(finished + 8, 8);
 """
 _READY_BARRIERS = """\
   for (int s = 0; s < SLOTS; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8);
@@ -346,9 +377,8 @@ _READY_BARRIERS = """\
 
 def _kernel(form: Form) -> list[str]:
     ready = form.ready_b
-    last = [] if ready else ["    __syncwarp();", "    if (lane == 0) barrier_arrive(finished + turn % 2 * 8);"]
-    tiles = "while (tile.next())" if ready else "for (int turn = 0; tile.next(); ++turn)"
     who = "producer" if ready else "splitters: load slots, and split b"
+    tile = [*_worded(form, _TILE), *epilogue(form)]
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
@@ -364,16 +394,27 @@ def _kernel(form: Form) -> list[str]:
         "cudaTriggerProgrammaticLaunchCompletion();",
         *(["cudaGridDependencySynchronize();"] if ready else []),
         f"Walk tile({walk_arguments(form)});",
+        *([] if ready else _only_tile(form)),
         "",
         f"if (warpgroup >= 2) {{  // ---- {who}",
         *indented(_worded(form, _PRODUCER if ready else SPLITTER)),
         "} else {  // ---- consumers: split a, and multiply",
-        *indented(_worded(form, _CONSUMER)),
-        f"  {tiles} {{",
-        *indented([*_worded(form, _TILE), *epilogue(form)], 2),
-        *last,
-        "  }",
+        *indented([*_worded(form, _CONSUMER), *(_each_tile(tile) if ready else tile)]),
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     return [*signature(f"__launch_bounds__({fused_threads(form)}, 1) ", "product", declared), *indented(body), "}"]
+
+
+def _only_tile(form: Form) -> list[str]:
+    """The tile of a block that has one, and the number of its flag."""
+    matrix = f"(long long){matrix_text(form)}"
+    return [
+        "tile.next();",
+        f"const long long which = ({matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",
+    ]
+
+
+def _each_tile(tile: list[str]) -> list[str]:
+    """What is done for a tile, for one after the other."""
+    return ["int done = 0;  // steps, of all tiles", "while (tile.next()) {", *indented(tile), "}"]

@@ -23,7 +23,7 @@ def device_text(form: Form) -> list[str]:
         *_constants(form),
         "",
         *BARRIERS.splitlines(),
-        *tma(form.boxes).splitlines(),
+        *tma(form.boxes, form.rows).splitlines(),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -108,20 +108,7 @@ def walk(form: Form) -> list[str]:
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
-        *(indented(_number(form)) if form.fused else []),
         "};",
-    ]
-
-
-def _number(form: Form) -> list[str]:
-    """The number of the tile's flag: its own, or that of its row of tiles, which columns of tiles have flags beside."""
-    matrix = "(z * pieces + piece)" if form.pieces else "z"
-    own = f"((long long){matrix} * tiles_m + m0 / BM) * tiles_n + n0 / BN"
-    of_row = "(long long)z * (tiles_m + tiles_n) + m0 / BM"
-    return [
-        "__device__ __forceinline__ long long number() const {",
-        f"  return {of_row if form.ready_b else own};",
-        "}",
     ]
 
 
@@ -285,8 +272,8 @@ def _consumer(form: Form) -> list[str]:
         *indented(epilogue(form)),
         "}",
     ]
-    if form.boxes:
-        lines.append("if (thread == 0) wait_until_stored();")
+    if form.boxes or form.rows:
+        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
     return lines
 
 

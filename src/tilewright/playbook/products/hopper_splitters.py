@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from tilewright.playbook.products.hopper_form import Form
 
-_IS_FREE = """\
-__device__ __forceinline__ bool is_free(uint32_t barrier, uint32_t parity) {
-  uint32_t over;
-  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-  return over;
-}
-"""
 _STORE_PAIR = """\
 __device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
@@ -29,88 +21,37 @@ __device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;
 
 SPLITTER = """\
 asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLITTER_REGISTERS));
-const int splitter = threadIdx.x - 256;
-// The first thread loads a few steps ahead, of the next tile too. Where it is stands in shared memory: registers are
-// few.
-Walk* ahead = reinterpret_cast<Walk*>(shared + (walks - slots));
-int *ahead_step = reinterpret_cast<int*>(ahead + 1), *loaded = ahead_step + 1;
-auto load = [&] {
-  if (ahead->steps == 0) return;  // nothing is left
-  const int number = (*loaded)++;
-  const uint32_t at = slots + number % SLOTS * SLOT_BYTES, arrived = full + number % SLOTS * 8;
-  barrier_wait(empty + number % SLOTS * 8, number / SLOTS % 2 ^ 1);
+auto load = [&](int step) {
+  const uint32_t at = slots + step % SLOTS * SLOT_BYTES, arrived = full + step % SLOTS * 8;
+  barrier_wait(empty + step % SLOTS * 8, step / SLOTS % 2 ^ 1);
   barrier_arrive_expecting(arrived, SLOT_BYTES);
-  load_box(&a_map, arrived, at, @along, ahead->m0, ahead->z);
-  load_box(&b_map, arrived, at + A_BYTES, @b_place, ahead->z);
-  if (++*ahead_step < ahead->steps) return;
-  *ahead_step = 0;
-  if (!ahead->next()) ahead->steps = 0;
+  load_box(&a_map, arrived, at, @along, tile.m0, tile.z);
+  load_box(&b_map, arrived, at + A_BYTES, @b_place, tile.z);
 };
-if (splitter == 0) {
-  *ahead = tile, *ahead_step = 0, *loaded = 0;
-  ahead->next();
-#pragma unroll 1
-  for (int slot = 0; slot < SLOTS; ++slot) load();
-}
+const int splitter = threadIdx.x - 256;
+if (splitter == 0)
+  for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
 
 SharedCounts* of_columns = reinterpret_cast<SharedCounts*>(shared + (counts - slots)) + BM;
+for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
+splitters_sync();
 @place
-int done = 0;  // steps, of all tiles
-for (int turn = 0; tile.next(); ++turn) {
-  // Tiles take turns with two places for scales: the tile before last has been stored.
-  float* column_scales = reinterpret_cast<float*>(shared + (scales - slots)) + turn % 2 * BN;
-  barrier_wait(finished + turn % 2 * 8, turn / 2 % 2 ^ 1);
-  for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
-  splitters_sync();
-  for (int step = 0; step < tile.steps; ++step, ++done) {
-    const uint32_t from = slots + done % SLOTS * SLOT_BYTES + A_BYTES@from;
-    barrier_wait(full + done % SLOTS * 8, done / SLOTS % 2);
-@ask
+for (int step = 0; step < tile.steps; ++step) {
+  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES@from;
+  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
 @scales
-    const uint32_t parts = part_slots + done % PART_SLOTS * 2 * PART_BYTES@to;
-    barrier_wait(used + done % PART_SLOTS * 8, done / PART_SLOTS % 2 ^ 1);
-    // The slot of the step before is filled again now at the latest: consumers have, or soon have, what they need.
-    auto load_more = [&] {
-      if (splitter == 0 && *loaded < done + SLOTS) load();
-    };
+  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES@to;
+  barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
 @split
-    if (step == tile.steps - 1) {
-      splitters_sync();
-      for (int i = splitter; i < BN; i += SPLITTERS)
-        if (of_columns[i].is_too_wide(tile.steps * BK)) wide[0] = 1, wide[1 + tile.number()] = 1;
-    }
-    show_to_tma();
-    __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(split_done + done % PART_SLOTS * 8), barrier_arrive(empty + done % SLOTS * 8);
-    // This step's slot too, where consumers wait for operands and have read theirs.
-    if (splitter == 0) {
-#pragma unroll 1
-      for (int tries = 0; tries < 8; ++tries) {
-        if (!is_free(empty + done % SLOTS * 8, done / SLOTS % 2)) continue;
-        load();
-        break;
-      }
-    }
+  if (step == tile.steps - 1) {
+    splitters_sync();
+    for (int i = splitter; i < BN; i += SPLITTERS)
+      if (of_columns[i].is_too_wide(tile.steps * BK)) wide[0] = 1, wide[1 + which] = 1;
   }
-}
-"""
-# Rows that are contiguous along k lie far apart where k is long, and a slot has only 128 bytes of each: so four slots
-# of them are brought to L2 at once.
-_ASK = """\
-    if (step % 4 == 0 && step + 4 < tile.steps) {
-@rows
-    }"""
-_ASK_A = """\
-      if (splitter < BM && tile.m0 + splitter < M)
-        ask_for(a + tile.z * a_matrix_pitch + (tile.m0 + splitter) * a_pitch, tile.k0 + (step + 4) * BK, K);"""
-_ASK_B = """\
-      if (tile.n0 + splitter < N)
-        ask_for(b + tile.z * b_matrix_pitch + (tile.n0 + splitter) * b_pitch, tile.k0 + (step + 4) * BK, K);"""
-_ASK_FOR = """\
-// Brings a run of four slots' k of a row to L2.
-__device__ __forceinline__ void ask_for(const float* row, int k, int K) {
-  const int bytes = min(4 * BK, K - k) * 4;
-  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row + k), "r"(bytes) : "memory");
+  show_to_tma();
+  __syncwarp();
+  if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
+  if (splitter == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
 }
 """
 
@@ -132,15 +73,11 @@ float4 scale;""",
     "scales": """\
   if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
     uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + column;
-    uint32_t of_half[4] = {};
-#pragma unroll 4
     for (int k = 0; k < 16; ++k) {
       const float4 x = shared_float4(from + k * BN * 4);
-      of_half[0] = max(of_half[0], magnitude_bits(x.x)), of_half[1] = max(of_half[1], magnitude_bits(x.y));
-      of_half[2] = max(of_half[2], magnitude_bits(x.z)), of_half[3] = max(of_half[3], magnitude_bits(x.w));
+      atomicMax(largest, magnitude_bits(x.x)), atomicMax(largest + 1, magnitude_bits(x.y));
+      atomicMax(largest + 2, magnitude_bits(x.z)), atomicMax(largest + 3, magnitude_bits(x.w));
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) atomicMax(largest + j, of_half[j]);
     splitters_sync();
     scale.x = scale_with_room(largest[0]), scale.y = scale_with_room(largest[1]);
     scale.z = scale_with_room(largest[2]), scale.w = scale_with_room(largest[3]);
@@ -167,7 +104,6 @@ float4 scale;""",
       store_pair(to + PART_BYTES, low[0], low[1]);
       take_least(least, high[0]), take_least(least, high[1]);
     }
-    if (four == 1) load_more();
   }
   if (is_losing(least)) {
 #pragma unroll 1
@@ -222,7 +158,6 @@ float scale[COLUMNS];""",
         store_four(to, high + i * 4);
         store_four(to + PART_BYTES, low + i * 4);
       }
-      if (c == 0 && half == 0) load_more();
     }
     if (is_losing(least)) {
 #pragma unroll 1
@@ -244,21 +179,11 @@ def splitters(form: Form) -> int:
 def splitter_words(form: Form) -> dict[str, str]:
     """What @words of the kernel's text stand for, as the second operand lies."""
     along_k = form.product.b.along_k
-    k = "ahead->k0 + *ahead_step * BK" if form.pieces else "*ahead_step * BK"
+    k = "tile.k0 + step * BK" if form.pieces else "step * BK"
     words = _ALONG_K if along_k else _ALONG_N
-    words = {name: _further_in(one) if name in ("scales", "split") else one for name, one in words.items()}
-    words = {**words, "along": k, "b_place": f"{k}, ahead->n0" if along_k else f"ahead->n0, {k}"}
-    words["ask"] = _ASK.replace("@rows", _ASK_A + ("\n" + _ASK_B if along_k else "")) if form.pieces else ""
-    return words
+    return {**words, "along": k, "b_place": f"{k}, tile.n0" if along_k else f"tile.n0, {k}"}
 
 
 def splitter_functions(form: Form) -> str:
     """What the splitters call."""
-    return (
-        _SYNC + _IS_FREE + (_STORE_FOUR if form.product.b.along_k else _STORE_PAIR) + (_ASK_FOR if form.pieces else "")
-    )
-
-
-def _further_in(text: str) -> str:
-    """The lines of a text further in; the preprocessor's stay."""
-    return "\n".join(line if line.startswith("#") else "  " + line for line in text.splitlines())
+    return _SYNC + (_STORE_FOUR if form.product.b.along_k else _STORE_PAIR)

@@ -1,7 +1,7 @@
 """From the sums in registers to the result, as text: finished, of neighbours two at once, and stored.
 
 Results of 16 bits are put in order in shared memory and stored by TMA. Those of f32 are stored from registers; where
-sums are short and storing is most of the work, they are put in order first, so that warps store whole rows of a tile.
+sums are short and storing is most of the work, they are put in order first, and whole rows of a tile are stored.
 """
 
 from __future__ import annotations
@@ -143,34 +143,27 @@ def _store_fours(form: Form) -> list[str]:
 
 _ROWS = """\
 // Short sums: storing is most of the work. A warp puts eight rows in order in a place of its own, which meets all
-// banks, and stores whole rows of the tile. What is written first leaves L2 first: it is more than L2 holds.
+// banks, and whole rows of the tile are stored by bulk copies while it goes on. What is written first leaves L2 first:
+// it is more than L2 holds.
 const uint32_t buffer = c_buffers + (consumer * 4 + warp) * C_BYTES;
-const int n_of_lane = tile.n0 + lane * 4;
-#pragma unroll
-for (int j = 0; j < BN / 8; ++j) {
-  float v[4];
-  four(sum + j * 4, j * 8 + lane % 4 * 2, v);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sum[j * 4 + i] = v[i];
-}
 #pragma unroll
 for (int upper = 0; upper < 2; ++upper) {
+  if (lane < 8) wait_until_read<0>();
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < BN / 8; ++j)
+  for (int j = 0; j < BN / 8; ++j) {  // finished twice, half of it kept: with all of it at once registers spill
+    float v[4];
+    four(sum + j * 4, j * 8 + lane % 4 * 2, v);
+    const uint32_t to = buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8;
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
-                 ::"r"(buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8),
-                   "f"(sum[j * 4 + upper * 2]), "f"(sum[j * 4 + upper * 2 + 1]) : "memory");
+                 ::"r"(to), "f"(v[upper * 2]), "f"(v[upper * 2 + 1]) : "memory");
+  }
+  show_to_tma();
   __syncwarp();
   const int at = tile.m0 + consumer * 64 + warp * 16 + upper * 8;
-  float4* to = reinterpret_cast<float4*>(c + ((size_t)tile.z * M + at) * N + n_of_lane);
-#pragma unroll 4
-  for (int r = 0; r < 8; ++r, to += N / 4) {
-    float4 made;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(made.x), "=f"(made.y), "=f"(made.z), "=f"(made.w)
-                 : "r"(buffer + r * C_PITCH + lane * 16) : "memory");
-    if (at + r < M && n_of_lane < N) __stcs(to, made);
+  if (lane < 8 && at + lane < M) {
+    float* to = c + ((size_t)tile.z * M + at + lane) * N + tile.n0;
+    store_row(to, buffer + lane * C_PITCH, min(BN, N - tile.n0) * 4);
   }
 }
 """

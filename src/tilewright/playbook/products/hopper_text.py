@@ -42,6 +42,15 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t from,
                ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
 }
 """
+# What is written first leaves L2 first: results that are more than it holds would take the operands' places.
+_STORE_ROW = """\
+__device__ __forceinline__ void store_row(float* to, uint32_t from, int bytes) {
+  uint64_t policy; asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\\n"
+               "cp.async.bulk.commit_group;"
+               ::"l"(to), "r"(from), "r"(bytes), "l"(policy) : "memory");
+}
+"""
 _WAIT = """\
 // Until all but PENDING stores have read what they store.
 template <int PENDING> __device__ __forceinline__ void wait_until_read() {
@@ -55,9 +64,10 @@ __device__ __forceinline__ void show_to_tma() { asm volatile("fence.proxy.async.
 """
 
 
-def tma(boxes: bool) -> str:
-    """What brings boxes of the operands, and stores boxes of the results."""
-    return _TMA + (_STORE_BOX + _WAIT + SHOW if boxes else "")
+def tma(boxes: bool, rows: bool = False) -> str:
+    """What brings boxes of the operands, and stores boxes, or rows, of the results."""
+    store = _STORE_BOX if boxes else _STORE_ROW if rows else ""
+    return _TMA + (store + _WAIT + SHOW if store else "")
 
 
 _WGMMA = """\
@@ -105,7 +115,7 @@ def wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers:
     lines += [f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + taken + 1}, 0;"']
     lines += [f'               " wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind}.{kind} {{"']
     for first in range(0, count, 16):
-        listed = ", ".join(f"%{index}" for index in range(first, first + 16))
+        listed = ", ".join(f"%{index}" for index in range(first, min(first + 16, count)))
         lines.append(f'               "{listed}{", " if first + 16 < count else "}"}"')
     a_along_m, b_along_n = (int(one) for one in transposed)
     registers = ", ".join(f"%{count + index}" for index in range(4))

@@ -76,7 +76,7 @@ class Sums:
     @property
     def is_plain(self) -> bool:
         """Whether the sums are stored as they are."""
-        return self.output.value == self.sum_value
+        return self.finish.outputs[0].value == self.sum_value
 
     @property
     def finish_inputs(self) -> tuple[ProgramInput, ...]:

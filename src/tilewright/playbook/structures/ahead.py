@@ -32,11 +32,6 @@ __device__ __forceinline__ void copy_ahead(T* to, const T* from) {
 }
 """
 
-FORGET = [
-    "// Or whatever follows from these, such as where each vector lies, would take a register for all rows.",
-    'asm volatile("" : "+r"(first), "+r"(share));',
-]
-
 _DIVISION = """\
 // How a row that begins anywhere is divided: elements before a 128-byte line of memory, whole vectors from there on,
 // and the elements that are left. The first block has those at both ends, one to a thread.
@@ -57,7 +52,7 @@ struct Division {
 };
 """
 
-OWNERS = {
+_OWNERS = {
     Team.CLUSTER: "The blocks of a cluster share a row, and go",
     Team.GRID: "Blocks of the whole grid, which are all there at once, share a row, and go",
 }
@@ -65,7 +60,7 @@ OWNERS = {
 
 def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True) -> Fragment:
     kernel = RowKernel(program, quick)
-    writer = Ahead(kernel, team)
+    writer = _Ahead(kernel, team)
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
@@ -81,11 +76,11 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     return fragment(_header(writer, team), plan, includes(program, *more), *pieces)
 
 
-def _header(writer: Ahead, team: Team) -> str:
+def _header(writer: _Ahead, team: Team) -> str:
     name = writer.program.name
     header = (
         f"{name} for long rows: a row in registers, and the next one already on its way to shared memory.\n\n"
-        f"{OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
+        f"{_OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
         "works on this one, so that loads never stop. A thread only ever reads what it copied itself."
     )
     if writer.paced:
@@ -108,12 +103,7 @@ def _header(writer: Ahead, team: Team) -> str:
     )
 
 
-class Ahead:
-    """The lines of a file whose threads copy ahead themselves; `stages` has another way."""
-
-    held_bytes = _HELD_BYTES
-    holders_of_grid = _HOLDERS
-
+class _Ahead:
     def __init__(self, kernel: RowKernel, team: Team) -> None:
         self.kernel, self.program, self.team = kernel, kernel.program, team
         self.size = 16 // kernel.program.widest.itemsize
@@ -122,7 +112,6 @@ class Ahead:
         self.shifts = self.program.task_cols % self.size != 0 and plain
         self.holders = "HOLDERS" if team is Team.GRID else "THREADS"
         self.paced = team is Team.GRID and bool(self.program.outputs_along)
-        self.hopper = team is Team.CLUSTER
         self.exchange = Exchange(kernel, team, self.shifts, self._by_message())
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows]:
@@ -131,7 +120,7 @@ class Ahead:
             plan.name(one) for one in ("vectors", "share", "held", "walks", "row_bytes")
         )
         plan.limits(rows, cols)
-        plan.add("need", f"{cols} > 0" + (" and device.cc >= 90" if self.hopper else ""))
+        plan.add("need", f"{cols} > 0" + (" and device.cc >= 90" if self.team is Team.CLUSTER else ""))
         last = self._team_lines(plan)
         if self.shifts:
             plan.add("const", f"WIDTH = {self.size}", "elements per load")
@@ -140,20 +129,19 @@ class Ahead:
             plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.team is Team.GRID:
-            most = f"min({self.most_of_team(plan)}, ceil_div({vectors}, HOLDERS))"
+            most = f"min(device.sms / TEAMS, ceil_div({vectors}, HOLDERS))"
             plan.add("const", f"BLOCKS = max({most}, 1)", "which share a row")
         plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
         itemsizes = [one.dtype.itemsize for one in self.program.streams]
         plan.add("let", f"{row_bytes} = {' + '.join(f'round_up({share} * WIDTH * {one}, 16)' for one in itemsizes)}")
-        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= {self.held_bytes}"
-        plan.add("let", f"{held} = {registers} and {self.fits_shared(row_bytes)}")
+        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= {_HELD_BYTES}"
+        plan.add("let", f"{held} = {registers} and {row_bytes} + 4096 <= device.smem_block")
         plan.add("need", f"{held} or {last}", "a row is held if any team can hold it")
         plan.add(
             "const",
             f"VECTORS = max(ceil_div({share}, {self.holders}), 1) if {held} else 1",
             "of a thread, each unrolled",
         )
-        block = self.block(plan, row_bytes)
         teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if self.team is Team.GRID:
@@ -164,29 +152,18 @@ class Ahead:
         signature = KernelSignature([*declared, *rest.declared], [*given, *rest.given])
         name = f"{self.program.name}_ahead"
         attributes = " cluster(BLOCKS)" if self.team is Team.CLUSTER else " cooperative"
-        plan.launch(name, f"{walks} * BLOCKS", block, signature.given, f"{attributes} when {held}")
+        plan.launch(name, f"{walks} * BLOCKS", f"THREADS, {row_bytes}", signature.given, f"{attributes} when {held}")
         longer = longer_rows(self.program, rows, cols, self.kernel.quick)
         longer.launch(plan, rows, "THREADS", held)
         return signature, name, longer
 
-    def most_of_team(self, plan: PlanLines) -> str:
-        """The blocks that are there for a team of the grid."""
-        return "device.sms / TEAMS"
-
-    def fits_shared(self, row_bytes: str) -> str:
-        """The condition that the next row has room in shared memory."""
-        return f"{row_bytes} + 4096 <= device.smem_block"
-
-    def block(self, plan: PlanLines, row_bytes: str) -> str:
-        """The threads of a block, and its shared memory."""
-        return f"THREADS, {row_bytes}"
-
     def _team_lines(self, plan: PlanLines) -> str:
         """The choices of a team, and the condition for the one that holds the longest rows."""
-        plan.add("const", f"THREADS = {512 if self.team is Team.CLUSTER else self.holders_of_grid + 32}")
+        plan.add("const", "THREADS = 512")
         if self.team is Team.CLUSTER:
             plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
-            plan.add("tune", "WALK = 16 | 4", "rows that a block goes through, about")
+            walk = "4 | 16" if self.exchange.by_message else "16 | 4"
+            plan.add("tune", f"WALK = {walk}", "rows that a block goes through, about")
             return "BLOCKS == 8"
         plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
         plan.add("tune", f"TEAMS = {self._team_counts()}", "of blocks on the whole GPU, each with a row")
@@ -196,12 +173,12 @@ class Ahead:
 
     def _by_message(self) -> bool:
         """Two blocks go on to the next row soon. With messages, and copies without a branch, L1 norm of 65,535 columns
-        took 4.2 ms on an H200, and 4.4 with the barrier and the branch; softmax of 393,216 columns, by eight, took 3.5
-        and 3.3."""
+        took 4.2 ms on an H200 (4.3 where a block goes through 16 rows, not 4), and 4.4 with the barrier and the branch;
+        softmax of 393,216 columns, by eight, took 3.5 and 3.3."""
         return self._smallest_cluster() == 2 and can_meet(self.program)
 
     def _smallest_cluster(self) -> int:
-        return next((blocks for blocks in (2, 4) if self._row_bytes() <= blocks * 512 * self.held_bytes), 8)
+        return next((blocks for blocks in (2, 4) if self._row_bytes() <= blocks * SHARE_BYTES), 8)
 
     def _row_bytes(self) -> int:
         return self.program.task_cols * sum(one.dtype.itemsize for one in self.program.streams)
@@ -213,7 +190,7 @@ class Ahead:
 
     def _team_counts(self) -> str:
         """As many as can hold a row each first: the smaller a team, the more rows are there while one is waited for."""
-        blocks = -(-self._row_bytes() // (self.holders_of_grid * self.held_bytes))
+        blocks = -(-self._row_bytes() // (_HOLDERS * _HELD_BYTES))
         found = [one for one in (8, 4) if blocks * one <= _MULTIPROCESSORS]
         return " | ".join(map(str, (*found, 2, 1)))
 

@@ -13,7 +13,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import Layout, RowProgram
 from tilewright.playbook.structures.about import Correction, about, own_values, passes_of
-from tilewright.playbook.structures.ahead import COPY, FORGET
+from tilewright.playbook.structures.ahead import COPY
 from tilewright.playbook.structures.teams import Exchange, Team, can_meet
 
 _HELD_BYTES = 288  # of a row, in a thread's registers
@@ -98,7 +98,8 @@ class _Kept:
         others = (one for one in self.program.inputs if one is not self.stream)
         sent = [f"{name}_held[k] = {self._at('ahead')};"]
         inner = [
-            *FORGET,
+            "// Or whatever follows from these, such as where each vector lies, would take a register for all rows.",
+            'asm volatile("" : "+r"(first), "+r"(share));',
             "__pipeline_wait_prior(0);",
             *self._pointer("along", "row"),
             *(

@@ -23,7 +23,7 @@ class Team(Enum):
     GRID = "grid_ahead"
 
 
-BARRIERS = """\
+_MESSAGES = """\
 __device__ __forceinline__ unsigned shared_address(const void* at) {
   return static_cast<unsigned>(__cvta_generic_to_shared(at));
 }
@@ -37,9 +37,7 @@ __device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int by
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
-"""
 
-_MESSAGES = """\
 // The same place in the shared memory of another block of the cluster.
 __device__ __forceinline__ unsigned address_in(int block, const void* at) {
   unsigned there;
@@ -86,9 +84,7 @@ __device__ __forceinline__ void meet(int* arrived, int wanted) {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(met) : "l"(arrived) : "memory");
   } while (met < wanted);
 }
-"""
 
-_WARP_REDUCE = """\
 // The values of a warp's lanes combined, the same in every lane.
 template <typename T, typename Combine>
 __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
@@ -110,30 +106,19 @@ class Exchange:
 
     `by_message`: the blocks of a cluster do not meet, but count the bytes that come. Messages wait for nothing that was
     stored before, as the barrier does, which decides where few blocks share a row and go on to the next soon.
-    `together`: how the threads that work on a row wait for each other. `by_lanes`: a lane puts together what is of one
-    block, and not every thread what is of all; that takes fewer registers.
     """
 
-    def __init__(
-        self,
-        kernel: RowKernel,
-        team: Team,
-        shifts: bool,
-        by_message: bool,
-        together: str = "__syncthreads();",
-        by_lanes: bool = False,
-    ) -> None:
+    def __init__(self, kernel: RowKernel, team: Team, shifts: bool, by_message: bool) -> None:
         self.kernel, self.program, self.team, self.shifts = kernel, kernel.program, team, shifts
-        self.by_message, self.together = by_message and team is Team.CLUSTER, together
-        self.by_lanes = by_lanes or team is Team.GRID
+        self.by_message = by_message and team is Team.CLUSTER
         self.passes = passes_of(kernel.program)
         self.corrections: list[str] = []
 
     @property
     def helpers(self) -> list[str]:
         own = [_GRID_HELPERS] if self.team is Team.GRID else []
-        own += [_WARP_REDUCE] if self.by_lanes else []
-        return [*own, *([BARRIERS, _MESSAGES] if self.by_message else []), *self.corrections]
+        own += [_MESSAGES] if self.by_message else []
+        return [*own, *self.corrections]
 
     def scratches(self, plan: PlanLines, teams: str) -> tuple[list[str], list[str]]:
         """Parameters for what blocks of a grid leave to each other, and the arguments for them."""
@@ -201,16 +186,14 @@ class Exchange:
             for index in kernel.own_reductions(level):
                 combined += self._combined(index, level != levels[0])
             kernel.reduced(level, "")
-        for one in filter(None, (about(self.program, index) for index in own if self.by_lanes)):
-            if one.value != one.first:
-                del kernel.row_known[one.value]  # the mean, which is known where blocks are put together alone
         if self.team is Team.CLUSTER:
-            lane = ["const int lane = threadIdx.x % 32;"] if self.by_lanes else []
-            sent = self._sent(own, number) if self.by_message else self._told(own)
-            return ["", *sent, "{", *indented([*lane, *combined]), "}"] if lane else [*sent, *combined]
-        return self._met(own, combined, number)
+            return [*(self._sent(own, number) if self.by_message else self._told(own)), *combined]
+        for one in filter(None, (about(self.program, index) for index in own)):
+            if one.value != one.first:
+                del kernel.row_known[one.value]  # the mean, which is known to the warp that exchanges alone
+        return self._met(own, combined)
 
-    def _met(self, own: list[int], combined: list[str], number: int) -> list[str]:
+    def _met(self, own: list[int], combined: list[str]) -> list[str]:
         """The exchange through global memory, by the warp that holds nothing; the block then has what it found."""
         kernel, names = self.kernel, [self.kernel.namer.of(one) for one in own]
         places = [f"{self._of_blocks(one)} + turn * BLOCKS" for one in own]
@@ -230,11 +213,8 @@ class Exchange:
             *(f"  {self._of_blocks(one)}_together[turn] = {name};" for one, name in zip(own, names, strict=True)),
             "}",
         ]
-        if self.together != "__syncthreads();" and number == len(self.passes) - 1:
-            # It goes on by itself: what others hold would take its registers.
-            inner += [self.together, *self.turned(), "continue;"]
         after = [f"{name} = {self._of_blocks(one)}_together[turn];" for one, name in zip(own, names, strict=True)]
-        return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", self.together, *after]
+        return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", "__syncthreads();", *after]
 
     def _told(self, own: list[int]) -> list[str]:
         """The exchange through the shared memory of the blocks of a cluster."""
@@ -289,11 +269,11 @@ class Exchange:
                     f"{name} += static_cast<float>(moved_exponentials({moved}, own, {whole}));",
                 ]
         lines += [f"{name} = {kernel.start(index)};", *self._each_block(body)]
-        return [*lines, f"{name} = warp_reduce({name}, {combiner}{{}});"] if self.by_lanes else lines
+        return lines if self.team is Team.CLUSTER else [*lines, f"{name} = warp_reduce({name}, {combiner}{{}});"]
 
     def _each_block(self, inner: list[str]) -> list[str]:
         """Something done for every block of the team: by every thread, or by a lane for each of its own."""
-        if not self.by_lanes:
+        if self.team is Team.CLUSTER:
             return ["#pragma unroll", "for (int block = 0; block < BLOCKS; ++block) {", *indented(inner), "}"]
         loop = "for (int k = 0; k < (BLOCKS + 31) / 32; ++k) {"
         guarded = ["const int block = k * 32 + lane;", "if (block < BLOCKS) {", *indented(inner), "}"]
