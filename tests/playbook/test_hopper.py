@@ -289,9 +289,12 @@ def test_rows_that_grow_are_scaled_anew(tmp_path: Path) -> None:
     form = Product((1, 140, 72, 164), fused=True, ready_b=True)
     a, b = form.draw()
     a[::2, 40:] *= 50.0
-    a[::3, 100:] *= 900.0
-    a[5, 70], a[7, 163], a[11, 4:] = 3e7, -1e9, 0.0
-    a[137:, 150] = 1e35
+    a[::3, 100:] *= 300.0
+    a[5, 70], a[7, 163], a[11, 4:] = 3e4, -9e4, 0.0
+    a[13, :70], a[15, :33] = 0.0, 0.0
+    a[13] *= 1e9
+    a[15] *= 1e-9
+    a[137:, 150] = 1e9
     kept = re.sub(r"//! launch  tiles_in_f32<<<.*\n(//!      .*\n)*", "", form.text)
     path = tmp_path / "product.cu"
     path.write_text(kept.replace("tiles_in_f32", "tiles_not_used"))
@@ -300,6 +303,40 @@ def test_rows_that_grow_are_scaled_anew(tmp_path: Path) -> None:
     found, truth = call.results.double(), form.truth([a, b])
     assert ((found - truth).norm(dim=1)[:137] <= 5e-7 * truth.norm(dim=1)[:137]).all()
     assert not found[137:].isfinite().any()
+
+
+@pytest.mark.parametrize("ready_b", [True, False])
+@pytest.mark.parametrize("large", [1e9, 1e12])
+def test_what_is_beside_one_large_number_is_not_lost(large: float, ready_b: bool, tmp_path: Path) -> None:
+    """The large number is among the last of k and meets a zero; three that are scaled with it are part of the result,
+    and too few to be counted."""
+    form = Product((1, 8, 8, 4100), fused=True, ready_b=ready_b)
+    a, b = form.draw()
+    a[:4, 4098], b[4098] = large, 0.0
+    a[2:4, :64] = 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    assert call.findings == ()
+    truth = form.truth([a, b])
+    assert ((call.results.double() - truth).norm(dim=1) <= 2e-6 * truth.norm(dim=1)).all()
+
+
+@pytest.mark.parametrize(("ready_b", "of_a"), [(True, True), (False, True), (False, False)])
+def test_numbers_far_below_the_largest_are_no_zeros(ready_b: bool, of_a: bool, tmp_path: Path) -> None:
+    form = Product((1, 8, 8, 64), fused=True, ready_b=ready_b)
+    a, b = form.draw()
+    wide, other = (a, b.mT) if of_a else (b.mT, a)
+    wide *= 2.0**-110
+    other *= 2.0**30
+    wide[:, 5], other[:, 5] = 2.0**60, 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    truth = form.truth([a, b])
+    assert ((call.results.double() - truth).abs() <= 2e-6 * truth.abs().mean()).all()
 
 
 # -- what runs before and after the product --

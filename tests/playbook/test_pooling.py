@@ -146,6 +146,14 @@ def test_strips_that_are_copied_are_right_at_rows_that_begin_anywhere(
 def test_bulk_copies_are_for_planes_of_f32_whose_windows_overlap() -> None:
     for name in ("halves", "apart", "without_padding", "padded", "volume_max", "line_max"):
         assert "pool-bulk" not in {one.id for one in BY_NAME[name].answer.every}
+    apart = Placed(
+        "apart",
+        "return F.max_pool2d(x[:, :512].view(-1, 1, 8, 64), 3, 1, 1)",
+        "x: f32[cols, odd = cols * 2 + 3]",
+        "f32[cols, 1, 8, 64]",
+        (),
+    )
+    assert {"pool-strips"} <= {one.id for one in apart.answer.every} <= {"draft-pool", "pool-strips"}
     task = BY_NAME["overlapping"].task
     assert "pool-bulk" not in {one.id for one in answer(replace(task, gpu="A100"), BY_NAME["overlapping"].ask).every}
 

@@ -46,6 +46,8 @@ def can_copy(program: PoolProgram) -> bool:
     read, output = _read(kernel), kernel.program.outputs[0].place
     if read is None or read.place.factor(y.inside) != x.inside.size or output.factor(y.outside) != x.outside.size:
         return False
+    if not all(x.inside.size.divides(factor) for atom, factor in read.place.terms if atom != x.inside):
+        return False  # planes begin where no 16 bytes do
     wide = _NARROWEST <= x.inside.size.own <= _WIDEST and x.inside.size.own % 4 == 0
     return wide and x.stride == 1 and y.stride < y.reach and _rows(x, y) >= _FEW_ROWS
 

@@ -57,9 +57,10 @@ _SPLITTING = """\
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
-__device__ __forceinline__ float scale_with_room(uint32_t largest_bits) {
+// Scales are 2^-23 at least: all that f32 has with full precision is then counted, and does not become zero before.
+__device__ __forceinline__ float scale_with_room(uint32_t largest_bits, int most = 35) {
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
-  return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), 60)) << 23);
+  return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), most)) << 23);
 }
 // Two scaled numbers as the parts that hold them: the first in the low 16 bits.
 __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t& low) {
@@ -92,7 +93,10 @@ struct SharedCounts {
 };
 """
 _BEYOND = """\
-// A row that outgrows its room in registers is scaled anew: high parts of what does not fit are infinities.
+// A row that outgrows its room in registers is scaled anew: high parts of what does not fit are infinities. By GROWTH
+// at most: then the few that are below 2^-5 are still exact to 2^-21 of the largest of the first. Further up, what is
+// beside one large number would be lost, and go uncounted.
+constexpr float GROWTH = 0x1p16f, LEAST_SCALE = 0x1p-23f, GREATEST_SCALE = 0x1p72f;
 __device__ __forceinline__ void take_most(__half2& most, uint32_t high) {
   most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high)));
 }
@@ -229,22 +233,27 @@ const uint32_t my_columns = scales + consumer * BN * 4;
 float of_column[BN / 128];
 #pragma unroll
 for (int i = 0; i < BN / 128; ++i)
-  of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];""",
+  of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];
+float least_scale[2] = {};  // of a row; 0 where it has had zeros alone""",
     "column_stores": """\
 #pragma unroll
 for (int i = 0; i < BN / 128; ++i)
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");""",
     "read": "two_pairs(from + i / 2 * 8 * 128 + lane % 2 * 8, (i % 2 * 4 + lane % 4 / 2) ^ row % 8)",
     "split_a": """\
-  auto scale_of_row = [&](int r) {
+  auto largest_of_row = [&](int r) {
     uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
     largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-    return scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+    return max(largest, __shfl_xor_sync(~0u, largest, 2));
   };
   float factor[2] = {scale[0], scale[1]};
   if (step == 0) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) factor[r] = scale[r] = scale_of_row(r);
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t largest = largest_of_row(r);
+      factor[r] = scale[r] = largest ? scale_with_room(largest) : GREATEST_SCALE;  // what follows zeros finds its own
+      least_scale[r] = largest ? fmaxf(scale[r] / GROWTH, LEAST_SCALE) : 0.f;
+    }
   }
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
   __half2 least, most;
@@ -263,13 +272,14 @@ for (int i = 0; i < BN / 128; ++i)
   };
   split_rows();
   if (__any_sync(~0u, is_beyond(most))) {
-    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; what would take that out of the
-    // range of f32 stays as it is.
+    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; one that grows too far stays as
+    // it is. What follows zeros counts as the first of its row.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float wanted = scale_of_row(r);
-      factor[r] = wanted < 1.f && scale[r] * wanted >= 0x1p-48f ? wanted : 1.f;
+      const float wanted = scale_with_room(largest_of_row(r), 127);
+      factor[r] = wanted < 1.f && scale[r] * wanted >= fmaxf(least_scale[r], LEAST_SCALE) ? wanted : 1.f;
       scale[r] *= factor[r];
+      if (least_scale[r] == 0.f && factor[r] < 1.f) least_scale[r] = fmaxf(scale[r] / GROWTH, LEAST_SCALE);
     }
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];

@@ -111,7 +111,7 @@ for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in th
   }
   __syncwarp();
   const int n_of_lane = tile.n0 + q * 32 + lane;
-#pragma unroll
+#pragma unroll 4
   for (int r = warp * 16; r < warp * 16 + 16; ++r) {
     float value;
     const uint32_t from = buffer + r * 128 + ((lane / 4) ^ r % 8) * 16 + lane % 4 * 4;
