@@ -112,10 +112,11 @@ def test_a_child_that_died_while_idle_is_replaced(pool: CompilePool) -> None:
 def test_a_child_killed_at_work_is_a_crash_and_nothing_more(pool: CompilePool) -> None:
     source, _ = BOMBS["unrolling"]
     results: list[Build | BuildFailure] = []
-    worker = threading.Thread(target=lambda: results.append(pool.run(request(source), "key", BuildLimits(seconds=60))))
+    limits = BuildLimits(seconds=60, memory_bytes=64 << 30)  # far more than it has by then
+    worker = threading.Thread(target=lambda: results.append(pool.run(request(source), "key", limits)))
     before = set(pool.child_pids())
     worker.start()
-    time.sleep(0.5)  # at work, and not yet near the limit of memory
+    time.sleep(0.5)  # at work
     for pid in {*before, *pool.child_pids()}:
         os.kill(pid, signal.SIGKILL)
     worker.join(timeout=20)
