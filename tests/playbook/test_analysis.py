@@ -41,6 +41,17 @@ def test_a_fixed_dimension_is_needed_as_it_is() -> None:
     assert "x.shape[1] == 1024" in program.shape_needs
 
 
+def test_two_fixed_dimensions_of_one_name_are_both_needed_as_they_are() -> None:
+    inputs = "x: f32[batch, height, height]; weight: f32[height, height]"
+    function = Function("f", "return F.layer_norm(x, weight.shape, weight)", inputs, fixed=("height",))
+    needs = program_of(function).shape_needs
+    size = task_of(function).sizes["height"]
+    assert f"x.shape[1] == {size}" in needs
+    assert f"x.shape[2] == {size}" in needs
+    assert "weight.shape[1] == x.shape[2]" in needs
+    assert f"weight.shape[1] == {size}" not in needs  # that is said already
+
+
 def test_a_square_matrix_keeps_rows_and_columns_apart() -> None:
     """Both dimensions have one name and one size; the row's mean must still go along rows."""
     source = "def f(x, w):\n    return (x - x.mean(-1, keepdim=True)) * w\n"

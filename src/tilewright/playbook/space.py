@@ -317,6 +317,7 @@ class Space:
         given = [one for one in self.task.tensors if not one.optional]
         needs = [" and ".join(f"{one.name}.dtype == {one.dtype}" for one in given)]
         first: str | None = None  # a tensor of the largest shape, to which others are compared
+        own: list[tuple[str, str | int]] = []  # sizes that no other says, and what the task calls them
         for one in given:
             axes = tuple(self.low.axes.find(axis) for axis in self.low.input_axes[one.name])
             if first is not None and axes == tuple(self.low.axes.find(axis) for axis in self.low.input_axes[first]):
@@ -324,12 +325,18 @@ class Space:
                 continue
             needs.append(f"{one.name}.ndim == {len(axes)}")
             for dimension, axis in enumerate(axes):
-                needs += self._dimension_needs(f"{one.name}.shape[{dimension}]", self.plain((axis,)))
+                size = f"{one.name}.shape[{dimension}]"
+                more = self._dimension_needs(size, self.plain((axis,)))
+                own += [(size, one.dimensions[dimension])] if all("%" in need for need in more) else []
+                needs += more
             if first is None and self.plain(axes) == lead:
                 first = one.name
         needs += [f"not has({one.name})" for one in self.task.tensors if one.optional]
         fixed = [one for one in self.task.dimensions if self.probes.fixed or not one.varies]
-        needs += [f"{self._dimension(one.name)} == {one.size}" for one in fixed if self._is_known(one.name)]
+        for each in fixed:
+            places = [size for size, name in own if name == each.name]  # several where two sizes have one name
+            places = places or ([self._dimension(each.name)] if self._is_known(each.name) else [])
+            needs += [f"{place} == {each.size}" for place in places]
         probed = self.probes.probes[0].numbers
         needs += [number_need(one) for one in self.task.numbers if one.name not in probed]
         return tuple(needs)
