@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
+import tilewright
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.understanding import answer
+from tilewright.tasks import task_op_line
 
 _LINE, _PLANE, _VOLUME = (f"x: f32[batch, heads, {rest}]" for rest in ("cols", "height, width", "depth, height, width"))
 _ODD = ({"height": 20, "width": 24}, {"height": 9, "width": 13}, {"height": 17, "width": 140})
@@ -159,6 +162,23 @@ def test_bulk_copies_are_for_planes_of_f32_whose_windows_overlap() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cols", [61, 127, 332, 333])
+def test_a_window_that_is_longer_than_a_team_loads_is_declined(cols: int, tmp_path: Path) -> None:
+    """With single elements in place of vectors a team has a quarter of the columns."""
+    case = Placed(
+        "long_window", "return F.max_pool1d(x, 101, 3, 20)", _LINE, "f32[batch, heads, w = (cols - 61) / 3 + 1]", ()
+    )
+    path = tmp_path / "pool.cu"
+    path.write_text(structure(case, "pool-strips").write(task_op_line(case.task)))
+    x = torch.randn(2, 3, cols)
+    try:
+        found = tilewright.load(str(path))(x)
+    except tilewright.NoKernelApplies:
+        assert cols % 4 != 0
+        return
+    assert torch.equal(found, torch.nn.functional.max_pool1d(x, 101, 3, 20))
+
+
 def test_teams_wider_than_a_warp_wait_for_themselves(tmp_path: Path) -> None:
     """Two warps a team, teams that walk chunks of different lengths: a barrier of the whole block would be wrong."""
     case = BY_NAME["volume_max"]

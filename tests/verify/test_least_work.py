@@ -93,3 +93,32 @@ def test_too_little_is_read(referee: Make) -> None:
 @pytest.mark.parametrize("text", [kernels.MEAN, BY_BLOCK])
 def test_honest_ones_pass(referee: Make, text: str) -> None:
     assert isinstance(referee(LARGE).judge(text), Passed)
+
+
+BY_BULK_COPIES = """\
+//! op      double(v) -> out
+//! out     out: f32[v.shape]
+//! let     n = v.numel
+//! launch  run<<<ceil_div(n, 1024), 1024>>>(v, out, n)
+__global__ void run(const float* v, float* out, int n) {
+  __shared__ __align__(16) float held[1024];
+  const int first = blockIdx.x * 1024, here = min(1024, n - first);
+  if (threadIdx.x < here) held[threadIdx.x] = 2.f * v[first + threadIdx.x] + 1.f;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const int whole = here / 4 * 4;
+  if (threadIdx.x >= whole && threadIdx.x < here) out[first + threadIdx.x] = held[threadIdx.x];
+  if (threadIdx.x == 0 && whole > 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 ::"l"(out + first), "r"((unsigned)__cvta_generic_to_shared(held)), "r"(whole * 4) : "memory");
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+}
+"""
+
+
+def test_bulk_copies_out_of_shared_memory_are_written(referee: Make) -> None:
+    sizes = tuple(replace(one, size=1 << 24) for one in tasks.DOUBLE.dimensions[:1])
+    task = replace(tasks.DOUBLE, dimensions=(*sizes, *tasks.DOUBLE.dimensions[1:]))
+    verdict = referee(task).judge(BY_BULK_COPIES)
+    assert isinstance(verdict, Passed), verdict

@@ -48,6 +48,8 @@ _MOST_BYTES = 64 << 20  # of the tensors that a sample is given; larger ones are
 _DRAWN = 1 << 20  # elements; a larger tensor of floats is filled with one number
 _READS = ("global load", "generic load", "asynchronous copy", "global atomic", "generic atomic")
 _WRITES = ("global store", "generic store", "global atomic", "generic atomic")
+# Bulk copies out of shared memory are counted with those into it: where a file has any, all count as written.
+_BULK_STORE, _COPIES = "bulk_group", ("asynchronous copy",)
 
 
 # -- which inputs must be read: in the reference's process --
@@ -284,7 +286,8 @@ def _short(
             if one.kind.value in kinds
         )
 
-    for verb, names, kinds in (("read", reads, _READS), ("written", writes, _WRITES)):
+    stores = _WRITES + (_COPIES if _BULK_STORE in file.text else ())
+    for verb, names, kinds in (("read", reads, _READS), ("written", writes, stores)):
         least, found = float(sum(specs[name].storage_bytes for name in names)), moved(kinds)
         if least >= _LEAST_BYTES and found < BELOW * least:
             sizes = ", ".join(f"{name}={size}" for name, size in seen.sizes.items())

@@ -145,6 +145,8 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     plan.add(
         "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
     )
+    fits = f"{names['span']} + {x.padding} >= {margin} + {reach}"
+    plan.add("need", f"{names['span']} >= {width} or {fits}", "a team loads all that a window reaches over")
     tile = f"{names['most']} / WIDTH * WIDTH"
     if slides(kernel):
         names["turn"] = plan.name("turn")
