@@ -48,8 +48,7 @@ _MOST_BYTES = 64 << 20  # of the tensors that a sample is given; larger ones are
 _DRAWN = 1 << 20  # elements; a larger tensor of floats is filled with one number
 _READS = ("global load", "generic load", "asynchronous copy", "global atomic", "generic atomic")
 _WRITES = ("global store", "generic store", "global atomic", "generic atomic")
-# Bulk copies out of shared memory are counted with those into it: where a file has any, all count as written.
-_BULK_STORE, _COPIES = "bulk_group", ("asynchronous copy",)
+_OUTWARD = ".bulk_group"  # of the copies that a listing counts together, those out of shared memory
 
 
 # -- which inputs must be read: in the reference's process --
@@ -286,9 +285,17 @@ def _short(
             if one.kind.value in kinds
         )
 
-    stores = _WRITES + (_COPIES if _BULK_STORE in file.text else ())
-    for verb, names, kinds in (("read", reads, _READS), ("written", writes, stores)):
-        least, found = float(sum(specs[name].storage_bytes for name in names)), moved(kinds)
+    copied_out = sum(
+        counts.grid_blocks / counts.blocks * min(one.bytes, SECTOR_BYTES * one.sectors)
+        for counts in execution.emulated.counts
+        for one in counts.instructions
+        if _OUTWARD in one.ptx_text
+    )
+    for verb, names, found in (
+        ("read", reads, moved(_READS)),
+        ("written", writes, moved(_WRITES) + copied_out),
+    ):
+        least = float(sum(specs[name].storage_bytes for name in names))
         if least >= _LEAST_BYTES and found < BELOW * least:
             sizes = ", ".join(f"{name}={size}" for name, size in seen.sizes.items())
             what = f"{' and '.join(names)} must be {verb} whole, {least / 1e6:,.3g} MB at {sizes}"

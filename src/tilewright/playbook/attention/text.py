@@ -9,7 +9,7 @@ from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indente
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.sizes import Size
-from tilewright.playbook.places.text import PlacedKernel, kernel_lines, product_text
+from tilewright.playbook.places.text import PlacedKernel, product_text
 
 LOG2_E = "1.4426950408889634"
 
@@ -123,25 +123,6 @@ class AttentionKernel(PlacedKernel):
             return []
         pointer, place = self.at(output.name, output.place, {})
         return [f"*reinterpret_cast<uint32_t*>({pointer} + {place}) =", f"    pair({first}, {second});"]
-
-    def launched(
-        self,
-        suffix: str,
-        grid: str,
-        block: str,
-        bounds: str,
-        body: list[str],
-        more: list[tuple[str, str]],
-        outputs: tuple[str, ...] | None = None,
-        rest: str = "",
-    ) -> list[str]:
-        """As everywhere; `outputs` where the kernel writes other tensors than the results, `rest` ends the launch."""
-        if outputs is None:
-            outputs = tuple(one.name for one in self.program.outputs)
-        signature = self.signature(outputs, more)
-        name = f"{self.program.name}_{suffix}"
-        self.plan.launch(name, grid, block, signature.given, rest)
-        return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
 
     def stored_lines(self, sum: str) -> list[str]:
         """Statements that store the result at the row and the column, made of the weighted sum."""

@@ -289,11 +289,14 @@ class PlacedKernel:
         bounds: str,
         body: list[str],
         more: list[tuple[str, str]],
-        *,
+        outputs: tuple[str, ...] | None = None,
         rest: str = "",
     ) -> list[str]:
-        """The kernel's text, with its launch in the plan, of which `rest` is the end; the results are the program's."""
-        signature = self.signature(tuple(one.name for one in self.program.outputs), more)
+        """The kernel's text, with its launch in the plan, of which `rest` is the end; `outputs` where it writes other
+        tensors than the program's results."""
+        if outputs is None:
+            outputs = tuple(one.name for one in self.program.outputs)
+        signature = self.signature(outputs, more)
         name = f"{self.program.name}_{suffix}"
         self.plan.launch(name, grid, block, signature.given, rest)
         return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
