@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import FurtherLooks, Roundings, compare_all, expectations
+from tilewright.verify.expectation import Roundings, expectations
+from tilewright.verify.further_looks import FurtherLooks, compare_all
 from tilewright.verify.tiles import Tiles
 from tilewright.verify.tolerance import Comparison, Expected, compare
 

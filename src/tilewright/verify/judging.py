@@ -19,7 +19,8 @@ from tilewright.reference.torch_calls import call_by_name, call_reference, to_to
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import Call, FurtherLooks, Tensors, compare_all, expectations
+from tilewright.verify.expectation import Call, Tensors, expectations
+from tilewright.verify.further_looks import FurtherLooks, compare_all
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, are_numbers, compare

@@ -18,7 +18,8 @@ from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Call, FurtherLooks, Tensors, compare_all, expectations, in_f64, unmoved
+from tilewright.verify.expectation import Call, Tensors, expectations, in_f64, unmoved
+from tilewright.verify.further_looks import FurtherLooks, compare_all
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
 

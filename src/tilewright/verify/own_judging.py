@@ -13,7 +13,8 @@ from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_tor
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import FurtherLooks, Tensors, compare_all, expectations
+from tilewright.verify.expectation import Tensors, expectations
+from tilewright.verify.further_looks import FurtherLooks, compare_all
 from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging import AGAIN_SEED, is_telling
 from tilewright.verify.judging_records import Judgement, WrittenRequest
