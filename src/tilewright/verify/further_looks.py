@@ -1,4 +1,4 @@
-"""In the reference's process: results beside what is expected of them, and further looks where few elements are wrong."""
+"""In the reference's process: results beside what is expected of them, with further looks at few wrong elements."""
 
 from __future__ import annotations
 
