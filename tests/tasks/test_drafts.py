@@ -41,6 +41,26 @@ from tilewright.tasks.reading import folders, modules
 from tilewright.tasks.reading.description import print_description, read_description
 from tilewright.tasks.reading.python_source import find_function, needed_source
 
+HIDDEN = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.offset = nn.Parameter(torch.randn(1))
+
+    def forward(self, x):
+        return nn.functional.gelu(-1000.0 - self.linear(x).abs()) + self.offset
+
+def get_inputs():
+    return [torch.rand(8, 16)]
+
+def get_init_inputs():
+    return [16]
+"""
+
 CONVOLUTION = """
 import torch
 import torch.nn as nn
@@ -258,6 +278,19 @@ def test_a_problem_whose_inputs_make_it_trivial_is_refused_without_allocating_th
         TaskError, match=r"y equals x for the values it holds; .*other values for x.*; a degenerate task can be allowed"
     ):
         task_from_kernelbench(folder / "large.py", TaskOptions())
+
+
+def test_a_module_whose_numbers_hide_all_it_computes_keeps_its_parameters(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GELU of a sum that is far below 0: neither the input nor the layer matters, and a kernel has to make them all."""
+    monkeypatch.setattr(modules, "Reference", HereReference)
+    problem = folder / "hidden.py"
+    problem.write_text(HIDDEN)
+    with pytest.raises(TaskError, match="no output depends on x, linear_weight, linear_bias"):
+        task_from_kernelbench(problem, TaskOptions())
+    task = task_from_kernelbench(problem, TaskOptions(allow_degenerate=True))
+    assert task_op_line(task) == "hidden(x, offset, linear_weight, linear_bias) -> y"
 
 
 def test_words(made: Callable[[str], Task]) -> None:

@@ -206,7 +206,8 @@ class _ModuleMaker:
                     notes = (*notes, f"{copied.name} is drawn from a normal distribution: {_ALL_POSITIVE}")
                     continue
                 idle = [own for own, one in named.items() if one.name in found.idle]
-                if not idle:
+                if not idle or any(one.name in found.idle for one in given):
+                    # Where not even an input matters, the numbers hide what the module computes: it is all kept.
                     return settled(with_finding(task, found, options), options, reference)
             named = {own: one for own, one in named.items() if own not in idle}
             notes = (*notes, _idle_note(idle))
