@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
 from tilewright.tasks.child.leading_run import leading_inputs
 
 F32 = DType.F32
-ROWS, COLS = Dimension("rows", 12), Dimension("cols", 20)
+ROWS, COLS, CHANNELS = Dimension("rows", 12), Dimension("cols", 20), Dimension("channels", 8)
 X = TensorInput("x", F32, ("rows", "cols"))
 
 
@@ -61,6 +62,17 @@ def test_rows_that_are_done_alike_may_have_any_leading_dimensions(
     function: Callable[..., Any], made: Task, found: tuple[tuple[str, int], ...]
 ) -> None:
     assert leading_inputs(function, made, made.sizes) == found
+
+
+def test_roundings_of_16_bits_hide_no_other_answer() -> None:
+    """With a fifth dimension instance norm takes the statistics of what were its channels together."""
+    shape = ("rows", "channels", "cols", "cols")
+    inputs, outputs = (TensorInput("x", DType.BF16, shape),), (TaskOutput("y", DType.BF16, shape),)
+    made = Task("f", "", "f", inputs, outputs, (ROWS, CHANNELS, COLS))
+    for norm in (F.instance_norm, lambda x: F.instance_norm(x.bfloat16())):
+        assert leading_inputs(norm, made, made.sizes) == ()
+    for softmax in (lambda x: x.softmax(-1), lambda x: x.bfloat16().softmax(-1)):
+        assert leading_inputs(softmax, made, made.sizes) == (("x", 4),)
 
 
 def test_what_is_changed_in_place_leads_too() -> None:
