@@ -25,6 +25,7 @@ from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
+from tilewright.records.carried import Carried
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.files import read_files, read_tuned
@@ -37,7 +38,7 @@ Function = Callable[..., Any]
 _BUDGET = Budget()
 
 
-class NoKernelMade(RuntimeError):
+class NoKernelMade(Carried, RuntimeError):
     """The run ended, and no attempt passed; `run` says what was tried."""
 
     def __init__(self, run: Run) -> None:

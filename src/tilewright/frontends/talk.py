@@ -15,12 +15,13 @@ from dataclasses import replace
 from tilewright.frontends.choices import PLAYBOOK, ChosenAuthor
 from tilewright.frontends.run_words import rows, seconds_words, speedup_words, spend_words, time_words
 from tilewright.records import Attempt, Question, Reply, Run, Situation, Specification
+from tilewright.records.carried import Carried
 from tilewright.store import RunFolder
 
 REMIND_SECONDS = 30.0  # between two lines on something that is awaited
 
 
-class NotAcceptedYet(RuntimeError):
+class NotAcceptedYet(Carried, RuntimeError):
     """A request in words was specified, and nobody has accepted the specification; it is here to be read."""
 
     def __init__(self, message: str, run: str, specification: Specification) -> None:

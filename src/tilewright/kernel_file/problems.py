@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.kernel_file.syntax import Span
+from tilewright.records.carried import Carried
 
 
 class Code(str, Enum):
@@ -81,7 +82,7 @@ class Problem:
         return f"{place}{self.code.value}: {self.found}; {self.remedy}"
 
 
-class KernelFileError(ValueError):
+class KernelFileError(Carried, ValueError):
     """A kernel file that cannot be used, with every problem found, in the order of the file."""
 
     def __init__(self, problems: tuple[Problem, ...], name: str = "kernel file") -> None:

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from tilewright.kernel_file import Reason
 from tilewright.records import BuildFailure, FindingRecord, Severity
+from tilewright.records.carried import Carried
 
 _SHOWN_DIAGNOSTICS = 5
 
 
-class OperationError(RuntimeError):
+class OperationError(Carried, RuntimeError):
     """Something the runtime refuses; see the module's docstring for the tree."""
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.records.carried import Carried
+
 
 class ArgumentKind(str, Enum):
     """What a person may give for a parameter."""
@@ -51,7 +53,7 @@ class Remedy:
         return words[self.kind].format(name=self.name, example=self.example)
 
 
-class RefusedRequest(ValueError):
+class RefusedRequest(Carried, ValueError):
     """`found` says what is wrong, of the argument `given` where there is one; any of the `remedies` would help.
 
     As text it is a whole sentence that knows no front end; `tilewright.frontends.remedies` has theirs.

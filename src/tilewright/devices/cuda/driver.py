@@ -16,12 +16,13 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from tilewright.records import Dim3, FaultKind, GpuProfile, known_gpu
+from tilewright.records.carried import Carried
 
 PORTABLE_CLUSTER_BLOCKS = 8
 _LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities that take clusters of 16 blocks
 
 
-class DriverError(RuntimeError):
+class DriverError(Carried, RuntimeError):
     """The driver refused something: its code's name and number, what was tried, and where in a plan, if in one."""
 
     def __init__(self, name: str, number: int, tried: str, kernel: str | None = None, line: int | None = None) -> None:
