@@ -143,12 +143,6 @@ def _places(count: int, seed: int) -> list[int]:
 # -- what a candidate moves --
 
 
-def least_bytes(task: Task, needed: tuple[str, ...], sizes: Mapping[str, int] | None = None) -> int:
-    """Of the inputs that must be read."""
-    specs = task.specs(sizes)
-    return sum(specs[name].storage_bytes for name in needed)
-
-
 def impossible(candidate: Candidate, device: Device, needed: tuple[str, ...]) -> Impossible | None:
     """Why the candidate cannot have done the work at the task's own sizes; None where it may have."""
     task = candidate.task
