@@ -24,7 +24,6 @@ class Entry:
 
     kernel: str
     name: str
-    own: tuple[tuple[int, str], ...]  # template arguments by their place
     scope: str  # `a::b::`
     text: str
 
@@ -72,7 +71,7 @@ def _entry(source: Source, item: Item, launch: Launched, before: int) -> Entry:
     takes = ", ".join(_filled(one, given) for one in declared)
     bounds = _filled(_bounds(source, item), given)
     text = f"{head}__global__ void {bounds}{name}({takes}) {{\n{body}\n}}"
-    return Entry(launch.kernel, name, tuple(own.items()), source.scope(launch.kernel), text)
+    return Entry(launch.kernel, name, source.scope(launch.kernel), text)
 
 
 def _text(source: Source, part: Sequence[CppToken]) -> str:
