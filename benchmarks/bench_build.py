@@ -9,8 +9,6 @@ compiler runs; the first compilation, which loads the library, is not counted.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -194,7 +192,6 @@ def _report(rows: list[dict[str, object]]) -> dict[str, object]:
     toolkit = find_toolkit()
     return {
         "benchmark": "build",
-        "machine": {"processor": _processor(), "cores": os.cpu_count()},
         "versions": {
             "tilewright": __version__,
             "compiler": toolkit.compiler,
@@ -205,14 +202,6 @@ def _report(rows: list[dict[str, object]]) -> dict[str, object]:
         "target_hit_ms": TARGET_HIT_MS,
         "results": rows,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

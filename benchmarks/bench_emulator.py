@@ -11,8 +11,6 @@ alone; a launch is timed from the request to its result as well, and a job from 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import time
 from dataclasses import dataclass
@@ -228,7 +226,6 @@ def main() -> None:
 def _report(rows: list[Row]) -> dict[str, object]:
     return {
         "benchmark": "emulator",
-        "machine": {"processor": _processor(), "cores": os.cpu_count()},
         "versions": {
             "tilewright": __version__,
             "python": sys.version.split()[0],
@@ -237,14 +234,6 @@ def _report(rows: list[Row]) -> dict[str, object]:
         },
         "results": [{**vars(row), "met": row.met} for row in rows],
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

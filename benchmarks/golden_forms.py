@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.golden_copies import HEAD, CopyProbe
+from benchmarks.golden_tensor_copies import HEAD, CopyProbe
 
 _FILE = """\
 //! op      probe(x) -> y

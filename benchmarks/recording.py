@@ -20,7 +20,7 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
     }
     path.write_text(json.dumps({**head, **result}, indent=1) + "\n")
 
@@ -35,3 +35,11 @@ def commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or "unknown"
     except OSError:
         return "unknown"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -10,9 +10,7 @@ project. Reports how many give the right result, and what the checkers said of t
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import struct
 import subprocess
 import sys
@@ -26,6 +24,8 @@ import numpy as np
 import torch
 
 from cutlass_tutorials import TUTORIALS, Copy, Gemm, device_source, programs_of, tutorial_folder
+from recording import write_result
+from third_party_tasks import TASKS, Mapped, Result, Task, Value, normal
 from tilewright import __version__
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.ptx.global_memory import GlobalMemory
@@ -37,35 +37,6 @@ from tilewright.toolchain import build
 
 SEEDS = (None, 1, 2)
 _MAP_ALIGNMENT = 64  # of a tensor map among the parameters
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A tensor that is given as a tensor map."""
-
-    tensor: torch.Tensor
-    box: tuple[int, ...]
-    swizzle: int
-
-
-Value = torch.Tensor | Mapped | int | float
-
-
-@dataclass(frozen=True)
-class Result:
-    """A tensor the program fills; right within `tolerance` times the greatest magnitude of what is expected."""
-
-    expected: torch.Tensor
-    tolerance: float = 0.0
-    start: torch.Tensor | None = None  # None: nothing is in it yet
-
-
-@dataclass(frozen=True)
-class Task:
-    """One launch: arguments in order, numbers as `struct` packs them, results among them."""
-
-    grid: tuple[int, int, int]
-    arguments: tuple[Value | Result, ...]
 
 
 @dataclass(frozen=True)
@@ -236,12 +207,12 @@ def cutlass_programs(wanted: Callable[[str], bool], folder: Path | None) -> Iter
 def _cutlass_program(program: Gemm | Copy, ptx: str) -> Program:
     if isinstance(program, Copy):
         m, n = (528, 300) if program.any_size else (256, 512)
-        source = _normal("s", n, m)  # column-major: as PyTorch sees it, transposed
+        source = normal("s", n, m)  # column-major: as PyTorch sees it, transposed
         task = Task((-(-m // 128), -(-n // 64), 1), (source, Result(source), m, n))
         return Program(program.name, "CUTLASS", ptx, program.name, 256, 0, task)
     dtype = torch.float16 if program.half else torch.float32
     m, n, k = 256, 128, 192
-    a, b = _normal("a", m, k).to(dtype), _normal("b", n, k).to(dtype)
+    a, b = normal("a", m, k).to(dtype), normal("b", n, k).to(dtype)
     expected = (b.double() @ a.double().t()).to(dtype)  # C is column-major
     start = torch.zeros_like(expected)
     result = Result(expected, 2e-2 if program.half else 2e-6, start)
@@ -275,157 +246,6 @@ def triton_programs(python: str, cc: int, names: Sequence[str]) -> Iterator[Prog
         declared = made["ptx"].partition(")")[0].count(".param")
         hidden = declared - len(made["types"])
         yield Program(name, origin, made["ptx"], made["kernel"], threads, shared, TASKS[name](), hidden)
-
-
-def _normal(name: str, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    return torch.randn(shape, generator=generator)
-
-
-def _integers(name: str, low: int, high: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    return torch.randint(low, high, shape, generator=generator).to(dtype)
-
-
-def _vector_add() -> Task:
-    x, y = _normal("x", 1000), _normal("y", 1000)
-    return Task((4, 1, 1), (x, y, Result(x + y), 1000))
-
-
-def _softmax() -> Task:
-    x = _normal("x", 7, 1000)
-    return Task((7, 1, 1), (x, Result(x.double().softmax(1).float(), 2e-6), 1000))
-
-
-def _layernorm() -> Task:
-    x, weight, bias = (t.bfloat16() for t in (_normal("x", 5, 777), _normal("w", 777), _normal("b", 777)))
-    expected = torch.nn.functional.layer_norm(x.double(), (777,), weight.double(), bias.double(), 1e-5)
-    return Task((5, 1, 1), (x, weight, bias, Result(expected.bfloat16(), 8e-3), 777, 1e-5))
-
-
-def _row_sum() -> Task:
-    x = _normal("x", 6, 3001)
-    return Task((6, 1, 1), (x, Result(x.double().sum(1).float(), 2e-6), 3001))
-
-
-def _column_sum() -> Task:
-    x = _normal("x", 201, 99)
-    return Task((4, 1, 1), (x, Result(x.double().sum(0).float(), 2e-6), 201, 99))
-
-
-def _running_sum() -> Task:
-    x = _normal("x", 4, 1001)
-    return Task((4, 1, 1), (x, Result(x.double().cumsum(1).float(), 2e-6), 1001))
-
-
-def _greatest() -> Task:
-    x = _integers("x", -50, 50, torch.float32, 6, 999)  # many ties: the first counts
-    best = x.max(1)
-    return Task((6, 1, 1), (x, Result(best.values), Result(best.indices.int()), 999))
-
-
-def _philox(seed: int, offset: np.ndarray) -> np.ndarray:
-    """The first word of Philox 4x32 with ten rounds (Salmon and others, 2011)."""
-    low = np.uint64(0xFFFFFFFF)
-    c = [offset.astype(np.uint64), *(np.zeros_like(offset, np.uint64) for _ in range(3))]
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(10):
-        first, second = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        shift = np.uint64(32)
-        c = [
-            (second >> shift) ^ c[1] ^ np.uint64(k0),
-            second & low,
-            (first >> shift) ^ c[3] ^ np.uint64(k1),
-            first & low,
-        ]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return c[0].astype(np.uint32)
-
-
-def _random_bits() -> Task:
-    bits = torch.from_numpy(_philox(1234, np.arange(1000)).view(np.int32))
-    return Task((4, 1, 1), (Result(bits), 1000, 1234))
-
-
-def _dropout() -> Task:
-    x = _normal("x", 1000)
-    bits = _philox(77, np.arange(1000)).view(np.int32).astype(np.int64)
-    uniform = torch.from_numpy(np.where(bits < 0, -bits - 1, bits) * 4.6566127342e-10)
-    return Task((4, 1, 1), (x, Result(torch.where(uniform < 0.75, x / 0.75, 0.0), 1e-6), 1000, 0.75, 77))
-
-
-def _total_by_atomics() -> Task:
-    x = _normal("x", 2000)
-    return Task((8, 1, 1), (x, Result(x.double().sum().float().reshape(1), 1e-4, torch.zeros(1)), 2000))
-
-
-def _histogram() -> Task:
-    x = _integers("x", 0, 64, torch.int32, 2000)
-    counts = torch.bincount(x, minlength=64).int()
-    return Task((4, 1, 1), (x, Result(counts, start=torch.zeros(64, dtype=torch.int32)), 2000))
-
-
-def _sorted_rows() -> Task:
-    x = _normal("x", 3, 128)
-    return Task((3, 1, 1), (x, Result(x.sort(1).values)))
-
-
-def _transposed() -> Task:
-    x = _normal("x", 70, 45).half()
-    return Task((3, 2, 1), (x, Result(x.t().contiguous()), 70, 45))
-
-
-def _product(m: int, n: int, k: int, tile: int, dtype: torch.dtype, tolerance: float) -> Task:
-    a, b = _normal("a", m, k).to(dtype), _normal("b", k, n).to(dtype)
-    expected = (a.double() @ b.double()).to(dtype)
-    return Task((-(-m // tile), -(-n // tile), 1), (a, b, Result(expected, tolerance), m, n, k))
-
-
-def _product_i8() -> Task:
-    a, b = _integers("a", -128, 128, torch.int8, 100, 160), _integers("b", -128, 128, torch.int8, 160, 80)
-    expected = (a.double() @ b.double()).int()
-    return Task((2, 2, 1), (a, b, Result(expected), 100, 80, 160))
-
-
-def _grouped() -> Task:
-    sizes, n, k = (40, 0, 33, 64, 7), 80, 96
-    offsets = torch.tensor([0, *np.cumsum(sizes)], dtype=torch.int32)
-    a, b = _normal("a", sum(sizes), k).half(), _normal("b", len(sizes), k, n).half()
-    parts = [a[offsets[i] : offsets[i + 1]].double() @ b[i].double() for i in range(len(sizes))]
-    return Task((3, 1, 1), (a, b, Result(torch.cat(parts).half(), 1e-3), offsets, len(sizes), n, k))
-
-
-def _attention() -> Task:
-    heads, length, depth = 2, 150, 64
-    q, k, v = (_normal(name, heads, length, depth).half() for name in "qkv")
-    expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
-    return Task((3, heads, 1), (q, k, v, Result(expected.half(), 2e-3), length, depth**-0.5))
-
-
-TASKS: dict[str, Callable[[], Task]] = {
-    "vector_add": _vector_add,
-    "softmax": _softmax,
-    "layernorm": _layernorm,
-    "row_sum": _row_sum,
-    "column_sum": _column_sum,
-    "running_sum": _running_sum,
-    "greatest": _greatest,
-    "dropout": _dropout,
-    "random_bits": _random_bits,
-    "total_by_atomics": _total_by_atomics,
-    "histogram": _histogram,
-    "sorted_rows": _sorted_rows,
-    "transposed": _transposed,
-    "matmul_f16": lambda: _product(100, 77, 50, 64, torch.float16, 1e-3),
-    "matmul_f16_async": lambda: _product(100, 80, 208, 64, torch.float16, 1e-3),
-    "matmul_f16_8_warps": lambda: _product(200, 272, 336, 128, torch.float16, 1e-3),
-    "matmul_bf16": lambda: _product(100, 80, 208, 64, torch.bfloat16, 8e-3),
-    "matmul_f32": lambda: _product(50, 40, 70, 32, torch.float32, 2e-6),
-    "matmul_tf32": lambda: _product(100, 80, 208, 64, torch.float32, 2e-3),
-    "matmul_i8": _product_i8,
-    "grouped_matmul": _grouped,
-    "attention": _attention,
-}
 
 
 # -- the report --
@@ -467,13 +287,7 @@ def main() -> None:
     rows += [p if isinstance(p, Row) else run(p) for p in cutlass_programs(wanted, options.tutorials)]
     print_rows(rows)
     if options.out:
-        record = {
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "tilewright": __version__,
-            "machine": platform.machine(),
-            "rows": [vars(row) for row in rows],
-        }
-        options.out.write_text(json.dumps(record, indent=2) + "\n")
+        write_result(options.out, {"tilewright": __version__, "rows": [vars(row) for row in rows]})
     sys.exit(0 if rows and all(row.right for row in rows) else 1)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tests.playbook.functions import BY_NAME, program_of
 from tests.tasks.in_process import HereReference
 
 from tilewright.authors import Author
-from tilewright.authors.playbook_author import PlaybookAuthor, former_recipe
+from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.devices.emulated_device import EmulatedDevice
-from tilewright.playbook.catalogue import every_structure
 from tilewright.playbook.errors import NotSupported, NotUnderstood
 from tilewright.playbook.understanding import understand
 from tilewright.records import (
@@ -36,7 +32,6 @@ from tilewright.records import (
 )
 from tilewright.records.json_form import from_json, to_json
 from tilewright.records.verdict import Case
-from tilewright.store import RunFolder
 from tilewright.tasks import TaskOptions, task_from_specification
 from tilewright.verify import Referee
 
@@ -214,38 +209,6 @@ def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
     second = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 3, history=history), no_model)
     assert second is not None
     assert second.recipe not in ("", first.recipe)
-
-
-_YOUNGER = ("passes", "cluster-ahead", "grid-ahead")  # than runs that have only summaries
-
-
-def test_structures_are_known_in_runs_that_have_only_their_summaries() -> None:
-    found: dict[str, str] = {}
-    for name in ("layernorm_gelu", "row_sum", "mean_loss", "silu", "bias_gelu"):
-        for step in every_structure(program_of(BY_NAME[name])):
-            made = [one for one in (step, step.safer, step.polished) if one is not None]
-            found |= {one.summary: one.id for one in made if not one.id.startswith(_YOUNGER)}
-    assert len(found) > 20
-    assert {summary: former_recipe(summary) for summary in found} == found
-    assert former_recipe("a model's own words; exact functions") == ""
-    assert former_recipe("16-byte vectors, one per thread; words of its own") == ""
-
-
-def test_a_run_made_before_recipes_were_kept_goes_on_with_what_is_new() -> None:
-    """Its attempts are known by the summaries of that time."""
-    (path,) = (Path(__file__).parents[1] / "store" / "earlier_home" / "runs").iterdir()
-    run = RunFolder(path).load()
-    assert [one.recipe for one in run.attempts] == ["", "", ""]
-    assert AUTHOR.propose(Situation(run.task, Stage.STRUCTURE, 4, history=run.attempts), no_model) is None
-    best = run.best
-    assert best is not None
-    polished = AUTHOR.propose(Situation(run.task, Stage.PROFILED, 4, parent=best, history=run.attempts), no_model)
-    assert polished is not None
-    assert polished.recipe == f"{former_recipe(best.summary)}-uncached"
-    without = AUTHOR.propose(Situation(run.task, Stage.STRUCTURE, 2, history=run.attempts[:1]), no_model)
-    assert without is not None
-    assert without.summary == run.attempts[1].summary
-    assert hashlib.sha256((without.text or "").encode()).hexdigest()[:20] == run.attempts[1].kernel
 
 
 # -- what algebra has removed --

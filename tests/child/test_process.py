@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from tilewright.child import family, process
 from tilewright.child.envelope import Envelope, message, message_in
@@ -52,13 +53,6 @@ def ended(child: SupervisedChild, *words: str, seconds: float = 30.0) -> Ended:
 
 def gone(pid: int) -> bool:
     return family.process_start(pid) is None
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def noted(path: Path) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.devices.scripted_jobs import WORKER
@@ -31,13 +29,6 @@ class Workers:
             if process.poll() is None:
                 process.kill()
             process.communicate()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def is_running(spool: Path, job_id: str, attempt: int = 1) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.devices.scripted_jobs import FIRST_LINE, HERE, PROFILE, RUNNER, answer_of, scripted_job
+from tests.waiting import wait_until
 
 from tilewright.child import process
 from tilewright.child.process import Interrupted
@@ -46,14 +47,6 @@ def gone(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"
-
-
-def wait_until(condition: object, seconds: float = 10.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def test_it_is_a_device_with_a_profile(device: Device) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.devices.scripted_jobs import HERE, PROFILE, WORKER, answer_of, scripted_job
-from tests.devices.spool_processes import Workers, children_of, is_running, wait_until
+from tests.devices.spool_processes import Workers, children_of, is_running
+from tests.waiting import wait_until
 
 from tilewright.child.envelope import EnvelopeKind, seal, unseal
 from tilewright.devices.protocol import Device, DeviceError

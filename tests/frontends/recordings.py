@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tilewright.records import Message, Question, Reply, Role, StopReason, Usage
-from tilewright.store import AttemptFolder
+from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
+
+from tilewright.frontends.conduct import task_of
+from tilewright.frontends.function_source import function_source
+from tilewright.records import Ending, Message, Question, Reply, Role, StopReason, Usage
+from tilewright.store import AttemptFolder, LibraryKernel, Request, Store
 
 SOURCE = """\
 import torch
@@ -68,3 +74,15 @@ def record(folder: Path, *replies: tuple[str, str]) -> Path:
 def kernel_text(reply: str) -> str:
     """The kernel file in a reply."""
     return reply.partition("```cuda\n")[2].partition("```")[0]
+
+
+def put_into_library(function: Any, text: str, **shapes: str) -> LibraryKernel:
+    """A run that made this kernel for a function, as if it had been verified."""
+    request = Request(function_source(function), shapes, function=function.__name__)
+    task = task_of(request)
+    assert task is not None
+    folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)
+    folder.attempt(1).save_text("kernel.cu", text)
+    folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
+    folder.end(Ending.ATTEMPTS)
+    return Store().library.add(folder)

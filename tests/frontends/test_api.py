@@ -7,43 +7,28 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.frontends.recordings import RIGHT, SPECIFICATION, kernel_text, record
-from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
+from tests.frontends.recordings import RIGHT, SPECIFICATION, kernel_text, put_into_library, record
 from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet, read_arguments
-from tilewright.frontends.conduct import task_of
 from tilewright.frontends.decorated import DecoratedKernel
-from tilewright.frontends.function_source import function_source
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.records import Ending
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
-from tilewright.store import Request, Store
 from tilewright.tasks import TaskError
 
 FACTOR = 1.0
 
+pytestmark = pytest.mark.usefixtures("home")
+
 
 def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
     return torch.nn.functional.silu(x) * scale * FACTOR
-
-
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEWRIGHT_HOME", str(folder))
-        for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
-            patch.delenv(key, raising=False)
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +48,6 @@ def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -
     assert "the function itself runs" in decorated.explain(x)
     recording = record(tmp_path_factory.mktemp("recording"), ("0001-1", RIGHT))
     return decorated.make(x=x, model=f"replay:{recording}", attempts=1, gpu="H200")
-
-
-def put_into_library(function: Any, **shapes: str) -> None:
-    """A run that made the kernel of `RIGHT` for a function, as if it had been verified."""
-    request = Request(function_source(function), shapes, function=function.__name__)
-    task = task_of(request)
-    assert task is not None
-    folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)
-    folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
-    folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
-    folder.end(Ending.ATTEMPTS)
-    Store().library.add(folder)
 
 
 def test_what_is_made_is_called_and_says_where_it_comes_from(made: Made) -> None:
@@ -123,7 +96,7 @@ def test_a_module_of_ones_own_that_has_changed_is_noticed(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     numbers, functions = importlib.import_module("tw_numbers"), importlib.import_module("tw_functions")
     decorated, x = tw.kernel(functions.scaled_silu), torch.randn(64)
-    put_into_library(functions.scaled_silu, x="64:f32")
+    put_into_library(functions.scaled_silu, kernel_text(RIGHT), x="64:f32")
     made = decorated.make(x=x, gpu="H200")
     assert "always tw_numbers_ONE = 1.0" in made.task.assumptions
     assert str(made.kernel) in decorated.explain(x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,8 @@ from tilewright.frontends.backward import backward_output
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Store
 from tilewright.tasks import TaskError
+
+pytestmark = pytest.mark.usefixtures("home")
 
 SHAPES = {"gate": "8x24:f32", "up": "8x24:f32"}
 FILE = """
@@ -47,16 +48,6 @@ def shifted(x):
 
 def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.tanh(gate) * up
-
-
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEWRIGHT_HOME", str(folder))
-        for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
-            patch.delenv(key, raising=False)
-        yield folder
 
 
 @pytest.fixture(scope="module")

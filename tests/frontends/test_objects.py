@@ -59,14 +59,10 @@ class Dropping(Scaled):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("home")
+def asked_here(home: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEWRIGHT_HOME", str(folder))
-        for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
-            patch.delenv(key, raising=False)
         ask_here(patch)
-        yield folder
+        yield
 
 
 def task_for(asked: Any, **shapes: str) -> Task:

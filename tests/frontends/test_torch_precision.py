@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from tests.devices.emulating_worker import WORKER as EMULATING
-from tests.devices.spool_processes import wait_until
 from tests.tasks.in_process import unprobed
+from tests.waiting import wait_until
 
 from tilewright.frontends import gpu_turns, torch_precision
 from tilewright.frontends.choices import ChosenDevice, choose_device, emulated_device

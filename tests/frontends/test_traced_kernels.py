@@ -6,25 +6,21 @@ import copy
 import pickle
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import DefragResult
 
 import pytest
 import torch
-from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
+from tests.frontends.recordings import put_into_library
 from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api import Made
-from tilewright.frontends.conduct import task_of
 from tilewright.frontends.decorated import DecoratedKernel
 from tilewright.frontends.decorated_op import KernelFamily
-from tilewright.frontends.function_source import function_source
-from tilewright.records import Ending
 from tilewright.runtime import ReferenceUsed
-from tilewright.store import LibraryKernel, Request, Store
+from tilewright.store import LibraryKernel
 
 POINTWISE = """\
 //! op      {name}({parameters}) -> {results}
@@ -91,18 +87,6 @@ KERNELS = {
     as_pair: pointwise("as_pair", y0="x[i] - 1.f", y1="x[i] + 1.f"),
     added_up: IN_PLACE,
 }
-
-
-def put_into_library(function: Any, text: str, **shapes: str) -> LibraryKernel:
-    """A run that made this kernel for a function, as if it had been verified."""
-    request = Request(function_source(function), shapes, function=function.__name__)
-    task = task_of(request)
-    assert task is not None
-    folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)
-    folder.attempt(1).save_text("kernel.cu", text)
-    folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
-    folder.end(Ending.ATTEMPTS)
-    return Store().library.add(folder)
 
 
 @pytest.fixture(scope="module", autouse=True)

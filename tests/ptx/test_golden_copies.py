@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.golden_copies import CopyProbe, probes, refusals
+from benchmarks.golden_copies import probes
+from benchmarks.golden_tensor_copies import CopyProbe, refusals
 from tests.ptx.harness import Outcome, prepare, shown
 
 from tilewright.kernel_file import parse

@@ -115,13 +115,13 @@ def test_what_is_no_record_is_refused(change: Any, message: str) -> None:
 # -- what earlier versions stored --
 
 
-@formerly(names={"blau": "blue"})
+@formerly(values={"blau": "blue"})
 class Colour(str, Enum):
     RED = "red"
     BLUE = "blue"
 
 
-@formerly(called=("Ball", "Sphere"), names={"size_mm": "radius_mm"}, derived={"heavy": lambda data: data["grams"] > 99})
+@formerly(derived={"heavy": lambda data: data["grams"] > 99})
 @dataclass(frozen=True)
 class Marble:
     radius_mm: int
@@ -138,10 +138,10 @@ class Box:
 MARBLE = Marble(8, 100, Colour.BLUE, True)
 
 
-def test_former_names_and_values_are_read_and_not_written() -> None:
-    former = {"is": "Ball", "size_mm": 8, "grams": 100, "colour": "blau"}
+def test_former_values_are_read_and_not_written() -> None:
+    former = {"is": "Marble", "radius_mm": 8, "grams": 100, "colour": "blau"}
     assert from_json(Marble, former) == MARBLE
-    assert from_json(Box, {"is": "Box", "content": {**former, "is": "Sphere"}}) == Box(MARBLE)
+    assert from_json(Box, {"is": "Box", "content": former}) == Box(MARBLE)
     assert through_text(MARBLE) == {"is": "Marble", "radius_mm": 8, "grams": 100, "colour": "blue", "heavy": True}
     assert from_json(Marble, through_text(MARBLE)) == MARBLE
 

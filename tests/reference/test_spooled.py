@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.devices.scripted_jobs import PROFILE, RUNNER, answer_of, scripted_job
-from tests.devices.spool_processes import Workers, children_of, wait_until
+from tests.devices.spool_processes import Workers, children_of
+from tests.waiting import wait_until
 
 from tilewright.child.envelope import EnvelopeKind, message, record_in, seal, unseal
 from tilewright.devices.cuda_device import CudaDevice

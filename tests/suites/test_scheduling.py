@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.suites.made_records import made_suite
+from tests.waiting import wait_until
 
 from tilewright.child.family import process_start
 from tilewright.records import Budget
@@ -115,21 +115,13 @@ def test_when_the_suite_is_killed_its_tasks_end_with_it(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder.path)], env=environment)
     mark = folder.path / "1.pid"
-    _until(lambda: mark.exists() and mark.read_text() != "")
+    wait_until(lambda: mark.exists() and mark.read_text() != "", 60.0)
     child = int(mark.read_text())
     assert process_start(child) is not None
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    _until(lambda: process_start(child) is None)
+    wait_until(lambda: process_start(child) is None, 60.0)
     assert [task.id for task in folder.waiting()] == ["1"]
-
-
-def _until(held: object) -> None:
-    assert callable(held)
-    deadline = time.monotonic() + 60.0
-    while not held():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_folder_goes_on_with_the_same_suite_only(tmp_path: Path) -> None:

@@ -10,28 +10,11 @@ from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import with_least_sizes
 from tilewright.playbook.specification import specification
 from tilewright.playbook.understanding import understand
-from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
+from tilewright.records import Proposal, Situation, Specification, Stage
 from tilewright.tasks import task_op_line
 
 _COMMENT_WIDTH = 100
 _INSTEAD = "; the playbook repairs no file but its own, so this is one"
-
-# The structures by the summaries that they had when runs knew them by nothing else; never to be reworded.
-_FORMER_SUMMARIES = {
-    "first version: one thread per element": "draft-elements",
-    "first version: one block per row, element by element": "draft-rows",
-    "16-byte vectors, one per thread": "vectors",
-    "16-byte vectors, several per thread": "several-vectors",
-    "16-byte vectors, blocks that are rectangles of rows and columns": "rectangles",
-    "short rows: lanes of a warp share a row held in registers": "lanes",
-    "the row held in registers by the warps of a block": "block",
-    "one block streams along the row, several 16-byte loads in flight": "stream",
-    "blocks that stay for many rows, column vectors kept in registers": "persistent",
-    "the row held in shared memory, brought by asynchronous copies": "shared",
-    "the row held in the shared memory of a cluster of blocks": "cluster",
-    "many blocks share a row, a second kernel combines their parts": "split",
-}
-_FORMER_VARIANTS = {"": "", "; exact functions": "-exact", "; results stored past the cache": "-uncached"}
 
 
 class PlaybookAuthor:
@@ -57,7 +40,7 @@ class PlaybookAuthor:
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
         # A GPU judges a structure as soon as it would the draft, which therefore comes last there: at times it wins.
         in_order = (first, *later) if situation.emulated_only else (*later, first)
-        passed = {_recipe(one) for one in situation.history if one.passed}
+        passed = {one.recipe for one in situation.history if one.passed}
         if any(step.id in passed for one in later if not one.resort for step in _with_variants(one)):
             in_order, later = (tuple(one for one in some if not one.resort) for some in (in_order, later))
         if situation.stage is Stage.DRAFT:
@@ -65,12 +48,12 @@ class PlaybookAuthor:
         elif situation.stage is Stage.STRUCTURE:
             offered = later if situation.emulated_only else in_order
         elif situation.stage is Stage.PROFILED:
-            parent = everything.get(_recipe(situation.parent)) if situation.parent else None
+            parent = everything.get(situation.parent.recipe) if situation.parent else None
             offered = (parent.polished,) if parent and parent.polished else ()
         else:
-            failing = everything.get(_recipe(situation.failing)) if situation.failing else None
+            failing = everything.get(situation.failing.recipe) if situation.failing else None
             offered = (failing.safer,) if failing and failing.safer else ()
-        before = {_recipe(one) for one in situation.history if one.number < situation.number - situation.candidate}
+        before = {one.recipe for one in situation.history if one.number < situation.number - situation.candidate}
         fresh = [step for step in offered if step.id not in before]
         if situation.candidate >= len(fresh):
             return None
@@ -91,17 +74,6 @@ def _with_notes(text: str, notes: tuple[str, ...]) -> str:
     lines = [*comment.splitlines(), "//"] if comment.startswith("// ") else []
     remark = "\n".join([*lines, *(f"// {line}" for line in said)])
     return f"{remark}{blank}{rest}" if lines else f"{remark}\n\n{text}"
-
-
-def former_recipe(summary: str) -> str:
-    """The recipe of an attempt on record by its summary alone; "" where the playbook had no such structure."""
-    base, semicolon, variant = summary.removesuffix(_INSTEAD).partition(";")
-    recipe, suffix = _FORMER_SUMMARIES.get(base), _FORMER_VARIANTS.get(semicolon + variant)
-    return "" if recipe is None or suffix is None else recipe + suffix
-
-
-def _recipe(attempt: Attempt) -> str:
-    return attempt.recipe or former_recipe(attempt.summary)
 
 
 def _with_variants(step: Structure) -> tuple[Structure, ...]:

@@ -170,7 +170,7 @@ def _nothing(one: Parameter) -> str:
 
 def _two_calls(source: Source, covered: Sequence[Arguments]) -> list[Arguments]:
     """A small call and the one it was made for."""
-    small, own = small_call(source, covered), covered[0]
+    small, own = small_call(covered), covered[0]
     return [small] if small is own else [small, own]
 
 

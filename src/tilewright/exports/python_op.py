@@ -69,7 +69,7 @@ def _schema_parameter(one: Parameter, position: int) -> str:
 # -- arguments for tests and benchmarks --
 
 
-def small_call(source: Source, covered: Sequence[Arguments]) -> Arguments:
+def small_call(covered: Sequence[Arguments]) -> Arguments:
     """Of the calls that a file takes, one that a CPU computes in no time; the first where there is none.
 
     One with a size of 1 where the op's own call has another proves little, and is taken only where all have one.

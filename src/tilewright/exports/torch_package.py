@@ -166,7 +166,7 @@ def package_values(
         "judged": how_it_was_judged(source),
         "measured": measurement_text(source),
         "licence": source.licence,
-        "test_arguments": call_text(source, small_call(source, covered)),
+        "test_arguments": call_text(source, small_call(covered)),
         "own_arguments": call_text(source, covered[0]),
         "files": [harmless_name(file.name) for file in source.files],
     }

@@ -117,10 +117,10 @@ class Made:
         return f"<Made {self.operation.signature}; {self.kernel}>"
 
 
-def backward_of(kernel: LibraryKernel, *, own_reference: bool) -> Backward | None:
+def backward_of(kernel: LibraryKernel) -> Backward | None:
     """What makes the gradients of a kernel's calls; None where no kernel was made for them."""
     found = kernel.backward()
-    return None if found is None else Made(found, None, own_reference=own_reference).as_backward(kernel.task())
+    return None if found is None else Made(found, None, own_reference=True).as_backward(kernel.task())
 
 
 def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:

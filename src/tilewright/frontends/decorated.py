@@ -178,7 +178,7 @@ class DecoratedKernel:
             form = form_of_task(self.function, task, others)
             files = read_files(paths, allow_library=True)
             reference = self._function_reference("kernel", names, others)
-            backward = backward_of(ordered[0], own_reference=True)
+            backward = backward_of(ordered[0])
             return Operation(files, read_tuned(paths), reference, self.strict, form, backward)
         except (OperationError, KernelFileError, StoreError, OSError):
             return None
@@ -224,7 +224,7 @@ class DecoratedKernel:
             (_, task, others), tasks = group[0], [task for _, task, _ in group]
             reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
             form = form_of_task(self.function, task, others)
-            backward = backward_of(group[0][0], own_reference=True)
+            backward = backward_of(group[0][0])
             yield KernelFamily(files, tasks, reference, form, self._operation, backward)
 
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:

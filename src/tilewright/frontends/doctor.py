@@ -25,6 +25,7 @@ from tilewright.devices.sanitizer import SANITIZER
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
+from tilewright.toolchain.toolkit import INSTALL_TOOLS
 
 LOW_DISK_BYTES = 5 << 30
 
@@ -113,11 +114,10 @@ def _compiler() -> Iterator[MachineFact]:
         yield MachineFact("CuTe headers", State.ABSENT, "not found", advice)
     else:
         yield MachineFact("CuTe headers", State.GOOD, str(toolkit.cute_include))
-    if toolkit.cuobjdump is None or toolkit.nvdisasm is None:
-        advice = "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
-        yield MachineFact("disassembler", State.ABSENT, "cuobjdump or nvdisasm not found; no SASS highlights", advice)
+    if toolkit.nvdisasm is None:
+        yield MachineFact("disassembler", State.ABSENT, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
     else:
-        yield MachineFact("disassembler", State.GOOD, str(toolkit.cuobjdump))
+        yield MachineFact("disassembler", State.GOOD, str(toolkit.nvdisasm))
 
 
 def _gpu() -> Iterator[MachineFact]:

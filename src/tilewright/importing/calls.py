@@ -112,10 +112,10 @@ def tied(arguments: Sequence[Given], relations: tuple[Relation, ...] = ()) -> Ca
     return CallSpec(tuple(arguments), ties=tuple(ties), relations=relations)
 
 
-def variations(call: CallSpec, edges: Sequence[int], seed: int = 0) -> list[CallSpec]:
+def variations(call: CallSpec, edges: Sequence[int]) -> list[CallSpec]:
     """The call itself, and others of other sizes: multiples, odd ones, small ones, large ones, and those
     at the `edges`, where the launcher may turn to something else."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     classes = _classes(call)
     near = [n + d for n in edges[:_MOST_EDGES] for d in (0, 1)]
     made = [call]

@@ -93,7 +93,7 @@ def device_text(source: Source, kernels: Iterable[str], added: Sequence[Entry | 
     named = re.findall(r"[A-Za-z_]\w*", " ".join(one.text for one in added if one is not None))
     usable = [item for item in source.items if item.kind in (Kind.KERNEL, Kind.DEVICE, Kind.SHARED, Kind.MACRO)]
     wanted = source.reachable([*kernels, *named], usable)
-    kept = _without_empty_conditions([item for item in source.items if _is_kept(source, item, wanted)], source)
+    kept = _without_empty_conditions([item for item in source.items if _is_kept(source, item, wanted)])
     lines: list[str] = []
     origins: list[int] = []
     for item in kept:
@@ -135,7 +135,7 @@ def _keeps_directive(text: str, words: list[str]) -> bool:
     return word in ("if", "ifdef", "ifndef", "elif", "else", "endif", "undef")
 
 
-def _without_empty_conditions(items: list[Item], source: Source) -> list[Item]:
+def _without_empty_conditions(items: list[Item]) -> list[Item]:
     """`#if` and its `#endif`, and a namespace and its brace, where nothing is left between them."""
     ends = {"endif": ("if", "ifdef", "ifndef"), "}": ("{",)}
     kept: list[Item] = []

@@ -15,7 +15,7 @@ from tilewright.importing.recording import Launched
 from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
 from tilewright.importing.sources import Item, Kind, Source
 from tilewright.importing.structs import fields, type_of
-from tilewright.kernel_file.cpp_tokens import CppToken
+from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Entry:
 
     kernel: str
     name: str
-    own: tuple[tuple[int, str], ...]  # template arguments by their place
     scope: str  # `a::b::`
     text: str
 
@@ -72,7 +71,7 @@ def _entry(source: Source, item: Item, launch: Launched, before: int) -> Entry:
     takes = ", ".join(_filled(one, given) for one in declared)
     bounds = _filled(_bounds(source, item), given)
     text = f"{head}__global__ void {bounds}{name}({takes}) {{\n{body}\n}}"
-    return Entry(launch.kernel, name, tuple(own.items()), source.scope(launch.kernel), text)
+    return Entry(launch.kernel, name, source.scope(launch.kernel), text)
 
 
 def _text(source: Source, part: Sequence[CppToken]) -> str:
@@ -93,12 +92,7 @@ def _bounds(source: Source, item: Item) -> str:
     if "__launch_bounds__" not in texts:
         return ""
     first = texts.index("__launch_bounds__")
-    last, depth = first + 1, 0
-    for last in range(first + 1, len(texts)):
-        depth += {"(": 1, ")": -1}.get(texts[last], 0)
-        if depth == 0:
-            break
-    return f"{_text(source, item.tokens[first : last + 1])} "
+    return f"{_text(source, item.tokens[first : closing(item.tokens, first + 1, '()') + 1])} "
 
 
 def with_entries(text: str, found: Sequence[Entry | None]) -> str:

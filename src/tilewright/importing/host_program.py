@@ -14,9 +14,9 @@ from importlib import resources
 
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
-from tilewright.importing.sources import Item, Kind, Source, closing
+from tilewright.importing.sources import Item, Kind, Source
 from tilewright.importing.structs import fields
-from tilewright.kernel_file.cpp_tokens import CppToken
+from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 _STANDARD = re.compile(
     r"#\s*include\s*<(?:(?!cassert)[a-z_]+|(?:stdint|stdlib|stdio|string|math|float|limits|time|sys/time)\.h)>"

@@ -16,7 +16,7 @@ from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import parameter_name, parameters, split_commas, template_parameters
 from tilewright.importing.sources import Item, Kind, Source, parsed
 from tilewright.importing.structs import Field, fields, type_of
-from tilewright.kernel_file.cpp_tokens import CppToken
+from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 _NUMBERS = frozenset((
     "unsigned", "signed", "int", "long", "short", "char", "bool", "float", "double", "size_t", "uint", "ulong",
@@ -84,15 +84,6 @@ def _callee(tokens: Sequence[CppToken], at: int) -> int:
     return index
 
 
-def _closing(tokens: Sequence[CppToken], index: int) -> int:
-    depth = 0
-    for position in range(index, len(tokens)):
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(tokens[position].text, 0)
-        if depth == 0:
-            return position
-    return len(tokens) - 1
-
-
 def _split(tokens: Sequence[CppToken], most: int) -> list[list[CppToken]]:
     """A list of expressions. `<` compares, unless that gives too many."""
     parts = split_declarators(tokens)
@@ -137,7 +128,7 @@ class _Cut:
         )
         configuration = _split(tokens[at + 1 : close], 4)[:3]
         declared = parameters(self.site.kernel)
-        arguments = _split(tokens[close + 4 : _closing(tokens, close + 3)], len(declared))
+        arguments = _split(tokens[close + 4 : closing(tokens, close + 3, "()[]{}")], len(declared))
         if len(arguments) > len(declared):
             raise ImportProblem(f"{self.place} passes more arguments than the kernel has parameters")
         passed = {t.text for part in arguments for t in part}
@@ -307,7 +298,7 @@ class _Cut:
         for item in self.source.of_kind(Kind.HOST):
             for at in range(len(item.tokens) - 1):
                 if [token.text for token in item.tokens[at : at + 2]] == [macro.name, "("]:
-                    parts = split_commas(item.tokens[at + 2 : _closing(item.tokens, at + 1)])
+                    parts = split_commas(item.tokens[at + 2 : closing(item.tokens, at + 1, "()[]{}")])
                     place = names[: names.index(name)].count(",")
                     return parts[place][0] if place < len(parts) and len(parts[place]) == 1 else None
         return None
@@ -360,7 +351,7 @@ def _end_of_chain(tokens: Sequence[CppToken], index: int) -> int:
         if text in (".", "->", "::") and end + 1 < len(tokens):
             end += 2
         elif text in ("(", "[") and end > index + 1:
-            end = _closing(tokens, end) + 1
+            end = closing(tokens, end, "()[]{}") + 1
         else:
             break
     return end

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tilewright.kernel_file.cpp_tokens import CppText, CppToken
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing
 
 
 def expand_definitions(cpp: CppText) -> str:
@@ -39,11 +39,7 @@ def _uses(tokens: Sequence[CppToken], names: object) -> list[tuple[int, int]]:
         depth += {"{": 1, "}": -1}.get(text, 0)
         is_call = index + 1 < len(tokens) and tokens[index + 1].text == "("
         if depth == 0 and is_call and text in names:  # type: ignore[operator]
-            round_ = 0
-            for last in range(index + 1, len(tokens)):
-                round_ += {"(": 1, ")": -1}.get(tokens[last].text, 0)
-                if round_ == 0:
-                    break
+            last = closing(tokens, index + 1, "()")
             found.append((index, last))
             index = last
         index += 1

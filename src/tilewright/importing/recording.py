@@ -65,7 +65,6 @@ class Allocated:
     dtype: str
     is_zero: bool
     shape: tuple[int, ...]
-    launches_before: int
 
 
 @dataclass
@@ -184,7 +183,7 @@ def _note(run: Run, word: str, rest: list[str]) -> None:
         launches[-1].arguments.append(_argument(rest))
     elif word == "ALLOC":
         number = int(rest[0])
-        run.allocated[number] = Allocated(number, rest[1], rest[2] == "zero", _ints(rest[3]), len(launches))
+        run.allocated[number] = Allocated(number, rest[1], rest[2] == "zero", _ints(rest[3]))
     elif word == "ZERO":
         _zeroed(run, int(rest[0]))
     elif word == "RESULT":

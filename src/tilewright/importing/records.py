@@ -15,7 +15,6 @@ class HostRequest:
 
     source: str
     calls: tuple[str, ...]  # each a line: multiprocessors, then an argument per parameter
-    compiler: str = ""
     seconds: float = 60.0
 
 

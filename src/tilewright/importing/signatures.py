@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.importing.sources import Item, end_of_template
-from tilewright.kernel_file.cpp_tokens import CppToken
+from tilewright.kernel_file.cpp_tokens import CppToken, closing
 from tilewright.kernel_file.words import TAKEN
 
 
@@ -43,12 +43,8 @@ def parameters(item: Item) -> list[list[CppToken]]:
     opened = next(
         i + 1 for i in range(start, len(tokens) - 1) if tokens[i].text == item.name and tokens[i + 1].text == "("
     )
-    depth, close = 0, opened
-    for close in range(opened, len(tokens)):
-        depth += {"(": 1, ")": -1}.get(tokens[close].text, 0)
-        if depth == 0:
-            break
-    return [part for part in map(_without_default, split_commas(tokens[opened + 1 : close])) if part]
+    inside = tokens[opened + 1 : closing(tokens, opened, "()")]
+    return [part for part in map(_without_default, split_commas(inside)) if part]
 
 
 def _without_default(part: list[CppToken]) -> list[CppToken]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tilewright.importing.includes import Includes
 from tilewright.importing.macros import expand_definitions
 from tilewright.importing.records import ImportProblem
-from tilewright.kernel_file.cpp_tokens import CppText, CppToken, tokenize_cpp
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing, tokenize_cpp
 
 _TYPE_WORDS = frozenset(("struct", "class", "union", "enum"))
 _NO_NAMES = frozenset(("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "decltype"))
@@ -327,16 +327,6 @@ def end_of_template(tokens: Sequence[CppToken], first: int) -> int:
         else:
             return len(tokens)
     return index
-
-
-def closing(tokens: Sequence[CppToken], index: int) -> int:
-    """The brace that closes the one at `index`."""
-    depth = 0
-    for position in range(index, len(tokens)):
-        depth += {"{": 1, "}": -1}.get(tokens[position].text, 0)
-        if depth == 0:
-            return position
-    return len(tokens) - 1
 
 
 def _is_prototype(tokens: Sequence[CppToken]) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.importing.signatures import parameter_name, split_commas
-from tilewright.importing.sources import Item, Kind, Source, closing
-from tilewright.kernel_file.cpp_tokens import CppToken
+from tilewright.importing.sources import Item, Kind, Source
+from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 _QUALIFIERS = frozenset(("const", "__grid_constant__", "struct", "volatile"))
 _NO_FIELDS = frozenset(("static", "using", "typedef", "friend", "static_assert", "enum", "struct", "union", "template"))

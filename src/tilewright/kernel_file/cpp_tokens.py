@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -159,6 +160,17 @@ def macro_bodies(cpp: CppText) -> list[CppToken]:
             bodies.extend(directive[3:])
             bodies.append(CppToken("punct", ";", directive[-1].start))
     return bodies
+
+
+def closing(tokens: Sequence[CppToken], index: int, brackets: str = "{}") -> int:
+    """The bracket that closes the one at `index`, where these kinds count; the last token where none does."""
+    depth = 0
+    for position in range(index, len(tokens)):
+        if tokens[position].text in brackets:
+            depth += 1 if tokens[position].text in "([{" else -1
+        if depth == 0:
+            return position
+    return len(tokens) - 1
 
 
 def _splice(cpp: CppText) -> str:

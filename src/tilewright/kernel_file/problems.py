@@ -36,7 +36,6 @@ class Code(str, Enum):
     HOST_CODE = "host-code"
     DEVICE_STATE = "device-state"
     DEVICE_CALL = "device-call"
-    BUILD = "build"
     DOES_NOT_APPLY = "does-not-apply"
 
 

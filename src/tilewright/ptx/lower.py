@@ -35,7 +35,7 @@ MOST_SHARED_BYTES = 227 * 1024
 MOST_LOCAL_BYTES = 512 * 1024
 _GUARD_BYTES = 128  # between variables in shared memory
 _RECURSIVE_STACK_BYTES = 16 * 1024
-_WRITTEN, _OUTSIDE = 0, 3
+_OUTSIDE = 3
 
 OPCODES: dict[str, Opcode] = {
     **lower_integer.OPCODES,

@@ -9,7 +9,7 @@ from tilewright.ptx.syntax import Instruction, Operand, SymbolOperand, Vector
 
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 BITS = ("b16", "b32", "b64")
-FTZ, SAT, CARRY_IN, CARRY_OUT = 8, 16, 512, 1024
+FTZ, CARRY_IN, CARRY_OUT = 8, 512, 1024
 
 
 def elementwise(

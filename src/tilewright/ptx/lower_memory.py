@@ -11,7 +11,7 @@ from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Regi
 
 _TYPES = ("b8", "u8", "s8", *BITS, *INTEGERS, "f16", "bf16", "f32", "f64", "b128", "f16x2", "bf16x2")
 _LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
-SIGNED, WIDE, RETURNS, READ_ONLY = 1 << 4, 1 << 5, 1 << 13, 1 << 14
+SIGNED, WIDE, READ_ONLY = 1 << 4, 1 << 5, 1 << 14
 _WEAK, _VOLATILE, _RELAXED, _ACQUIRE, _RELEASE, _ACQ_REL, _GUESS = range(7)
 _SCOPE_CTA = 8
 _SPACE_NAMES = (

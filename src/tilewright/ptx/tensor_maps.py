@@ -10,25 +10,13 @@ import struct
 from dataclasses import dataclass
 
 from tilewright.ptx.syntax import PtxError
-from tilewright.records import DType, TensorMap
+from tilewright.records import TensorMap
 
 MAP_BYTES = 128
 _LAYOUT = struct.Struct("<8sQ4Q5I5H10B6h2H24x")
 _MAGIC = b"TWTMAP1\0"
 _ALIGNMENT = 16
 _RANK = 5
-# CUtensorMapDataType. Eight-bit floats travel as bytes, as they do on a GPU.
-_TYPES = {
-    **dict.fromkeys((DType.U8, DType.I8, DType.BOOL, DType.F8E4M3, DType.F8E5M2), 0),
-    DType.I16: 1,
-    DType.I32: 3,
-    DType.I64: 5,
-    DType.F16: 6,
-    DType.F32: 7,
-    DType.F64: 8,
-    DType.BF16: 9,
-}
-_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 @dataclass(frozen=True)
@@ -52,7 +40,7 @@ def encoded_map(record: TensorMap, address: int, pixel_box: PixelBox | None = No
 
     corners = (0,) * 6 if pixel_box is None else (*padded(pixel_box.lower, 3), *padded(pixel_box.upper, 3))
     column = (0, 0) if pixel_box is None else (pixel_box.channels, pixel_box.pixels)
-    kinds = (rank, _TYPES[record.dtype], _SWIZZLES[record.swizzle], int(record.fill_nan), int(pixel_box is not None))
+    kinds = (rank, record.data_type, record.swizzle_mode, int(record.fill_nan), int(pixel_box is not None))
     return _LAYOUT.pack(
         _MAGIC,
         address,

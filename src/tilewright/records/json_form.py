@@ -29,14 +29,8 @@ class RecordError(ValueError):
 class _Former:
     """How records of a class, or values of an enum, were stored by earlier versions."""
 
-    called: tuple[str, ...] = ()
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derived: Mapping[str, Callable[[dict[str, Any]], Any]] = dataclasses.field(default_factory=dict)
-
-    def brought_up(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The data of a record, with the fields it would have now."""
-        now = {self.names.get(name, name): value for name, value in data.items()}
-        return {name: rule(now) for name, rule in self.derived.items()} | now
 
 
 _FORMER: dict[type, _Former] = {}
@@ -45,18 +39,17 @@ _NEVER_OTHERWISE = _Former()
 
 def formerly(
     *,
-    called: tuple[str, ...] = (),
-    names: Mapping[str, str] | None = None,
+    values: Mapping[str, str] | None = None,
     derived: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Have what earlier versions stored read as a record, or as an enum, of today. It is never written so again.
 
-    `called`: names the class had; `names`: those a field had, or values an enum had, and the present ones; `derived`:
-    fields that were not stored, each with the function that tells it from the others, as plain JSON.
+    `values`: those an enum had, and the present ones; `derived`: fields of a record that were not stored, each with the
+    function that tells it from the others, as plain JSON.
     """
 
     def remember(kind: type[T]) -> type[T]:
-        _FORMER[kind] = _Former(called, names or {}, derived or {})
+        _FORMER[kind] = _Former(values or {}, derived or {})
         return kind
 
     return remember
@@ -185,7 +178,7 @@ def _unexpected(kind: Any, data: Any) -> _Mismatch:
 
 
 def _enum_decoder(kind: type[Enum]) -> _Decoder:
-    former = _FORMER.get(kind, _NEVER_OTHERWISE).names
+    former = _FORMER.get(kind, _NEVER_OTHERWISE).values
 
     def decode(data: Any) -> Any:
         try:
@@ -235,11 +228,7 @@ def _tuple_decoder(items: tuple[Any, ...]) -> _Decoder:
 
 
 def _union_decoder(kinds: tuple[Any, ...]) -> _Decoder:
-    records: dict[str, Any] = {}
-    for kind in kinds:
-        if dataclasses.is_dataclass(kind):
-            for name in _stored_names(typing.cast(type, kind)):
-                records.setdefault(name, kind)
+    records: dict[str, Any] = {kind.__name__: kind for kind in kinds if _field_names(kind) is not None}
 
     def decode(data: Any) -> Any:
         if isinstance(data, dict) and "is" in data:
@@ -259,20 +248,16 @@ def _union_decoder(kinds: tuple[Any, ...]) -> _Decoder:
     return decode
 
 
-def _stored_names(kind: type) -> tuple[str, ...]:
-    return (kind.__name__, *_FORMER.get(kind, _NEVER_OTHERWISE).called)
-
-
 def _record_decoder(kind: type) -> _Decoder:
-    names, former = _stored_names(kind), _FORMER.get(kind)
+    derived = _FORMER.get(kind, _NEVER_OTHERWISE).derived
 
     def decode(data: Any) -> Any:
         if not isinstance(data, dict):
             raise _Mismatch(f"expected an object, found {type(data).__name__}")
-        if data.get("is", kind.__name__) not in names:
+        if data.get("is", kind.__name__) != kind.__name__:
             raise _Mismatch(f"expected {kind.__name__}, found {data['is']!r}")
-        if former is not None:
-            data = former.brought_up(data)
+        if derived:
+            data = {name: rule(data) for name, rule in derived.items()} | data
         fields = _fields(kind)
         if not data.keys() <= fields.keys():
             unknown = data.keys() - fields.keys() - {"is"}

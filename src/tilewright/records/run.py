@@ -163,7 +163,7 @@ class Attempt:
 
 
 @formerly(
-    names={
+    values={
         "within the wanted fraction of the roofline": "good-enough",
         "at what the least traffic takes in the model": "at-bound",
         "no step paid any more": "settled",

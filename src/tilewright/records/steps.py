@@ -54,6 +54,19 @@ class TensorMap:
     fill_nan: bool
     l2_bytes: int  # 0, 64, 128 or 256
 
+    @property
+    def data_type(self) -> int:
+        """CUtensorMapDataType. Eight-bit floats travel as bytes: the copy engine moves them and computes nothing."""
+        return 0 if self.dtype.itemsize == 1 else _MAP_DATA_TYPES[self.dtype]
+
+    @property
+    def swizzle_mode(self) -> int:
+        """CUtensorMapSwizzle."""
+        return (0, 32, 64, 128).index(self.swizzle)
+
+
+_MAP_DATA_TYPES = {DType.I16: 1, DType.I32: 3, DType.I64: 5, DType.F16: 6, DType.F32: 7, DType.F64: 8, DType.BF16: 9}
+
 
 # -- arguments of a launch, before they meet the compiled parameter list --
 

@@ -62,19 +62,19 @@ def _constants(code: Any) -> list[str]:
     ]
 
 
-def arguments_text(op: Op, mutable: bool = True) -> str:
+def arguments_text(op: Op) -> str:
     """The parameters as a schema writes them. It has no defaults: torch would leave out what equals them."""
-    return ", ".join(_argument(parameter, number, mutable) for number, parameter in enumerate(op.parameters))
+    return ", ".join(_argument(parameter, number) for number, parameter in enumerate(op.parameters))
 
 
 def results_text(op: Op) -> str:
     return "Tensor" if len(op.results) == 1 else f"({', '.join('Tensor' for _ in op.results)})"
 
 
-def _argument(parameter: Parameter, number: int, mutable: bool) -> str:
+def _argument(parameter: Parameter, number: int) -> str:
     name = f"{parameter.name}_" if keyword.iskeyword(parameter.name) else parameter.name
     if parameter.scalar is None:
-        kind = f"Tensor(a{number}!)" if parameter.in_place and mutable else "Tensor"
+        kind = f"Tensor(a{number}!)" if parameter.in_place else "Tensor"
     else:
         kind = _TYPES[parameter.scalar] + ("[]" if parameter.is_list else "")
     return f"{kind}{'?' if parameter.optional else ''} {name}"

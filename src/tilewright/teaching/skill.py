@@ -81,7 +81,7 @@ def skill_files(
     files["references/steps.md"] = _steps_page(lessons.steps)
     files[PROVENANCE] = json.dumps(to_json(provenance), indent=2) + "\n"
     files["skill_meta.json"] = json.dumps(_upskill_meta(provenance, lessons), indent=2) + "\n"
-    body = "\n\n".join([guidance or guidance_of(lessons), _examples_part(worked), _evidence_part(provenance)])
+    body = "\n\n".join([guidance or guidance_of(lessons), _examples_part(worked), _evidence_part()])
     head = [f"name: {provenance.name}", f"description: {description_of(lessons)}"]
     head += [f"license: {licence}"] if licence and licence != UNSTATED else []
     files["SKILL.md"] = "\n".join(["---", *head, "---", "", body, ""])
@@ -159,7 +159,7 @@ def _example_line(one: WorkedExample) -> str:
     return f"{said} Try it: `{one.check}`" if one.check else said
 
 
-def _evidence_part(provenance: SkillProvenance) -> str:
+def _evidence_part() -> str:
     return (
         "## Evidence\n\n"
         "- [references/pitfalls.md](references/pitfalls.md): each fault in full, with the change that mended it\n"

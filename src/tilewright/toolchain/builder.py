@@ -63,17 +63,13 @@ def build(
 def build_many(
     requests: Sequence[BuildRequest],
     *,
-    isolated: bool = True,
-    limits: BuildLimits = DEFAULT_LIMITS,
     cache: BuildCache | None = DEFAULT_CACHE,
 ) -> tuple[Build | BuildFailure, ...]:
     """Build several requests on all cores; results in the order of the requests."""
     if not requests:
         return ()
     with ThreadPoolExecutor(max_workers=min(len(requests), default_pool().size)) as executor:
-        futures = [
-            executor.submit(build, request, isolated=isolated, limits=limits, cache=cache) for request in requests
-        ]
+        futures = [executor.submit(build, request, cache=cache) for request in requests]
         return tuple(future.result() for future in futures)
 
 

@@ -17,7 +17,7 @@ from tilewright.toolchain.errors import ToolchainError
 
 INSTALL_COMPILER = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 INSTALL_CUTE = "pip install --no-deps nvidia-cutlass"
-INSTALL_TOOLS = "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+INSTALL_TOOLS = "pip install nvidia-cuda-nvdisasm"
 
 SYSTEM_TOOLKIT = Path("/usr/local/cuda")
 
@@ -35,7 +35,6 @@ class Toolkit:
     compiler: str  # "NVRTC 13.0.88"
     headers: str  # versions of CUDA's headers and CCCL
     cutlass: str | None  # "4.2.0"
-    cuobjdump: Path | None
     nvdisasm: Path | None
 
     @property
@@ -83,7 +82,6 @@ def _toolkit_at(root: Path, library: Path, roots: list[Path], cutlass_directory:
         compiler=f"NVRTC {_compiler_version(root, library)}",
         headers=f"CUDA {_cuda_header_version(include)}, CCCL {_cccl_version(cccl) if cccl else 'absent'}",
         cutlass=_cutlass_version(cute_include) if cute_include else None,
-        cuobjdump=_tool(roots, "cuobjdump"),
         nvdisasm=_tool(roots, "nvdisasm"),
     )
 

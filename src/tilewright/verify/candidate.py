@@ -265,6 +265,17 @@ class Candidate:
             emulation=how,
         )
 
+    def emulated_job(self, case: Case, gpu: GpuProfile, inputs: tuple[InputTensor, ...]) -> Job | None:
+        """The emulated run of a case on these inputs; None where the file does not take it."""
+        evaluation = self.evaluate(case, gpu, strictly=True)
+        if not isinstance(evaluation, Evaluation):
+            return None
+        built = self.build_all([evaluation])
+        if isinstance(built, NotBuilt):
+            return None
+        job = self.job(case, evaluation, built[0], Emulation(), inputs)
+        return None if isinstance(job, BadPlan) else job
+
     def execute(self, device: Device, job: Job) -> records.Execution:
         start = time.monotonic()
         try:

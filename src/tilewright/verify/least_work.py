@@ -16,7 +16,6 @@ from typing import Any
 from tilewright import records
 from tilewright.devices.emulation.listing import listing_of
 from tilewright.devices.protocol import Device
-from tilewright.kernel_file import Evaluation
 from tilewright.records import (
     SECTOR_BYTES,
     BufferRole,
@@ -143,12 +142,6 @@ def _places(count: int, seed: int) -> list[int]:
 # -- what a candidate moves --
 
 
-def least_bytes(task: Task, needed: tuple[str, ...], sizes: Mapping[str, int] | None = None) -> int:
-    """Of the inputs that must be read."""
-    specs = task.specs(sizes)
-    return sum(specs[name].storage_bytes for name in needed)
-
-
 def impossible(candidate: Candidate, device: Device, needed: tuple[str, ...]) -> Impossible | None:
     """Why the candidate cannot have done the work at the task's own sizes; None where it may have."""
     task = candidate.task
@@ -175,7 +168,6 @@ class _Seen:
     """A plan, and the sizes it is for."""
 
     sizes: Mapping[str, int]
-    evaluation: Evaluation
     job: records.Job
 
     @property
@@ -184,15 +176,8 @@ class _Seen:
 
 
 def _plan(candidate: Candidate, device: Device, sizes: Mapping[str, int]) -> _Seen | None:
-    case = Case(dict(sizes), 1)
-    evaluation = candidate.evaluate(case, device.profile, strictly=True)
-    if not isinstance(evaluation, Evaluation):
-        return None
-    built = candidate.build_all([evaluation])
-    if isinstance(built, records.NotBuilt):
-        return None
-    job = candidate.job(case, evaluation, built[0], records.Emulation(), _contents(candidate.task, sizes))
-    return None if isinstance(job, records.BadPlan) else _Seen(sizes, evaluation, job)
+    job = candidate.emulated_job(Case(dict(sizes), 1), device.profile, _contents(candidate.task, sizes))
+    return None if job is None else _Seen(sizes, job)
 
 
 def _seen(candidate: Candidate, device: Device, own: _Seen) -> _Seen:

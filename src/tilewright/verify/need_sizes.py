@@ -27,10 +27,10 @@ _HALVINGS = 11  # powers of two below the largest; smaller ones are left to the 
 _SHOWN = 5  # sizes of a dimension in a note
 
 
-def accepted_sizes(task: Task, accepts: Accepts, most_work: int = MOST_WORK, count: int = 3) -> tuple[Sizes, ...]:
+def accepted_sizes(task: Task, accepts: Accepts, count: int = 3) -> tuple[Sizes, ...]:
     """Sizes small enough to emulate that the file takes: the smallest, and the next that differ in every way found."""
     found: list[Sizes] = []
-    for sizes in itertools.islice(_by_work(task, most_work), _MOST_TRIED):
+    for sizes in itertools.islice(_by_work(task, MOST_WORK), _MOST_TRIED):
         if accepts(sizes):
             found.append(sizes)
             if len(found) == count:

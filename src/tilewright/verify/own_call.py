@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from tilewright import records
 from tilewright.devices.emulation.input_content import row_major
 from tilewright.devices.protocol import Device
-from tilewright.kernel_file import Evaluation
 from tilewright.records import (
     BufferRole,
     Case,
@@ -100,7 +99,7 @@ class NotSampled:
 def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> OwnSample | NotSampled:
     """Runs what is affordable of the task's own call."""
     task = candidate.task
-    own = _planned(candidate, device, Case(task.sizes, OWN_SEED))
+    own = candidate.emulated_job(Case(task.sizes, OWN_SEED), device.profile, ())
     if own is None or not own.plan.launches:
         return NotSampled("nothing is launched there")
     sizes, job = _near(candidate, device, own, independent)
@@ -114,7 +113,7 @@ def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str
 def sample_again(candidate: Candidate, device: Device, first: OwnSample, values: str) -> OwnSample | NotSampled:
     """Runs a part of the same call with another kind of values: all blocks where fewer decide nothing."""
     sizes = first.sizes
-    job = _planned(candidate, device, Case(sizes.called, OWN_SEED, values))
+    job = candidate.emulated_job(Case(sizes.called, OWN_SEED, values), device.profile, ())
     if job is None or not job.plan.launches:
         return NotSampled("it is not taken with such values")
     ways = _FEW_WAYS if first.by_few or first.blocks is not None else _ALL_BLOCKS
@@ -184,18 +183,6 @@ def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: 
 # -- the plan at the task's own sizes, or near them --
 
 
-def _planned(candidate: Candidate, device: Device, case: Case) -> records.Job | None:
-    """The call without its inputs; None where the file does not take it."""
-    evaluation = candidate.evaluate(case, device.profile, strictly=True)
-    if not isinstance(evaluation, Evaluation):
-        return None
-    built = candidate.build_all([evaluation])
-    if isinstance(built, records.NotBuilt):
-        return None
-    job = candidate.job(case, evaluation, built[0], records.Emulation(), ())
-    return None if isinstance(job, records.BadPlan) else job
-
-
 def _near(
     candidate: Candidate, device: Device, own: records.Job, independent: tuple[str, ...]
 ) -> tuple[Sizes, records.Job]:
@@ -205,7 +192,7 @@ def _near(
         halved = [one for one in task.free if one.name in independent and sizes[one.name] % (2 * one.multiple_of) == 0]
         for one in sorted(halved, key=lambda one: -sizes[one.name]):
             fewer = task.complete({**sizes, one.name: sizes[one.name] // 2})
-            near = _planned(candidate, device, Case(fewer, OWN_SEED)) if task.is_sound(fewer) else None
+            near = candidate.emulated_job(Case(fewer, OWN_SEED), device.profile, ()) if task.is_sound(fewer) else None
             if near is not None and near.ptx == own.ptx and _kernels(near) == _kernels(own):
                 sizes, job = fewer, near
                 break

@@ -137,20 +137,13 @@ def find_function(context: int, module: Any, symbol: str) -> LoadedKernel:
     return LoadedKernel(int(function), symbol)
 
 
-def function_attribute(context: int, function: LoadedKernel, name: str) -> int:
-    """A function attribute by the end of its name: `NUM_REGS`."""
-    which = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-    with current(context):
-        answer = cu.cuFuncGetAttribute(which, cu.CUfunction(function.handle))
-    return int(check(answer, f"read {name} of kernel {function.symbol}"))
-
-
 def allow_dynamic_smem(context: int, function: LoadedKernel, bytes_needed: int) -> None:
     """Opt a kernel into `bytes_needed` of dynamic shared memory; never takes back what another plan opted into."""
-    if bytes_needed <= function_attribute(context, function, "MAX_DYNAMIC_SHARED_SIZE_BYTES"):
-        return
     which = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _set_attribute(context, function, which, bytes_needed, f"{bytes_needed} bytes of dynamic shared memory")
+    with current(context):
+        answer = cu.cuFuncGetAttribute(which, cu.CUfunction(function.handle))
+    if bytes_needed > int(check(answer, f"read how much shared memory kernel {function.symbol} is allowed")):
+        _set_attribute(context, function, which, bytes_needed, f"{bytes_needed} bytes of dynamic shared memory")
 
 
 def allow_cluster(context: int, function: LoadedKernel, cluster: Dim3) -> None:

@@ -8,24 +8,12 @@ from __future__ import annotations
 import ctypes
 
 from tilewright.devices.cuda.driver import DriverError, error_name
-from tilewright.records import DType, TensorMap
+from tilewright.records import TensorMap
 
 DESCRIPTOR_BYTES = 128
 _DESCRIPTOR_ALIGNMENT = 64  # the driver refuses to encode into less
 _KEPT_PER_MAP = 256
 
-# CUtensorMapDataType. Eight-bit floats travel as bytes: the copy engine moves them and computes nothing.
-_DATA_TYPE = {
-    **dict.fromkeys((DType.U8, DType.I8, DType.BOOL, DType.F8E4M3, DType.F8E5M2), 0),
-    DType.I16: 1,
-    DType.I32: 3,
-    DType.I64: 5,
-    DType.F16: 6,
-    DType.F32: 7,
-    DType.F64: 8,
-    DType.BF16: 9,
-}
-_SWIZZLE = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}
 
 
@@ -54,7 +42,7 @@ class TensorMapEncoder:
         aligned = -(-start // _DESCRIPTOR_ALIGNMENT) * _DESCRIPTOR_ALIGNMENT
         code = self._encode(
             ctypes.c_void_p(aligned),
-            ctypes.c_int(_DATA_TYPE[record.dtype]),
+            ctypes.c_int(record.data_type),
             ctypes.c_uint32(len(record.shape)),
             ctypes.c_void_p(address),
             self._shape,
@@ -62,7 +50,7 @@ class TensorMapEncoder:
             self._box,
             self._step,
             ctypes.c_int(0),  # no interleave
-            ctypes.c_int(_SWIZZLE[record.swizzle]),
+            ctypes.c_int(record.swizzle_mode),
             ctypes.c_int(_L2_PROMOTION[record.l2_bytes]),
             ctypes.c_int(int(record.fill_nan)),
         )

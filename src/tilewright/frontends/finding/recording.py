@@ -81,7 +81,6 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     first: int
-    depth: int
     result: Any = None
     last: int = 0  # operations first..last-1 are its own
 
@@ -98,7 +97,6 @@ class Call:
 class Recording:
     operations: list[Operation]
     calls: list[Call]
-    result: Any
 
     def within(self, call: Call) -> list[Operation]:
         return self.operations[call.first : call.last]
@@ -108,8 +106,8 @@ def record(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Call the model once, without gradients."""
     recorder = _Recorder(model)
     with torch.no_grad(), recorder.hooked(), _WholeAttention(recorder), recorder:
-        result = recorder.profiled(lambda: model(*args, **kwargs))
-    return Recording(recorder.operations, recorder.calls, result)
+        recorder.profiled(lambda: model(*args, **kwargs))
+    return Recording(recorder.operations, recorder.calls)
 
 
 def record_function(function: Callable[..., Any], *args: Any) -> list[Operation]:
@@ -155,7 +153,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _enter(self, path: str) -> Callable[..., None]:
         def enter(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._begin(Call(module, path, args, dict(kwargs), len(self.operations), len(self._open)))
+            self._begin(Call(module, path, args, dict(kwargs), len(self.operations)))
 
         return enter
 
@@ -164,11 +162,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- functions --
 
-    def profiled(self, work: Callable[[], Any]) -> Any:
+    def profiled(self, work: Callable[[], Any]) -> None:
         before = sys.getprofile()
         sys.setprofile(self._profile)
         try:
-            return work()
+            work()
         finally:
             sys.setprofile(before)
 
@@ -188,7 +186,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         arguments = {name: frame.f_locals[name] for name in names if name in frame.f_locals}
         if any(isinstance(one, torch.Tensor) for one in tree_leaves(list(arguments.values()))):
-            self._begin(Call(function, "", (), arguments, len(self.operations), len(self._open)))
+            self._begin(Call(function, "", (), arguments, len(self.operations)))
 
     def _function_of(self, frame: types.FrameType) -> Any:
         """The plain function of one of the model's packages that a frame runs; None where it is something else."""

@@ -48,7 +48,7 @@ def decode(made: Attention, op_line: str) -> str:
     texts = (PITCHES, BARRIERS, MATRICES, _DEVICE, _BODY, _TOGETHER, PAIR, POWER)
     first, second = AttentionKernel(made, plan, *texts), AttentionKernel(made, plan, *texts)
     kind = "bf16" if made.element is DType.BF16 else "f16"
-    kernels = [_pieces_kernel(first, plan, names), _together_kernel(second, plan, names)]
+    kernels = [_pieces_kernel(first, plan, names), _together_kernel(second, plan)]
     device = [
         POWER,
         PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
@@ -374,7 +374,7 @@ def _masked(kernel: AttentionKernel, split: list[str]) -> list[str]:
     return [*lines, f"score[n][e] = {test} ? score[n][e] * scale : -INFINITY;"]
 
 
-def _together_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
+def _together_kernel(kernel: AttentionKernel, plan: PlanLines) -> list[str]:
     made = kernel.made
     parts = {
         "split": _rows_of(kernel, made.units, "blockIdx.x"),

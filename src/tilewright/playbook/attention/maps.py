@@ -20,7 +20,6 @@ class MatrixMap:
     """A matrix of every head: rows of `pitch` elements, in which this head's begin at an offset."""
 
     read: Read
-    rows: Variable
     pitch: Size
     outer: tuple[tuple[Variable, Size], ...]  # heads that lie apart, with how far
     inner: tuple[tuple[Variable, Size], ...]  # heads that lie side by side in a row
@@ -72,7 +71,7 @@ def matrix_map(made: Attention, read: Read, rows: Variable) -> MatrixMap:
         (inner if side_by_side else outer).append((one, apart))
     if len(outer) > _MOST_OUTER:
         raise NotSupported("the playbook reads by TMA what has up to five dimensions")
-    return MatrixMap(read, rows, pitch, tuple(outer), tuple(inner), read.place.constant)
+    return MatrixMap(read, pitch, tuple(outer), tuple(inner), read.place.constant)
 
 
 def load_box(rank: int) -> str:

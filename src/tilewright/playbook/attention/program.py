@@ -22,7 +22,6 @@ from tilewright.records import DType
 
 PRODUCTS = frozenset(("bmm", "mm"))
 SOFTMAX = "_softmax"
-_MINUS_INFINITY = Constant(float("-inf"))
 
 
 @dataclass(frozen=True)

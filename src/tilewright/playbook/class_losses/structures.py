@@ -62,7 +62,7 @@ def _written(program: LossProgram, op_line: str, vector: bool) -> str:
     for name, one in parts:
         dtype = "f32" if one.kind is NumberKind.FLOAT else "i64"
         plan.add("scratch", f"{name}: {dtype}[{blocks}]", "what each block's rows come to")
-    texts = [_rows_kernel(kernel, plan, [name for name, _ in parts], rows, blocks)]
+    texts = [_rows_kernel(kernel, [name for name, _ in parts], rows, blocks)]
     helpers = [*kernel.forms.helpers(), *([POWER] if program.log_sums else [])]
     if program.sums:
         texts.append(_total_kernel(program, plan, [name for name, _ in parts], blocks, helpers))
@@ -93,7 +93,7 @@ def _header(program: LossProgram, vector: bool) -> str:
     return first + text
 
 
-def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: str, blocks: str) -> list[str]:
+def _rows_kernel(kernel: LossKernel, parts: list[str], rows: str, blocks: str) -> list[str]:
     program = kernel.loss
     lines = ["cudaTriggerProgrammaticLaunchCompletion();"] if program.sums else []  # the next launch begins early
     lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]

@@ -58,12 +58,6 @@ class ConvolutionText(SumsText):
     def elements(self) -> tuple[DType, ...]:
         return (self.convolution.element,)
 
-    @property
-    def channels_out(self) -> str:
-        """Of all groups, in the plan."""
-        groups = self.convolution.groups
-        return f"{groups} * {self.sizes['filters']}" if groups > 1 else self.sizes["filters"]
-
     def places_fit(self) -> None:
         """That places in a plane fit an int, and a window's reach beside them."""
         self.plan.add("need", f"max({self.plane_in}, {self.plane_out}) <= {MOST_32_BIT}", "places fit an int")

@@ -218,7 +218,7 @@ def tensor_core_product(
     kernels = kernels_of_tiles(text, name, tiles, f"64 * WARPS_N, {shared}", body, pieces)
     return text.fragment(
         _header(text, pieces),
-        _constants(text, sides),
+        _constants(text),
         [PACK],
         [ASYNC_COPY],
         [TILE_COPY],
@@ -262,7 +262,7 @@ def _tile_elements(side: Side) -> str:
     return f"{lines} * ({inner} + {pad})"
 
 
-def _constants(text: ProductText, sides: tuple[Side, Side]) -> list[str]:
+def _constants(text: ProductText) -> list[str]:
     step = 8 if text.product.element is DType.F32 else 16
     return [
         f"using Element = {text.product.element.cpp};",

@@ -149,7 +149,7 @@ def _along_rows(text: ProductText, sides: _Sides) -> list[str]:
         "  total = block_sum(total, of_warps[i]);",
         "  const int line = first + i;",
         f"  if (threadIdx.x == 0 && line < {lines}) {{",
-        *indented(_store(text, sides, "total"), 2),
+        *indented(_store(text, "total"), 2),
         "  }",
         "}",
     ]
@@ -173,12 +173,12 @@ def _down_columns(text: ProductText, sides: _Sides) -> list[str]:
         "#pragma unroll",
         "for (int j = 0; j < WIDTH; ++j) {",
         "  const int line = line0 + j;",
-        *indented(_store(text, sides, "sums[j]")),
+        *indented(_store(text, "sums[j]")),
         "}",
     ]
 
 
-def _places(text: ProductText, sides: _Sides) -> list[str]:
+def _places(text: ProductText) -> list[str]:
     """Where a sum's row, column and element are; the compiler drops what is not used."""
     if text.product.n.is_one:
         return [f"const long long row = {text.first_row} + line, at = row;", "const int column = 0;"]
@@ -186,10 +186,10 @@ def _places(text: ProductText, sides: _Sides) -> list[str]:
     return [f"const long long row = {row}, at = row * n + line;", "const int column = line;"]
 
 
-def _store(text: ProductText, sides: _Sides, sum: str) -> list[str]:
+def _store(text: ProductText, sum: str) -> list[str]:
     batches = "(gridDim.x / blocks)" if text.product.is_batched else "1ll"
     used = {"at", *text.finish.takes}
-    places = [one for one in _places(text, sides) if "row" in one or "column" in used]
+    places = [one for one in _places(text) if "row" in one or "column" in used]
     return [
         *places,
         "if constexpr (PIECES == 1) {",

@@ -40,7 +40,7 @@ def scan_pieces(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         plan.add("scratch", f"{name}: {kind}[{rows}, {pieces}]", "what each piece comes to, then all before it")
     first_text = _totals(ScanKernel(program, plan, program.along, quick), plan, scratches, steps, rows, pieces)
     middle_text = _offsets(ScanKernel(program, plan, None, quick), plan, scratches, rows, pieces)
-    last_text = _scanned(last, plan, scratches, steps, rows, pieces)
+    last_text = _scanned(last, scratches, steps, rows, pieces)
     header = (
         f"{program.placed.name} where rows are few and long: many blocks share a row.\n\nThe first kernel sums pieces "
         "of the row, the second scans these sums, and the third scans every piece from where it begins. The row is "
@@ -136,9 +136,7 @@ def _offsets(kernel: ScanKernel, plan: PlanLines, scratches: list[str], rows: st
     return kernel_lines(signature, "__launch_bounds__(32)", name, body)
 
 
-def _scanned(
-    kernel: ScanKernel, plan: PlanLines, scratches: list[str], steps: str, rows: str, pieces: str
-) -> list[str]:
+def _scanned(kernel: ScanKernel, scratches: list[str], steps: str, rows: str, pieces: str) -> list[str]:
     carries = tuple(f"{kernel.names[one.leaf]}_parts[blockIdx.x]" for one in kernel.scan.scans)
     body = rows_body(kernel, _place(kernel), "begin", carries)
     more = [*_parameters(kernel, scratches, "const "), ("int all_steps", steps), ("unsigned pieces", pieces)]

@@ -22,7 +22,6 @@
 #define TW_MAX_CALL_DEPTH 256
 #define TW_MAX_WARPS 32
 #define TW_MAX_CLUSTER 16  // blocks
-#define TW_LOCAL_LIMIT (512 * 1024)  // bytes of local memory of one thread, as the hardware has it
 #define TW_FRAME_LIMIT (64 << 20)    // bytes of frames of one warp
 #define TW_ASYNC_LIMIT (1 << 16)     // copies in flight of one warp
 
@@ -55,7 +54,6 @@ enum {
   TW_MEM_WIDE = 1 << 5,      // the address register has 64 bits
   TW_MEM_ORDER = 15 << 6,    // TW_ORDER_* and TW_SCOPE_* of races.h; not weak: others may change it meanwhile
   TW_MEM_SPACE = 7 << 10,    // TW_SPACE_*
-  TW_MEM_RETURNS = 1 << 13,  // atom rather than red
   TW_MEM_READ_ONLY = 1 << 14, // ld.global.nc: the bytes must stay as they are for the whole launch
 };
 #define TW_ORDER_OF(mod) ((int)((mod) >> 6 & 15))

@@ -166,7 +166,6 @@ TW_INLINE double tw_rsqrt_f64(double x) { return 1.0 / __builtin_sqrt(x); }
 // -- f16 and bf16 --
 
 TW_INLINE uint16_t tw_ex2_f16(uint16_t x) { return tw_f32_to_f16(tw_ex2_f32(tw_f16_to_f32(x))); }
-TW_INLINE uint16_t tw_ex2_ftz_f16(uint16_t x) { return tw_flush_f16(tw_ex2_f16(tw_flush_f16(x))); }
 TW_INLINE uint16_t tw_ex2_ftz_bf16(uint16_t x) { return tw_f32_to_bf16(tw_ex2_ftz_f32(tw_bf16_to_f32(x))); }
 TW_INLINE uint16_t tw_tanh_f16(uint16_t x) { return tw_f32_to_f16(tw_tanh_within(tw_f16_to_f32(x), 0x1.2p-12f)); }
 TW_INLINE uint16_t tw_tanh_bf16(uint16_t x) { return tw_f32_to_bf16(tw_tanh_within(tw_bf16_to_f32(x), 0x1.2p-9f)); }

@@ -223,11 +223,6 @@ void tw_mma_registers(int mma, int counts[4], int bits[4]) {
   for (int i = 0; i < 4; ++i) bits[i] = s.a == TW_MMA_F64 ? 64 : 32;
 }
 
-int tw_mma_multiply_adds(int mma) {
-  tw_mma_shape s = tw_shape_of(mma);
-  return s.m * s.n * s.k;
-}
-
 static int tw_has_wide_vectors(void) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");

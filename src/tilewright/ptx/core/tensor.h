@@ -24,8 +24,6 @@ int tw_wmma_mma_find(const char* modifiers);
 
 // Registers of d, a, b and c, in that order, and the bits of each register (32 or 64).
 void tw_mma_registers(int mma, int counts[4], int bits[4]);
-// Multiply-adds one warp executes, for counting.
-int tw_mma_multiply_adds(int mma);
 
 // d = a * b + c. Each pointer leads to the 32 lanes of one register (uint32_t or uint64_t); d may be c.
 void tw_mma(int mma, void* const d[], const void* const a[], const void* const b[], const void* const c[]);
