@@ -286,7 +286,7 @@ def test_a_file_with_needs_is_judged_where_it_applies(referee: Make) -> None:
     assert len(right) >= 3
     assert all(rows % 8 == 0 and cols % 64 == 0 for rows, cols in right)
     assert any(one.status is CaseStatus.DECLINED for one in verdict.cases)
-    assert any(note.startswith("the file declines") for note in verdict.notes)
+    assert [str(one) for one in verdict.limits] == ["rows a multiple of 8", "cols a multiple of 64"]
     wrong = referee(tasks.MEAN).judge(text.replace("sum / cols", "sum / (cols + 1)"))
     assert isinstance(wrong, Rejected)
 
@@ -295,16 +295,21 @@ def test_sizes_beyond_the_cases_that_a_file_declines_are_told(referee: Make) -> 
     """The cases end at the own size; that longer rows are declined shows in the plan alone."""
     task = replace(tasks.MEAN, dimensions=(Dimension("rows", 512), Dimension("cols", 1024)))
     for need, note in {
-        "cols <= 1024": "the file declines, among others, cols=1025, 1536, 2049, 3072, 4096",
-        "cols <= 1024 and rows >= 3": "the file declines, among others, rows=1, 2; cols=1025, 1536, 2049, 3072, 4096",
-        "cols < 600 or cols % 4 == 0": "the file declines, among others, cols=1023, 1025, 2049, 4095",
-        "rows == 512": "the file declines, among others, every rows tried but 512",
+        "cols <= 1024": "cols at most 1024",
+        "cols <= 1000 + rows and rows >= 3": "rows at least 24; cols at most 1512",
+        "cols % 4 == 0 and cols >= 100": "cols a multiple of 4 and at least 100",
+        "cols < 600 or cols % 4 == 0": "cols other than, among others, 1023, 1025, 2049, 4095",
+        "rows == 512": "rows = 512 alone",
     }.items():
         verdict = referee(task).judge(kernels.MEAN.replace("//! out", f"//! need    {need}\n//! out", 1))
         assert isinstance(verdict, Passed), verdict
-        assert [one for one in verdict.notes if "declines" in one] == [note]
+        assert "; ".join(map(str, verdict.limits)) == note
+        assert [one for one in verdict.notes if "declines" in one] == [
+            f"sizes that the file declines: it takes only {note}"
+        ]
     free = referee(task).judge(kernels.MEAN)
     assert isinstance(free, Passed)
+    assert not free.limits
     assert not any("declines" in one for one in free.notes)
 
 

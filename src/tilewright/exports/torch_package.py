@@ -13,7 +13,7 @@ from tilewright.exports.native import build_extension, native_sources
 from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
 from tilewright.exports.python_outs import TORCH_DTYPES, outs_function
 from tilewright.exports.source import Source
-from tilewright.exports.standing_text import how_it_was_judged, measurement_text
+from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
 from tilewright.exports.templates import rendered
 from tilewright.exports.variants import Variants
 from tilewright.exports.writing import Folder
@@ -164,6 +164,7 @@ def package_values(
         "left_out": variants.left_out,
         "standing": source.standing.words,
         "judged": how_it_was_judged(source),
+        "sizes_taken": sizes_text(source),
         "measured": measurement_text(source),
         "licence": source.licence,
         "test_arguments": call_text(source, small_call(source, covered)),

@@ -54,6 +54,10 @@ MakeRegionOption = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
 ]
+AttemptArgument = Annotated[
+    int | None,
+    typer.Argument(metavar="[N]", min=1, help="One of its attempts, by number, in full.", show_default=False),
+]
 TaughtArgument = Annotated[
     list[str],
     typer.Argument(
