@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.prompts.task_text import PRODUCT_KINDS
-from tilewright.records import Attempt, Dimension, Measured, Measurement, NumberInput, Rejected, Run, Task, Verdict
+from tilewright.records import (
+    Attempt,
+    Dimension,
+    Measured,
+    Measurement,
+    NumberInput,
+    Rejected,
+    Run,
+    SizeFormula,
+    Task,
+    Verdict,
+)
 from tilewright.store import LibraryEntry
 from tilewright.tasks import derivative_words, task_op_line
 
@@ -208,8 +219,10 @@ def _results(task: Task) -> str:
 
 def _sizes(task: Task) -> list[str]:
     """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying."""
-    varying = [f"{one.name}{_limits(one)}" for one in task.free if one.varies]
-    follow = [f"{one.name} = {one.formula}" for one in task.dimensions if one.varies and one.formula is not None]
+    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies]
+    follow = [
+        f"{one.name} = {one.formula}{_room(one.formula)}" for one in task.dimensions if one.varies and one.formula
+    ]
     fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
     parts = [f"any {', '.join(varying)}"] if varying else []
     parts += [f"then {', '.join(follow)}"] if follow else []
@@ -219,9 +232,15 @@ def _sizes(task: Task) -> list[str]:
     return ["; ".join(parts)] if parts else []
 
 
-def _limits(one: Dimension) -> str:
+def _room(formula: SizeFormula) -> str:
+    """Said of what several sizes together must leave room for; of one alone its least is said."""
+    shrinks = any(term.coefficient < 0 for term in formula.terms) or formula.constant < 0 or formula.divisor > 1
+    return " (at least 1)" if shrinks and len(formula.names) > 1 else ""
+
+
+def _limits(one: Dimension, task: Task) -> str:
     limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
-    limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [least] if (least := task.least_words(one)) else []
     limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 

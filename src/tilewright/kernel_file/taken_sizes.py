@@ -1,4 +1,4 @@
-"""Which sizes kernel files take of what a task asks for: their plans say so, and nothing is built or run to find out."""
+"""Which sizes kernel files take of what a task asks for, as their plans say; nothing is built or run to find out."""
 
 from __future__ import annotations
 
