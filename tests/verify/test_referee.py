@@ -10,6 +10,7 @@ from tests.verify import kernels, tasks
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import parse
+from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import (
     PROFILES,
     BadPlan,
@@ -276,6 +277,11 @@ def test_an_endless_loop_is_stopped(referee: Make) -> None:
     crash = verdict.evidence
     assert isinstance(crash, Crashed)
     assert crash.fault in (FaultKind.STOPPED, FaultKind.TIME)
+    assert verdict.reason == "ran too long"
+    told = verdict_text(verdict)
+    assert "no fault in itself" in told
+    assert "never ends, or it does far more work" in told
+    assert "crash" not in f"{told} {verdict_words(verdict)}"
 
 
 def test_a_file_with_needs_is_judged_where_it_applies(referee: Make) -> None:

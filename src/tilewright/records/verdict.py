@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.display import Displayed
-from tilewright.records.emulation import FindingRecord
+from tilewright.records.emulation import FindingKind, FindingRecord
 from tilewright.records.execution import Digest, FaultKind
 from tilewright.records.json_form import formerly
 from tilewright.records.task import Layout
@@ -206,6 +206,22 @@ class Crashed:
     findings: tuple[FindingRecord, ...] = ()
     source_lines: tuple[tuple[int, str], ...] = ()  # the lines that findings name
 
+    @property
+    def spent_instructions(self) -> bool:
+        """Whether an emulated run spent the instructions it may take: more of them might do."""
+        return any(one.kind is FindingKind.BUDGET for one in self.findings)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it was stopped for what it took, which is no fault in itself: it may be heavy, or never end."""
+        return self.spent_instructions or self.fault in (FaultKind.TIME, FaultKind.MEMORY)
+
+    @property
+    def reason(self) -> str:
+        if self.fault is FaultKind.MEMORY:
+            return "took too much memory"
+        return "ran too long" if self.ran_out else "crashed"
+
 
 class Pattern(str, Enum):
     """Where wrong elements lie."""
@@ -323,7 +339,7 @@ class Rejected(Displayed):
     @property
     def reason(self) -> str:
         """A word or two for tables."""
-        return _REASONS[type(self.evidence)]
+        return self.evidence.reason if isinstance(self.evidence, Crashed) else _REASONS[type(self.evidence)]
 
 
 @dataclass(frozen=True)
@@ -340,7 +356,6 @@ _REASONS: dict[type, str] = {
     BadPlan: "plan refused",
     NotBuilt: "not built",
     Declined: "declines the task",
-    Crashed: "crashed",
     WrongValues: "wrong values",
     Unstable: "unstable",
     Impossible: "cannot have done the work",
