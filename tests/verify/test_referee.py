@@ -367,6 +367,10 @@ def test_a_need_does_not_lead_away_from_values(referee: Make) -> None:
     assert {case.values for case in right} >= {"task", "impulse", "small", "offset", "logarithmic"}
     assert all(case.sizes["rows"] % 8 == 0 for case in right)
     assert any("declines" in note for note in verdict.notes)
+    usual = judge.judge(kernels.LAYERNORM.replace("//! out", "//! need    eps == 1e-05\n//! out", 1))
+    assert isinstance(usual, Passed)
+    assert any(note.startswith("the file declines other numbers: eps=") for note in usual.notes)
+    assert not any("the file declines rows=" in note for note in usual.notes)  # it takes these sizes
     verdict = judge.judge(kernels.ONE_PASS.replace("//! out", need, 1))
     assert isinstance(verdict, Rejected)
     assert isinstance(verdict.evidence, WrongValues)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from dataclasses import dataclass
@@ -146,6 +147,7 @@ def package_values(
         "schema": schema(op),
         "signature": signature(op),
         "arguments": arguments_text(op),
+        "named_arguments": _named_arguments(source),
         "first_tensor": python_name(tensors[0].name),
         "results_of_made": results,
         "changed": repr(changed),
@@ -171,6 +173,18 @@ def package_values(
         "own_arguments": call_text(source, covered[0]),
         "files": [harmless_name(file.name) for file in source.files],
     }
+
+
+def _named_arguments(source: Source) -> str:
+    """The arguments of the reference, `x, alpha=alpha`, where it takes some by their names alone; else ""."""
+    if source.reference is None:
+        return ""
+    nodes = ast.walk(ast.parse(source.reference.source))
+    functions = [one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == source.reference.function]
+    names = {argument.arg for one in functions[-1:] for argument in one.args.kwonlyargs}
+    given = [(one.name, python_name(one.name)) for one in source.op.parameters]
+    said = [f"{name}={called}" if name in names else called for name, called in given]
+    return ", ".join(said) if names else ""
 
 
 def covered_calls(source: Source, variants: Variants) -> list[Any]:

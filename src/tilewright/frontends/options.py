@@ -22,7 +22,9 @@ class SuiteKind(str, Enum):
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
+    typer.Option(
+        metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16 or s=scalar:f32; may be repeated."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -254,7 +254,8 @@ def _show_kernel(console: Console, task: Task, path: Path, request: Request | No
     if not imported:
         console.print(Text(f'call it: {assigned}tilewright.load("{path}")({arguments})'), soft_wrap=True)
         return
-    why = "runs where the kernel does not take a call, and gives gradients"
+    changes = any(one.in_place for one in task.tensors)
+    why = f"runs where the kernel does not take a call{'' if changes else ', and gives gradients'}"
     call = f'{assigned}tilewright.load("{path}", reference={task.function})({arguments})'
     for line in ("call it:", "import tilewright", f"{imported}  # {why}", call):
         console.print(Text(line), soft_wrap=True)

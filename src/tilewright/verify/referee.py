@@ -408,14 +408,20 @@ class Referee:
     def _limits(self, trial: Trial) -> tuple[records.SizeLimit, ...]:
         """What the file declines of what the task promises, noted too: at further sizes, or else among the cases."""
         gpu = self._profile_device.profile
-        limits = size_limits(
-            self._task, lambda sizes: isinstance(trial.candidate.evaluate(Case(sizes, 1), gpu), Evaluation)
-        )
-        declined = [one for one in trial.results if one.status is CaseStatus.DECLINED]
+
+        def takes(sizes: dict[str, int]) -> bool:
+            return isinstance(trial.candidate.evaluate(Case(sizes, 1), gpu), Evaluation)
+
+        limits = size_limits(self._task, takes)
+        declined = [one.case for one in trial.results if one.status is CaseStatus.DECLINED]
+        by_size = [one for one in declined if one.leading or not takes(one.sizes)]
+        sizes = "; ".join(dict.fromkeys(map(sizes_text, by_size)))
+        others = (sizes_text(one) if one.values == TASK else one.values for one in declined if one not in by_size)
+        for said in dict.fromkeys(others):
+            trial.note(f"the file declines {said}")
         if limits:
             trial.note(f"{records.SizeLimit.NOTE}{records.SizeLimit.words(limits)}")
-        elif declined:
-            sizes = "; ".join(dict.fromkeys(sizes_text(one.case) for one in declined))
+        elif sizes:
             trial.note(f"the file declines {sizes}")
         return limits
 
