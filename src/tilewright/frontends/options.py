@@ -58,7 +58,7 @@ RunArgument = Annotated[
 ]
 AttemptArgument = Annotated[
     int | None,
-    typer.Argument(metavar="[N]", min=1, help="One of its attempts, by number, in full.", show_default=False),
+    typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
 ]
 TaughtArgument = Annotated[
     list[str],
