@@ -208,3 +208,12 @@ def test_a_reference_with_arguments_by_name_alone(make: Make) -> None:
     with pytest.warns(ReferenceUsed, match="no backward kernel"):
         scale(leaf, 3.0, 1).sum().backward()
     assert torch.equal(leaf.grad, torch.full_like(x, 6.0))
+
+
+def test_a_reference_that_answers_by_name_is_put_as_a_kernel_answers(make: Make) -> None:
+    operation = make(plans.TWO_RESULTS, reference=lambda x: {"low": x.amin(1), "high": x.amax(1)})
+    x = torch.randn(3, 5)
+    with pytest.warns(ReferenceUsed):
+        low, high = operation(x.double())
+    assert torch.equal(low, x.double().amin(1))
+    assert torch.equal(high, x.double().amax(1))
