@@ -207,6 +207,7 @@ def test_a_reference_with_arguments_by_name_alone(make: Make) -> None:
     leaf = x.clone().requires_grad_()
     with pytest.warns(ReferenceUsed, match="no backward kernel"):
         scale(leaf, 3.0, 1).sum().backward()
+    assert leaf.grad is not None
     assert torch.equal(leaf.grad, torch.full_like(x, 6.0))
 
 

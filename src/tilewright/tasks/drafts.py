@@ -134,8 +134,8 @@ def _bounded(one: Dimension, found: Dimension) -> Dimension:
     if one.formula is not None:
         return one
     varies = one.varies and (found.varies or not found.branches)
-    least = {"at_least": found.at_least, "unless": found.unless}
-    return replace(one, varies=varies, at_most=found.at_most, branches=found.branches, **least)
+    bounded = replace(one, varies=varies, at_most=found.at_most, branches=found.branches)
+    return replace(bounded, at_least=found.at_least, unless=found.unless)
 
 
 def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAnswer:
