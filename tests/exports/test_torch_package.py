@@ -8,16 +8,22 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests.exports.small_op import REFERENCE
 
 from tilewright.exports.python_outs import TORCH_DTYPES
 from tilewright.exports.source import Source
+from tilewright.exports.standing_text import sizes_text
+from tilewright.exports.templates import rendered
 from tilewright.exports.writing import RECORD
+from tilewright.kernel_file import parse
+from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
 
 
 def arguments(rows: int = 6, cols: int = 256) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,6 +116,29 @@ def test_what_is_written_is_on_record(torch_folder: Path, small_source: Source) 
     assert set(record["files"]) == {p.relative_to(torch_folder).as_posix() for p in torch_folder.rglob("*")
                                     if p.is_file() and "__pycache__" not in p.parts} - {RECORD}  # fmt: skip
     assert "not verified" in (torch_folder / "README.md").read_text()
+
+
+def test_what_is_said_of_sizes_is_what_its_files_take_together(small_source: Source) -> None:
+    task = Task(
+        "row_scale",
+        REFERENCE,
+        "row_scale",
+        (TensorInput("x", DType.F32, ("rows", "cols")), TensorInput("weight", DType.F32, ("cols",))),
+        (TaskOutput("y", DType.F32, ("rows", "cols")),),
+        (Dimension("rows", 64), Dimension("cols", 256)),
+    )
+    wide = small_source.files[0]
+    said = "Of the sizes that were asked for the kernel takes only cols a multiple of"
+    assert sizes_text(replace(small_source, task=task)) == f"{said} 4"
+    narrow = parse(wide.text.replace("//! out ", "//! need    x.shape[1] % 8 == 0\n//! out ", 1), "narrow.cu")
+    alone = replace(small_source, task=task, files=(narrow,))
+    assert sizes_text(alone) == f"{said} 8"
+    assert sizes_text(replace(alone, files=(narrow, wide))) == f"{said} 4"  # the second takes what the first declines
+    values = {"package": "p", "sizes_taken": sizes_text(alone), "has_reference": True}
+    values |= {"doc": "", "arguments": "", "public": "", "backward": None, "judged": "", "measured": "", "licence": ""}
+    readme = rendered("package/README.md", version="", archs="", has_ptx=False, sets=1, left_out=0,
+                      differentiable=False, **values)  # fmt: skip
+    assert "takes only cols a multiple of 8; other calls run the reference." in readme
 
 
 # -- the launch path, with tensors and a driver that are none --

@@ -22,14 +22,16 @@ REQUEST = Request("twice x", {"x": "64:f32"})
 
 
 class Awaited(PlainTalk):
-    """Says nothing, and knows whether a run was waited for."""
+    """Says nothing, and knows what it was to say, and whether a run was waited for."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self.waits = False
+        self.said: list[str] = []
 
     def say(self, text: str, title: str = "") -> None:
         self.waits = self.waits or "waiting for it" in text
+        self.said.append(text)
 
 
 def wanted(home: Path, settings: Settings = SETTINGS) -> WantedRun:
@@ -130,3 +132,15 @@ def test_more_of_a_run_that_could_not_go_on_says_why_in_words(tmp_path: Path) ->
         resume(folder, Addition(hint="faster"), "", Awaited())
     why = "because the budget of attempts is spent; add more with --attempts N"
     assert str(caught.value) == f"run {folder.id} would end at once, {why}"
+
+
+@pytest.mark.parametrize(
+    ("author", "remedy"),
+    [("playbook", "go on with a model: --model PROVIDER:NAME"), ("relay:somewhere", "add a hint with --hint TEXT")],
+)
+def test_who_reads_no_hints_is_not_offered_one(tmp_path: Path, author: str, remedy: str) -> None:
+    folder = Store(tmp_path).create_run(TASK, replace(SETTINGS, author=author), ENVIRONMENT)
+    folder.end(Ending.AUTHOR_DONE)
+    talk = Awaited()
+    resume(folder, Addition(), "", talk)
+    assert any(remedy in line for line in talk.said)

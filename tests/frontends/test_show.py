@@ -13,24 +13,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from tests.frontends.in_process import tilewright
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, modelled, question, reply
 
 from tilewright.frontends.make import show_specification
-from tilewright.frontends.show_text import show_diff, show_runs
+from tilewright.frontends.show_text import show_diff, show_finished, show_runs
 from tilewright.records import (
     Attempt,
     Case,
     Ending,
     GpuConditions,
     Measured,
+    Origin,
+    Passed,
     Precision,
     Rejected,
+    SizeLimit,
     Specification,
     Timing,
 )
 from tilewright.records.verdict import Pattern, WrongElement, WrongOutput, WrongValues
+from tilewright.runtime.errors import ReferenceUsed
 from tilewright.store import Request, RunFolder, Store
 
 WRONG = Rejected(
@@ -110,6 +115,11 @@ def test_show_one_attempt_its_diff_its_prompt_and_the_kernel(home: Path, folder:
     assert tilewright(home, "show", "last", "--kernel").stdout == "// double it\n// version 3\n"
     shown = tilewright(home, "show", "last", "--attempt", 2).stdout
     assert "the last 3 of 7 elements" in shown
+    assert tilewright(home, "show", "last", 2).stdout == shown
+    assert json.loads(tilewright(home, "show", "last", 2, "--json").stdout)["attempt"]["number"] == 2
+    assert "give one of them" in tilewright(home, "show", "last", 2, "--attempt", 3).stderr
+    assert "give one of them" in tilewright(home, "show", "last", 2, "--diff", 3).stderr
+    assert "has no attempt 9" in tilewright(home, "show", "last", 9).stderr
     assert "WARPS" not in tilewright(home, "show", "last", "--attempt", 3).stdout  # one combination is no choice
     assert "a modelled time ranks candidates" in tilewright(home, "show", "last", "--attempt", 3).stdout
     diff = tilewright(home, "show", "last", "--diff", 3).stdout
@@ -119,6 +129,51 @@ def test_show_one_attempt_its_diff_its_prompt_and_the_kernel(home: Path, folder:
     assert tilewright(home, "show", "last", "--reply", 3).stdout == "ok\n"
     assert "no reply of a model" in tilewright(home, "show", "last", "--reply", 0).stderr
     assert tilewright(home, "show").stdout == tilewright(home, "show", "last").stdout
+
+
+def test_fewer_sizes_are_told_and_given_up_only_for_a_clear_gain(home: Path) -> None:
+    """Of modelled times: a kernel that takes fewer sizes needs more than the model's own error."""
+    limits = (SizeLimit("n", (1, 2, 999), multiple_of=4),)
+    narrow = Passed((), limits=limits)
+    made(home, attempt(1, 20.0), attempt(2, 18.0, verdict=narrow), attempt(3, 17.0, verdict=narrow))
+    shown = tilewright(home, "show", "last").stdout
+    rows = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line[:3].strip().isdecimal()}
+    assert "gains too little for the sizes it gives up: it takes only n a multiple of 4" in rows["2"]
+    assert "1.11x" in rows["2"]
+    assert "17.0 1.18x best" in rows["3"]
+    assert "any n; of these the kernel takes only n a multiple of 4" in shown
+    wide = attempt(4, 16.0)
+    assert wide.beats(attempt(3, 17.0, verdict=narrow), 0.04)  # what takes more sizes needs no more than usual
+    assert not attempt(3, 18.0, verdict=narrow).beats(attempt(1, 20.0), 0.04)
+    assert attempt(3, 18.0, verdict=narrow).beats(attempt(1, 20.0, verdict=narrow), 0.04)
+
+
+def test_the_call_that_is_printed_can_be_pasted(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the person's own function as reference, wherever its file lies; a kernel made from words has none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ops").mkdir()
+    source = "import torch\n\n\ndef double_it(x):\n    return x * 2\n"
+    for name in ("mine.py", "ops/my-ops.py"):
+        (tmp_path / name).write_text(source)
+    kernel = tmp_path / "k.cu"
+    kernel.write_text(
+        "//! op      double_it(x) -> y\n//! out     y: x.dtype[x.shape]\n//! need    x.dtype == f32 and x.ndim == 1\n"
+        "//! launch  k<<<1, 1>>>(x, y)\n__global__ void k(const float* x, float* y) {}\n"
+    )
+    run = replace(made(home, attempt(1, 20.0)).load(), task=replace(TASK, origin=Origin.FUNCTION))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for request, line in (("mine.py:double_it", "from mine import double_it"), ("ops/my-ops.py:double_it", "runpy")):
+        shown = io.StringIO()
+        show_finished(Console(file=shown, width=80), run, kernel, Request(request))
+        _, snippet = shown.getvalue().split("call it:\n")
+        assert line in snippet
+        names = {"x": torch.ones(2, 3)}
+        with pytest.warns(ReferenceUsed):
+            exec(snippet.split("more: ")[0], names)  # no file takes two dimensions, so the function runs
+        assert names["y"].tolist() == [[2.0] * 3] * 2
+    shown = io.StringIO()
+    show_finished(Console(file=shown, width=80), replace(run, task=TASK), kernel, Request("double it"))
+    assert f'call it: y = tilewright.load("{kernel}")(x)\n' in shown.getvalue()
 
 
 def test_show_who_wrote_which_line(home: Path, folder: RunFolder) -> None:

@@ -208,6 +208,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("gated linear unit", lambda x: x[:, :20] * torch.sigmoid(x[:, 20:]), _rows()),
     # products
     Request("diag(a) @ b", lambda a, b: a[:, None] * b, {"a": "9:f32", "b": "9x17:f32"}),
+    Request("matrix multiply a by b transposed, then softmax", lambda a, b: (a @ b.T).softmax(-1), _TRANSPOSED),
     Request("matmul with b transposed, then softmax", lambda a, b: (a @ b.T).softmax(-1), _TRANSPOSED),
     Request(
         "rmsnorm then linear",

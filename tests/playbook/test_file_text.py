@@ -59,5 +59,7 @@ def test_sizes_at_which_the_reference_raises_are_declined() -> None:
     text = "".join(f"//! {line}\n" for line in plan) + "\ncode\n"
     made = with_least_sizes(text, task)
     assert made == text.replace("//! const", "//! need    x.shape[0] >= 3\n//! need    x.shape[1] >= 3\n//! const")
+    either = replace(task, dimensions=(Dimension("rows", 5), Dimension("cols", 17, at_least=2, unless=("rows",))))
+    assert "//! need    x.shape[1] >= 2 or x.shape[0] > 1\n//! const" in with_least_sizes(text, either)
     free = replace(task, dimensions=(Dimension("rows", 5), Dimension("cols", 17)))
     assert with_least_sizes(text, free) == text

@@ -121,6 +121,28 @@ def test_infinities_are_where_f32_has_them(tmp_path: Path) -> None:
     assert torch.equal(op(a, b).nan_to_num(7.0, 8.0, 9.0), (a @ b).nan_to_num(7.0, 8.0, 9.0))
 
 
+@pytest.mark.parametrize(
+    ("name", "id", "gpu"),
+    [
+        ("plain", "draft-product", "A100"),
+        ("plain", "product-tensor-cores", "A100"),
+        ("both_turned", "product-tensor-cores", "A100"),
+        ("plain", "product-tiles", "A100"),
+        ("plain", "product-hopper-parts", "H200"),
+    ],
+)
+def test_what_overflows_is_infinite_as_in_f32(name: str, id: str, gpu: str, tmp_path: Path) -> None:
+    """Huge numbers of both signs: the first sum that overflows decides, and no infinity meets the other."""
+    made = load_structure(_structures(name, gpu)[id], traced_of(name).task, tmp_path)
+    torch.manual_seed(3)
+    a, b = torch.randn(20, 72) * 1e30, torch.randn(72, 20) * 1e30
+    a[1], b[:, 2] = a[1].abs(), b[:, 2].abs()
+    got = made(a.T.contiguous(), b.T.contiguous()) if name == "both_turned" else made(a, b)
+    assert torch.isinf(got).all()
+    assert got[1, 2] == torch.inf
+    assert torch.isinf(a @ b).all()
+
+
 def test_sums_over_columns_are_right(tmp_path: Path) -> None:
     _check(answer(traced_of("mean_of_columns")).draft, "mean_of_columns", _ODD[:1], tmp_path)
 

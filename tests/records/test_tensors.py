@@ -49,6 +49,7 @@ def test_spec_from_text() -> None:
     assert TensorSpec.parse("4096x1024:bf16") == TensorSpec.contiguous(DType.BF16, (4096, 1024))
     assert TensorSpec.parse("7") == TensorSpec.contiguous(DType.F32, (7,))
     assert TensorSpec.parse(":i64") == TensorSpec.contiguous(DType.I64, ())
+    assert TensorSpec.parse("scalar:i64") == TensorSpec.parse(":i64")
     assert TensorSpec.parse("0x3").numel == 0
 
 

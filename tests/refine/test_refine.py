@@ -184,7 +184,7 @@ def test_a_run_of_every_kind_of_candidate_ends_with_the_best_good_one(
         "plan refused",
         "passed",
         "wrong values",
-        "crashed",
+        "ran too long",
         "crashed",
         "passed",
         "not built",

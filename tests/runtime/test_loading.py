@@ -195,3 +195,26 @@ def test_a_file_that_does_not_build_says_where(make: Make) -> None:
 def test_library_steps_can_be_forbidden(make: Make) -> None:
     with pytest.raises(KernelFileError, match="library"):
         make(plans.LIBRARY, allow_library=False)
+
+
+def test_a_reference_with_arguments_by_name_alone(make: Make) -> None:
+    def scaled(x: torch.Tensor, *, factor: float = 2.0, shift: int = 0) -> torch.Tensor:
+        return x * (2.0 * factor) + shift
+
+    scale, x = make(plans.SCALE, reference=scaled), torch.randn(4, 6)
+    with pytest.warns(ReferenceUsed, match=r"x\.dtype = f64"):
+        assert torch.equal(scale(x.double(), 3.0, shift=1), x.double() * 6 + 1)
+    leaf = x.clone().requires_grad_()
+    with pytest.warns(ReferenceUsed, match="no backward kernel"):
+        scale(leaf, 3.0, 1).sum().backward()
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, torch.full_like(x, 6.0))
+
+
+def test_a_reference_that_answers_by_name_is_put_as_a_kernel_answers(make: Make) -> None:
+    operation = make(plans.TWO_RESULTS, reference=lambda x: {"low": x.amin(1), "high": x.amax(1)})
+    x = torch.randn(3, 5)
+    with pytest.warns(ReferenceUsed):
+        low, high = operation(x.double())
+    assert torch.equal(low, x.double().amin(1))
+    assert torch.equal(high, x.double().amax(1))

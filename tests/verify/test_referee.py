@@ -10,6 +10,7 @@ from tests.verify import kernels, tasks
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import parse
+from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import (
     PROFILES,
     BadPlan,
@@ -276,6 +277,11 @@ def test_an_endless_loop_is_stopped(referee: Make) -> None:
     crash = verdict.evidence
     assert isinstance(crash, Crashed)
     assert crash.fault in (FaultKind.STOPPED, FaultKind.TIME)
+    assert verdict.reason == "ran too long"
+    told = verdict_text(verdict)
+    assert "no fault in itself" in told
+    assert "never ends, or it does far more work" in told
+    assert "crash" not in f"{told} {verdict_words(verdict)}"
 
 
 def test_a_file_with_needs_is_judged_where_it_applies(referee: Make) -> None:
@@ -286,7 +292,7 @@ def test_a_file_with_needs_is_judged_where_it_applies(referee: Make) -> None:
     assert len(right) >= 3
     assert all(rows % 8 == 0 and cols % 64 == 0 for rows, cols in right)
     assert any(one.status is CaseStatus.DECLINED for one in verdict.cases)
-    assert any(note.startswith("the file declines") for note in verdict.notes)
+    assert [str(one) for one in verdict.limits] == ["rows a multiple of 8", "cols a multiple of 64"]
     wrong = referee(tasks.MEAN).judge(text.replace("sum / cols", "sum / (cols + 1)"))
     assert isinstance(wrong, Rejected)
 
@@ -295,16 +301,21 @@ def test_sizes_beyond_the_cases_that_a_file_declines_are_told(referee: Make) -> 
     """The cases end at the own size; that longer rows are declined shows in the plan alone."""
     task = replace(tasks.MEAN, dimensions=(Dimension("rows", 512), Dimension("cols", 1024)))
     for need, note in {
-        "cols <= 1024": "the file declines, among others, cols=1025, 1536, 2049, 3072, 4096",
-        "cols <= 1024 and rows >= 3": "the file declines, among others, rows=1, 2; cols=1025, 1536, 2049, 3072, 4096",
-        "cols < 600 or cols % 4 == 0": "the file declines, among others, cols=1023, 1025, 2049, 4095",
-        "rows == 512": "the file declines, among others, every rows tried but 512",
+        "cols <= 1024": "cols at most 1024",
+        "cols <= 1000 + rows and rows >= 3": "rows at least 24; cols at most 1512",
+        "cols % 4 == 0 and cols >= 100": "cols a multiple of 4 and at least 100",
+        "cols < 600 or cols % 4 == 0": "cols other than, among others, 1023, 1025, 2049, 4095",
+        "rows == 512": "rows = 512 alone",
     }.items():
         verdict = referee(task).judge(kernels.MEAN.replace("//! out", f"//! need    {need}\n//! out", 1))
         assert isinstance(verdict, Passed), verdict
-        assert [one for one in verdict.notes if "declines" in one] == [note]
+        assert "; ".join(map(str, verdict.limits)) == note
+        assert [one for one in verdict.notes if "declines" in one] == [
+            f"sizes that the file declines: it takes only {note}"
+        ]
     free = referee(task).judge(kernels.MEAN)
     assert isinstance(free, Passed)
+    assert not free.limits
     assert not any("declines" in one for one in free.notes)
 
 
@@ -356,6 +367,10 @@ def test_a_need_does_not_lead_away_from_values(referee: Make) -> None:
     assert {case.values for case in right} >= {"task", "impulse", "small", "offset", "logarithmic"}
     assert all(case.sizes["rows"] % 8 == 0 for case in right)
     assert any("declines" in note for note in verdict.notes)
+    usual = judge.judge(kernels.LAYERNORM.replace("//! out", "//! need    eps == 1e-05\n//! out", 1))
+    assert isinstance(usual, Passed)
+    assert any(note.startswith("the file declines other numbers: eps=") for note in usual.notes)
+    assert not any("the file declines rows=" in note for note in usual.notes)  # it takes these sizes
     verdict = judge.judge(kernels.ONE_PASS.replace("//! out", need, 1))
     assert isinstance(verdict, Rejected)
     assert isinstance(verdict.evidence, WrongValues)

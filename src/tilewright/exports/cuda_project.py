@@ -12,7 +12,7 @@ from tilewright.exports.cpp_tables import host_source
 from tilewright.exports.native import HEADERS, HOST
 from tilewright.exports.python_op import small_call
 from tilewright.exports.source import CPP_WORDS, Source
-from tilewright.exports.standing_text import how_it_was_judged, measurement_text
+from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
 from tilewright.exports.templates import rendered
 from tilewright.exports.torch_package import covered_calls, harmless_name
 from tilewright.exports.variants import Module, Variants
@@ -155,6 +155,7 @@ def _values(source: Source, variants: Variants, name: str) -> dict[str, object]:
         "sets": len(variants.modules),
         "left_out": variants.left_out,
         "judged": how_it_was_judged(source),
+        "sizes_taken": sizes_text(source),
         "measured": measurement_text(source),
         "licence": source.licence,
         "null_arguments": [_nothing(one) for one in op.parameters],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.exports.source import Source, Standing
-from tilewright.records import Measured
+from tilewright.kernel_file.taken_sizes import limits_of_files
+from tilewright.records import Measured, SizeLimit
 
 
 def how_it_was_judged(source: Source) -> str:
@@ -15,7 +16,16 @@ def how_it_was_judged(source: Source) -> str:
     text = f"Run {known.run} judged it right in {known.right_cases} cases{where}{error}."
     if source.standing is not Standing.VERIFIED:
         text += f" It is {source.standing.words}."
-    return f"{text} Noted: {'; '.join(known.notes)}." if known.notes else text
+    notes = [note for note in known.notes if not note.startswith(SizeLimit.NOTE)]  # one file's; see `sizes_text`
+    return f"{text} Noted: {'; '.join(notes)}." if notes else text
+
+
+def sizes_text(source: Source) -> str:
+    """Which of the sizes that were asked for its files take together; "" where all, or where nobody knows the task."""
+    if source.task is None:
+        return ""
+    limits = limits_of_files(source.task, source.files, source.task.profile)
+    return f"Of the sizes that were asked for the kernel takes only {SizeLimit.words(limits)}" if limits else ""
 
 
 def measurement_text(source: Source) -> str:

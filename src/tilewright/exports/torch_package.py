@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from tilewright.exports.native import build_extension, native_sources
 from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
 from tilewright.exports.python_outs import TORCH_DTYPES, outs_function
 from tilewright.exports.source import Source
-from tilewright.exports.standing_text import how_it_was_judged, measurement_text
+from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
 from tilewright.exports.templates import rendered
 from tilewright.exports.variants import Variants
 from tilewright.exports.writing import Folder
@@ -146,6 +147,7 @@ def package_values(
         "schema": schema(op),
         "signature": signature(op),
         "arguments": arguments_text(op),
+        "named_arguments": _named_arguments(source),
         "first_tensor": python_name(tensors[0].name),
         "results_of_made": results,
         "changed": repr(changed),
@@ -164,12 +166,25 @@ def package_values(
         "left_out": variants.left_out,
         "standing": source.standing.words,
         "judged": how_it_was_judged(source),
+        "sizes_taken": sizes_text(source),
         "measured": measurement_text(source),
         "licence": source.licence,
         "test_arguments": call_text(source, small_call(covered)),
         "own_arguments": call_text(source, covered[0]),
         "files": [harmless_name(file.name) for file in source.files],
     }
+
+
+def _named_arguments(source: Source) -> str:
+    """The arguments of the reference, `x, alpha=alpha`, where it takes some by their names alone; else ""."""
+    if source.reference is None:
+        return ""
+    nodes = ast.walk(ast.parse(source.reference.source))
+    functions = [one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == source.reference.function]
+    names = {argument.arg for one in functions[-1:] for argument in one.args.kwonlyargs}
+    given = [(one.name, python_name(one.name)) for one in source.op.parameters]
+    said = [f"{name}={called}" if name in names else called for name, called in given]
+    return ", ".join(said) if names else ""
 
 
 def covered_calls(source: Source, variants: Variants) -> list[Any]:

@@ -384,8 +384,10 @@ def resume(
         if settings is None:
             assert run is not None
             assert run.ending is not None
-            talk.say(f"run {run.id} has ended: {run.ending.words}; {_remedy(run.ending)}")
+            talk.say(f"run {run.id} has ended: {run.ending.words}; {_remedy(run.ending, run.settings.author)}")
             return _ended(store, folder, run, before=True)
+        if addition.hint and settings.author == choices.PLAYBOOK:
+            talk.say("the playbook reads no hints; --model PROVIDER:NAME has a model read it")
         gpu = run.task.gpu if run else request.gpu if request else "H200"
         device = choices.same_device(folder.header().environment, gpu, settings.spool)
         left = settings.budget.seconds - (run.seconds if run else 0.0)
@@ -404,22 +406,28 @@ def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | 
             return None
         at_once = next_step(replace(run, settings=settings, ending=None))
         if isinstance(at_once, Ending):
-            raise BadArgument(f"run {run.id} would end at once, because {at_once.words}; {_remedy(at_once)}")
+            raise BadArgument(
+                f"run {run.id} would end at once, because {at_once.words}; {_remedy(at_once, settings.author)}"
+            )
         folder.reopen(settings)
     elif settings != before:
         folder.reopen(settings)
     return settings
 
 
-def _remedy(ending: Ending) -> str:
-    """What makes a run that ended so go on."""
+def _remedy(ending: Ending, author: str) -> str:
+    """What makes a run that ended so go on. The playbook reads no hints."""
     options = {
         Ending.ATTEMPTS: "--attempts N",
         Ending.TOKENS: "--tokens N",
         Ending.DOLLARS: "--dollars X",
         Ending.SECONDS: "--seconds S",
     }
-    return f"add more with {options[ending]}" if ending in options else "add a hint with --hint TEXT"
+    if ending in options:
+        return f"add more with {options[ending]}"
+    if author == choices.PLAYBOOK:
+        return "go on with a model: --model PROVIDER:NAME"
+    return "add a hint with --hint TEXT"
 
 
 def _continued(settings: Settings, addition: Addition, run: Run | None) -> Settings:

@@ -298,7 +298,7 @@ def _report(result: MakeResult, delivery: Delivery) -> MakeReport | FoundReport:
         delivery = replace(delivery, output=_untouched_output(result, delivery))
     path = place_kernel(result.kernel, delivery.output, result.licence) if result.kernel else None
     if not delivery.as_json:
-        show_finished(stdout_console(), result.run, path)
+        show_finished(stdout_console(), result.run, path, result.folder.request())
     best = result.run.best.number if result.run.best else None
     return MakeReport(result.run, str(result.folder.path), best, str(path) if path else None)
 

@@ -58,7 +58,7 @@ def made_html(made: Made) -> str:
     call = f"{results} = f({', '.join(tensors)})" if results else f"f({', '.join(tensors)})"
     parts = [
         f"<div><b>{escape(task_op_line(made.task))}</b></div>",
-        *_lines(run_words.task_words(made.task)[1:]),
+        *_lines(run_words.task_words(made.task, made.run.best if made.run else None)[1:]),
         f"<div class='faint'>by {escape(made.entry.author)} in run {escape(made.entry.run)}; called as "
         f"<code>{escape(call)}</code></div>",
     ]
@@ -84,7 +84,7 @@ def _run(run: Run) -> str:
     state = f"ended: {run.ending.words}" if run.ending else "may go on"
     head = f"<div><b>{escape(run.id)}</b> by {escape(run.settings.author)} on {escape(run.environment.device)}</div>"
     foot = f"<div class='faint'>{escape(state)}; {escape(run_words.spend_words(run))}</div>"
-    return head + "".join(_lines(run_words.task_words(run.task))) + _attempts(run) + foot
+    return head + "".join(_lines(run_words.task_words(run.task, run.best))) + _attempts(run) + foot
 
 
 def _attempts(run: Run) -> str:

@@ -22,7 +22,9 @@ class SuiteKind(str, Enum):
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
+    typer.Option(
+        metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16 or s=scalar:f32; may be repeated."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -53,6 +55,10 @@ MakeRegionOption = Annotated[
 ]
 RunArgument = Annotated[
     str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
+]
+AttemptArgument = Annotated[
+    int | None,
+    typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
 ]
 TaughtArgument = Annotated[
     list[str],

@@ -11,7 +11,7 @@ import typer
 
 from tilewright.frontends import options
 from tilewright.frontends.command_line import BASELINES, BUDGET, SUITE_BUDGET, app, read_start, wanted_gpu
-from tilewright.frontends.kernel_arguments import pairs
+from tilewright.frontends.kernel_arguments import BadArgument, pairs
 from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.records import Budget, Goal, Settings
 from tilewright.store import NEWEST, Request
@@ -157,8 +157,9 @@ def runs(as_json: JsonOption = False) -> None:
 @app.command()
 def show(
     run: options.RunArgument = NEWEST,
+    number: options.AttemptArgument = None,
     kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
-    attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full.")] = None,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full, as `show RUN N`.")] = None,
     diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
     prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
     reply: Annotated[int | None, typer.Option(metavar="N", help="What was answered in attempt N; 0: to words.")] = None,
@@ -166,10 +167,12 @@ def show(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run: its task, a table of attempts and its progress; or a part of it."""
+    """Show a run: its task, a table of attempts and its progress; or a part of it, such as attempt N."""
     from tilewright.frontends.show import Wanted, show_one
 
-    show_one(run, Wanted(kernel, attempt, diff, prompt, reply, provenance, plot), as_json)
+    if number is not None and attempt not in (None, number):
+        raise BadArgument(f"attempt {number} and --attempt {attempt} are two; give one of them")
+    show_one(run, Wanted(kernel, number or attempt, diff, prompt, reply, provenance, plot), as_json)
 
 
 @app.command()

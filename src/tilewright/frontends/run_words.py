@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.prompts.task_text import PRODUCT_KINDS
-from tilewright.records import Attempt, Dimension, Measured, Measurement, NumberInput, Rejected, Run, Task, Verdict
+from tilewright.records import (
+    Attempt,
+    Dimension,
+    Measured,
+    Measurement,
+    NumberInput,
+    Rejected,
+    Run,
+    SizeFormula,
+    Task,
+    Verdict,
+)
 from tilewright.store import LibraryEntry
 from tilewright.tasks import derivative_words, task_op_line
 
@@ -31,11 +42,12 @@ class Row:
     kept: bool  # it became the best when it was made
     best: bool  # it is the best of the whole run
     notes: tuple[str, ...] = ()  # of the attempt, as far as none before it has them
+    less: str = ""  # the sizes it takes, where it gains too little for those that it gives up
 
     @property
     def summary(self) -> str:
-        """The author's line, after a few words on why it failed where it did."""
-        said, why = " ".join(self.attempt.summary.split()), why_words(self.attempt.verdict)
+        """The author's line, after a few words on why it failed, or was not kept, where it did."""
+        said, why = " ".join(self.attempt.summary.split()), self.less or why_words(self.attempt.verdict)
         return f"{why} ({said})" if why else said
 
 
@@ -58,7 +70,17 @@ def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Ro
     time_us = attempt.time_us
     earlier_us = before.time_us if before else None
     speedup = earlier_us / time_us if earlier_us and time_us else None
-    return Row(attempt, verdict_words(attempt.verdict), time_us, speedup, kept, best)
+    less = ""
+    if speedup is not None and speedup > 1 and not kept and before is not None and attempt.is_narrower_than(before):
+        less = f"gains too little for the sizes it gives up: it takes only {limit_words(attempt)}"
+    return Row(attempt, verdict_words(attempt.verdict), time_us, speedup, kept, best, less=less)
+
+
+def limit_words(attempt: Attempt | None) -> str:
+    """Which of the sizes that the task asks for a kernel takes: `n a multiple of 4`; "" where it takes them all."""
+    if attempt is None or not isinstance(attempt.verdict, records.Passed):
+        return ""
+    return records.SizeLimit.words(attempt.verdict.limits)
 
 
 def verdict_words(verdict: Verdict) -> str:
@@ -161,9 +183,15 @@ def is_measured(attempts: Iterable[Attempt]) -> bool:
 # -- a task --
 
 
-def task_words(task: Task) -> list[str]:
-    """Lines for a person, who sees here that a result is of another dtype, or a size fixed, than was meant."""
-    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task)]
+def task_words(task: Task, best: Attempt | None = None) -> list[str]:
+    """Lines for a person, who sees here that a result is of another dtype, or a size fixed, than was meant.
+
+    `best`: the attempt whose kernel is kept, which may take fewer sizes than the task asks for.
+    """
+    limits = limit_words(best)
+    less = f"; of these the kernel takes only {limits}" if limits else ""
+    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}"]
+    lines += [f"{line}{less}" for line in _sizes(task)]
     lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
     return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
@@ -191,8 +219,10 @@ def _results(task: Task) -> str:
 
 def _sizes(task: Task) -> list[str]:
     """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying."""
-    varying = [f"{one.name}{_limits(one)}" for one in task.free if one.varies]
-    follow = [f"{one.name} = {one.formula}" for one in task.dimensions if one.varies and one.formula is not None]
+    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies]
+    follow = [
+        f"{one.name} = {one.formula}{_room(one.formula)}" for one in task.dimensions if one.varies and one.formula
+    ]
     fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
     parts = [f"any {', '.join(varying)}"] if varying else []
     parts += [f"then {', '.join(follow)}"] if follow else []
@@ -202,9 +232,15 @@ def _sizes(task: Task) -> list[str]:
     return ["; ".join(parts)] if parts else []
 
 
-def _limits(one: Dimension) -> str:
+def _room(formula: SizeFormula) -> str:
+    """Said of what several sizes together must leave room for; of one alone its least is said."""
+    shrinks = any(term.coefficient < 0 for term in formula.terms) or formula.constant < 0 or formula.divisor > 1
+    return " (at least 1)" if shrinks and len(formula.names) > 1 else ""
+
+
+def _limits(one: Dimension, task: Task) -> str:
     limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
-    limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [least] if (least := task.least_words(one)) else []
     limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 

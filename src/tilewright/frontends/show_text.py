@@ -18,8 +18,8 @@ from tilewright.frontends.progress_plot import text_plot
 from tilewright.frontends.run_words import PROVISIONAL, dollars_words, microseconds, spend_words, task_words, time_words
 from tilewright.frontends.terminal import plain_table
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
-from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
-from tilewright.store import LibraryKernel, RunFolder, RunList
+from tilewright.records import Attempt, Measured, Measurement, Origin, Provenance, Run, Task
+from tilewright.store import LibraryKernel, Request, RunFolder, RunList
 
 _MARKS = {True: "best", False: "kept"}
 _HASH_SHOWN = 12
@@ -34,7 +34,7 @@ _BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines
 def show_run(console: Console, run: Run, worker: str = "") -> None:
     """Everything about a run that fits on a page. `worker`: the process that works on it now."""
     console.print(Text.assemble((run.id, "bold"), f"  {when(run.created)}  by {run.settings.author}"))
-    show_task(console, run.task)
+    show_task(console, run.task, run.best)
     console.print(Text(f"on {run.environment.device}"))
     for made, hint in run.settings.hints:
         console.print(Text(f"hint after attempt {made}: {hint}"))
@@ -84,11 +84,11 @@ def state_words(run: Run, worker: str = "") -> str:
     return f"ended: {run.ending.words}"
 
 
-def show_task(console: Console, task: Task) -> None:
+def show_task(console: Console, task: Task, best: Attempt | None = None) -> None:
     """What must be computed, in a few lines."""
     asked = f": {' '.join(task.words.split())}" if task.words else ""
     console.print(Text(f"{task.name} for {task.gpu}{asked}"))
-    for line in task_words(task):
+    for line in task_words(task, best):
         console.print(Text(f"  {line}", style="dim"))
     if task.degenerate:
         console.print(Text(f"  degenerate, so passing proves nothing: {task.degenerate}", style="yellow"))
@@ -204,8 +204,11 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
 # -- what a run came to --
 
 
-def show_finished(console: Console, run: Run, path: Path | None) -> None:
-    """The end of `make`: attempts, the best one's time, and the path of its kernel with a call of it."""
+def show_finished(console: Console, run: Run, path: Path | None, request: Request | None = None) -> None:
+    """The end of `make`: attempts, the best one's time, and the path of its kernel with a call of it.
+
+    `request`: what the run was asked for, which may name the function to give as reference.
+    """
     show_attempts(console, run)
     console.print()
     console.print(Text(f"{state_words(run)}; {spend_words(run)}"))
@@ -219,7 +222,7 @@ def show_finished(console: Console, run: Run, path: Path | None) -> None:
         console.print(Text(f"by algebra: {note}"), soft_wrap=True)
     show_notes(console, run.best)
     console.print()
-    _show_kernel(console, run.task, path)
+    _show_kernel(console, run.task, path, request)
     console.print(Text(f"more: tilewright show {run.id}", style="dim"))
 
 
@@ -234,17 +237,40 @@ def _show_next_commands(console: Console, run: Run) -> None:
 def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str = "") -> None:
     """A kernel that was made before. `wanted`: the author named for this request, who was not asked."""
     console.print(Text(run_words.found_words(kernel.entry, wanted, "--fresh"), style="bold"))
-    _show_kernel(console, kernel.task(), path)
+    made = kernel.provenance()
+    for note in made.notes if made is not None else ():
+        console.print(Text(f"not covered: {note}", style="yellow"))
+    _show_kernel(console, kernel.task(), path, kernel.request())
 
 
-def _show_kernel(console: Console, task: Task, path: Path) -> None:
+def _show_kernel(console: Console, task: Task, path: Path, request: Request | None) -> None:
     tensors = [one.name for one in task.tensors if not one.optional]
     numbers = [f"{one.name}={one.value!r}" for one in task.numbers if not one.default]
     arguments = ", ".join([*tensors, *numbers])
     results = ", ".join(one.name for one in task.outputs)
     assigned = f"{results} = " if results else ""
     console.print(Text(f"kernel: {path}", style="bold green"))
-    console.print(Text(f'call it: {assigned}tilewright.load("{path}")({arguments})'))
+    imported = _import_of_reference(task, request)
+    if not imported:
+        console.print(Text(f'call it: {assigned}tilewright.load("{path}")({arguments})'), soft_wrap=True)
+        return
+    changes = any(one.in_place for one in task.tensors)
+    why = f"runs where the kernel does not take a call{'' if changes else ', and gives gradients'}"
+    call = f'{assigned}tilewright.load("{path}", reference={task.function})({arguments})'
+    for line in ("call it:", "import tilewright", f"{imported}  # {why}", call):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _import_of_reference(task: Task, request: Request | None) -> str:
+    """How Python comes by the person's own function; "" where the task is no function in a file of theirs."""
+    if request is None or task.origin is not Origin.FUNCTION or task.derivative is not None:
+        return ""
+    file = Path(request.text.strip().rsplit(":", 1)[0]).expanduser()
+    if file.suffix != ".py" or not file.is_file():
+        return ""
+    if file.resolve().parent == Path.cwd() and file.stem.isidentifier():
+        return f"from {file.stem} import {task.function}"
+    return f'import runpy; {task.function} = runpy.run_path("{file}")["{task.function}"]'
 
 
 # -- where a kernel comes from --

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tilewright.kernel_file.op_line import size_expression
 from tilewright.playbook.cpp_text import Namer, indented
 from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
-from tilewright.records import DType, Task
+from tilewright.records import Dimension, DType, Task
 
 _COMMENT_WIDTH = 118
 _NEED_WIDTH = 100
@@ -322,11 +322,18 @@ def _file(header: str, entries: list[Entry], *pieces: list[str]) -> str:
     return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"
 
 
+def _least_size(one: Dimension, task: Task) -> str:
+    """`x.shape[2] >= 2 or x.shape[0] > 1`; "" where no tensor has the size."""
+    own = size_expression(one.name, task)
+    others = [(size_expression(other.name, task), other.at_least) for other in task.free if other.name in one.unless]
+    lifted = [f"{size} > {least}" for size, least in others if size is not None]
+    return " or ".join([f"{own} >= {one.at_least}", *lifted]) if own is not None else ""
+
+
 def with_least_sizes(text: str, task: Task) -> str:
     """The file with a need for every size below which the reference raises: a kernel would answer there too."""
     bounded = [one for one in task.free if one.varies and one.at_least > 1 and not one.branches]
-    sizes = [(size_expression(one.name, task), one.at_least) for one in bounded]
-    needs = [_directive("need", f"{size} >= {least}") for size, least in sizes if size is not None]
+    needs = [_directive("need", need) for one in bounded if (need := _least_size(one, task))]
     lines = text.splitlines()
     place = max((number for number, line in enumerate(lines) if line.startswith("//! need")), default=None)
     if place is None or not needs:

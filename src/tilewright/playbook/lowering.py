@@ -70,8 +70,8 @@ class Lowering:
         names = [one for one in unknown if one not in rules and one.removesuffix("_") not in rules]
         if names:
             raise NotSupported(
-                f"the playbook does not support the operation{'s' * (len(names) > 1)} {', '.join(names[:4])}; it knows "
-                "pointwise operations and reductions"
+                f"the playbook has no structure for {', '.join(names[:4])} together with the rest of this function; "
+                "docs/playbook.md lists what it writes"
             )
         for index, node in enumerate(first.nodes):
             if index not in wanted:

@@ -101,7 +101,7 @@ _PRODUCTS = (
     NamedOperation(
         "matmul",
         "the product of two matrices",
-        rf"(?:{_MATMUL})(?: (?:of )?(?:(?:two|2) )?matri(?:x|ces))?",
+        rf"(?:{_MATMUL})(?: (?:of )?(?:(?:two|2) )?matri(?:x|ces)|(?: of)? a (?:by|with|times) b)?",
         "{v} @ {b}",
         Effect.RESHAPES,
         (Tensor("b", (-1, "n")),),
@@ -112,7 +112,7 @@ _PRODUCTS = (
     NamedOperation(
         "matmul_transposed",
         "the product of a and the transpose of b",
-        rf"(?:{_MATMUL}) with {_TRANSPOSED}",
+        rf"(?:{_MATMUL})(?:(?: of)? a)? (?:with|by|times) {_TRANSPOSED}",
         "{v} @ {b}.T",
         Effect.RESHAPES,
         (Tensor("b", ("n", -1)),),

@@ -291,7 +291,7 @@ def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause,
     if all(one.is_last for one in axes) and len(can) != 1:
         return clauses
     if not can:
-        raise outside_grammar(f'{steps} cannot go "{axes[0].said}" in words')
+        raise outside_grammar(f'"{axes[0].said}" cannot be said of {steps} in words')
     if len(can) > 1:
         raise outside_grammar(
             f'the playbook cannot tell whether "{axes[0].said}" is said of {steps}; join them by "then"'

@@ -31,7 +31,7 @@ _GOAL = {
 
 def task_text(task: Task) -> str:
     """The section of a prompt that states the task; the same for every question of a run."""
-    varying = [f"`{one.name}`{_limits(one)}" for one in task.free if one.varies]
+    varying = [f"`{one.name}`{_limits(one, task)}" for one in task.free if one.varies]
     return render(
         "task",
         words=task.words,
@@ -161,9 +161,9 @@ def _values(values: records.Values) -> str:
             return f"indices 0 to {dimension} - 1"
 
 
-def _limits(one: records.Dimension) -> str:
+def _limits(one: records.Dimension, task: Task) -> str:
     limits = [f"multiples of {one.multiple_of}"] if one.multiple_of > 1 else []
-    limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [least] if (least := task.least_words(one)) else []
     limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 

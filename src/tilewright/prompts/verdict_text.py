@@ -52,6 +52,14 @@ def remedy_of(kind: FindingKind) -> str:
     return _REMEDY.get(kind, "")
 
 
+_RAN_OUT = (
+    "That is no fault in itself: it was stopped at the limit of what this case may take, long before its results could "
+    "be judged. Either a loop or a wait never ends, or it does far more work than the task needs at these sizes: see "
+    "that no thread goes over what others have done, and that a tile that is mostly empty costs little. On a GPU "
+    "(--gpu on a machine that has one, or --spool) the same work takes a fraction of the time."
+)
+
+
 def verdict_words(verdict: records.Verdict) -> str:
     """A few words for one line of a table: `right`, `wrong values: the last elements`."""
     if isinstance(verdict, records.Passed):
@@ -202,6 +210,8 @@ def _crashed(evidence: records.Crashed, lines: list[str]) -> str:
         said[0] += f" the run stopped{place}{at}: {evidence.fault.value}: {evidence.message}"
     else:
         said[0] += " it ran to its end, but:"
+    if evidence.ran_out:
+        said.append(_RAN_OUT)
     quoted = dict(evidence.source_lines)
     for finding in evidence.findings[:MOST_FINDINGS]:
         said += _finding(finding, lines, quoted)

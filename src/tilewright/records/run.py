@@ -13,12 +13,13 @@ from tilewright.records.conversation import Reply, Usage
 from tilewright.records.display import Displayed
 from tilewright.records.json_form import formerly
 from tilewright.records.lint import LintFinding
-from tilewright.records.measurement import Measurement, is_beyond_noise
+from tilewright.records.measurement import Measurement, Modelled, is_beyond_noise
 from tilewright.records.task import Task
 from tilewright.records.verdict import JudgedAnswer, Passed, Rejected, Unsupported, Verdict, label_says_emulated
 
 MEASURED_NOISE = 0.01
 MODELLED_NOISE = 0.04  # closer, the model does not tell which of two candidates a GPU finds faster
+NARROWER_GAIN = 0.12  # modelled, for which sizes are given up: twice the model's usual error
 USUAL_BASELINES = ("eager", "compile")
 UNSTATED = "NOASSERTION"  # SPDX's word for a licence that nobody has stated
 
@@ -152,14 +153,23 @@ class Attempt:
 
     def beats(self, other: Attempt, noise: float) -> bool:
         """Whether it is faster by more than `noise`, a fraction, and by more than measured times scatter; one that is
-        verified beats any that is only provisional."""
+        verified beats any that is only provisional. Of modelled times one that takes fewer sizes must gain more."""
         if self.passed and other.passed and self.is_provisional != other.is_provisional:
             return other.is_provisional
         if self.measurement is None or not self.passed:
             return other.time_us is None
         if other.measurement is None or not other.passed:
             return True
+        modelled = isinstance(self.measurement, Modelled) or isinstance(other.measurement, Modelled)
+        if modelled and self.is_narrower_than(other):
+            noise = max(noise, NARROWER_GAIN)
         return is_beyond_noise(self.measurement, other.measurement, noise)
+
+    def is_narrower_than(self, other: Attempt) -> bool:
+        """Whether its file declines a size that the other's takes."""
+        if not (isinstance(self.verdict, Passed) and isinstance(other.verdict, Passed)):
+            return False
+        return self.verdict.is_narrower_than(other.verdict)
 
 
 @formerly(

@@ -58,7 +58,7 @@ class Dimension:
     """
 
     # So that tasks without them keep their identity.
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("formula", "at_least", "at_most", "branches")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("formula", "at_least", "at_most", "branches", "unless")
 
     name: str
     size: int
@@ -68,6 +68,9 @@ class Dimension:
     at_least: int = 1  # less is refused by the reference, such as an image smaller than its filter
     at_most: int | None = None
     branches: bool = False  # at sizes other than these the reference does something else, so a file must decline them
+    unless: tuple[
+        str, ...
+    ] = ()  # where one of these is above its own least, `at_least` does not hold: batch * cols > 1
 
     def __post_init__(self) -> None:
         if self.formula is not None and (self.multiple_of, self.at_least, self.at_most) != (1, 1, None):
@@ -330,10 +333,33 @@ class Task:
     def is_sound(self, sizes: Mapping[str, int]) -> bool:
         """Whether no size is below its least or above its greatest, nor one that follows from others below 1."""
         return all(
-            one.at_least <= sizes[one.name] and (one.at_most is None or sizes[one.name] <= one.at_most)
+            self._least(one, sizes) <= sizes[one.name] and (one.at_most is None or sizes[one.name] <= one.at_most)
             for one in self.dimensions
             if one.varies or one.formula is not None
         )
+
+    def _least(self, dimension: Dimension, sizes: Mapping[str, int]) -> int:
+        others = (one for one in self.dimensions if one.name in dimension.unless)
+        return 1 if any(sizes[one.name] > one.at_least for one in others) else dimension.at_least
+
+    def least_words(self, dimension: Dimension) -> str:
+        """`at least 5`, `at least 2 where batch is 1`; "" where a dimension that is free may be 1, or its multiple.
+
+        What the reference refuses counts, and that nothing that follows from this size alone may be below 1.
+        """
+        least = self._least_by_formulas(dimension)
+        if least > max(dimension.at_least, dimension.multiple_of):
+            return f"at least {least}"
+        if dimension.at_least <= 1:
+            return ""
+        others = [one for one in self.dimensions if one.name in dimension.unless]
+        beside = " and ".join(f"{one.name} is {one.at_least}" for one in others)
+        return f"at least {dimension.at_least}{f' where {beside}' if beside else ''}"
+
+    def _least_by_formulas(self, dimension: Dimension) -> int:
+        following = [one.formula for one in self.dimensions if one.formula and one.formula.names == (dimension.name,)]
+        sizes = range(dimension.multiple_of, dimension.size, dimension.multiple_of)
+        return next((n for n in sizes if all(one.at({dimension.name: n}) > 0 for one in following)), dimension.size)
 
     def specs(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
         """The tensor inputs at the given sizes, or at the task's own; absent optional tensors are not among them."""

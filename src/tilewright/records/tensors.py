@@ -35,14 +35,16 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str) -> TensorSpec:
-        """A contiguous tensor from `4096x1024:bf16`; `:f32` is a scalar tensor; the dtype defaults to f32."""
+        """A contiguous tensor from `4096x1024:bf16`; `scalar:f32`, or `:f32`, has no dimension; f32 is the default."""
         sizes, _, dtype = text.strip().partition(":")
+        sizes = "" if sizes == "scalar" else sizes
         try:
             shape = tuple(int(size) for size in sizes.lower().split("x")) if sizes else ()
             if any(size < 0 for size in shape):
                 raise ValueError
         except ValueError:
-            raise ValueError(f"{text!r} is not a shape; write sizes and a dtype, such as 4096x1024:bf16") from None
+            such = "such as 4096x1024:bf16, or scalar:f32"
+            raise ValueError(f"{text!r} is not a shape; write sizes and a dtype, {such}") from None
         try:
             return cls.contiguous(DType(dtype or "f32"), shape)
         except ValueError:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.display import Displayed
-from tilewright.records.emulation import FindingRecord
+from tilewright.records.emulation import FindingKind, FindingRecord
 from tilewright.records.execution import Digest, FaultKind
 from tilewright.records.json_form import formerly
 from tilewright.records.task import Layout
@@ -71,16 +71,56 @@ class UncoveredLine:
     why: str  # "it never ran", "its loop never went round more than twice"
 
 
+_SIZES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class SizeLimit:
+    """What a file takes of a dimension that varies, where that is less than the task asks for."""
+
+    dimension: str
+    declined: tuple[int, ...]  # of the sizes that were tried
+    at_least: int | None = None
+    at_most: int | None = None
+    multiple_of: int = 1
+
+    def __str__(self) -> str:
+        """`n a multiple of 4`, `rows at least 3 and at most 1024`, `cols = 512 alone`."""
+        if self.at_least is not None and self.at_least == self.at_most:
+            return f"{self.dimension} = {self.at_least} alone"
+        told = [f"a multiple of {self.multiple_of}"] if self.multiple_of > 1 else []
+        told += [f"at least {self.at_least}"] if self.at_least is not None else []
+        told += [f"at most {self.at_most}"] if self.at_most is not None else []
+        if told:
+            return f"{self.dimension} {' and '.join(told)}"
+        count = len(self.declined)
+        steps = range(min(count, _SIZES_SHOWN))
+        some = (self.declined[step * (count - 1) // max(len(steps) - 1, 1)] for step in steps)
+        return f"{self.dimension} other than, among others, {', '.join(map(str, some))}"
+
+    NOTE: ClassVar[str] = "sizes that the file declines: it takes only "  # begins the sentence of a verdict on them
+
+    @staticmethod
+    def words(limits: tuple[SizeLimit, ...]) -> str:
+        return "; ".join(map(str, limits))
+
+
 @dataclass(frozen=True)
 class Passed(Displayed):
     """Right in every case that could be run, with no finding."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits")
 
     cases: tuple[CaseResult, ...]
     notes: tuple[str, ...] = ()  # what was not covered, in sentences
     uncovered: tuple[UncoveredLine, ...] = ()
     unseen: str = ""  # why nobody could see what runs in the task's own call, where it was not judged there
+    limits: tuple[SizeLimit, ...] = ()  # sizes that the task asks for and the file declines
+
+    def is_narrower_than(self, other: Passed) -> bool:
+        """Whether its file declines a size that was tried and that the other's takes."""
+        declined = {one.dimension: {*one.declined} for one in other.limits}
+        return any(not {*one.declined} <= declined.get(one.dimension, set()) for one in self.limits)
 
     @property
     def unjudged(self) -> tuple[str, ...]:
@@ -165,6 +205,22 @@ class Crashed:
     line: int | None
     findings: tuple[FindingRecord, ...] = ()
     source_lines: tuple[tuple[int, str], ...] = ()  # the lines that findings name
+
+    @property
+    def spent_instructions(self) -> bool:
+        """Whether an emulated run spent the instructions it may take: more of them might do."""
+        return any(one.kind is FindingKind.BUDGET for one in self.findings)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it was stopped for what it took, which is no fault in itself: it may be heavy, or never end."""
+        return self.spent_instructions or self.fault in (FaultKind.TIME, FaultKind.MEMORY)
+
+    @property
+    def reason(self) -> str:
+        if self.fault is FaultKind.MEMORY:
+            return "took too much memory"
+        return "ran too long" if self.ran_out else "crashed"
 
 
 class Pattern(str, Enum):
@@ -283,7 +339,7 @@ class Rejected(Displayed):
     @property
     def reason(self) -> str:
         """A word or two for tables."""
-        return _REASONS[type(self.evidence)]
+        return self.evidence.reason if isinstance(self.evidence, Crashed) else _REASONS[type(self.evidence)]
 
 
 @dataclass(frozen=True)
@@ -300,7 +356,6 @@ _REASONS: dict[type, str] = {
     BadPlan: "plan refused",
     NotBuilt: "not built",
     Declined: "declines the task",
-    Crashed: "crashed",
     WrongValues: "wrong values",
     Unstable: "unstable",
     Impossible: "cannot have done the work",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ class LastResort:
         self.reference = reference
         self.strict = strict
         self._said: set[Hashable] = set()
+        self._by_name = _only_by_name(reference)
 
     @property
     def may_run(self) -> bool:
@@ -52,6 +53,8 @@ class LastResort:
             if None not in versions and versions == [_version(value) for _, value in changed]:
                 names = ", ".join(name for name, _ in changed)
                 self.say(("unchanged",), f"the reference left {names} as it was, which the op changes (said once)")
+        if isinstance(returned, (list, Mapping)):  # a kernel answers several results as a tuple
+            return answer(self.op, self._alone(returned, values))
         return returned
 
     def accept(self, none: NoneApplies) -> None:
@@ -74,8 +77,10 @@ class LastResort:
     def call(self, values: Sequence[Any]) -> Any:
         """The reference itself. Autocast is off, as it is for a kernel: an op takes tensors as they are."""
         assert self.reference is not None
+        pairs = list(zip(self.op.parameters, values, strict=True))
+        named = {one.name: value for one, value in pairs if one.name in self._by_name}
         with without_autocast():
-            return self.reference(*values)
+            return self.reference(*(value for one, value in pairs if one.name not in self._by_name), **named)
 
     def results(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The op's results by the reference, in order; what it changed in place is not among them."""
@@ -106,6 +111,14 @@ class LastResort:
                     f"write them into {name}, such as {name}.copy_(...)"
                 )
         return tuple(found[:wanted])
+
+
+def _only_by_name(reference: Reference | None) -> frozenset[str]:
+    """The parameters of a function that follow its `*`."""
+    code = getattr(reference, "__code__", None)
+    if code is None:
+        return frozenset()
+    return frozenset(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
 
 
 def answer(op: Op, results: tuple[torch.Tensor, ...]) -> Any:

@@ -134,7 +134,8 @@ def _bounded(one: Dimension, found: Dimension) -> Dimension:
     if one.formula is not None:
         return one
     varies = one.varies and (found.varies or not found.branches)
-    return replace(one, varies=varies, at_least=found.at_least, at_most=found.at_most, branches=found.branches)
+    bounded = replace(one, varies=varies, at_most=found.at_most, branches=found.branches)
+    return replace(bounded, at_least=found.at_least, unless=found.unless)
 
 
 def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAnswer:
@@ -219,7 +220,8 @@ def _renamed(one: TensorInput, names: Mapping[str, str]) -> TensorInput:
 
 
 def _renamed_dimension(one: Dimension, names: Mapping[str, str]) -> Dimension:
-    return replace(one, name=names[one.name], formula=one.formula.renamed(names) if one.formula is not None else None)
+    formula = one.formula.renamed(names) if one.formula is not None else None
+    return replace(one, name=names[one.name], formula=formula, unless=tuple(names[label] for label in one.unless))
 
 
 def _spelled(note: str, names: Mapping[str, str]) -> str:

@@ -102,6 +102,8 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
     for one in free.values():
         if one.branches and one.at_most is not None:  # next to where the reference goes another way
             yield _stretched(task, base, one, one.at_most)
+        if one.unless:  # less than its least, which the others make up for
+            yield task.complete({**base, one.name: one.multiple_of})
     for few in (5, 1):
         beside = {name: permitted(one, few if name == longest_other else 1) for name, one in free.items()}
         wide = {**_fixed(task), **beside, inner: _round(free[inner], _WIDEST * free[inner].size)}

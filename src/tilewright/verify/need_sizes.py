@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
+from tilewright.kernel_file.taken_sizes import further_sizes
 from tilewright.records import Case, Dimension, Task
 from tilewright.verify.case_sizes import BASE, permitted, sizes_of
 from tilewright.verify.case_work import MOST_BYTES, MOST_WORK, Sizes, bytes_of, is_small, work_estimate
@@ -22,9 +23,6 @@ _MOST_WAYS = 8  # of one dimension
 _UNITS = (2, 4, 8, 16, 32, 64, 128, 256)  # that needs are written with
 _MOST_COMBINED = 8000  # combinations of sizes that are looked at
 _MOST_TRIED = 4000  # and that a file is asked about
-_WIDEST = 4  # times the own size
-_HALVINGS = 11  # powers of two below the largest; smaller ones are left to the cases
-_SHOWN = 5  # sizes of a dimension in a note
 
 
 def accepted_sizes(task: Task, accepts: Accepts, count: int = 3) -> tuple[Sizes, ...]:
@@ -115,7 +113,7 @@ def _turn(task: Task, base: Sizes, one: Dimension, way: Way, low: int, high: int
 def _stepped(dimension: Dimension) -> list[int]:
     """Sizes from small to large, multiples of what vectors and tiles are made of among them."""
     steps = {permitted(dimension, size) for size in (*_EXTRA_SIZES, *_STEPS)}
-    return sorted({*_further(dimension), *steps, dimension.size})
+    return sorted({*further_sizes(dimension), *steps, dimension.size})
 
 
 def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:
@@ -142,40 +140,3 @@ def _choices(dimension: Dimension) -> list[int]:
         return [dimension.size]
     multiples = {permitted(dimension, size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
     return sorted(multiples | {dimension.size})
-
-
-# -- sizes beyond the cases, at which a plan is only evaluated, so they may be large --
-
-
-def declined_note(task: Task, takes: Accepts) -> str:
-    """What is declined of each dimension that varies, in a few words; empty where nothing is."""
-    said, own = [], task.sizes
-    for one in task.free:
-        if not one.varies:
-            continue
-        tried = {
-            size: sizes for size in _further(one) if task.is_sound(sizes := task.complete({**own, one.name: size}))
-        }
-        declined = [size for size, sizes in tried.items() if not takes(sizes)]
-        if declined and len(declined) == len(tried):
-            said.append(f"every {one.name} tried but {one.size}")
-        elif declined:
-            said.append(f"{one.name}={', '.join(map(str, _spread(declined)))}")
-    return f"the file declines, among others, {'; '.join(said)}" if said else ""
-
-
-def _further(dimension: Dimension) -> list[int]:
-    """About twenty sizes: powers of two, odd ones beside them, some between."""
-    own, largest = dimension.size, _WIDEST * dimension.size
-    power = 1 << max(largest.bit_length() - 1, 0)
-    wanted = {power >> step for step in range(_HALVINGS)} | {1, 3, own // 2 | 1, own - 1 | 1, own + 1 | 1, 2 * own + 1}
-    wanted |= {3 * own // 4, 3 * own // 2, 3 * own, largest - 1}
-    allowed = {permitted(dimension, size) for size in wanted if size > 0}
-    return sorted(allowed - {own})
-
-
-def _spread(sizes: list[int]) -> list[int]:
-    """A few of them, from the least to the greatest."""
-    if len(sizes) <= _SHOWN:
-        return sizes
-    return [sizes[number * (len(sizes) - 1) // (_SHOWN - 1)] for number in range(_SHOWN)]

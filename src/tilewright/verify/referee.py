@@ -15,6 +15,7 @@ from functools import cached_property
 from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
+from tilewright.kernel_file.taken_sizes import size_limits
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.call_forms import other_forms
@@ -28,7 +29,6 @@ from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.need_sizes import (
     Accepts,
     accepted_sizes,
-    declined_note,
     paired_sizes,
     turning_sizes,
     within_need,
@@ -351,7 +351,7 @@ class Referee:
             self._takes(trial.candidate, one, strictly=True) for one in trial.right_cases
         ):
             return Unsupported("the choice only holds at shapes too large to emulate here; run it on a GPU")
-        self._note_declined(trial)
+        limits = self._limits(trial)
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
             call = Case(self._task.sizes, 1)
@@ -365,8 +365,8 @@ class Referee:
             trial.note(outcome.note)
             if not outcome.judged and not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
-            return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen)
-        return records.Passed(tuple(results), tuple(trial.notes))
+            return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen, limits)
+        return records.Passed(tuple(results), tuple(trial.notes), limits=limits)
 
     def _own_call_alone(self, trial: Trial) -> Verdict:
         """Of a task that has no smaller call: as much of it as can be run, with every kind of values."""
@@ -405,18 +405,25 @@ class Referee:
         """The dimensions that the reference is independent in."""
         return independent_dimensions(self._task, self._judges.here)
 
-    def _note_declined(self, trial: Trial) -> None:
-        """What the file declines of what the task promises: at further sizes, or else among the cases."""
+    def _limits(self, trial: Trial) -> tuple[records.SizeLimit, ...]:
+        """What the file declines of what the task promises, noted too: at further sizes, or else among the cases."""
         gpu = self._profile_device.profile
-        note = declined_note(
-            self._task, lambda sizes: isinstance(trial.candidate.evaluate(Case(sizes, 1), gpu), Evaluation)
-        )
-        declined = [one for one in trial.results if one.status is CaseStatus.DECLINED]
-        if note:
-            trial.note(note)
-        elif declined:
-            sizes = "; ".join(dict.fromkeys(sizes_text(one.case) for one in declined))
+
+        def takes(sizes: dict[str, int]) -> bool:
+            return isinstance(trial.candidate.evaluate(Case(sizes, 1), gpu), Evaluation)
+
+        limits = size_limits(self._task, takes)
+        declined = [one.case for one in trial.results if one.status is CaseStatus.DECLINED]
+        by_size = [one for one in declined if one.leading or not takes(one.sizes)]
+        sizes = "; ".join(dict.fromkeys(map(sizes_text, by_size)))
+        others = (sizes_text(one) if one.values == TASK else one.values for one in declined if one not in by_size)
+        for said in dict.fromkeys(others):
+            trial.note(f"the file declines {said}")
+        if limits:
+            trial.note(f"{records.SizeLimit.NOTE}{records.SizeLimit.words(limits)}")
+        elif sizes:
             trial.note(f"the file declines {sizes}")
+        return limits
 
 
 def _not_emulable(outcome: NotRun) -> bool:

@@ -264,14 +264,7 @@ def sizes_text(case: Case) -> str:
 
 def ran_out(evidence: Evidence) -> bool:
     """Whether a run spent what it may take: at the task's own sizes that says it is large, not that it is wrong."""
-    if not isinstance(evidence, Crashed):
-        return False
-    return spent_budget(evidence) or evidence.fault in (records.FaultKind.TIME, records.FaultKind.MEMORY)
-
-
-def spent_budget(evidence: Evidence) -> bool:
-    """Whether an emulated run spent the instructions it may take: more of them might do."""
-    return isinstance(evidence, Crashed) and any(one.kind is records.FindingKind.BUDGET for one in evidence.findings)
+    return isinstance(evidence, Crashed) and evidence.ran_out
 
 
 # -- the smallest case that still fails: a fault is easier to see in one row of seventeen than in a thousand of them --

@@ -9,8 +9,10 @@ import sys
 import pytest
 from tests.tasks.in_process import probed
 
+from tilewright.frontends.run_words import task_words
 from tilewright.records import Task
 from tilewright.tasks.child import trials
+from tilewright.verify.cases import plan_cases
 
 SOURCE = """
 import torch
@@ -24,6 +26,12 @@ def normalised(x, w):
     if y.shape[0] < 2:
         raise ValueError("a mean of one value")
     return (y - y.mean(0)) * w
+
+def whitened(x):
+    return F.batch_norm(x, None, None, training=True)
+
+def windows(x):
+    return F.max_pool1d(x, 5, 2)
 
 def padded(x):
     return F.pad(x, (3, 3), mode="reflect")
@@ -65,6 +73,21 @@ def test_what_a_formula_says_is_not_said_again() -> None:
     assert [str(one.formula) for one in task.dimensions if one.formula] == ["width + kernel_width - 3"]
     assert set(least(task).values()) == {1}
     assert all(one.varies for one in task.dimensions)
+
+
+def test_a_least_that_other_sizes_make_up_for_is_told_with_them() -> None:
+    """Of a mean over several sizes any one above 1 is enough; the result of a window is never empty."""
+    task = made("whitened", {"x": "4x6x8x10"})
+    assert task_words(task)[2] == "any batch, channels, height, width (at least 2 where batch is 1 and height is 1)"
+    assert task.is_sound({"batch": 2, "channels": 1, "height": 1, "width": 1})
+    assert not task.is_sound({"batch": 1, "channels": 5, "height": 1, "width": 1})
+    judged = [one.sizes for one in plan_cases(task)]
+    assert all(task.is_sound(sizes) for sizes in judged)
+    assert any(sizes["width"] == 1 for sizes in judged)
+    windows = made("windows", {"x": "4x64"})
+    assert task_words(windows)[2] == "any rows, cols (at least 5); then y_cols = (cols - 3) / 2"
+    filtered = made("transposed", {"x": "4x8x64", "w": "8x16x3"})
+    assert task_words(filtered)[2].endswith("= width + kernel_width - 3 (at least 1)")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: Kernel
         return Correctness(None, verdict_words(verdict), judge, told), ()
     lines = _own_lines(judged.text, file.text)
     evidence = verdict.evidence
+    if isinstance(evidence, records.Crashed) and evidence.ran_out:
+        return Correctness(None, f"not decided: it {evidence.reason}", judge, told), ()
     found: tuple[FindingRecord, ...] = evidence.findings if isinstance(evidence, records.Crashed) else ()
     suggestions = _of_findings(found, file, lines)
     if not suggestions:

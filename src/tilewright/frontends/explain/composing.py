@@ -117,7 +117,7 @@ class _Writer:
         rows_ = [_tensor_row(name, spec, "read") for name, spec in task.specs().items()]
         rows_ += [_tensor_row(name, spec, "written") for name, spec in task.output_specs().items()]
         yield Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows_))
-        for line in task_words(task)[2:]:
+        for line in task_words(task, self._best)[2:]:
             yield self._words(f"{line[:1].upper()}{line[1:]}." if ": " in line else f"Sizes in a call: {line}.")
 
     def _roofline(self) -> Iterator[Block]:

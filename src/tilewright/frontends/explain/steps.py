@@ -43,6 +43,10 @@ TERMS = {
     "special functions": "exponentials, reciprocals and roots; fewer of them make it smaller",
     "library steps": "calls of the vendor's library",
 }
+_RAN_OUT = (
+    "It was stopped at the limit of the time, the instructions or the memory that a case may take. So nobody knows "
+    "whether it is right: it may never end, or do far more work than is needed."
+)
 _LESSONS: dict[type, str] = {
     records.BadReply: "The author's answer held no kernel file that could be read, so there was nothing to try.",
     records.BadPlan: "The launch plan at the top of the file, which says how many blocks and threads run, is wrong. "
@@ -131,7 +135,8 @@ def _verdict(folder: RunFolder, attempt: Attempt, prose: Prose) -> Iterator[Bloc
     if isinstance(verdict, records.Unsupported):
         yield prose.words("Is it right? Nobody can say here: it cannot be run on this machine.")
     else:
-        lesson = _LESSONS.get(type(verdict.evidence), "")
+        ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
+        lesson = _RAN_OUT if ran_out else _LESSONS.get(type(verdict.evidence), "")
         right = f" {len(verdict.cases)} cases were right before that." if verdict.cases else ""
         why = f" ({said})" if (said := why_words(verdict)) else ""
         yield prose.words(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")

@@ -200,7 +200,7 @@ class Site:
             name=name,
             run=run,
             when=when(run.created),
-            words=run_words.task_words(run.task),
+            words=run_words.task_words(run.task, run.best),
             state=state_words(run, worker),
             spent=run_words.spend_words(run),
             rows=rows,

@@ -328,6 +328,7 @@ def _body(text: ProductText, sides: tuple[Side, Side], pieces: bool) -> list[str
         "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
         *indented(wide_step(sides, text.product.is_strict) if text.product.element is DType.F32 else half_step(sides)),
         "}",
+        *(_overflown(a, b) if text.product.is_strict else []),
         "",
         "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
         "#pragma unroll",
@@ -346,6 +347,35 @@ def _body(text: ProductText, sides: tuple[Side, Side], pieces: bool) -> list[str
         *indented(store, 4),
         "      }",
         "  }",
+    ]
+
+
+def _overflown(a: Side, b: Side) -> list[str]:
+    """Sums that are no number, once more by f32 arithmetic, which says infinity where parts overflow both ways."""
+    rows = ((a, "at_row"), (b, "column"))
+    places = [
+        f"{row} * {one.name}_pitch + at" if one.operand.along_k else f"at * {one.name}_pitch + {row}"
+        for one, row in rows
+    ]
+    return [
+        "",
+        "// Small parts of huge numbers overflow too, some the other way, which makes infinity less infinity. What is",
+        "// no number is added up again as f32 arithmetic does.",
+        "#pragma unroll",
+        "for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "  for (int j = 0; j < BLOCKS_N; ++j)",
+        "#pragma unroll",
+        "    for (int r = 0; r < 4; ++r)",
+        "      if (sums[i][j][r] != sums[i][j][r]) {",
+        "        const int at_row = min(m0 + warp_m + i * 16 + r / 2 * 8 + lane / 4, m - 1);",
+        "        const int column = min(n0 + warp_n + j * 8 + lane % 4 * 2 + r % 2, n - 1);",
+        "        float sum = 0.f;",
+        "#pragma unroll 1",
+        "        for (long long at = k_begin; at < k_end; ++at)",
+        f"          sum = fmaf(a[{places[0]}], b[{places[1]}], sum);",
+        "        sums[i][j][r] = sum;",
+        "      }",
     ]
 
 

@@ -111,7 +111,9 @@ def _find_least(search: SizeSearch) -> bool:
         if search.trials.spent >= _MOST_SPENT:
             break
         if large is None:
-            search.at_least |= {label: least[label] for label in search.varying if _says_more(search, least, label)}
+            bounded = {label: least[label] for label in search.varying if _says_more(search, least, label)}
+            search.at_least |= bounded
+            search.unless |= {label: found for label in bounded if (found := _lifting(search, least, label))}
             break
         search.hold(large, "how large it may be depends on other sizes")
         held = True
@@ -140,6 +142,13 @@ def _says_more(search: SizeSearch, least: Mapping[str, int], label: str) -> bool
     """Whether a least size is more than the multiple, and than formulas say: no size that follows is below 1."""
     smaller = least[label] - search.varying[label]
     return smaller > 0 and search.is_sound(search.complete({**least, label: smaller}))
+
+
+def _lifting(search: SizeSearch, least: Mapping[str, int], label: str) -> tuple[str, ...]:
+    """The sizes of which each, made larger, lets this one be as small as any: of a mean over several, one is enough."""
+    smallest = {**least, label: search.varying[label]}
+    others = [(one, unit) for one, unit in search.varying.items() if one != label]
+    return tuple(one for one, unit in others if _works(search, {**smallest, one: least[one] + unit}))
 
 
 def _large_beside(search: SizeSearch, least: Mapping[str, int], label: str) -> bool:

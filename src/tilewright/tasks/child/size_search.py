@@ -43,6 +43,7 @@ class SizeSearch:
         self._tried -= {*self._formula}
         self._least: dict[str, int] = {}  # of labels that cannot be as small as others
         self.at_least = {one.name: one.at_least for one in request.dimensions}  # believed where it is above 1
+        self.unless = {one.name: one.unless for one in request.dimensions if one.unless}
         self.at_most = {one.name: one.at_most for one in request.dimensions if one.at_most is not None}
         self.branching = {one.name for one in request.dimensions if one.branches}
         self._nominal: TrialOutcome | None = None
@@ -65,6 +66,7 @@ class SizeSearch:
                 self.at_least.get(label, 1),
                 self.at_most.get(label) if label in self.varying else None,
                 label in self.branching,
+                self.unless.get(label, ()),
             )
             for label, size in self._size.items()
             if label in used
