@@ -104,6 +104,8 @@ SMALL = (
     Product((1, 40, 72, 300), DType.F32, True, True, pieces=True),
     Product((1, 130, 72, 132), fused=True, bias=True),
     Product((1, 72, 136, 68), b_transposed=True, fused=True),
+    Product((1, 130, 300, 164), b_transposed=True, fused=True),
+    Product((2, 250, 264, 300), fused=True, batched=True),
     Product((1, 136, 136, 64), fused=True, kept=Kept(Triangle.UPPER)),
     Product((1, 130, 72, 516), fused=True, pieces=True),
 )
@@ -261,6 +263,10 @@ WIDE_TILES = (
     (Product((1, 260, 72, 1100), fused=True, ready_b=True), "b", 3),
     (Product((1, 260, 72, 68), fused=True), "a", 130),
     (Product((1, 260, 72, 68), fused=True), "b", 3),
+    (Product((1, 140, 260, 68), fused=True), "a", 130),
+    (Product((1, 140, 260, 68), fused=True), "b", 3),
+    (Product((1, 140, 260, 68), fused=True), "b", 131),
+    (Product((1, 140, 260, 68), b_transposed=True, fused=True), "b", 131),
     (Product((1, 40, 72, 1100), a_transposed=True), "a", 33),
     (Product((1, 40, 72, 1100)), "b", 3),
 )
@@ -272,7 +278,8 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     first, the blocks of a cluster have its numbers."""
     a, b = form.draw()
     rows = a.mT if form.a_transposed else a
-    large, other = (rows[row], b[5]) if name == "a" else (b[:, row], rows[:, 5])
+    columns = b.mT if form.b_transposed else b
+    large, other = (rows[row], columns[5]) if name == "a" else (columns[:, row], rows[:, 5])
     large[5] = 1e9
     other[:] = 0.0
     path = tmp_path / "product.cu"
