@@ -37,7 +37,8 @@ f32; the product of two numbers is then three products of parts. Tiles with numb
 the way, and made again in plain f32.
 
 TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
-consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each.
+consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each. Two blocks with
+tiles one below the other are a cluster: each splits half of what they share, and copies it to the other.
 """
 _READY_HEADER = """
 A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and

@@ -3,6 +3,7 @@
 Nothing is written but the result: each operand is read once by every tile that it meets. That is what counts where
 operands are large beside the work on them: k is long and the results are few, or matrices of a batch are small. The
 scale of a row is found from the first 32 of k, with room above; whatever turns out not to fit it is left to f32.
+Splitting the second operand is what takes longest there, so two blocks of a cluster share it (`hopper_splitters`).
 
 Where the second operand is small beside the first, its parts are made before (`hopper_split`), and only the first is
 split here, in registers, where a row that outgrows its room is scaled anew; and blocks take tile after tile.

@@ -1,4 +1,9 @@
-"""The warpgroups that load slots of f32 and split the second operand in shared memory, as text."""
+"""The warpgroups that load slots of f32 and split the second operand in shared memory, as text.
+
+Blocks with tiles one below the other need the same of the second operand. Two of them make a cluster: each loads and
+splits half of its columns, and copies the parts into the other's shared memory. On an H200 that took 256 x 524288 x 256
+from 508 to 412 us, and 128 products of 512 x 1024 x 2048 from 1761 to 1521.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +193,8 @@ float scale[SHARES];""",
 #pragma unroll
   for (int share = 0; share < SHARES; ++share) {
     uint32_t largest = 0;
-    for (int i = 0; i < 4; ++i) largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 128 * BK * 4)));
+    for (int i = 0; i < 4; ++i)
+      largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 128 * BK * 4)));
     scale[share] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 1)));
     if (half == 0) store_scale(scales + (rank * OWN + share * 128 + column) * 4, 1.f / scale[share], rank);
   }""",
