@@ -104,6 +104,8 @@ SMALL = (
     Product((1, 40, 72, 300), DType.F32, True, True, pieces=True),
     Product((1, 130, 72, 132), fused=True, bias=True),
     Product((1, 72, 136, 68), b_transposed=True, fused=True),
+    Product((1, 130, 300, 164), b_transposed=True, fused=True),
+    Product((2, 250, 264, 300), fused=True, batched=True),
     Product((1, 136, 136, 64), fused=True, kept=Kept(Triangle.UPPER)),
     Product((1, 130, 72, 516), fused=True, pieces=True),
 )
@@ -261,6 +263,10 @@ WIDE_TILES = (
     (Product((1, 260, 72, 1100), fused=True, ready_b=True), "b", 3),
     (Product((1, 260, 72, 68), fused=True), "a", 130),
     (Product((1, 260, 72, 68), fused=True), "b", 3),
+    (Product((1, 140, 260, 68), fused=True), "a", 130),
+    (Product((1, 140, 260, 68), fused=True), "b", 3),
+    (Product((1, 140, 260, 68), fused=True), "b", 131),
+    (Product((1, 140, 260, 68), b_transposed=True, fused=True), "b", 131),
     (Product((1, 40, 72, 1100), a_transposed=True), "a", 33),
     (Product((1, 40, 72, 1100)), "b", 3),
 )
@@ -272,7 +278,8 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     first, the blocks of a cluster have its numbers."""
     a, b = form.draw()
     rows = a.mT if form.a_transposed else a
-    large, other = (rows[row], b[5]) if name == "a" else (b[:, row], rows[:, 5])
+    columns = b.mT if form.b_transposed else b
+    large, other = (rows[row], columns[5]) if name == "a" else (columns[:, row], rows[:, 5])
     large[5] = 1e9
     other[:] = 0.0
     path = tmp_path / "product.cu"
@@ -324,8 +331,9 @@ def test_what_is_beside_one_large_number_is_not_lost(large: float, ready_b: bool
 
 
 @pytest.mark.parametrize(("ready_b", "of_a"), [(True, True), (False, True), (False, False)])
-def test_numbers_far_below_the_largest_are_no_zeros(ready_b: bool, of_a: bool, tmp_path: Path) -> None:
-    form = Product((1, 8, 8, 64), fused=True, ready_b=ready_b)
+@pytest.mark.parametrize("m", [8, 136])  # a block alone, and two of a cluster
+def test_numbers_far_below_the_largest_are_no_zeros(m: int, ready_b: bool, of_a: bool, tmp_path: Path) -> None:
+    form = Product((1, m, 8, 64), fused=True, ready_b=ready_b)
     a, b = form.draw()
     wide, other = (a, b.mT) if of_a else (b.mT, a)
     wide *= 2.0**-110
@@ -337,6 +345,26 @@ def test_numbers_far_below_the_largest_are_no_zeros(ready_b: bool, of_a: bool, t
     assert isinstance(call.results, torch.Tensor)
     truth = form.truth([a, b])
     assert ((call.results.double() - truth).abs() <= 2e-6 * truth.abs().mean()).all()
+
+
+@pytest.mark.parametrize("b_transposed", [False, True])
+def test_infinities_and_nan_come_out_where_f32_has_them(b_transposed: bool, tmp_path: Path) -> None:
+    """In either operand, in rows and columns of both blocks of a cluster, among the first of k and later."""
+    form = Product((1, 140, 260, 100), b_transposed=b_transposed, fused=True)
+    a, b = form.draw()
+    columns = b.mT if b_transposed else b
+    a[3, 2], a[131, 70] = torch.inf, torch.nan
+    columns[1, 5], columns[90, 200] = -torch.inf, torch.nan
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    assert call.findings == ()
+    found, truth = call.results.double(), form.truth([a, b])
+    assert torch.equal(found.isnan(), truth.isnan())
+    assert torch.equal(found.isinf(), truth.isinf())
+    ordinary = truth.isfinite()
+    assert (found - truth)[ordinary].norm() <= 5e-7 * truth[ordinary].norm()
 
 
 # -- what runs before and after the product --

@@ -7,7 +7,7 @@ import re
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
-from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM_BYTES, fused_text, fused_threads
+from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
@@ -37,7 +37,8 @@ f32; the product of two numbers is then three products of parts. Tiles with numb
 the way, and made again in plain f32.
 
 TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
-consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each.
+consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each. Two blocks with
+tiles one below the other are a cluster: each splits half of what they share, and copies it to the other.
 """
 _READY_HEADER = """
 A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
@@ -203,7 +204,8 @@ class _Plan:
         shared = matrix_pitch == "0"
         in_f32 = form.fused and not (form.ready_b and name == "b")
         count = "1" if shared else "2 * @batch" if form.parts and not in_f32 else "@batch"
-        rows, together = {"a": ("@m", "128"), "b": ("@n", "256" if form.fused else "BN")}[name]
+        columns = "BN" if not form.fused else "256" if form.ready_b else "256 / CLUSTER"
+        rows, together = {"a": ("@m", "128"), "b": ("@n", columns)}[name]
         if one.along_k:
             shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if in_f32 else 2)
         elif in_f32:
@@ -228,10 +230,11 @@ class _Plan:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
         given = [text for _, text in kernel_parameters(form)]
-        grid = jobs if form.fused and not form.ready_b else f"min({jobs}, device.sms)"
+        split_both = form.fused and not form.ready_b
+        grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
-        self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before or form.ready_b)
+        self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@n, 64) * @batch{' * @pieces' if form.pieces else ''}"
@@ -280,7 +283,9 @@ class _Plan:
             self._pieces()
         else:
             self._add("let", "@pieces = 1, @piece = @k")
-        self._add("let", f"@smem = {READY_SMEM_BYTES if self._form.ready_b else SMEM_BYTES}")
+        if not self._form.ready_b:
+            self._add("const", "CLUSTER = 2 if @tiles_m % 2 == 0 else 1", "blocks that share what they split of b")
+        self._add("let", f"@smem = {READY_SMEM_BYTES if self._form.ready_b else SMEM}")
         self._add("need", "@smem <= device.smem_block")
         flags = "(@tiles_m + @tiles_n)" if self._form.ready_b else "@tiles_m * @tiles_n"
         self._add("scratch", f"@wide: i32[1 + @batch * @pieces * {flags}] zeroed", "whether any, then which")

@@ -3,6 +3,7 @@
 Nothing is written but the result: each operand is read once by every tile that it meets. That is what counts where
 operands are large beside the work on them: k is long and the results are few, or matrices of a batch are small. The
 scale of a row is found from the first 32 of k, with room above; whatever turns out not to fit it is left to f32.
+Splitting the second operand is what takes longest there, so two blocks of a cluster share it (`hopper_splitters`).
 
 Where the second operand is small beside the first, its parts are made before (`hopper_split`), and only the first is
 split here, in registers, where a row that outgrows its room is scaled anew; and blocks take tile after tile.
@@ -20,19 +21,21 @@ from tilewright.playbook.products.hopper_store import epilogue, pack, pair_funct
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, tma, wgmma
 from tilewright.records import DType
 
-SLOTS = 3
 PART_SLOTS = 2
-SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 256 * 4 + 128
+_REST = PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 256 * 4 + 128
+SMEM = f"(4 * (128 + 128) if CLUSTER == 2 else 3 * (128 + 256)) * 32 * 4 + {_REST}"  # slots, and the rest
 READY_SLOTS = 4
 READY_SMEM_BYTES = READY_SLOTS * (128 + 256) * 32 * 4 + 128 * 12 + 2 * 256 * 4 + READY_SLOTS * 16
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
-constexpr int A_BYTES = BM * BK * 4, B_BYTES = BN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES, SLOTS = {SLOTS};  // f32
+constexpr int OWN = BN / CLUSTER, SHARES = OWN / 128;  // columns that the block splits, 128 at a time
+constexpr int A_BYTES = BM * BK * 4, B_BYTES = OWN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES;  // f32
+constexpr int SLOTS = CLUSTER > 1 ? 4 : 3;
 constexpr int PART_BYTES = BN * BK * 2, PART_SLOTS = {PART_SLOTS};  // b as two f16 parts; a is split in registers
 @boxes
 constexpr int WIDTH = 128;  // columns of one wgmma
-constexpr int SPLITTERS = @splitters;  // threads
+constexpr int SPLITTERS = @splitters, SHARE_BYTES = PART_BYTES / 2 / (SPLITTERS / 32);  // threads; a warp's of a part
 constexpr int SPLITTER_REGISTERS = @splitter_registers, CONSUMER_REGISTERS = @consumer_registers;
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
 """
@@ -167,7 +170,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
 }
 
 @column_stores
-consumer_sync(consumer);
+@done_all
 bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
 float not_a_number = 0.f;
 #pragma unroll
@@ -216,7 +219,10 @@ const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
     "b_slot": """\
   barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
   const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);""",
-    "free_b": "thread == 0) barrier_arrive(used + step % PART_SLOTS * 8)",
+    "free_b": "thread < CLUSTER) free_parts(used + step % PART_SLOTS * 8, thread, rank)",
+    "done_all": """\
+if constexpr (CLUSTER > 1) cluster_sync();  // the other block's part of the scales is there
+else consumer_sync(consumer);""",
 }
 _SPLIT_A = {
     "row": """\
@@ -288,6 +294,7 @@ for (int i = 0; i < BN / 128; ++i)
     "free_a": "",
     "b_slot": "  const uint64_t b_slot = b_slots + (done % SLOTS * SLOT_BYTES >> 4);",
     "free_b": "lane == 0) barrier_arrive(empty + done % SLOTS * 8)",
+    "done_all": "consumer_sync(consumer);",
 }
 _TWO_PAIRS = """\
 // Two numbers of a swizzled row, and the two that are 8 further on: of 16 bytes number `place`, and two further on.
@@ -368,7 +375,12 @@ _BARRIERS_OF_SPLITTERS = """\
   for (int s = 0; s < SLOTS; ++s)
     barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);
   for (int s = 0; s < PART_SLOTS; ++s)
-    barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2);
+    barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2 * CLUSTER);
+"""
+_START = """\
+const int rank = blockIdx.x % CLUSTER;
+if constexpr (CLUSTER > 1) cluster_sync();
+else __syncthreads();
 """
 _READY_BARRIERS = """\
   for (int s = 0; s < SLOTS; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8);
@@ -390,7 +402,7 @@ def _kernel(form: Form) -> list[str]:
         *(_READY_BARRIERS if ready else _BARRIERS_OF_SPLITTERS).splitlines(),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
-        "__syncthreads();",
+        *(["__syncthreads();"] if ready else _START.splitlines()),
         "cudaTriggerProgrammaticLaunchCompletion();",
         *(["cudaGridDependencySynchronize();"] if ready else []),
         f"Walk tile({walk_arguments(form)});",
