@@ -68,9 +68,8 @@ class Dimension:
     at_least: int = 1  # less is refused by the reference, such as an image smaller than its filter
     at_most: int | None = None
     branches: bool = False  # at sizes other than these the reference does something else, so a file must decline them
-    unless: tuple[
-        str, ...
-    ] = ()  # where one of these is above its own least, `at_least` does not hold: batch * cols > 1
+    # Where one of these is above its own least, `at_least` does not hold: batch * cols > 1.
+    unless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.formula is not None and (self.multiple_of, self.at_least, self.at_most) != (1, 1, None):

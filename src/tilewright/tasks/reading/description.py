@@ -211,12 +211,13 @@ def _dimension(name: str, value: object, where: str) -> Dimension:
             return Dimension(name, 0, formula=SizeFormula.parse(value))  # its size is known once all have been read
         if isinstance(value, int) and not isinstance(value, bool):
             return Dimension(name, value)
-        if isinstance(value, dict) and value.keys() <= {"size", "varies", "at_most", *_BOUNDS}:
+        if isinstance(value, dict) and value.keys() <= {"size", "varies", "at_most", "unless", *_BOUNDS}:
             varies, numbers = value.get("varies", True), [value["size"], *(value.get(key, 1) for key in _BOUNDS)]
-            most = value.get("at_most")
-            if type(varies) is bool and all(type(one) is int for one in (*numbers, most or 1)):
+            most, unless = value.get("at_most"), value.get("unless", [])
+            words = isinstance(unless, list) and all(isinstance(one, str) for one in unless)
+            if words and type(varies) is bool and all(type(one) is int for one in (*numbers, most or 1)):
                 size, multiple, least = numbers
-                return Dimension(name, size, varies, multiple, at_least=least, at_most=most)
+                return Dimension(name, size, varies, multiple, at_least=least, at_most=most, unless=tuple(unless))
     except KeyError:
         pass
     except ValueError as error:
@@ -315,6 +316,7 @@ def _size(one: Dimension) -> str:
     if one == Dimension(one.name, one.size):
         return str(one.size)
     bounds = f", at_least = {one.at_least}" if one.at_least > 1 else ""
+    bounds += f", unless = [{', '.join(map(_quoted, one.unless))}]" if one.unless else ""
     bounds += f", at_most = {one.at_most}" if one.at_most is not None else ""
     return f"{{size = {one.size}, varies = {_word(one.varies)}, multiple_of = {one.multiple_of}{bounds}}}"
 
