@@ -24,13 +24,11 @@ from tilewright.playbook.structures.about import (
     own_values,
     passes_of,
 )
-from tilewright.playbook.structures.parts import Part
+from tilewright.playbook.structures.parts import TRIGGER, WAIT, Part
 
 _HELD_BYTES = 256  # of a piece, in a thread's registers
 _VAST = 1 << 28  # elements from which larger pieces pay
 _COMBINING = 512  # threads that put the pieces of a row together
-# A launch begins while the one before ends, and waits for it there: to begin takes as long as many rows.
-_TRIGGER, _WAIT = "cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"
 _WRITING = 128  # threads of a block that writes elements, a vector of every row each
 
 
@@ -200,7 +198,7 @@ class _Passes:
         held = [one for one in read if one.varies and (not one.spans or (self.looped and repeats(one)))]
         kernel.held_spans = frozenset(one.name for one in held if one.spans)
         lines = [
-            _TRIGGER,
+            TRIGGER,
             *self._which(),
             *self._known(kernel),
             *kernel.index_lines(*read),
@@ -266,7 +264,7 @@ class _Passes:
         signature = self._signature(kernel, tensors, wholes, parts, [("int pieces", self.pieces)])
         name = f"{program.name}_whole{suffix}"
         self.plan.launch(name, self.rows, str(_COMBINING), signature.given, " pdl")
-        lines = [*([_TRIGGER] if program.outputs_along and last else []), _WAIT, "const long long row = blockIdx.x;"]
+        lines = [*([TRIGGER] if program.outputs_along and last else []), WAIT, "const long long row = blockIdx.x;"]
         lines += [*self._known(kernel), *kernel.index_lines(*tensors[0])]
         lines += kernel.partials(str(_COMBINING // 32), levels)
         for level in levels:
@@ -352,7 +350,7 @@ class _Passes:
             *(f"{kernel.target(one)}[{self._at()}] = {name(one.name)}_made;" for one in program.outputs_along),
         ]
         return [
-            _WAIT,
+            WAIT,
             f"const long long block = gridDim.x - 1 - blockIdx.x, place = block % chunks * {_WRITING} + threadIdx.x;",
             "const long long first_row = block / chunks * TOGETHER;",
             "if (place >= cols / WIDTH) return;",
