@@ -33,7 +33,13 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
         ("softmax", {"cols": 262144}, "a cluster of blocks"),
         ("softmax", {"cols": 4000000}, "blocks of the whole grid"),
         ("layernorm", {"rows": 16, "cols": 4194304}, "many blocks share a row"),
-        ("middle_sum", {"rows": 4096, "cols": 4095}, "aligned in phases"),
+        ("layernorm", {"cols": 262144}, "stages of the next ones"),
+        ("layernorm", {"cols": 262143}, "the next one on its way"),
+        ("layernorm", {"cols": 2097152}, "of the whole grid share the row, stages"),
+        ("middle_sum", {"batch": 128, "rows": 4096, "cols": 4095}, "windows of memory"),
+        ("middle_sum", {"batch": 128, "rows": 4095, "cols": 4095}, "aligned in phases"),
+        ("middle_sum", {"batch": 128, "rows": 4096, "cols": 4096}, "aligned in phases"),
+        ("middle_sum", {"batch": 2, "rows": 4096, "cols": 4095}, "aligned in phases"),
         ("channel_rmsnorm", {"channels": 64, "height": 512, "width": 512}, "held in registers"),
         ("channel_rmsnorm", {"channels": 640, "height": 512, "width": 512}, "read again"),
         ("batch_norm_train", {"batch": 64, "channels": 64, "height": 512, "width": 512}, "kept on chip"),
@@ -98,7 +104,8 @@ draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rect
 lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
 split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
-kept draft-columns draft-segments column-pieces column-tiles column-tiles-again
+cluster-stages cluster-stages-exact grid-stages grid-stages-exact
+kept draft-columns draft-segments column-pieces column-windows column-tiles column-tiles-again
 """
 
 

@@ -52,7 +52,7 @@ struct Division {
 };
 """
 
-_OWNERS = {
+OWNERS = {
     Team.CLUSTER: "The blocks of a cluster share a row, and go",
     Team.GRID: "Blocks of the whole grid, which are all there at once, share a row, and go",
 }
@@ -80,7 +80,7 @@ def _header(writer: _Ahead, team: Team) -> str:
     name = writer.program.name
     header = (
         f"{name} for long rows: a row in registers, and the next one already on its way to shared memory.\n\n"
-        f"{_OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
+        f"{OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
         "works on this one, so that loads never stop. A thread only ever reads what it copied itself."
     )
     if writer.paced:
