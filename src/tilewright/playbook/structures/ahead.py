@@ -198,7 +198,7 @@ class _Ahead:
 
     def body(self) -> list[str]:
         kernel, streams = self.kernel, self.program.streams
-        lines = ["extern __shared__ uint4 dynamic[];", "auto* room = reinterpret_cast<char*>(dynamic);"]
+        lines = ["extern __shared__ __align__(128) uint4 dynamic[];", "auto* room = reinterpret_cast<char*>(dynamic);"]
         for number, one in enumerate(streams):
             size = f"(share * WIDTH * {streams[number - 1].dtype.itemsize} + 15) / 16 * 16"
             lines += [f"room += {size};"] if number else []

