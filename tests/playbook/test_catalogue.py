@@ -7,7 +7,7 @@ from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_
 
 from tilewright.kernel_file import evaluate, parse
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import draft, every_structure, structures
+from tilewright.playbook.catalogue import best_way, draft, every_structure, structures
 from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.structures.registers import Team, fits
@@ -119,6 +119,13 @@ def test_ids_and_summaries_tell_structures_apart() -> None:
         for one in made:
             assert seen.setdefault(one.id, one.summary) == one.summary
     assert sorted(seen) == sorted(IDS.split())
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200"])
+def test_a_file_without_others_beside_it_is_for_every_gpu(gpu: str) -> None:
+    program, task = _program("layernorm", cols=2097152)
+    text = best_way(program).structure.write(task_op_line(task))
+    assert evaluate(parse(text, "kernel.cu"), task.arguments(), PROFILES[gpu]).steps
 
 
 @pytest.mark.parametrize(("id", "most"), [("lanes", 32 * 32), ("block", 1024 * 32)])

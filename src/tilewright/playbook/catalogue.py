@@ -41,7 +41,7 @@ _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
 _KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
-_BESIDE_OTHERS = ("kept",)
+_BESIDE_OTHERS = ("kept", "cluster-stages", "grid-stages")  # for some sizes, or some GPUs, alone
 _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
@@ -114,7 +114,7 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 
 
 def best_way(program: RowProgram) -> Way:
-    """For a file in which no other is tried: the first that is not for some sizes alone."""
+    """For a file in which no other is tried: the first that is not for some sizes or GPUs alone."""
     return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
 
 

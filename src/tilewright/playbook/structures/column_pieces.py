@@ -90,7 +90,7 @@ def column_windows(program: RowProgram, op_line: str, quick: bool = True) -> Fra
     inner, pieces = plan.inner(), plan.name("pieces")
     tiles, window, shares, alike = (plan.name(one) for one in ("tiles", "window", "shares", "alike"))
     plan.limits(rows, cols)
-    plan.add("need", f"{cols} <= {MOST_32_BIT} and {inner} * 64 <= {MOST_32_BIT}")
+    plan.add("need", f"{cols} <= {MOST_32_BIT} and {inner} * 128 <= {MOST_32_BIT}")
     places = _finds_places(program)
     plan.add("tune", "LANES = 256 | 512", "threads of a block")
     plan.add("tune", f"SHARE = {_window_shares(program)}", "windows that a block goes along")
