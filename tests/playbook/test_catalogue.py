@@ -7,7 +7,7 @@ from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_
 
 from tilewright.kernel_file import evaluate, parse
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import draft, every_structure, structures
+from tilewright.playbook.catalogue import best_way, draft, every_structure, structures
 from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.structures.registers import Team, fits
@@ -33,7 +33,13 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
         ("softmax", {"cols": 262144}, "a cluster of blocks"),
         ("softmax", {"cols": 4000000}, "blocks of the whole grid"),
         ("layernorm", {"rows": 16, "cols": 4194304}, "many blocks share a row"),
-        ("middle_sum", {"rows": 4096, "cols": 4095}, "aligned in phases"),
+        ("layernorm", {"cols": 262144}, "stages of the next ones"),
+        ("layernorm", {"cols": 262143}, "the next one on its way"),
+        ("layernorm", {"cols": 2097152}, "of the whole grid share the row, stages"),
+        ("middle_sum", {"batch": 128, "rows": 4096, "cols": 4095}, "windows of memory"),
+        ("middle_sum", {"batch": 128, "rows": 4095, "cols": 4095}, "aligned in phases"),
+        ("middle_sum", {"batch": 128, "rows": 4096, "cols": 4096}, "aligned in phases"),
+        ("middle_sum", {"batch": 2, "rows": 4096, "cols": 4095}, "aligned in phases"),
         ("channel_rmsnorm", {"channels": 64, "height": 512, "width": 512}, "held in registers"),
         ("channel_rmsnorm", {"channels": 640, "height": 512, "width": 512}, "read again"),
         ("batch_norm_train", {"batch": 64, "channels": 64, "height": 512, "width": 512}, "kept on chip"),
@@ -98,7 +104,8 @@ draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rect
 lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
 split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
-kept draft-columns draft-segments column-pieces column-tiles column-tiles-again
+cluster-stages cluster-stages-exact grid-stages grid-stages-exact
+kept draft-columns draft-segments column-pieces column-windows column-tiles column-tiles-again
 """
 
 
@@ -112,6 +119,13 @@ def test_ids_and_summaries_tell_structures_apart() -> None:
         for one in made:
             assert seen.setdefault(one.id, one.summary) == one.summary
     assert sorted(seen) == sorted(IDS.split())
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200"])
+def test_a_file_without_others_beside_it_is_for_every_gpu(gpu: str) -> None:
+    program, task = _program("layernorm", cols=2097152)
+    text = best_way(program).structure.write(task_op_line(task))
+    assert evaluate(parse(text, "kernel.cu"), task.arguments(), PROFILES[gpu]).steps
 
 
 @pytest.mark.parametrize(("id", "most"), [("lanes", 32 * 32), ("block", 1024 * 32)])

@@ -28,6 +28,11 @@ QUICK = (
     "channel_rmsnorm",
     "batch_norm_train",
 )
+STAGED = [
+    ("layernorm", ((5, 70000), (40, 4100), (3, 4), (3, 37))),
+    ("l2", ((40, 32768), (7, 9000))),
+    ("layernorm_gelu", ((5, 20008), (2, 1001))),
+]
 CLUSTER = "cluster-ahead"  # takes as long to build as the others together
 
 
@@ -166,6 +171,69 @@ def test_rows_shared_by_blocks_are_right_and_clean(
     assert op.emulate(*given, gpu=gpu, schedules=2).findings == ()
 
 
+@pytest.mark.parametrize("id", ["cluster-stages", "grid-stages"])
+@pytest.mark.parametrize(("name", "sizes"), STAGED)
+def test_rows_that_come_in_stages_are_right_and_clean(
+    name: str, sizes: tuple[tuple[int, int], ...], id: str, tmp_path: Path
+) -> None:
+    """More rows than teams, and stages than the ring has; stages and rounds that are not full; blocks without any; rows
+    that are no whole number of vectors, or too long, and so not held."""
+    function = BY_NAME[name]
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    path = tmp_path / "staged.cu"
+    path.write_text(structures[id].write(task_op_line(task)).replace("WALK = 8 | 16 | 4", "WALK = 16"))
+    op = tilewright.load(str(path))
+    for rows, length in sizes:
+        check(op, function, task, sizes_at(task, rows, length))
+        tensors = draw(task, sizes_at(task, rows, length), 1)
+        given = [one.value if isinstance(one, NumberInput) else tensors[one.name] for one in task.inputs]
+        assert op.emulate(*given, gpu="H200", schedules=2).findings == (), (rows, length)
+
+
+@pytest.mark.parametrize("id", ["cluster-stages", "grid-stages"])
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (20, 52), (128, 64)])
+def test_channels_of_rows_in_stages_are_right_and_clean(height: int, width: int, id: str, tmp_path: Path) -> None:
+    """Where all threads have a channel in common its weight comes from a lane, and else from memory."""
+    function = BY_NAME["group_norm"]
+    task = task_of(function, {**SIZES, "height": height, "width": width})
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures[id], task, tmp_path)
+    sizes = {one.name: one.size for one in task.dimensions}
+    check(op, function, task, sizes)
+    tensors = draw(task, sizes, 1)
+    given = [one.value if isinstance(one, NumberInput) else tensors[one.name] for one in task.inputs]
+    assert op.emulate(*given, gpu="H200", schedules=2).findings == ()
+
+
+@pytest.mark.parametrize("name", ["middle_sum", "middle_mean", "middle_places", "middle_least"])
+def test_windows_of_columns_are_right_and_clean(name: str, tmp_path: Path) -> None:
+    """Windows of two tiles, the last of which is not full; two shares; columns that are no whole number of windows, and
+    elements that are no whole number of vectors; fewer columns than a window has."""
+    function = BY_NAME[name]
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["column-windows"], task, tmp_path)
+    for rows, cols in ((72, 133), (4132, 3), (68, 29), (37, 35), (5, 4), (1, 1), (33, 64)):
+        check(op, function, task, sizes_at(task, rows, cols))
+        tensors = draw(task, sizes_at(task, rows, cols), 1)
+        for gpu in ("A100", "H200"):
+            assert op.emulate(*(tensors[one.name] for one in task.tensors), gpu=gpu).findings == (), (gpu, rows, cols)
+
+
+def test_the_first_of_equal_places_is_found_in_any_window(tmp_path: Path) -> None:
+    function = BY_NAME["middle_places"]
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["column-windows"], task, tmp_path)
+    x = torch.randint(0, 9, (2, 72, 133), generator=torch.Generator().manual_seed(1)).float()
+    x[0, :, 7] = float("-inf")
+    x[1, 50:, 9] = float("nan")
+    places, least = op(x)
+    assert torch.equal(places, x.argmax(1))
+    assert torch.equal(least.nan_to_num(77), x.amin(1).nan_to_num(77))
+
+
 @pytest.mark.parametrize(
     ("height", "width", "gpu"), [(64, 60, "H200"), (64, 60, "A100"), (61, 61, "H200"), (61, 61, "RTX 4090")]
 )
@@ -232,6 +300,22 @@ def test_sums_of_logarithms_are_right_at_both_ends_of_what_is_quick(tmp_path: Pa
     given += [1.000001, 1.449999, 1.450001, 1.9999999, 2.0, 3e38]
     x = torch.tensor(given)[:, None]
     got, want = load_structure(structures["stream"], task, tmp_path)(x), x[:, 0].double().log()
+    assert torch.allclose(got.double(), want, rtol=4e-7, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("side", ["x", "y"])
+def test_vectors_with_logarithms_that_are_not_quick_are_done_again(side: str, tmp_path: Path) -> None:
+    """The quick logarithm of either input may be the one that is not near enough."""
+    function = Function("logarithms", "return (x.log() * y.log()).sum(-1)", "x: f32[rows, cols]; y: f32[rows, cols]")
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    given = [0.0, -1.0, -1e-42, math.inf, math.nan, 1e-42, 1.1754e-38, 1.1756e-38, 0.69999, 0.70001, 0.999999, 1.0]
+    given += [1.000001, 1.449999, 1.450001, 3e38]
+    near, far = torch.tensor(given)[:, None].repeat(1, 8), torch.full((len(given), 8), 0.25)
+    op = load_structure(structures["split"], task, tmp_path)
+    assert "plain_log_of" in structures["split"].write(task_op_line(task))
+    got = op(*((near, far) if side == "x" else (far, near)))
+    want = (near.double().log() * far.double().log()).sum(-1)
     assert torch.allclose(got.double(), want, rtol=4e-7, atol=0, equal_nan=True)
 
 

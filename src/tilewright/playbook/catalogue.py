@@ -11,7 +11,13 @@ from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
 from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
-from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
+from tilewright.playbook.structures.column_pieces import (
+    can_piece,
+    can_window,
+    column_pieces,
+    column_windows,
+    pays_in_windows,
+)
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.kept import can_keep, kept_rows
@@ -19,6 +25,7 @@ from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
+from tilewright.playbook.structures.stages import STAGED_BYTES, can_stage, staged_rows
 from tilewright.playbook.structures.teams import Team as SharingTeam
 from tilewright.playbook.structures.teams import can_meet
 
@@ -34,7 +41,7 @@ _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
 _KEPT_ROW_BYTES = (32 << 20, 96 << 20)  # shorter ones are met for too often, and longer ones stay nowhere
-_BESIDE_OTHERS = ("kept",)
+_BESIDE_OTHERS = ("kept", "cluster-stages", "grid-stages")  # for some sizes, or some GPUs, alone
 _GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
@@ -107,7 +114,7 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 
 
 def best_way(program: RowProgram) -> Way:
-    """For a file in which no other is tried: the first that is not for some sizes alone."""
+    """For a file in which no other is tried: the first that is not for some sizes or GPUs alone."""
     return next((one for one in ways(program) if one.id not in _BESIDE_OTHERS), draft_way(program))
 
 
@@ -117,7 +124,8 @@ def every_way(program: RowProgram) -> tuple[Way, ...]:
     if program.layout is Layout.SEGMENTS:
         return (draft_way(program), *_kept(program), _passes(program))
     if program.is_pointwise or program.layout is not Layout.ROWS:
-        return (draft_way(program), *ways(program))
+        beside = [_windows(program)] if program.layout is Layout.COLUMNS and can_window(program) else []
+        return (draft_way(program), *{one.id: one for one in (*ways(program), *beside)}.values())
     return (draft_way(program), *_all_row_ways(program).values())
 
 
@@ -129,7 +137,9 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
         return (*(one for one in _kept(program) if pays), _passes(program))
     held, again = (partial(column_tiles, held=held) for held in (True, False))
     found = []
-    if can_piece(program):
+    if pays_in_windows(program):
+        found.append(_windows(program))
+    elif can_piece(program):
         summary = "pieces of the columns for blocks of their own, aligned in phases"
         found.append(_way(program, "column-pieces", summary, column_pieces))
     elif fits_tile(program, program.task_cols):
@@ -137,6 +147,11 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
         found.append(_way(program, "column-tiles", summary, held))
     summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
     return (*found, _way(program, "column-tiles-again", summary, again))
+
+
+def _windows(program: RowProgram) -> Way:
+    summary = "windows of memory after which rows lie alike in its lines, sums of their own for every vector"
+    return _way(program, "column-windows", summary, column_windows)
 
 
 def _kept(program: RowProgram) -> tuple[Way, ...]:
@@ -167,7 +182,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
     elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
         many = program.task_rows >= _MULTIPROCESSORS // 4
-        order = ["grid-ahead", "passes", "stream"] if many else ["passes"]
+        order = ["grid-stages", "grid-ahead", "passes", "stream"] if many else ["passes"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -177,7 +192,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
         order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
-        order += ["cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
+        order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
@@ -186,6 +201,8 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster-ahead": row_bytes <= _CLUSTER_ROW_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
+        "cluster-stages": row_bytes % 16 == 0 and 4 * STAGED_BYTES < row_bytes <= 8 * STAGED_BYTES,
+        "grid-stages": row_bytes % 16 == 0 and row_bytes <= _MULTIPROCESSORS * STAGED_BYTES,
         "stream": program.sweeps == 1,
         "passes": draft_way(program).id != "passes",
     }
@@ -216,6 +233,12 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         if can_meet(program):
             summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
             found.append(make("grid-ahead", summary, everywhere))
+        if can_stage(program):
+            together, everywhere = (partial(staged_rows, team=one) for one in SharingTeam)
+            summary = "a cluster of blocks shares the row, stages of the next ones on their way at a pace"
+            found.append(make("cluster-stages", summary, together))
+            summary = "blocks of the whole grid share the row, stages of the next ones on their way at a pace"
+            found.append(make("grid-stages", summary, everywhere))
     if can_split(program):
         looped = partial(pass_rows, looped=True)
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", looped))

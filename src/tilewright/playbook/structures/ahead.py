@@ -52,7 +52,7 @@ struct Division {
 };
 """
 
-_OWNERS = {
+OWNERS = {
     Team.CLUSTER: "The blocks of a cluster share a row, and go",
     Team.GRID: "Blocks of the whole grid, which are all there at once, share a row, and go",
 }
@@ -80,7 +80,7 @@ def _header(writer: _Ahead, team: Team) -> str:
     name = writer.program.name
     header = (
         f"{name} for long rows: a row in registers, and the next one already on its way to shared memory.\n\n"
-        f"{_OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
+        f"{OWNERS[team]} on to others: every thread copies its vectors of the next row to shared memory while it "
         "works on this one, so that loads never stop. A thread only ever reads what it copied itself."
     )
     if writer.paced:
@@ -198,7 +198,7 @@ class _Ahead:
 
     def body(self) -> list[str]:
         kernel, streams = self.kernel, self.program.streams
-        lines = ["extern __shared__ uint4 dynamic[];", "auto* room = reinterpret_cast<char*>(dynamic);"]
+        lines = ["extern __shared__ __align__(128) uint4 dynamic[];", "auto* room = reinterpret_cast<char*>(dynamic);"]
         for number, one in enumerate(streams):
             size = f"(share * WIDTH * {streams[number - 1].dtype.itemsize} + 15) / 16 * 16"
             lines += [f"room += {size};"] if number else []

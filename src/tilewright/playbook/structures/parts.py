@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tilewright.playbook.file_text import PlanLines
 from tilewright.playbook.row_kernel import RowKernel
 
+# A launch begins while the one before ends, and waits for it there: to begin takes as long as many rows.
+TRIGGER, WAIT = "cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"
 SCRATCH_DTYPES = {"float": "f32", "long long": "i64", "int": "i32", "bool": "bool"}
 
 

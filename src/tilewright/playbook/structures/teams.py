@@ -23,7 +23,7 @@ class Team(Enum):
     GRID = "grid_ahead"
 
 
-_MESSAGES = """\
+BARRIERS = """\
 __device__ __forceinline__ unsigned shared_address(const void* at) {
   return static_cast<unsigned>(__cvta_generic_to_shared(at));
 }
@@ -37,7 +37,9 @@ __device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int by
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
+"""
 
+MESSAGES = """\
 // The same place in the shared memory of another block of the cluster.
 __device__ __forceinline__ unsigned address_in(int block, const void* at) {
   unsigned there;
@@ -75,7 +77,7 @@ __device__ __forceinline__ void await(unsigned long long* barrier, int phase) {
 }
 """
 
-_GRID_HELPERS = """\
+GRID_MEETING = """\
 // Counts this block in, and waits until as many as `wanted` have been. What each wrote before can be read after.
 __device__ __forceinline__ void meet(int* arrived, int wanted) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(arrived) : "memory");
@@ -84,7 +86,9 @@ __device__ __forceinline__ void meet(int* arrived, int wanted) {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(met) : "l"(arrived) : "memory");
   } while (met < wanted);
 }
+"""
 
+WARP_REDUCE = """\
 // The values of a warp's lanes combined, the same in every lane.
 template <typename T, typename Combine>
 __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
@@ -116,8 +120,8 @@ class Exchange:
 
     @property
     def helpers(self) -> list[str]:
-        own = [_GRID_HELPERS] if self.team is Team.GRID else []
-        own += [_MESSAGES] if self.by_message else []
+        own = [GRID_MEETING, WARP_REDUCE] if self.team is Team.GRID else []
+        own += [BARRIERS, MESSAGES] if self.by_message else []
         return [*own, *self.corrections]
 
     def scratches(self, plan: PlanLines, teams: str) -> tuple[list[str], list[str]]:

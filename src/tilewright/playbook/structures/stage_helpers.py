@@ -1,0 +1,71 @@
+"""Device functions of `stages`, as text."""
+
+from __future__ import annotations
+
+STAGES_TEXT = """\
+// Sends for bytes, which come to shared memory by themselves and are counted there.
+__device__ __forceinline__ void bring(void* to, const void* from, int bytes, unsigned long long* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+__device__ __forceinline__ void arrive(unsigned long long* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Waits for warps of the same block, or for bytes.
+__device__ __forceinline__ void await_own(unsigned long long* barrier, int phase) {
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN; }" ::"r"(
+                   shared_address(barrier)),
+               "r"(phase)
+               : "memory");
+}
+
+// A place in the ring of stages, and how often the ring has been gone through, of which barriers know the last bit.
+struct Place {
+  int stage, phase;
+
+  __device__ void advance() {
+    if (++stage == STAGES) stage = 0, phase ^= 1;
+  }
+};
+
+// Of lanes that have elements the first is one.
+__device__ __forceinline__ float mean_of_first_lane(float sum, float count) {
+  return __shfl_sync(~0u, __fdividef(sum, fmaxf(count, 1.0f)), 0);
+}
+
+// What is to be put together of sums and of squares about their own means: about one of these at first.
+struct Moments {
+  float pivot, first = 0.0f, squares = 0.0f;
+
+  __device__ void add(float sum, float about_own, float count) {
+    const float difference = __fdividef(sum, fmaxf(count, 1.0f)) - pivot, moved = count * difference;
+    first += moved;
+    squares += fmaf(moved, difference, about_own);
+  }
+  // What all lanes of the warp have, of `count` elements: their sum, and squares about their mean.
+  __device__ void finish(float& sum, float& about_mean, float count) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      first += from_lane(first, offset);
+      squares += from_lane(squares, offset);
+    }
+    sum = fmaf(pivot, count, first);
+    about_mean = fmaxf(squares - first * __fdividef(first, fmaxf(count, 1.0f)), 0.0f);
+  }
+};
+
+// The elements of a row that a block holds: stages of it go round the blocks.
+__device__ __forceinline__ float elements_of(int block, int vectors) {
+  if constexpr (EVEN) return ROUNDS * STAGE * WIDTH;
+  int held = 0;
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    held += max(min(vectors - (round * BLOCKS + block) * STAGE, STAGE), 0);
+  }
+  return static_cast<float>(held * WIDTH);
+}
+"""
