@@ -28,9 +28,23 @@ __global__ void scale(const float* x, float* y, long long n) {
 def test_what_sampled_blocks_count_is_the_whole_launch(emulator: EmulatedDevice) -> None:
     counted = count_plan(kernels.VECTOR, kernels.scale_task(256, 1024), None, emulator)
     (launch,) = counted.launches
-    assert (launch.counts.blocks, launch.grid_blocks) == (8, 256)
+    assert (launch.counts.blocks, launch.grid_blocks) == (64, 256)
     sectors = launch.scale * sum(one.sectors for one in launch.counts.instructions)
     assert sectors * 32 == 2 * 256 * 1024 * 4
+
+
+def test_blocks_of_several_kinds_are_counted_by_their_share(emulator: EmulatedDevice) -> None:
+    """Every third block does nothing, as where a tile begins at the end of a row."""
+    file = kernels.scale("if (blockIdx.x % 3 != 2 && i < n) y[i] = 2 * x[i];", 1)
+    (launch,) = count_plan(file, kernels.scale_task(372, 768), None, emulator).launches
+    sectors = launch.scale * sum(one.sectors for one in launch.counts.instructions)
+    assert sectors * 32 == pytest.approx(2 / 3 * 2 * 372 * 768 * 4, rel=0.05)
+
+
+def test_blocks_that_do_much_are_counted_by_few_of_them(emulator: EmulatedDevice) -> None:
+    file = kernels.scale("float v = x[i]; for (int k = 0; k < 1000; ++k) v = v * v + k; y[i] = v;", 1)
+    (launch,) = count_plan(file, kernels.scale_task(256, 1024), None, emulator).launches
+    assert (launch.counts.blocks, launch.grid_blocks) == (8, 1024)
 
 
 @pytest.mark.slow

@@ -40,6 +40,13 @@ def test_a_warp_waits_once_for_all_loads_that_are_on_their_way() -> None:
     assert waits(LOAD.format(4), LOAD.format(8), "FADD R0, R1, R2") == 0  # nobody needs them
 
 
+def test_a_fence_waits_until_what_was_written_is_seen() -> None:
+    store, fence = "STG.E desc[UR4][R2.64], R0", "MEMBAR.SC.GPU"
+    assert waits(store, fence) == pytest.approx(1)
+    assert waits(store, "FADD R0, R1, R2") == 0  # without, nobody waits for a store
+    assert waits(fence) == 0
+
+
 def test_a_predicate_beside_a_result_and_the_four_registers_of_a_tensor_product_are_waited_for() -> None:
     assert waits("LDG.E R4, desc[UR4][R2.64]", "IADD3 R6, P1, R4, 0x1, RZ", "@P1 EXIT") == pytest.approx(1)
     alone = [

@@ -196,7 +196,7 @@ def test_what_binds_is_a_resource_or_where_none_takes_half_of_the_time_latency(e
 
 def test_a_model_says_what_it_rests_on(emulator: EmulatedDevice) -> None:
     made = model(kernels.TWO_LAUNCHES, kernels.scale_task(512, 512), emulator).modelled
-    assert (made.launches, made.grid_blocks, made.sampled_blocks) == (2, 512, 16)
+    assert (made.launches, made.grid_blocks, made.sampled_blocks) == (2, 512, 128)
     assert made.sizes == {"rows": 512, "cols": 512}
     assert made.spill_bytes == 0
     assert made.occupancy == 1.0

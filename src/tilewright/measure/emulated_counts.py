@@ -75,7 +75,8 @@ class CountedPlan:
 
 
 _Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructions of all launches
-_SAMPLES: tuple[_Way, ...] = ((8, 16_000_000), (1, 400_000_000))
+# Many blocks where they cost little: of eight, too many may be of another kind, tiles at the end of a row, say.
+_SAMPLES: tuple[_Way, ...] = ((64, 16_000_000), (8, 16_000_000), (1, 400_000_000))
 _WHOLE: _Way = (None, 600_000_000)
 _RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)  # then fewer blocks or smaller inputs may do
 

@@ -43,6 +43,7 @@ _LOADS = ("LDG", "LD")
 _GLOBAL_LOAD = re.compile(r"(?:@!?\S+\s+)?ld\.(?!param|shared|local|const)")
 _TENSOR = ("HMMA", "IMMA")
 _ATOMICS = ("ATOMG", "ATOM")
+_WRITES = ("STG", "ST", "RED", "REDG", *_ATOMICS)
 _NO_RESULT = ("ST", "STG", "STS", "STL", "RED", "BRA", "BAR", "EXIT", "BSSY", "BSYNC", "WARPSYNC", "NOP", "LDGSTS")
 _BARRIERS = ("BAR", "SYNCS", "UCGABAR_WAIT", "WARPSYNC")
 _ENGINE_COPIES = ("UTMALDG", "UBLKCP")
@@ -318,6 +319,7 @@ class _Walk:
         self._clock = 0.0
         self._ready: dict[str, float] = {}
         self._copied = 0.0  # when the copies since the last commit are there
+        self._stored = 0.0  # when everybody sees what was written
         self._groups: list[float] = []
 
     def gaps(self) -> list[float]:
@@ -349,8 +351,12 @@ class _Walk:
             clock = max(clock, *done, 0.0)
         elif name in _BARRIERS:
             clock += BARRIER_CYCLES
+        elif name == "MEMBAR":
+            clock = max(clock, self._stored)
         elif name == "BRA":
             clock += BRANCH_CYCLES
+        elif name in _WRITES:
+            self._stored = clock + self._memory
         self._clock = clock
         latency = self._memory if name in _LOADS or name in _ATOMICS else _LATENCY.get(name, _PLAIN)
         for register in results:
