@@ -27,9 +27,6 @@ FORMS = {
     "dilated": Written((12, 20), (5, 9), channels=32, filters=64, padding=(2, 4), dilation=(2, 3)),
     "turned": Written((7, 60), (3, 5), channels=32, filters=72, transposed=True),
     "turned volume": Written((3, 5, 8), (3, 3, 3), channels=48, filters=40, transposed=True),
-    "spread": Written(
-        (7, 8), (3, 3), channels=20, filters=40, transposed=True, stride=(2, 2), padding=(1, 1), more=(1, 1)
-    ),
     "groups": Written((7, 8), (3, 3), channels=24, filters=40, groups=2, padding=(1, 1)),
     "cut off": Written((7, 16), (1, 1), channels=20, filters=40, transposed=True, padding=(1, 2)),
     "residual": Written((7, 8), (3, 3), channels=32, filters=40, padding=(1, 1), residual=True, bias=True),
@@ -40,6 +37,7 @@ APART = {
     "lines that TMA does not take": Written((9, 101), (3, 3), channels=24, filters=72),
     "phases of the height": Written((9, 100), (3, 3), channels=24, filters=72, stride=(2, 1)),
     "phases of the width": Written((9, 100), (3, 3), channels=24, filters=20),
+    "phases of the result": Written((7, 8), (3, 3), channels=20, filters=40, transposed=True, stride=(2, 2)),
     "groups that share eight channels": Written((7, 8), (3, 3), channels=20, filters=40, groups=2),
     "planes": Written((9, 40), (3, 3), channels=16, filters=72),
     "more channels than a box has": Written((7, 12), (3, 3), channels=72, filters=70),

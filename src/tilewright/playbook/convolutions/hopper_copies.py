@@ -51,13 +51,17 @@ def copy_text(geometry: Geometry) -> list[str]:
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
     if f32:
         helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + "\n" + (PARTS_OF_EIGHT if exact else "")
-    kernel = [*signature("__launch_bounds__(256, 4) ", "copy_input", declared), *indented(body), "}"]
+    kernel = [
+        *_PLACE.splitlines(),
+        *signature("__launch_bounds__(256, 4) ", "copy_input", declared),
+        *indented(body),
+        "}",
+    ]
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *ONE_ADDRESS.splitlines(),
         *_MARK.splitlines(),
         *helper.splitlines(),
-        *_PLACE.splitlines(),
         *([] if geometry.is_copied_ahead else kernel),
     ]
 
