@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from tilewright.playbook.convolutions.hopper import can_write, hopper_convolutio
 from tilewright.playbook.convolutions.hopper_geometry import Axis, Geometry
 from tilewright.playbook.convolutions.program import Window
 from tilewright.playbook.products.program import Extent
-from tilewright.records import BuildFailure, DType, TensorSpec
+from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
 from tilewright.toolchain import build_plan
 
@@ -196,6 +197,16 @@ def test_large_slots_are_as_many_as_fit() -> None:
     form = Written((6, 20, 20), (3, 3, 3), channels=48, filters=48, transposed=True)
     constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
     assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [({}, 64), ({"transposed": True}, 128), ({"precision": Precision.STRICT}, 128), ({"channels": 16}, 128)],
+)
+def test_tiles_are_narrow_where_lines_have_gaps_between(changes: dict[str, Any], rows: int) -> None:
+    form = replace(Written((9, 12), (3, 3), channels=24, filters=128), **changes)
+    constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
+    assert constants["MI"] * 64 == rows
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.playbook.placed import Placed
 
 import tilewright
 from tilewright.kernel_file import parse
+from tilewright.playbook.convolutions import hopper_geometry
 from tilewright.playbook.families import Structure
 from tilewright.records import BuildFailure, Precision
 from tilewright.records.gpu import PROFILES
@@ -141,6 +143,17 @@ def _check(name: str, folder: Path, schedules: int = 1) -> None:
 @pytest.mark.parametrize("name", ["least", "softmax_few"])
 def test_work_over_channels_is_right(name: str, tmp_path: Path) -> None:
     _check(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_so_it_is_where_the_input_is_copied_by_the_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper_geometry, "LEAST_COPIED_AHEAD", 0)
+    monkeypatch.setattr(hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
+    case = replace(CASES["least_rounded"], at=({**_AT, "height": 30, "width": 12, "keys": 64},))
+    tensors = draw(case.task, case.task.complete({**case.task.sizes, **case.at[0]}), 1)
+    assert "copy_input" not in _fused(case).write(task_op_line(case.task))
+    found, (want,) = _run(case, tensors, tmp_path, 3), truth(case.function, case.task, tensors)
+    assert (found.double() - want).norm() <= 3e-3 * want.norm()
 
 
 @pytest.mark.slow

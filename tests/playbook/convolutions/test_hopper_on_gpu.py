@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.playbook.convolutions.test_hopper import ALLOWED, FORMS
+from tests.playbook.convolutions.test_hopper_ahead import FORMS as AHEAD
 from tests.playbook.convolutions.test_hopper_exact import EXACT
 from tests.playbook.convolutions.written import Written
 
 import tilewright
+from tilewright.playbook.convolutions import hopper_geometry
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 
 pytestmark = [
@@ -29,6 +31,14 @@ def _larger(form: Written) -> Written:
 @pytest.mark.parametrize("name", FORMS)
 def test_convolutions_are_right(name: str, tmp_path: Path) -> None:
     _check(_larger(FORMS[name]), ALLOWED[FORMS[name].dtype], tmp_path)
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_those_that_copy_their_input_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper_geometry, "LEAST_COPIED_AHEAD", 0)
+    monkeypatch.setattr(hopper_geometry, "LEAST_PRODUCTS_AHEAD", 0)
+    form = AHEAD[name]
+    _check(replace(form, batch=33, lengths=tuple(one * 4 for one in form.lengths)), ALLOWED[form.dtype], tmp_path)
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.playbook.convolutions import hopper_ahead as ahead
 from tilewright.playbook.convolutions.hopper_channels import MOST_ROWS, ChannelsText, can_follow
 from tilewright.playbook.convolutions.hopper_copies import (
     NOTE_ROWS,
@@ -32,10 +33,10 @@ from tilewright.records import DType
 _ELEMENTS = (DType.F32, DType.F16, DType.BF16)
 _MOST_WIDTH_BLOCKS = 16
 _WORDS = """
-again block channel channels channel_blocks copied copied_map copy_rows depth first first_at from_weight from_x
-filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
-packed place places position row_of row_tiles scales slice staged value weight_map width y_depth y_height y_width
-x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
+again ahead arrived block channel channels channel_blocks copied copied_map copy_rows depth first first_at from_weight
+from_x filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
+packed place places position reach ready row_of row_tiles scales slice staged value weight_map width y_depth y_height
+y_width to_come x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
 all c channel_of consumer f0 four my_turn of_columns of_row of_warps others plane r thread upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
@@ -46,6 +47,10 @@ around it, so that all positions of the batch are one index, and a tap is a cons
 One thread of a producer warpgroup fills a ring of slots in shared memory with positions; taps along the width read the
 same slot, further on. Another brings weights. Two consumer warpgroups multiply with wgmma, filters times positions, in
 turn: one stores while the other multiplies.
+"""
+_AHEAD_HEADER = """
+Two warps of every block copy the input, ahead of what is multiplied, so that memory and tensor cores work at once and
+what was copied is read from the cache. Blocks wait for each other's pieces of the copy: all of them run at once.
 """
 _CHANNELS_HEADER = """
 A tile has all channels of its positions. What is done over those is done in registers before anything is stored, with
@@ -95,6 +100,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     included = sorted({*(line for one in programs for line in includes(one)), *(f"#include <{one}>" for one in more)})
     return fragment(
         _HEADER
+        + (_AHEAD_HEADER if geometry.is_copied_ahead else "")
         + (_CHANNELS_HEADER if channels else "")
         + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
         plan.lines,
@@ -125,9 +131,9 @@ class _Plan:
     def _add(self, directive: str, text: str, remark: str = "") -> None:
         self.lines.add(directive, self._named(text), remark)
 
-    def _launch(self, kernel: str, grid: str, block: str, parameters: Parameters, early: bool = True) -> None:
+    def _launch(self, kernel: str, grid: str, block: str, parameters: Parameters, how: str = " pdl") -> None:
         given = [self._named(one) for _, one in parameters]
-        self.lines.launch(kernel, self._named(grid), self._named(block), given, " pdl" if early else "")
+        self.lines.launch(kernel, self._named(grid), self._named(block), given, how)
 
     def write(
         self, copy: Parameters, pack: Parameters, fill: Parameters, product: Parameters, again: Parameters
@@ -139,22 +145,23 @@ class _Plan:
         self._buffers()
         groups, per = geometry.convolution.groups, 64 // geometry.rows_of_filter
         depth, height, _ = geometry.axes
-        self._launch("pack_weights", f"{groups} * @row_tiles * MI * {per}", "256", pack, early=False)
+        self._launch("pack_weights", f"{groups} * @row_tiles * MI * {per}", "256", pack, how="")
         flat, outer = f"@copy_rows * {geometry.width_phases}", depth.modulus * height.modulus
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
         else:
             together = 1024 if geometry.parts == 1 else 512
             grid = f"dim3(ceil_div({flat}, {together} / CHUNKS), {outer}, ceil_div(@chunks, CHUNKS))"
-        self._launch("copy_input", grid, "256", copy)
+        if not geometry.is_copied_ahead:
+            self._launch("copy_input", grid, "256", copy)
         if geometry.is_filled:
             results = f"@batch * {groups} * @filters * @y_depth * @y_height * @y_width"
             self._launch("fill_result", f"ceil_div({results}, {FILLED_BY_BLOCK})", "256", fill)
         fixed = f"{groups} * @row_tiles"
         whole = f"max({fixed}, device.sms / ({fixed}) * {fixed})"
-        self._launch(
-            "convolve", f"min(@jobs / KINDS_OF_BLOCK, {whole} if RESIDENT else device.sms)", "384, @smem", product
-        )
+        blocks = f"min(@jobs / KINDS_OF_BLOCK, {whole} if RESIDENT else device.sms)"
+        how = " cooperative" if geometry.is_copied_ahead else " pdl"  # blocks that copy wait for each other
+        self._launch("convolve", blocks, "384, @smem", product, how)
         shares = f"{max(1, per // 8)} * MI"
         self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
@@ -189,7 +196,8 @@ class _Plan:
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
         most = f"4 if {rows} > 128 else " if self._channels else ""
         tile = f"a tile is 64 * MI rows of filters by {wide} positions"
-        self._add("const", f"MI = {most}2 if {rows} > 64 else 1", tile)
+        narrow = "1" if geometry.has_narrow_tiles else f"{most}2 if {rows} > 64 else 1"
+        self._add("const", f"MI = {narrow}", tile)
         if self._channels:
             self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
             self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
@@ -208,7 +216,8 @@ class _Plan:
                 "of 16 bytes" if parts == 1 else "of 8 channels",
             )
             self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
-            self._add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
+            if not geometry.is_copied_ahead:
+                self._add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
             tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"
@@ -258,12 +267,19 @@ class _Plan:
         staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
         if self._channels:
             staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
+        if geometry.is_copied_ahead:
+            whole = " and @channels % 8 == 0" if geometry.convolution.groups > 1 else ""
+            self._add("need", f"@x_width % 4 == 0 and @chunks <= 8{whole}", "so that TMA takes boxes of all channels")
+            pieces = f"ceil_div(@width + {ahead.before_first(geometry)}, 256 / CHUNKS)"
+            self._add("let", f"@pieces_of_line = {pieces}", "that the input is copied in")
+            self._add("let", f"@copy_bytes = {ahead.COPY_BYTES}", "what two warps have under way")
+            staged += " + @copy_bytes"
         self._add("let", f"@room = device.smem_block - ({staged}) - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
         self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
         one_kind = len(geometry.made) == 1
         least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
-        others = "4" if geometry.by_halves else "(MI + 2)"
+        others = "4" if geometry.by_halves else "2" if geometry.is_copied_ahead else "(MI + 2)"
         resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
@@ -296,3 +312,9 @@ class _Plan:
         self._add(
             "scratch", f"@noted: i32[2 + ceil_div(@rows, {NOTE_ROWS})] zeroed", "whether any; weights; which rows"
         )
+        if geometry.is_copied_ahead:
+            shape = f"@batch, {groups} * @channels, @x_depth * @x_height, @x_width"
+            box = "1, 8 * CHUNKS, 1, 256 / CHUNKS"
+            self._add("map", f"@x_map = tiled({geometry.convolution.x}, shape=[{shape}], box=[{box}])")
+            counts = "@arrived: i32[ceil_div(@copy_rows / @width * @pieces_of_line, 4 * CHUNKS)] zeroed"
+            self._add("scratch", counts, "pieces of the copied input that are there")

@@ -36,7 +36,7 @@ def copy_parameters(geometry: Geometry) -> Parameters:
 
 
 def copy_text(geometry: Geometry) -> list[str]:
-    """The kernel that copies the input."""
+    """The kernel that copies the input, or what the product needs to copy it itself."""
     declared = [declaration for declaration, _ in copy_parameters(geometry)]
     exact = geometry.convolution.is_exact
     if geometry.planes:
@@ -51,15 +51,18 @@ def copy_text(geometry: Geometry) -> list[str]:
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
     if f32:
         helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + "\n" + (PARTS_OF_EIGHT if exact else "")
+    kernel = [
+        *_PLACE.splitlines(),
+        *signature("__launch_bounds__(256, 4) ", "copy_input", declared),
+        *indented(body),
+        "}",
+    ]
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *ONE_ADDRESS.splitlines(),
         *_MARK.splitlines(),
         *helper.splitlines(),
-        *_PLACE.splitlines(),
-        *signature("__launch_bounds__(256, 4) ", "copy_input", declared),
-        *indented(body),
-        "}",
+        *([] if geometry.is_copied_ahead else kernel),
     ]
 
 

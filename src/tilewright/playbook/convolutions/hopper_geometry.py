@@ -15,6 +15,7 @@ few filters fill the tensor cores' 64 rows. Along height and depth each phase is
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,9 @@ _ONE = Extent("1", 1)
 _NO_WINDOW = Window(_ONE, _ONE, 1, 1, 0, 1)
 ROWS_OF_PRODUCT = 64  # of one wgmma
 _MOST_PHASES = 4  # that few filters are multiplied by
+_MOST_COPIED_AHEAD = 64  # channels, of which a box has all
+LEAST_COPIED_AHEAD = 2**23  # elements of the input: else a launch before the product copies it
+LEAST_PRODUCTS_AHEAD = 1150  # with each of them: two warps copy 0.24 elements in a picosecond, on an H200
 _FARTHEST = 64  # rows between the first and the last tap of a slot
 _PLANAR_STEPS = 4  # 16-element steps of k in the 128 bytes of a row of weights
 
@@ -200,6 +204,44 @@ class Geometry:
         if self.convolution.across is not None or any(one.is_whole for one in self.convolution.finish_inputs):
             return False
         return 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
+
+    @property
+    def is_copied_ahead(self) -> bool:
+        """Whether the product copies the input itself, ahead of what it multiplies: where it multiplies for longer than
+        two warps of each block take to copy."""
+        one = self.convolution
+        channels, wide = one.channels.size * one.groups, self.axes[2].window.length.size
+        if one.element is not DType.F32 or one.is_exact or self.planes or wide % 4:
+            return False
+        if self.rows_of_filter > 1 or any(axis.modulus > 1 for axis in self.axes) or channels > _MOST_COPIED_AHEAD:
+            return False
+        if one.groups > 1 and one.channels.size % 8:
+            return False
+        piece = 256 // min(8, 1 << (-(-channels // 8) - 1).bit_length())
+        in_pieces = -(-wide // piece) * piece / wide  # of lines: a piece at an end takes as long as any
+        return self._products_of_element >= LEAST_PRODUCTS_AHEAD * in_pieces and self._elements >= LEAST_COPIED_AHEAD
+
+    @property
+    def _elements(self) -> int:
+        """Of the input."""
+        one = self.convolution
+        lengths = (each.length.size for each in one.windows)
+        return math.prod(lengths) * one.channels.size * one.groups * one.batch.size
+
+    @property
+    def _products_of_element(self) -> float:
+        one = self.convolution
+        strides = 1 if one.transposed else math.prod(each.stride for each in one.windows)
+        return one.filters.size * math.prod(each.taps for each in one.windows) / strides
+
+    @property
+    def has_narrow_tiles(self) -> bool:
+        """Whether tiles have 64 rows where there are more: then shared memory is read less for as many products. With
+        lines that follow each other in the result they are stored later, which is no loss where the input is copied
+        meanwhile."""
+        one = self.convolution
+        plain = not one.is_exact and not self.planes and one.across is None and self.rows_of_filter == 1
+        return plain and (not one.transposed or self.is_copied_ahead)
 
     @cached_property
     def made(self) -> tuple[int, ...]:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.playbook.convolutions.hopper_ahead import (
+    CONSUMER_REGISTERS,
+    COPIES,
+    LOADER_WAITS,
+    PRODUCER_REGISTERS,
+    ahead_functions,
+    ahead_parameters,
+    ahead_text,
+)
 from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_products import empty_text, products_text
-from tilewright.playbook.convolutions.hopper_store import SCALED, ahead_text, filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_store import SCALED, asked_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -138,12 +147,13 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
     """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
     one = geometry.convolution
     operand = (
-        (f"const {geometry.copied.cpp}* __restrict__ copied", "@copied")
+        ("const uint4* __restrict__ copied", "@copied")
         if geometry.planes
         else ("const __grid_constant__ CUtensorMap copied_map", "@copied_map")
     )
     return [
         operand,
+        *(ahead_parameters() if geometry.is_copied_ahead else []),
         ("const __grid_constant__ CUtensorMap weight_map", "@weight_map"),
         ("const float* __restrict__ scales", "@scales"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
@@ -175,14 +185,23 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
     zero = " = {}" if geometry.convolution.is_exact else ""
     text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
     text = text.replace("@kept", f" + 2 * {channels.kept} * COLUMN_VALUES" if channels else "")
+    ahead = geometry.is_copied_ahead
+    registers = (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if ahead else (40, 232)
+    text = text.replace("@few_registers", str(registers[0])).replace("@many_registers", str(registers[1]))
+    text = text.replace("@loaders", "< 32" if ahead else "== 0")
     text = text.replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
     for name, lines in {
         "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
+        "@known_of_copy": ahead_text(geometry) if ahead else "",
+        "@ready": "int ready = 0;" if ahead else "",
+        "@copy_is_there": LOADER_WAITS if ahead else "",
+        "@all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
+        "@copies": COPIES if ahead else "",
         "@products": products_text(geometry),
         "@empty": empty_text(geometry),
         "@x_slots": _x_slots(geometry),
         "@of_columns": _OF_COLUMNS.replace("@kept", str(channels.kept)) if channels else "",
-        "@ahead": ahead_text(left),
+        "@ahead": asked_text(left),
         "@scaled": SCALED,
         "@channels": channels.product_text() if channels else "",
         "@store": "" if channels and channels.is_reduced else store_text(geometry, left),
@@ -203,7 +222,8 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "",
         *_RING.splitlines(),
         "",
-        *([] if channels and channels.is_reduced else [*runs_text(geometry, left).splitlines(), ""]),
+        *([*ahead_functions(geometry).splitlines(), ""] if ahead else []),
+        *([] if channels and channels.is_reduced else [*runs_text(geometry).splitlines(), ""]),
         *([*channels.functions().splitlines(), ""] if channels else []),
         *signature("__launch_bounds__(384, 1) ", "convolve", declared),
         *indented(text.splitlines()),
@@ -258,7 +278,7 @@ __device__ __forceinline__ void load_bytes(const void* from, uint32_t barrier, u
 """
 _LOAD_OF_ROWS = """\
 for (int box = 0; box < BOXES; ++box)
-  load_box(&copied_map, arrived, to + box * BOX_ROWS * ROW_BYTES,
+  load_box(&copied_map, to_come, to + box * BOX_ROWS * ROW_BYTES,
            here.group * ((channels + 7) / 8 * @held) + block * STEPS * 16,
            here.position + row_of(pair, slot, s) + box * BOX_ROWS);
 """
@@ -266,7 +286,7 @@ _LOAD_OF_PLANES = """\
 for (int plane = 0; plane < PLANES; ++plane) {
   const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
   const long long row = (here.group * PLANES + plane) * all_rows + here.position + row_of(pair, slot, s);
-  load_bytes(copied + row * 8, arrived, to + plane * PLANE_BYTES, PLANE_BYTES);
+  load_bytes(copied + row, to_come, to + plane * PLANE_BYTES, PLANE_BYTES);
 }
 """
 _OF_COLUMNS = """\
@@ -291,6 +311,7 @@ const uint32_t w_at = (uint32_t)__cvta_generic_to_shared(shared), x_at = w_at + 
 const uint32_t staged = x_at + X_SLOTS * X_SLOT, x_full = staged + (8 * STAGE_ROWS * PITCH@kept) * 4;
 const uint32_t x_empty = x_full + X_SLOTS * 8, w_full = x_empty + X_SLOTS * 8, w_empty = w_full + W_SLOTS * 8;
 const uint32_t turn = w_empty + W_SLOTS * 8;
+@known_of_copy
 const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producers
 if (threadIdx.x == 0) {
   if (w_at % 1024) __trap();
@@ -307,19 +328,22 @@ Ring<X_SLOTS> x_ring;
 Ring<W_SLOTS> w_ring;
 
 if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the weights
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-  if (thread == 0) {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 @few_registers;");
+  if (thread @loaders) {
+    @ready
     for (int job = Job::first(); job < jobs; job = Job::next(job)) {
       const Job here(job, row_tiles, tile_step);
+      @copy_is_there
       for (int block = 0; block < channel_blocks; ++block)
         for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
           for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used) {
-            const uint32_t to = x_at + x_ring.slot() * X_SLOT, arrived = x_full + x_ring.slot() * 8;
+            const uint32_t to = x_at + x_ring.slot() * X_SLOT, to_come = x_full + x_ring.slot() * 8;
             barrier_wait(x_empty + x_ring.slot() * 8, x_ring.parity() ^ 1);
-            barrier_arrive_expecting(arrived, X_BYTES);
+            barrier_arrive_expecting(to_come, X_BYTES);
             @load
           }
     }
+    @all_loaded
   } else if (thread == 32) {
     for (int job = Job::first(); job < jobs; job = Job::next(job)) {
       const Job here(job, row_tiles, tile_step);
@@ -335,9 +359,10 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       }
       if (RESIDENT) break;
     }
+  @copies
   }
 } else {  // ---- consumers, on alternate jobs: one multiplies while the other stores
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 @many_registers;");
   const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
   const uint64_t w_slots = descriptor(w_at, 16, 8 * ROW_BYTES, SWIZZLE);
   @x_slots

@@ -19,21 +19,19 @@ def filled(text: str, name: str, lines: str) -> str:
     return "\n".join(found)
 
 
-def runs_text(geometry: Geometry, finish: FinishText) -> str:
-    """Which results a tile has; and how elements are asked for where some are read with them."""
-    whole = "at" in finish.takes  # elements that are read with results take as many registers as these
-    runs = _RUNS.replace("@sector", str(sector(geometry))).replace("@at_once", "10" if whole else "20")
-    return (_ASK if whole else "") + runs
+def runs_text(geometry: Geometry) -> str:
+    """Which results a tile has."""
+    return _RUNS.replace("@sector", str(sector(geometry)))
 
 
 def sector(geometry: Geometry) -> int:
     return 32 // geometry.convolution.output.dtype.itemsize
 
 
-def ahead_text(finish: FinishText) -> str:
+def asked_text(finish: FinishText) -> str:
     """What is read with the results of a job, asked for before it is multiplied."""
     whole = [one for one in finish.inputs if one.place == "at"]
-    asked = [f"ask_for({one.name} + at, next);" for one in whole]
+    asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
     return filled(_AHEAD, "@asked", "\n".join(asked)) if whole else ""
 
 
@@ -62,14 +60,6 @@ template <typename T> __device__ __forceinline__ T* one_address(T* address) {
   return address;
 }
 """
-_ASK = """\
-// Brings elements to the cache, or most of them: 16 bytes are the least.
-template <typename T> __device__ __forceinline__ void ask_for(const T* from, int count) {
-  const long long begin = reinterpret_cast<long long>(from) / 16 * 16, end = reinterpret_cast<long long>(from + count);
-  const unsigned bytes = (end - begin) / 16 * 16;
-  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"(bytes) : "memory");
-}
-"""
 _RUNS = """\
 constexpr int SECTOR = @sector;  // results in 32 bytes
 // Results that are worth stores of their own where width has several phases, and a tile has few lines; elsewhere it is
@@ -77,7 +67,7 @@ constexpr int SECTOR = @sector;  // results in 32 bytes
 constexpr int LONG_LINE = WIDTH_PHASES > 1 ? 192 : 0;
 // Results that a lane makes together, of one filter or several: while they are on their way a warp has nothing to do.
 constexpr int FILTERS_OF_PART = STAGE_ROWS / ROWS_OF_FILTER, STORES = POSITIONS * WIDTH_PHASES / 32 + 1;
-constexpr int TOGETHER = STORES < 9 ? STORES : 9, FIT = @at_once / TOGETHER >= 4 ? 4 : @at_once / TOGETHER >= 2 ? 2 : 1;
+constexpr int TOGETHER = STORES < 9 ? STORES : 9, FIT = 20 / TOGETHER >= 4 ? 4 : 20 / TOGETHER >= 2 ? 2 : 1;
 constexpr int FILTERS_TOGETHER = FIT < FILTERS_OF_PART ? FIT : FILTERS_OF_PART;
 
 // The results of a tile in one slice of an image, or in one line: in the tile with a gap behind every line, in y side
@@ -154,19 +144,22 @@ struct Line {
 """
 _AHEAD = """\
 {  // what is read with the results: on its way to the cache while others are multiplied and stored
-  const unsigned slice = here.position / (height * width);
+  const unsigned slice = here.position / (height * width), of_line = 0xFFFFFFFFu / y_width;
   const int slices = (here.position + tile_step - 1) / (height * width) - slice + 1;
-  const int row = lane * ROWS_OF_FILTER;  // of those of the warp
-  const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
   const Run of_lane(slice + lane, false, here, s, tile_step);
   for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
-    if (row >= 16 * MI || filter >= filters) continue;
-    long long at = run.place + (here.group * filters + filter) * s.plane();
-    for (int left = run.count, next; left > 0; left -= next, at += HEIGHT_PHASES * y_width) {  // line after line
-      next = HEIGHT_PHASES == 1 ? left : min(left, left == run.count ? run.left : y_width);
-      @asked
-      if (left == run.count) at -= y_width - run.left;
+#pragma unroll 1
+    for (int k = lane * SECTOR; k < run.count; k += 32 * SECTOR) {
+      const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, of_line);
+      const long long first = run.place + k + ends * (HEIGHT_PHASES - 1) * y_width;
+#pragma unroll 4
+      for (int row = 0; row < 16 * MI; row += ROWS_OF_FILTER) {  // of those of the warp
+        const int filter = (here.row_tile * ROWS + row / 16 * 64 + warp * 16 + row % 16) / ROWS_OF_FILTER;
+        const long long at = first + (here.group * filters + filter) * s.plane();
+        if (filter >= filters) break;
+        @asked
+      }
     }
   }
 }
