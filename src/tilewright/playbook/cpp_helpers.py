@@ -84,17 +84,6 @@ __device__ __forceinline__ float log_of(float v) {
   return v > 0.7f && v < 1.45f ? near : __log2f(v) * 0.693147181f;
 }
 """,
-    "plain_log": """\
-// The quick logarithm alone; where it is not good enough, `plain` becomes false: from 0.7 to 1.45, and where v is so
-// small that it has fewer bits, which is taken for zero.
-__device__ __forceinline__ float plain_log_of(float v, bool& plain) {
-  const unsigned bits = __float_as_uint(v);
-  plain = plain && bits - 0x3f333333u > 0x3fb9999au - 0x3f333333u && 2u * bits - 2u >= 0xfffffeu;
-  float found;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(v));
-  return found * 0.693147181f;
-}
-""",
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {

@@ -256,13 +256,6 @@ def has_quick_logarithms(program: RowProgram) -> bool:
     return logarithms and not program.outputs_along and all(one.op is Reduction.SUM for one in reductions)
 
 
-def has_plain_logarithms(program: RowProgram) -> bool:
-    """Whether those are of several inputs themselves, as in KL divergence: probabilities, of which few are near 1."""
-    logarithms = [one for one in program.values if isinstance(one, row_program.Pointwise) and one.op == "log"]
-    of_inputs = all(isinstance(program.values[one.arguments[0]], row_program.Load) for one in logarithms)
-    return has_quick_logarithms(program) and len(logarithms) > 1 and of_inputs
-
-
 def literal(value: int | float | bool, kind: NumberKind) -> Text:
     if kind is NumberKind.BOOL:
         return Text("true" if value else "false")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
-from tilewright.playbook.cpp_text import Text, has_plain_logarithms, indented
+from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
-from tilewright.playbook.row_kernel import RowKernel, Sweep, each_element, repeats
+from tilewright.playbook.row_kernel import RowKernel, each_element, repeats
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.structures.about import (
     CORRECTIONS,
@@ -212,11 +212,8 @@ class _Passes:
         lines += [] if self.looped else loading
         for level in levels:
             lines += ["", *(own_values(kernel, level, "piece", COUNT) if level != levels[0] else [])]
-            plain = self.looped and self.quick and has_plain_logarithms(self.program)
-            sweep = kernel.sweep(
-                level, lambda one: name(one.name) + "_held[k].at[i]", "place * WIDTH + i", {}, in_parts=plain
-            )
-            worked = self._each_step(_plainly(kernel, level, sweep) if plain else each_element(sweep.element))
+            sweep = kernel.sweep(level, lambda one: name(one.name) + "_held[k].at[i]", "place * WIDTH + i", {})
+            worked = self._each_step(each_element(sweep.element))
             if self.looped:
                 loop = "for (int step = 0; step < STEPS; step += BATCH) {"
                 worked = ["#pragma unroll 1", loop, *indented([*loading, *worked]), "}"]
@@ -368,26 +365,3 @@ class _Passes:
 def _each_row(inner: list[str]) -> list[str]:
     work = ["const long long row = first_row + k;", "if (row < rows) {", *indented(inner), "}"]
     return ["#pragma unroll", "for (int k = 0; k < TOGETHER; ++k) {", *indented(work), "}"]
-
-
-def _plainly(kernel: RowKernel, level: int, sweep: Sweep) -> list[str]:
-    """A vector's elements with quick logarithms, and again with good ones where those were not enough.
-
-    A choice for each element takes as long as both: KL divergence of 16,384 x 16,384 took 551 us on an H200, and 485
-    with one branch for each vector.
-    """
-    log, quick, plain = kernel.forms.helper("log"), kernel.forms.helper("plain_log"), kernel.namer.fresh("plain")
-    declared, added = kernel.part_lines(level)
-    again = [f"{kernel.part(one)} = 0;" for one in kernel.own_reductions(level)]
-    return [
-        f"bool {plain} = true;",
-        *declared,
-        "{",
-        f"  const auto {log} = [&](float v) {{ return {quick}(v, {plain}); }};  // in this block",
-        *indented(each_element(sweep.element)),
-        "}",
-        f"if (!{plain}) {{",
-        *indented([*again, *each_element(sweep.element)]),
-        "}",
-        *added,
-    ]
