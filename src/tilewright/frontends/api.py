@@ -24,8 +24,7 @@ from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.playbook.errors import NotSupported
-from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
-from tilewright.records.carried import Carried
+from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.files import read_files, read_tuned

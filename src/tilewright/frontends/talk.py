@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from tilewright.frontends.choices import PLAYBOOK, ChosenAuthor
 from tilewright.frontends.run_words import rows, seconds_words, speedup_words, spend_words, time_words
-from tilewright.records import Attempt, Question, Reply, Run, Situation, Specification
-from tilewright.records.carried import Carried
+from tilewright.records import Attempt, Carried, Question, Reply, Run, Situation, Specification
 from tilewright.store import RunFolder
 
 REMIND_SECONDS = 30.0  # between two lines on something that is awaited

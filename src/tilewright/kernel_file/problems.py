@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.kernel_file.syntax import Span
-from tilewright.records.carried import Carried
+from tilewright.records import Carried
 
 
 class Code(str, Enum):

@@ -70,7 +70,7 @@ class Lowering:
         names = [one for one in unknown if one not in rules and one.removesuffix("_") not in rules]
         if names:
             raise NotSupported(
-                f"the playbook has no structure for {', '.join(names[:4])} together with the rest of this function; "
+                f"the playbook does not support {', '.join(names[:4])} in a function like this; "
                 "docs/playbook.md lists what it writes"
             )
         for index, node in enumerate(first.nodes):

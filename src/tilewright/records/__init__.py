@@ -5,6 +5,7 @@ different things by one.
 """
 
 from tilewright.records.build import *
+from tilewright.records.carried import *
 from tilewright.records.conversation import *
 from tilewright.records.derivative import *
 from tilewright.records.display import *

@@ -20,8 +20,7 @@ op's parameters; a `TypeError`), `DriverError` (the driver refused), `LibrarySte
 from __future__ import annotations
 
 from tilewright.kernel_file import Reason
-from tilewright.records import BuildFailure, FindingRecord, Severity
-from tilewright.records.carried import Carried
+from tilewright.records import BuildFailure, Carried, FindingRecord, Severity
 
 _SHOWN_DIAGNOSTICS = 5
 

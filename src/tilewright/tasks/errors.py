@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.records.carried import Carried
+from tilewright.records import Carried
 
 
 class ArgumentKind(str, Enum):

@@ -15,8 +15,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from tilewright.records import Dim3, FaultKind, GpuProfile, known_gpu
-from tilewright.records.carried import Carried
+from tilewright.records import Carried, Dim3, FaultKind, GpuProfile, known_gpu
 
 PORTABLE_CLUSTER_BLOCKS = 8
 _LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities that take clusters of 16 blocks

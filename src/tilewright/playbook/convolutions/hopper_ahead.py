@@ -218,7 +218,7 @@ struct Ahead {
       if (lane == stored) mine = (oldest.line * pieces_of_line + oldest.of_line) / COUNTED;
       if (++stored > COUNTED_AT_ONCE) count<1>(mine, stored, lane);
       __syncwarp();
-      oldest.move(step, pieces_of_line), ++from.used, --under_way;
+      oldest.move(step, pieces_of_line), ++from.used, under_way -= 1;
     }
     count<0>(mine, stored, lane);
   }
