@@ -142,6 +142,10 @@ def test_fewer_sizes_are_told_and_given_up_only_for_a_clear_gain(home: Path) -> 
     assert "1.11x" in rows["2"]
     assert "17.0 1.18x best" in rows["3"]
     assert "any n; of these the kernel takes only n a multiple of 4" in shown
+    waiting = replace(narrow, unseen="too large to emulate")
+    made(home, attempt(1, 20.0), attempt(2, 1.0, verdict=waiting))
+    shown = tilewright(home, "show", "last").stdout
+    assert "kept behind one that passed until a GPU judges it (" in shown
     wide = attempt(4, 16.0)
     assert wide.beats(attempt(3, 17.0, verdict=narrow), 0.04)  # what takes more sizes needs no more than usual
     assert not attempt(3, 18.0, verdict=narrow).beats(attempt(1, 20.0), 0.04)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product as every
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tilewright.playbook.products.hopper_form import Form
 from tilewright.playbook.products.hopper_store import epilogue
 from tilewright.playbook.products.program import Kept, Triangle
 from tilewright.records import BuildFailure, DType
-from tilewright.records.gpu import PROFILES
+from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.toolchain import build_plan
 
 H200 = PROFILES["H200"]
@@ -112,11 +113,11 @@ SMALL = (
 ALLOWED = {DType.F32: 5e-7, DType.F16: 5e-4, DType.BF16: 4e-3}  # relative, in the mean square
 
 
-def _check_emulated(form: Product, schedules: int, folder: Path, text: str = "") -> None:
+def _check_emulated(form: Product, schedules: int, folder: Path, text: str = "", gpu: GpuProfile = H200) -> None:
     path = folder / "product.cu"
     path.write_text(text or form.text)
     tensors = form.draw()
-    call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=schedules)
+    call = tilewright.load(str(path)).emulate(*tensors, gpu=gpu, schedules=schedules)
     assert call.findings == ()
     truth, found = form.truth(tensors), call.results
     assert isinstance(found, torch.Tensor)
@@ -131,6 +132,16 @@ def test_a_product_runs_emulated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", SMALL, ids=str)
 def test_products_run_emulated_in_any_order(form: Product, tmp_path: Path) -> None:
     _check_emulated(form, 4, tmp_path)
+
+
+@pytest.mark.parametrize("width", [64, 128, 192])
+def test_a_block_that_goes_on_waits_until_its_last_piece_is_stored(width: int, tmp_path: Path) -> None:
+    """Tiles of an odd number of 64 columns end in the buffer in which the block's next tile begins."""
+    form = Product((1, 130, 72, 72), _BRAIN)
+    text = form.text.replace("BN = 192 | 256 | 128 | 64", f"BN = {width}")
+    assert f"BN = {width}\n" in text
+    text = re.sub(r"//! need    BN .*\n", "", text)
+    _check_emulated(form, 2, tmp_path, text, replace(H200, sms=1))
 
 
 SHORT = (

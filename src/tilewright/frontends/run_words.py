@@ -42,7 +42,7 @@ class Row:
     kept: bool  # it became the best when it was made
     best: bool  # it is the best of the whole run
     notes: tuple[str, ...] = ()  # of the attempt, as far as none before it has them
-    less: str = ""  # the sizes it takes, where it gains too little for those that it gives up
+    less: str = ""  # why it was not kept though it is faster: it is provisional, or gives up sizes for too little
 
     @property
     def summary(self) -> str:
@@ -70,10 +70,21 @@ def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Ro
     time_us = attempt.time_us
     earlier_us = before.time_us if before else None
     speedup = earlier_us / time_us if earlier_us and time_us else None
-    less = ""
-    if speedup is not None and speedup > 1 and not kept and before is not None and attempt.is_narrower_than(before):
-        less = f"gains too little for the sizes it gives up: it takes only {limit_words(attempt)}"
+    less = "" if kept or before is None or speedup is None or speedup <= 1 else _less_words(attempt, before)
     return Row(attempt, verdict_words(attempt.verdict), time_us, speedup, kept, best, less=less)
+
+
+def _less_words(attempt: Attempt, before: Attempt) -> str:
+    """What a faster attempt has less of than the one it did not take the place of; "" where noise may explain it."""
+    if _is_provisional(attempt) and not _is_provisional(before):
+        return "kept behind one that passed until a GPU judges it"
+    if attempt.is_narrower_than(before):
+        return f"gains too little for the sizes it gives up: it takes only {limit_words(attempt)}"
+    return ""
+
+
+def _is_provisional(attempt: Attempt) -> bool:
+    return isinstance(attempt.verdict, records.Passed) and attempt.verdict.is_provisional
 
 
 def limit_words(attempt: Attempt | None) -> str:

@@ -11,10 +11,20 @@ from tests.frontends.in_process import tilewright
 from tests.importing.examples import MODEL, ROWS
 
 from tilewright.frontends.audit.auditing import ranked
-from tilewright.frontends.audit.correctness import judged_by_checkers
+from tilewright.frontends.audit.correctness import judged_by_checkers, judged_by_referee
 from tilewright.frontends.audit.report import Audit, Suggestion, Weight
 from tilewright.kernel_file import parse
-from tilewright.records import PROFILES, Modelled, TensorSpec, from_json
+from tilewright.records import (
+    PROFILES,
+    Case,
+    Crashed,
+    FindingKind,
+    FindingRecord,
+    Modelled,
+    Rejected,
+    TensorSpec,
+    from_json,
+)
 
 # Lanes of a warp stand a row apart, and the last row is read once more than it has elements.
 STRIDED = """\
@@ -91,6 +101,20 @@ def test_what_goes_wrong_comes_first_and_then_what_gains_most() -> None:
     more, remark = replace(plain, gain=2.0, line=9), replace(plain, weight=Weight.REMARK, gain=1.5)
     found = ranked([wrong], [plain, told_already, remark, fault, more])
     assert found == (wrong, fault, more, remark, plain)
+
+
+def test_lines_that_the_referee_added_do_not_count() -> None:
+    """It judges the file with `need` lines that its owner has not: every number is of the owner's text."""
+    file = parse(RIGHT, "k.cu")
+    judged = parse(RIGHT.replace("//! launch", "//! need    x.shape[1] > 0\n//! launch"), "k.cu")
+    race = FindingRecord(FindingKind.RACE_GLOBAL, "row_sums", 5, 10, 0, None, "y[0]", "another at line 11", 9, 11)
+    verdict = Rejected(Crashed(Case({"rows": 7}, 1), None, "it ended, with findings", "row_sums", 10, (race,)))
+    told, (suggestion,) = judged_by_referee(verdict, judged, file)
+    assert "line 9" in told.text
+    assert "another at line 10" in told.text
+    assert ">    9 |   for (int k" in told.text
+    assert ">   10 |   y[row] = sum;" in told.text
+    assert (suggestion.line, suggestion.evidence) == (9, "y[0]: another at line 10")
 
 
 @pytest.mark.parametrize(

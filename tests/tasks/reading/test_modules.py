@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.tasks.in_process import HereReference
 
-from tilewright.records import NormalValues, Task, UniformValues
+from tilewright.records import DType, NormalValues, Task, UniformValues
 from tilewright.tasks import TaskError, TaskOptions, open_task
 from tilewright.tasks.child.module_run import values_like
 from tilewright.tasks.reading import modules
@@ -61,6 +61,17 @@ def test_statistics_of_a_norm_in_training_do_not_fix_its_channels(tmp_path: Path
     assert [one.name for one in task.tensors] == ["x", "norm_weight", "norm_bias"]
     assert {one.name: one.varies for one in task.dimensions} == {"rows": True, "cols": True}
     assert "norm.running_mean, norm.running_var of the module change no output and are no inputs" in task.assumptions
+
+
+def test_a_module_of_f32_given_16_bits_says_how_to_cast_it(tmp_path: Path) -> None:
+    path = tmp_path / "mlp.py"
+    path.write_text("import torch\n\nclass Up(torch.nn.Linear):\n    pass\n")
+    options, given = TaskOptions(), {"input": "8x16:bf16"}
+    with pytest.raises(TaskError, match=r"parameters are f32: write FILE\.py:CLASS\(ARGUMENTS\)\.bfloat16\(\)"):
+        open_task(f"{path}:Up(16, 24)", given, {}, {}, options)
+    task = open_task(f"{path}:Up(16, 24).bfloat16()", given, {}, {}, options)
+    assert task is not None
+    assert {one.dtype for one in task.tensors} == {DType.BF16}
 
 
 def test_statistics_that_the_file_names_stay(tmp_path: Path) -> None:

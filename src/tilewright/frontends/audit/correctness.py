@@ -27,6 +27,9 @@ _WHOLE_ELEMENTS = 1 << 18  # up to which a call that has no smaller one is run w
 _SECONDS = 60.0
 _SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
 _READS_A_SIZE = re.compile(r"^\s*//!(?!\s*need\s+\w+\.numel >=).*\.(shape|numel)\b", re.MULTILINE)  # no mere bound
+_LINE_NUMBER = re.compile(
+    r"(?P<before>(?P<said>(?<!PTX )\bline )|^[ >]*)(?P<number>\d+)(?(said)\b|(?= \|))", re.MULTILINE
+)
 _WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault"}
 
 
@@ -35,7 +38,8 @@ _WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault
 
 def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: KernelFile) -> Judged:
     """`judged` is the file as the referee had it, with lines that `file` does not have."""
-    told = verdict_text(verdict, judged.text)
+    lines = _own_lines(judged.text, file.text)
+    told = _renumbered(verdict_text(verdict, judged.text), lines)
     if isinstance(verdict, records.Passed):
         count = sum(one.status is records.CaseStatus.RIGHT for one in verdict.cases)
         judge = f"the referee, against the reference, in {count} cases: sizes, values and layouts that go wrong"
@@ -43,7 +47,6 @@ def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: Kernel
     judge = "the referee, against the reference"
     if isinstance(verdict, records.Unsupported):
         return Correctness(None, verdict_words(verdict), judge, told), ()
-    lines = _own_lines(judged.text, file.text)
     evidence = verdict.evidence
     if isinstance(evidence, records.Crashed) and evidence.ran_out:
         return Correctness(None, f"not decided: it {evidence.reason}", judge, told), ()
@@ -59,6 +62,16 @@ def _own_lines(judged: str, own: str) -> dict[int, int]:
     """The number of each line that both texts have, in the text that its owner knows."""
     blocks = difflib.SequenceMatcher(a=judged.splitlines(), b=own.splitlines(), autojunk=False).get_matching_blocks()
     return {one.a + k + 1: one.b + k + 1 for one in blocks for k in range(one.size)}
+
+
+def _renumbered(text: str, lines: Mapping[int, int]) -> str:
+    """What was said of the judged text with its owner's numbers, in sentences and beside the lines that are shown."""
+
+    def own(found: re.Match[str]) -> str:
+        number = str(lines.get(int(found["number"]), found["number"]))
+        return found["before"] + (number if found["said"] else number.rjust(len(found["number"])))
+
+    return _LINE_NUMBER.sub(own, text)
 
 
 # -- sizes that come as numbers --
@@ -204,7 +217,9 @@ def _of_findings(
     made: dict[tuple[records.FindingKind, int | None], Suggestion] = {}
     for one in findings:
         line = one.line if lines is None else lines.get(one.line or 0)
-        told = ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part)
+        told = _renumbered(
+            ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part), lines or {}
+        )
         found = Suggestion(
             Weight.WRONG, one.kind.value, one.kernel, line, source_at(file, line), told, "", remedy_of(one.kind)
         )

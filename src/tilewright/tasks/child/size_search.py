@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from tilewright.records import Dimension, SizeFormula, SizeTerm
+from tilewright.records import Dimension, DType, SizeFormula, SizeTerm
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, line_of_reference
 from tilewright.tasks.child.size_choices import Axis, candidates, neighbours, others_of, primes_from
@@ -143,11 +143,21 @@ class SizeSearch:
                 f"{one.name}={'x'.join(map(str, shape)) or 'scalar'}:{one.dtype}"
                 for one, shape in zip(self._request.tensors, self.shapes(self._size).values(), strict=True)
             )
-            raise ReferenceProblem(f"the reference fails at {given}: {describe(error)}") from error
+            raise ReferenceProblem(f"the reference fails at {given}: {describe(error)}{self._cast_words()}") from error
         if not outcome.shapes and not outcome.changed:
             raise ReferenceProblem("the reference returns nothing and changes no tensor in place; return its result")
         self._nominal = outcome
         return outcome
+
+    def _cast_words(self) -> str:
+        """What to write where a module has f32 parameters, as they are initialised, and is given 16-bit inputs."""
+        learned = {one.dtype for one in self._request.tensors if one.parameter}
+        given = {one.dtype for one in self._request.tensors if not one.parameter}
+        casts = {DType.BF16: "bfloat16", DType.F16: "half"}
+        cast = next((casts[one] for one in casts if one in given), "")
+        if learned != {DType.F32} or not cast:
+            return ""
+        return f"; its parameters are f32: write FILE.py:CLASS(ARGUMENTS).{cast}() for a module of the inputs' dtype"
 
     def shapes(self, sizes: Mapping[str, int], instead: dict[Axis, int] | None = None) -> dict[str, tuple[int, ...]]:
         instead = instead or {}
