@@ -61,5 +61,12 @@ def test_sizes_at_which_the_reference_raises_are_declined() -> None:
     assert made == text.replace("//! const", "//! need    x.shape[0] >= 3\n//! need    x.shape[1] >= 3\n//! const")
     either = replace(task, dimensions=(Dimension("rows", 5), Dimension("cols", 17, at_least=2, unless=("rows",))))
     assert "//! need    x.shape[1] >= 2 or x.shape[0] > 1\n//! const" in with_least_sizes(text, either)
+    pairs = replace(
+        task, dimensions=(Dimension("rows", 6, multiple_of=2), Dimension("cols", 17, at_least=2, unless=("rows",)))
+    )
+    assert "//! need    x.shape[1] >= 2 or x.shape[0] > 2\n//! const" in with_least_sizes(text, pairs)
+    assert not pairs.is_sound({"rows": 2, "cols": 1})
+    assert pairs.is_sound({"rows": 4, "cols": 1})
+    assert pairs.least_words(pairs.dimensions[1]) == "at least 2 where rows is 2"
     free = replace(task, dimensions=(Dimension("rows", 5), Dimension("cols", 17)))
     assert with_least_sizes(text, free) == text

@@ -192,6 +192,26 @@ def test_rows_that_come_in_stages_are_right_and_clean(
 
 
 @pytest.mark.parametrize("id", ["cluster-stages", "grid-stages"])
+def test_rows_in_stages_that_overflow_are_as_in_other_ways(id: str, tmp_path: Path) -> None:
+    """What is infinite or no number stays so when means and variances of warps and blocks are put together."""
+    function = Function("moments", "return x - x.mean(-1, keepdim=True), x.mean(-1), x.var(-1)")
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    x = torch.randn(8, 8200, generator=torch.Generator().manual_seed(1))
+    x[0, 0], x[1, 8199], x[2, 5] = math.inf, -math.inf, math.nan
+    x[3, 0], x[3, 8199] = math.inf, -math.inf
+    x[4] *= 3e36
+    x[5] *= 1e20
+    x[6] += 1e6
+    made, plain = (load_structure(structures[one], task, tmp_path)(x) for one in (id, "stream"))
+    for found, wanted in zip(made, plain, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-2, atol=0.1, equal_nan=True)
+    assert made[1][0] == math.inf
+    assert made[2][4:6].tolist() == [math.inf] * 2
+    assert made[2][:4].isnan().all()
+
+
+@pytest.mark.parametrize("id", ["cluster-stages", "grid-stages"])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (20, 52), (128, 64)])
 def test_channels_of_rows_in_stages_are_right_and_clean(height: int, width: int, id: str, tmp_path: Path) -> None:
     """Where all threads have a channel in common its weight comes from a lane, and else from memory."""

@@ -37,7 +37,7 @@ def further_sizes(dimension: Dimension) -> list[int]:
     own, largest = dimension.size, _WIDEST * dimension.size
     power = 1 << max(largest.bit_length() - 1, 0)
     wanted = {power >> step for step in range(_HALVINGS)} | {1, 3, own // 2 | 1, own - 1 | 1, own + 1 | 1, 2 * own + 1}
-    wanted |= {3 * own // 4, 3 * own // 2, 3 * own, largest - 1}
+    wanted |= {3 * own // 4, 3 * own // 2, 3 * own, largest - 1, largest}
     allowed = {dimension.permitted(size) for size in wanted if size > 0}
     return sorted(allowed - {own})
 

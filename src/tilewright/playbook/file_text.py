@@ -325,7 +325,9 @@ def _file(header: str, entries: list[Entry], *pieces: list[str]) -> str:
 def _least_size(one: Dimension, task: Task) -> str:
     """`x.shape[2] >= 2 or x.shape[0] > 1`; "" where no tensor has the size."""
     own = size_expression(one.name, task)
-    others = [(size_expression(other.name, task), other.at_least) for other in task.free if other.name in one.unless]
+    others = [
+        (size_expression(other.name, task), task.least_of(other)) for other in task.free if other.name in one.unless
+    ]
     lifted = [f"{size} > {least}" for size, least in others if size is not None]
     return " or ".join([f"{own} >= {one.at_least}", *lifted]) if own is not None else ""
 

@@ -68,7 +68,7 @@ class Dimension:
     at_least: int = 1  # less is refused by the reference, such as an image smaller than its filter
     at_most: int | None = None
     branches: bool = False  # at sizes other than these the reference does something else, so a file must decline them
-    # Where one of these is above its own least, `at_least` does not hold: batch * cols > 1.
+    # Where one of these is above its own least (`Task.least_of`), `at_least` does not hold: batch * cols > 1.
     unless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -339,7 +339,11 @@ class Task:
 
     def _least(self, dimension: Dimension, sizes: Mapping[str, int]) -> int:
         others = (one for one in self.dimensions if one.name in dimension.unless)
-        return 1 if any(sizes[one.name] > one.at_least for one in others) else dimension.at_least
+        return 1 if any(sizes[one.name] > self.least_of(one) for one in others) else dimension.at_least
+
+    def least_of(self, dimension: Dimension) -> int:
+        """The least size of a dimension that is free: what it is a multiple of, and what follows from it, count too."""
+        return max(dimension.at_least, self._least_by_formulas(dimension))
 
     def least_words(self, dimension: Dimension) -> str:
         """`at least 5`, `at least 2 where batch is 1`; "" where a dimension that is free may be 1, or its multiple.
@@ -352,7 +356,7 @@ class Task:
         if dimension.at_least <= 1:
             return ""
         others = [one for one in self.dimensions if one.name in dimension.unless]
-        beside = " and ".join(f"{one.name} is {one.at_least}" for one in others)
+        beside = " and ".join(f"{one.name} is {self.least_of(one)}" for one in others)
         return f"at least {dimension.at_least}{f' where {beside}' if beside else ''}"
 
     def _least_by_formulas(self, dimension: Dimension) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tilewright.kernel_file.evaluate import evaluate
 from tilewright.playbook.convolutions import hopper_geometry
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.records import BuildFailure, DType, Precision, TensorSpec
+from tilewright.records import BuildFailure, DType, Launch, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
 from tilewright.toolchain import build_plan
 
@@ -119,6 +120,18 @@ def test_lines_that_tma_does_not_take_are_declined() -> None:
     assert evaluate(file, _specs(form), H200).build_request() is not None
     with pytest.raises(DoesNotApply, match=r"x_width % 4"):
         evaluate(file, _specs(replace(form, lengths=(9, 102))), H200)
+
+
+@pytest.mark.parametrize("multiprocessors", [3, 16, 132])
+@pytest.mark.parametrize(("groups", "filters"), [(1, 130), (1, 9000), (2, 1100)])
+def test_blocks_that_wait_for_each_other_all_run_at_once(multiprocessors: int, groups: int, filters: int) -> None:
+    """Also where there are more tiles of filters than multiprocessors, and the weights of a tile are few."""
+    form = Written((9, 100), (1, 1), batch=64, channels=24, filters=128, groups=groups)
+    plan = evaluate(
+        parse(_text(form), "conv.cu"), _specs(replace(form, filters=filters)), replace(H200, sms=multiprocessors)
+    )
+    (product,) = (one for one in plan.steps if isinstance(one, Launch) and one.cooperative)
+    assert 0 < math.prod(product.grid) <= multiprocessors
 
 
 @pytest.mark.slow

@@ -30,6 +30,9 @@ def normalised(x, w):
 def whitened(x):
     return F.batch_norm(x, None, None, training=True)
 
+def of_pairs(x):
+    return F.batch_norm(x[0::2] * x[1::2], None, None, training=True)
+
 def windows(x):
     return F.max_pool1d(x, 5, 2)
 
@@ -84,6 +87,9 @@ def test_a_least_that_other_sizes_make_up_for_is_told_with_them() -> None:
     judged = [one.sizes for one in plan_cases(task)]
     assert all(task.is_sound(sizes) for sizes in judged)
     assert any(sizes["width"] == 1 for sizes in judged)
+    pairs = made("of_pairs", {"x": "8x6x10"})
+    assert task_words(pairs)[2].startswith("any batch (a multiple of 2), rows, cols (at least 2 where batch is 2)")
+    assert not pairs.is_sound(pairs.complete({**pairs.sizes, "batch": 2, "cols": 1}))
     windows = made("windows", {"x": "4x64"})
     assert task_words(windows)[2] == "any rows, cols (at least 5); then y_cols = (cols - 3) / 2"
     filtered = made("transposed", {"x": "4x8x64", "w": "8x16x3"})

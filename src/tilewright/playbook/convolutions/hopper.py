@@ -281,6 +281,8 @@ class _Plan:
         least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
         others = "4" if geometry.by_halves else "2" if geometry.is_copied_ahead else "(MI + 2)"
         resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
+        if one_kind and geometry.is_copied_ahead:  # all blocks run at once, and each has the weights of one tile
+            resident += f" and {geometry.convolution.groups} * @row_tiles <= device.sms"
         self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
         self._add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")

@@ -32,9 +32,13 @@ struct Place {
   }
 };
 
+// What sums are moved by: nothing where the mean is so large that as many of it overflow, or is infinite. Then the sum
+// may still be a number, or be infinite, which two infinities do not give; and squares overflow in any case.
+__device__ __forceinline__ float pivot_of(float mean) { return fabsf(mean) < 0x1p96f ? mean : 0.0f; }
+
 // Of lanes that have elements the first is one.
 __device__ __forceinline__ float mean_of_first_lane(float sum, float count) {
-  return __shfl_sync(~0u, __fdividef(sum, fmaxf(count, 1.0f)), 0);
+  return pivot_of(__shfl_sync(~0u, __fdividef(sum, fmaxf(count, 1.0f)), 0));
 }
 
 // What is to be put together of sums and of squares about their own means: about one of these at first.
@@ -54,7 +58,8 @@ struct Moments {
       squares += from_lane(squares, offset);
     }
     sum = fmaf(pivot, count, first);
-    about_mean = fmaxf(squares - first * __fdividef(first, fmaxf(count, 1.0f)), 0.0f);
+    const float moved = fmaxf(squares - first * __fdividef(first, fmaxf(count, 1.0f)), 0.0f);
+    about_mean = squares < INFINITY ? moved : squares;  // an infinity, or no number
   }
 };
 

@@ -311,7 +311,8 @@ class _Staged:
             after.append(f"{name} = warp_reduce({name}, {combiner});")
         for how in filter(None, self.corrected.values()):
             first, second, row = self.names[how.first], self.names[how.second], f"{self.names[how.second]}_of_row"
-            before.append(f"Moments {row}{{{self._left(how.first, '0')} / elements_of(0, vectors)}};")
+            mean = f"{self._left(how.first, '0')} / elements_of(0, vectors)"
+            before.append(f"Moments {row}{{pivot_of({mean})}};")
             each.append(f"const {self.kinds[how.second]} {second}_left = {self._left(how.second)};")
             each.append(f"{row}.add({self._left(how.first)}, {second}_left, elements_of(block, vectors));")
             after.append(f"{row}.finish({first}, {second}, cols);")
