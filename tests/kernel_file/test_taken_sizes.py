@@ -24,6 +24,8 @@ TASK = Task(
     [
         (lambda cols: cols % 8 == 0, (None, None, 8)),
         (lambda cols: cols % 8 == 0 and cols <= 3000, (None, 3000, 8)),
+        (lambda cols: cols % 40 == 0, (None, None, 40)),
+        (lambda cols: cols % 200 == 0 and cols <= 2200, (None, 2200, 200)),
         (lambda cols: cols <= 1003, (None, 1003, 1)),
         (lambda cols: 500 <= cols <= 1500, (500, 1500, 1)),
         (lambda cols: cols == 1000, (1000, 1000, 1)),

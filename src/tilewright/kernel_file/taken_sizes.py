@@ -58,9 +58,9 @@ def _limit(task: Task, one: Dimension, takes: Takes) -> SizeLimit | None:
     near = {one.size + sign * step * one.multiple_of for step in _STEPS for sign in (-1, 1)}
     known = {size: at(size) for size in sorted({*tried, *filter(sound, near), one.size})}
     taken = [size for size, is_taken in known.items() if is_taken]
-    if taken == [one.size] or not taken:
+    unit = _finest(math.gcd(*taken), one.size, lambda size: sound(size) and at(size))
+    if not taken or (taken == [one.size] and unit == one.size):
         return SizeLimit(one.name, declined, one.size, one.size)
-    unit = math.gcd(*taken)
     multiples = [size for size in known if size % unit == 0]
     low, high = taken[0], taken[-1]
     if any(not known[size] for size in multiples if low < size < high):
@@ -68,6 +68,14 @@ def _limit(task: Task, one: Dimension, takes: Takes) -> SizeLimit | None:
     at_least = _edge(low, max((size for size in multiples if size < low), default=None), unit, at)
     at_most = _edge(high, min((size for size in multiples if size > high), default=None), unit, at)
     return SizeLimit(one.name, declined, at_least, at_most, unit if unit > one.multiple_of else 1)
+
+
+def _finest(unit: int, own: int, takes: Callable[[int], bool]) -> int:
+    """The unit of what is taken, which is that of the sizes tried or divides it: of multiples of 40 few were."""
+    for prime in (2, 3, 5, 7):
+        while unit and unit % prime == 0 and (takes(own + unit // prime) or takes(own - unit // prime)):
+            unit //= prime
+    return unit
 
 
 def _edge(inside: int, outside: int | None, unit: int, takes: Callable[[int], bool]) -> int | None:

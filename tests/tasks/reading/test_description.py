@@ -71,6 +71,10 @@ def test_sizes_that_follow_from_others() -> None:
         (('goal = "latency"', "speed = 1"), "unknown key 'speed'; it may have name, function"),
         (("rows = 4096", 'rows = "many"'), "dimension rows = many: no dimension is called many; name cols"),
         (("rows = 4096", "rows = true"), r'\[dimensions\] rows: write a size, \{size .* or .* "cols / 2"'),
+        (
+            ("rows = 4096", 'rows = {size = 4096, at_least = 2, unless = ["colls"]}'),
+            "`unless` names colls, which is no dimension",
+        ),
         (("rows = 4096", 'rows = "cols / "'), "'cols / ' ends where a name or a number should follow"),
         (("rows = 4096", 'rows = "cols - 2000"'), "is -976 at cols = 1024; no size is below 0"),
         (('"bf16[rows, cols]"', '"bf16[rows, cols / rows]"'), "x: 'cols / rows' divides by something else"),

@@ -199,6 +199,9 @@ def _outputs(
 
 def _following(dimensions: dict[str, Dimension], where: str) -> dict[str, Dimension]:
     """The dimensions with the sizes of those that follow from others."""
+    unknown = {name for one in dimensions.values() for name in one.unless} - dimensions.keys()
+    if unknown:
+        raise TaskError(f"{where}: [dimensions] `unless` names {min(unknown)}, which is no dimension")
     try:
         return {one.name: one for one in following(tuple(dimensions.values()))}
     except ValueError as error:
