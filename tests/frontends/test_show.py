@@ -146,6 +146,9 @@ def test_fewer_sizes_are_told_and_given_up_only_for_a_clear_gain(home: Path) -> 
     made(home, attempt(1, 20.0), attempt(2, 1.0, verdict=waiting))
     shown = tilewright(home, "show", "last").stdout
     assert "kept behind one that passed until a GPU judges it (" in shown
+    assert "attempt 2 is modelled 20.0x as fast and waits for a GPU to judge it: make it" in shown
+    made(home, attempt(1, 20.0), attempt(2, 21.0, verdict=waiting))
+    assert "waits for a GPU" not in tilewright(home, "show", "last").stdout
     wide = attempt(4, 16.0)
     assert wide.beats(attempt(3, 17.0, verdict=narrow), 0.04)  # what takes more sizes needs no more than usual
     assert not attempt(3, 18.0, verdict=narrow).beats(attempt(1, 20.0), 0.04)

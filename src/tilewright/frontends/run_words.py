@@ -66,6 +66,20 @@ def rows(run: Run) -> tuple[Row, ...]:
     return tuple(made)
 
 
+def waiting_words(run: Run) -> str:
+    """Which attempt would be much faster than the best and is only kept behind it until a GPU judges it; "" if none."""
+    best = run.best
+    if best is None or not best.time_us or _is_provisional(best):
+        return ""
+    waiting = [one for one in run.attempts if _is_provisional(one) and one.time_us and one.time_us < best.time_us]
+    if not waiting:
+        return ""
+    first = min(waiting, key=lambda one: one.time_us or 0.0)
+    gain = best.time_us / (first.time_us or 1.0)
+    said = f"attempt {first.number} is modelled {gain:.1f}x as fast and waits for a GPU to judge it"
+    return f"{said}: make it where there is one, or with --spool DIR (see it: tilewright show {run.id} {first.number})"
+
+
 def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Row:
     time_us = attempt.time_us
     earlier_us = before.time_us if before else None

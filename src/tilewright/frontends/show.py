@@ -77,7 +77,7 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
         if backward is not None:
             stdout_console().print(Text(f"gradients: {run_words.entry_words(backward.entry)}"))
         if run.best is not None:
-            show_text.show_notes(stdout_console(), run.best)
+            show_text.show_notes(stdout_console(), run)
             stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
     else:
         stdout_console().print(Text(f"wrote {wanted.plot}"))

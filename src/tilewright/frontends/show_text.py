@@ -168,9 +168,10 @@ def _show_model(console: Console, measurement: records.Modelled) -> None:
     console.print(Text(f"  {rest}, {sampled}; {said}", style="dim"))
 
 
-def show_notes(console: Console, best: Attempt) -> None:
-    """What the referee could not cover of a kernel that passed."""
-    if not isinstance(best.verdict, records.Passed):
+def show_notes(console: Console, run: Run) -> None:
+    """What the referee could not cover of the kernel that was kept, and which faster one waits for a GPU."""
+    best = run.best
+    if best is None or not isinstance(best.verdict, records.Passed):
         return
     for note in best.verdict.notes:
         console.print(Text(f"not covered: {note}", style="yellow"))
@@ -179,6 +180,8 @@ def show_notes(console: Console, best: Attempt) -> None:
         console.print(Text(f"{PROVISIONAL}, {said}", style="yellow"))
     for sentence in best.verdict.unjudged:
         console.print(Text(f"  {sentence}", style="yellow"))
+    if waiting := run_words.waiting_words(run):
+        console.print(Text(waiting, style="yellow"), soft_wrap=True)
 
 
 def show_diff(console: Console, text: str) -> None:
@@ -220,7 +223,7 @@ def show_finished(console: Console, run: Run, path: Path | None, request: Reques
         show_measurement(console, run.best.measurement)
     for note in run.best.notes:
         console.print(Text(f"by algebra: {note}"), soft_wrap=True)
-    show_notes(console, run.best)
+    show_notes(console, run)
     console.print()
     _show_kernel(console, run.task, path, request)
     console.print(Text(f"more: tilewright show {run.id}", style="dim"))
