@@ -274,6 +274,25 @@ def test_rows_of_which_a_part_is_kept_are_right_and_clean(height: int, width: in
     assert op.emulate(*tensors.values(), gpu=gpu, schedules=2).findings == ()
 
 
+def test_rows_of_which_a_part_is_kept_are_as_in_pytorch_where_they_do_not_vary_or_overflow(tmp_path: Path) -> None:
+    """A variance of rounding errors is never below zero; what is infinite or no number stays so."""
+    function = BY_NAME["batch_norm_train"]
+    task = task_of(function, {**SIZES, "batch": 12, "channels": 5, "height": 64, "width": 60})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == "kept")
+    text = step.write(task_op_line(task)).replace("device.sms", "3").replace("device.smem_block", "20000")
+    path = tmp_path / "kept.cu"
+    path.write_text(text.replace("288 / max", "32 / max"))
+    tensors = draw(task, dict(task.sizes), 1)
+    x = tensors["x"]
+    x[:, 0], x[5, 2, 3, 4], x[0, 3, 0, 0] = 123456.78, math.inf, math.nan
+    x[:, 4] *= 1e25
+    made, wanted = tilewright.load(str(path))(*tensors.values()), function.callable(*tensors.values())
+    assert (made[:, 0] - wanted[:, 0]).abs().max() < 5  # of a difference of rounding errors, by 1 / sqrt(eps)
+    assert torch.allclose(made[:, 1], wanted[:, 1], rtol=2e-6, atol=2e-6)
+    assert made[:, 2:4].isnan().all()
+    assert torch.equal(made[:, 4], wanted[:, 4])
+
+
 def test_vectors_that_lie_in_two_channels_are_right(tmp_path: Path) -> None:
     """Rows of whole vectors, channels of 35 elements: a vector's elements have a weight of their own each."""
     function = BY_NAME["group_norm"]

@@ -2,7 +2,8 @@
 
 All blocks of the grid share a row. Its first vectors stay in their registers, further ones in their shared memory; what
 is left of it is read last, so that it is still in the cache when results are written. As those of a held vector are
-stored, the same one of the next row is sent for.
+stored, the same one of the next row is sent for. To send for what is left as well, to the cache, takes longer than to
+wait for it: 64 channels of 64 x 512 x 512 elements in f32 took 3.00 ms on an H200, and 2.89 without.
 """
 
 from __future__ import annotations
@@ -210,18 +211,9 @@ class _Kept:
         kept += ["if (place < next_count) {", f"  {self._copy()}", "}"]
         rest = self._rest(work(f"{name}_here[k].at[i]"))
         lines = [*before, *rest, *self._each_kept(kept), "__pipeline_commit();", *self._each_held(held)]
-        lines += ["// What is left of the next row comes to the cache after that.", *self._prefetched()]
         if self.program.outputs_of_row:
             lines += ["if (rank == 0 && threadIdx.x == 0) {", *indented(kernel.row_results()), "}"]
         return lines
-
-    def _prefetched(self) -> list[str]:
-        return [
-            "for (int place = (HELD + KEPT) * HOLDERS + threadIdx.x; place < next_count; place += HOLDERS) {",
-            f"  const auto* ahead = &{self._at('ahead')};",
-            '  if (threadIdx.x % 2 == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(ahead));',
-            "}",
-        ]
 
     # -- loops --
 
