@@ -325,7 +325,7 @@ def test_sums_of_logarithms_are_right_at_both_ends_of_what_is_quick(tmp_path: Pa
 
 
 def test_sums_of_divergences_are_right_near_and_far_and_for_odd_numbers(tmp_path: Path) -> None:
-    """One quick difference stands for two logarithms: of near numbers to the last places, and of odd ones as f32 has."""
+    """One quick difference stands for two logarithms: near ones to the last places, and odd ones as f32 has."""
     function = Function(
         "divergence", "return (torch.xlogy(t, t) - t * p.log()).sum(-1)", "p: f32[rows, cols]; t: f32[rows, cols]"
     )

@@ -132,16 +132,16 @@ class Lowering:
             for one, other in (arguments, arguments[::-1]):
                 if self.values[one] == Pointwise("tanh", (self._softplus_of(other),)):
                     return self.point("mish", other)
-        divergence = self._divergence(*arguments) if op == "sub" else None
+        divergence = self._divergence(*arguments) if op == "sub" and len(arguments) == 2 else None
         if divergence is not None:
             return self.add(Pointwise("divergence", divergence), NumberKind.FLOAT)
         return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), kind)
 
     def _softplus_of(self, value: int) -> int:
         """The number that the plain softplus of a value has; -1 where it never came up."""
-        return self._made("softplus", value, self.constant(1.0), self.constant(20.0))
+        return self._point_made("softplus", value, self.constant(1.0), self.constant(20.0))
 
-    def _made(self, op: str, *arguments: int, kind: NumberKind = NumberKind.FLOAT) -> int:
+    def _point_made(self, op: str, *arguments: int, kind: NumberKind = NumberKind.FLOAT) -> int:
         """The number that a pointwise operation has; -1 where it never came up."""
         return self._numbers.get((Pointwise(op, arguments), kind), -1)
 
@@ -161,14 +161,14 @@ class Lowering:
         chosen = self.values[value]
         if not isinstance(chosen, Pointwise) or chosen.op != "where":
             return False
-        is_zero = self._made("eq", t, self.constant(0.0), kind=NumberKind.BOOL)
-        product = self._made("mul", t, self._made("log", t))
+        is_zero = self._point_made("eq", t, self.constant(0.0), kind=NumberKind.BOOL)
+        product = self._point_made("mul", t, self._point_made("log", t))
         nan = self.values[chosen.arguments[1]]
         return (
-            chosen.arguments[0] == self._made("isnan", t, kind=NumberKind.BOOL)
+            chosen.arguments[0] == self._point_made("isnan", t, kind=NumberKind.BOOL)
             and isinstance(nan, Constant)
             and nan.value != nan.value
-            and chosen.arguments[2] == self._made("where", is_zero, self.constant(0.0), product)
+            and chosen.arguments[2] == self._point_made("where", is_zero, self.constant(0.0), product)
         )
 
     def float_point(self, op: str, *arguments: int) -> int:

@@ -45,5 +45,5 @@ def test_strips_are_for_planes_one_by_one_on_hopper() -> None:
     assert not can_write(Written((21, 64), (3, 3), channels=3, filters=3).convolution)
     assert not can_write(replace(plain, transposed=True).convolution)
     assert not can_write(Written((100,), (3,), groups=3).convolution)
-    assert [one.id for one in convolution_ways((plain.convolution,), "sm_90a")][0] == "convolution-strips"
+    assert convolution_ways((plain.convolution,), "sm_90a")[0].id == "convolution-strips"
     assert "convolution-strips" not in [one.id for one in convolution_ways((plain.convolution,), "sm_80")]
