@@ -17,10 +17,11 @@ from tilewright.playbook.products.tiles import PACK
 from tilewright.records import DType
 
 _MOST_TAPS = 32  # weights in the registers of a thread, beside its sums
-_NARROWEST, _WIDEST = 64, 2048  # columns of x: warps that are full, and several rows in shared memory
+_NARROWEST, _WIDEST = 128, 2048  # columns of x: enough threads, and several rows in shared memory
 _COLUMNS = 2  # of a thread: neighbouring threads then read all of shared memory's banks
-_THREADS = 256  # of a block, at least
-_MOST_ROWS = 16  # of the result in a strip of a team
+_STRIP_FLOATS = 68  # in shared memory for each thread: with 768 threads, a little less than there is room for
+_MOST_ROWS = 16  # of the result in a strip
+_FEW_ROWS = 4  # below which rows are read too often
 
 
 def can_write(convolution: Convolution) -> bool:
@@ -30,17 +31,27 @@ def can_write(convolution: Convolution) -> bool:
     y, x = convolution.windows
     alone = convolution.is_depthwise and convolution.filters.size == 1
     floats = convolution.element is DType.F32 and convolution.output.dtype is DType.F32
-    wide = _NARROWEST <= x.length.size <= _WIDEST and x.length.size % 4 == 0 and x.results.size >= _NARROWEST // 2
-    fits = convolution.taps <= _MOST_TAPS and x.stride <= 2 and y.stride < _reach(y) <= _MOST_ROWS // 2
-    return alone and floats and wide and fits
+    wide = _NARROWEST <= x.length.size <= _WIDEST and x.length.size % 4 == 0
+    overlap = x.stride < _reach(x) and y.stride < _reach(y)  # where they do not, `direct` loads nothing twice
+    return alone and floats and wide and overlap and convolution.taps <= _MOST_TAPS and _rows(y, x) >= _FEW_ROWS
 
 
 def _reach(window: Window) -> int:
     return (window.taps - 1) * window.dilation + 1
 
 
+def _threads(x: Window) -> int:
+    return max(min(-(-x.results.size // (32 * _COLUMNS)) * 32, 512), 64)
+
+
+def _rows(y: Window, x: Window) -> int:
+    """As many of the result as shared memory has room for."""
+    room = _STRIP_FLOATS * _threads(x) - (_reach(y) - y.stride) * x.length.size
+    return min(room // (y.stride * x.length.size + x.results.size), _MOST_ROWS)
+
+
 def strip_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
-    """TEAMS teams of a block, each ROWS rows of a plane of the result; a thread has COLUMNS columns of them."""
+    """ROWS rows of a plane of the result for a block; a thread has COLUMNS columns of them."""
     text = ConvolutionText(convolution, op_line, choices)
     strips, room = _plan(text)
     parameters = [*text.parameters("in_y", "out_y"), ("unsigned strips", strips)]
@@ -73,22 +84,17 @@ def _plan(text: ConvolutionText) -> tuple[str, str]:
     plan.add("need", "device.cc >= 90", "bulk copies")
     if not text.convolution.filters.is_one:
         plan.add("need", f"{sizes['filters']} == 1", "a plane of the result for every plane of x")
-    lanes = -(-x.results.size // (32 * _COLUMNS)) * 32
-    teams = max(_THREADS // lanes, 1)
-    text.tune("TEAMS", (teams, 2 * teams), "of a block, which share a strip")
-    text.tune("ROWS", (8, 12, 6), "of the result that a team goes down")
-    text.tune("RESIDENT", (1536, 1024), "threads of a multiprocessor that registers must do for")
-    plan.add("const", f"COLUMNS = {_COLUMNS}", "of a thread")
+    rows, threads = _rows(y, x), _threads(x)
+    text.tune("ROWS", tuple(dict.fromkeys((rows, max(rows - 2, 1), max(rows * 2 // 3, 1)))), "of the result in a strip")
+    text.tune("RESIDENT", (768, 1024), "threads of a multiprocessor that registers must do for")
+    plan.add("const", f"THREADS = {threads}, COLUMNS = {_COLUMNS}", "of a block, and of a thread")
     plan.add("const", f"IN_X = {sizes['in_x']}, OUT_X = {sizes['out_x']}", "columns")
-    plan.add("need", "IN_X % 4 == 0 and OUT_X > 0", "whole 16 bytes are copied")
+    plan.add("need", "IN_X % 4 == 0", "whole 16 bytes are copied")
     plan.add("const", "Y_WIDTH = 2 if OUT_X % 2 == 0 else 1", "elements of a store")
-    plan.add("const", "LANES = max(round_up(ceil_div(OUT_X, COLUMNS), 32), 64 / TEAMS)", "threads of a team")
-    plan.add("const", "THREADS = LANES * TEAMS")
-    plan.add("need", "THREADS <= 1024 and THREADS <= RESIDENT")
     strips, room = plan.name("strips"), plan.name("room")
-    plan.add("let", f"{strips} = ceil_div({sizes['out_y']}, ROWS * TEAMS)")
-    loaded = f"((ROWS * TEAMS - 1) * {y.stride} + {_reach(y)})"
-    plan.add("let", f"{room} = 4 * ({loaded} * IN_X + ROWS * TEAMS * OUT_X + 4)", "bytes of shared memory")
+    plan.add("let", f"{strips} = ceil_div({sizes['out_y']}, ROWS)")
+    loaded = f"((ROWS - 1) * {y.stride} + {_reach(y)})"
+    plan.add("let", f"{room} = 4 * ({loaded} * IN_X + ROWS * OUT_X + 4)", "bytes of shared memory")
     plan.add("need", f"{room} + 1024 <= device.smem_block")
     plan.add("need", f"{strips} * {sizes['images']} * {text.convolution.groups} <= {MOST_32_BIT}")
     return strips, room
@@ -98,9 +104,8 @@ def _constants(text: ConvolutionText) -> list[str]:
     return [
         *text.window_constants(),
         "constexpr int TAPS = KERNEL_Y * KERNEL_X, REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1;",
-        "constexpr int LOADED = (ROWS * TEAMS - 1) * STRIDE_Y + REACH_Y;  // rows of x in a strip",
-        "constexpr int GONE = (ROWS - 1) * STRIDE_Y + REACH_Y;  // those that a team goes down",
-        "constexpr int APART = ROWS * STRIDE_Y;  // rows between teams",
+        "constexpr int LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;  // rows of x in a strip",
+        "constexpr int PARTS = 2, TOGETHER = (LOADED + PARTS - 1) / PARTS;  // copies of a strip, and rows of one",
         "// Rows are loaded in vectors of two, from the last even place before the first tap.",
         "constexpr int FIRST_X = -(PAD_X + PAD_X % 2), END_X = (COLUMNS - 1) * STRIDE_X - PAD_X + "
         "(KERNEL_X - 1) * DILATION_X + 1;",
@@ -115,10 +120,9 @@ def _body(text: ConvolutionText) -> list[str]:
     groups = text.convolution.groups
     return [
         "extern __shared__ __align__(128) float cells[];  // rows of x, then results",
-        "__shared__ unsigned long long barriers_of_parts[TEAMS];",
+        "__shared__ unsigned long long barriers_of_parts[PARTS];",
         "const auto barriers = static_cast<unsigned>(__cvta_generic_to_shared(barriers_of_parts));",
-        "const int first_y = static_cast<int>(blockIdx.x % strips) * ROWS * TEAMS;",
-        "const int from_y = first_y * STRIDE_Y - PAD_Y;",
+        "const int first_y = static_cast<int>(blockIdx.x % strips) * ROWS, from_y = first_y * STRIDE_Y - PAD_Y;",
         "const int of_image = static_cast<int>(blockIdx.x / strips);",
         f"const int group = {f'of_image % {groups}' if groups > 1 else '0'};",
         *_copies(),
@@ -128,27 +132,27 @@ def _body(text: ConvolutionText) -> list[str]:
         "__syncthreads();",
         "float* target = y + (static_cast<long long>(of_image) * out_y + first_y) * OUT_X;",
         "float* results = cells + LOADED * IN_X + into_vector(target);",
-        "const int team = threadIdx.x / LANES, to_x = static_cast<int>(threadIdx.x % LANES) * COLUMNS;",
-        "if (to_x < OUT_X) {",
+        "#pragma unroll 1",
+        "for (int to_x = threadIdx.x * COLUMNS; to_x < OUT_X; to_x += THREADS * COLUMNS) {",
         "  float sums[ROWS][COLUMNS] = {};  // few of them live at a time",
         "#pragma unroll",
-        "  for (int r = 0; r < GONE; ++r) {",
+        "  for (int r = 0; r < LOADED; ++r) {",
         *indented(_row(text), 2),
         "  }",
         "}",
-        "store_together(target, results, min(ROWS * TEAMS, out_y - first_y) * OUT_X);",
+        "store_together(target, results, min(ROWS, out_y - first_y) * OUT_X);",
     ]
 
 
 def _copies() -> list[str]:
-    """One for the rows at which each team begins."""
-    each = "for (int part = 0; part < TEAMS; ++part)"
+    """The rows of x, in parts that threads wait for one by one."""
+    each = "for (int part = 0; part < PARTS; ++part)"
     return [
         "if (threadIdx.x == 0) {",
         f"  {each} barrier_init(barriers + 8 * part);",
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         f"  {each} {{",
-        "    const int first = from_y + part * APART, end = part < TEAMS - 1 ? first + APART : from_y + LOADED;",
+        "    const int first = from_y + part * TOGETHER, end = min(first + TOGETHER, from_y + LOADED);",
         "    const int at_y = max(first, 0), bytes = max(min(end, in_y) - at_y, 0) * IN_X * 4;",
         "    const float* rows = x + (static_cast<long long>(of_image) * in_y + at_y) * IN_X;",
         "    barrier_arrive_expecting(barriers + 8 * part, bytes);",
@@ -175,16 +179,15 @@ def _row(text: ConvolutionText) -> list[str]:
         "}",
     ]
     return [
-        "// A team goes on to the rows at which the next one begins.",
-        "if (r % APART == 0) barrier_wait(barriers + 8 * min(team + r / APART, TEAMS - 1));",
-        "const int at_y = from_y + team * APART + r;",
+        "if (r % TOGETHER == 0) barrier_wait(barriers + 8 * (r / TOGETHER));",
+        "const int at_y = from_y + r;",
         "float entered[2 * VECTORS];",
         "#pragma unroll",
         "for (int v = 0; v < VECTORS; ++v) {",
         "  const int at_x = to_x * STRIDE_X + FIRST_X + 2 * v;",
         "  Pack<float, 2> pack = {};",
         f"  if ({above}at_y < in_y && {inside}) {{",
-        "    pack = *reinterpret_cast<const Pack<float, 2>*>(cells + (team * APART + r) * IN_X + at_x);",
+        "    pack = *reinterpret_cast<const Pack<float, 2>*>(cells + r * IN_X + at_x);",
         "  }",
         "  entered[2 * v] = pack.at[0];",
         "  entered[2 * v + 1] = pack.at[1];",
@@ -195,7 +198,7 @@ def _row(text: ConvolutionText) -> list[str]:
         "  for (int tap_y = 0; tap_y < KERNEL_Y; ++tap_y) {",
         *indented(adding, 2),
         "  }",
-        "  const int to_y = first_y + team * ROWS + m;",
+        "  const int to_y = first_y + m;",
         "  if (m * STRIDE_Y + REACH_Y - 1 != r || to_y >= out_y) continue;",
         *indented(_store(text)),
         "}",
@@ -219,6 +222,6 @@ def _store(text: ConvolutionText) -> list[str]:
         "  for (int w = 0; w < Y_WIDTH; ++w) {",
         *indented(each, 2),
         "  }",
-        "  *reinterpret_cast<Pack<float, Y_WIDTH>*>(results + (team * ROWS + m) * OUT_X + to_x + i) = made;",
+        "  *reinterpret_cast<Pack<float, Y_WIDTH>*>(results + m * OUT_X + to_x + i) = made;",
         "}",
     ]
