@@ -334,14 +334,14 @@ def test_sums_of_divergences_are_right_near_and_far_and_for_odd_numbers(tmp_path
     op = load_structure(structures["stream"], task, tmp_path)
     assert "summed_divergence_of(" in (tmp_path / f"{task.name}.cu").read_text()
     plain = [0.01, 0.5, 0.59, 0.61, 0.999, 1.0, 1.0000001, 1.66, 1.68, 7.0, 1e-30, 1e-38, 1e-42, 1e19, 2e19, 1e36]
-    p, t = (one.contiguous() for one in torch.cartesian_prod(*[torch.tensor(plain)] * 2).split(1, 1))
+    p, t = (one[:, None].contiguous() for one in torch.cartesian_prod(*[torch.tensor(plain)] * 2).unbind(1))
     log_t, log_p = t.double().log(), p.double().log()
     wrong = (op(p, t)[:, None] - t * (log_t - log_p)).abs()
     near = ((log_t - log_p).abs() < 0.5) & (t < 1e19) & (t > 1e-37)  # to the last places of the difference
     of_what = torch.where(near, (log_t - log_p).abs(), log_t.abs() + log_p.abs())
     assert (wrong <= 4e-7 * t * of_what + 1e-44).all()
     odd = torch.tensor([0.0, -0.0, -1.0, -1.1, 1.0, 1.5e38, 3e38, math.inf, -math.inf, math.nan])
-    p, t = (one.contiguous() for one in torch.cartesian_prod(odd, odd).split(1, 1))
+    p, t = (one[:, None].contiguous() for one in torch.cartesian_prod(odd, odd).unbind(1))
     assert torch.allclose(op(p, t), function.callable(p, t), rtol=1e-6, atol=0, equal_nan=True)
 
 
