@@ -345,21 +345,6 @@ def test_sums_of_divergences_are_right_near_and_far_and_for_odd_numbers(tmp_path
     assert torch.allclose(op(p, t), function.callable(p, t), rtol=1e-6, atol=0, equal_nan=True)
 
 
-def test_places_are_right_in_every_share_of_windows(tmp_path: Path) -> None:
-    """Pieces leave a byte for the window among those of their share; the first of equals may lie in any of them."""
-    function = BY_NAME["middle_places"]
-    task = task_of(function)
-    structures = {one.id: one for one in every_structure(program_of(function, task))}
-    op = load_structure(structures["column-windows"], task, tmp_path)
-    x = torch.randint(-3, 3, (1, 9000, 33), generator=torch.Generator().manual_seed(1)).float()
-    first = torch.randint(0, 9000, (33,), generator=torch.Generator().manual_seed(2))
-    x[0, first, torch.arange(33)] = 5.0
-    x[0, 8999, ::2] = 5.0
-    places, least = op(x)
-    assert torch.equal(places[0], first)
-    assert torch.equal(least, x.amin(1))
-
-
 def test_elu_is_right_in_its_last_places(tmp_path: Path) -> None:
     """Its exponential is a series of the playbook's own: around zero, where 2 is halved, and where nothing is left."""
     function = Function("exponential_unit", "return F.elu(x)")

@@ -111,11 +111,7 @@ def column_windows(program: RowProgram, op_line: str, quick: bool = True) -> Fra
         "of the window and goes down a share of the windows, with OWN 16-byte loads of a thread in flight: each vector "
         "has sums of its own, whatever rows and columns it lies in. It leaves what its share comes to"
     )
-    bounds, blocks = "LANES, 1024 / LANES", f"{shares} * {tiles}"
-    # A byte for the window among those of a share, which are no more than 128; the rest is known from the piece.
-    found = "(piece / PERIOD * SHARE + @) * PERIOD + piece % PERIOD"
-    sizes = (rows, cols, inner)
-    parts = _Parts(sizes, bounds, pieces, blocks, "LANES", tiles, [], places="unsigned char", found=found)
+    parts = _Parts((rows, cols, inner), "LANES, 1024 / LANES", pieces, f"{shares} * {tiles}", "LANES", tiles, [])
     return _two_launches(kernel, plan, header, parts, _window_body)
 
 
@@ -178,8 +174,6 @@ class _Parts:
     threads: str
     tiles: str  # blocks side by side
     helpers: list[str]
-    places: str = "int"  # what pieces leave of a place, its type
-    found: str = "@"  # and the place itself, where @ is what was left
 
 
 def _two_launches(
@@ -192,7 +186,7 @@ def _two_launches(
     program = kernel.program
     rows, cols, inner = made.sizes
     outer = f"{rows} / max({inner}, 1)"
-    parts = Part.of(kernel, plan, f"{outer}, {made.pieces}, {inner}", kernel.all_reductions, made.places)
+    parts = Part.of(kernel, plan, f"{outer}, {made.pieces}, {inner}", kernel.all_reductions)
     declared, given = [f"{one.type}* __restrict__ {one.own}" for one in parts], [one.planned for one in parts]
     sizes = [("int cols", cols), ("int inner", inner), ("int pieces", made.pieces)]
     reads = KernelSignature.of(replace(program, outputs=()), kernel.namer, [*sizes, ("int tiles", made.tiles)])
@@ -215,9 +209,7 @@ def _two_launches(
     )
     texts = [
         first.kernel(f"__launch_bounds__({made.bounds})", names[0], [TRIGGER, *body(kernel, parts)]),
-        second.kernel(
-            f"__launch_bounds__({_COMBINING})", names[1], [WAIT, *_whole_body(kernel, parts, teams, made.found)]
-        ),
+        second.kernel(f"__launch_bounds__({_COMBINING})", names[1], [WAIT, *_whole_body(kernel, parts, teams)]),
     ]
     shared = (
         f", a warp for every 32 rows and {teams} of them for the pieces," if teams > 1 else ", a thread for every row,"
@@ -320,7 +312,7 @@ def _window_body(kernel: ColumnKernel, parts: list[Part]) -> list[str]:
     for one in parts:
         value = f"{kernel.namer.of(one.index)}[k][i]{one.field}"
         if one.field == ".index":
-            value = f"{value} - share * SHARE"
+            value = f"{value} * PERIOD + ((own + k * LANES) * WIDTH + i) / inner"
         stores += [
             f"Vector<{one.type}> {one.own}_made;",
             *each_element([f"{one.own}_made.at[i] = {value};"]),
@@ -354,7 +346,7 @@ def _each_own(lines: Iterable[str]) -> list[str]:
     return ["#pragma unroll", "for (int k = 0; k < OWN; ++k) {", *indented(inner), "}"]
 
 
-def _whole_body(first: ColumnKernel, parts: list[Part], teams: int, found: str) -> list[str]:
+def _whole_body(first: ColumnKernel, parts: list[Part], teams: int) -> list[str]:
     program = first.program
     kernel = RowKernel(program, first.quick)
     kernel.namer, kernel.forms, kernel.statements = first.namer, first.forms, first.statements
@@ -363,7 +355,7 @@ def _whole_body(first: ColumnKernel, parts: list[Part], teams: int, found: str) 
     for index in kernel.all_reductions:
         name, kind, combiner = kernel.namer.of(index), kernel.accumulator_type(index), kernel.combiner(index)
         lines.append(f"{kind} {name} = {kernel.start(index)};")
-        inner.append(f"{name} = {combiner}{{}}({name}, {Part.at('place', kind, index, parts, found)});")
+        inner.append(f"{name} = {combiner}{{}}({name}, {Part.at('place', kind, index, parts)});")
         shared.append(f"__shared__ {kind} {name}_of_teams[{teams}][32];")
         exchanged.append(f"{name}_of_teams[threadIdx.y][threadIdx.x] = {name};")
         combined.append(f"{name} = {combiner}{{}}({name}, {name}_of_teams[team][threadIdx.x]);")

@@ -10,7 +10,7 @@ from tilewright.playbook.row_kernel import RowKernel
 
 # A launch begins while the one before ends, and waits for it there: to begin takes as long as many rows.
 TRIGGER, WAIT = "cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"
-SCRATCH_DTYPES = {"float": "f32", "long long": "i64", "int": "i32", "bool": "bool", "unsigned char": "u8"}
+SCRATCH_DTYPES = {"float": "f32", "long long": "i64", "int": "i32", "bool": "bool"}
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,12 @@ class Part:
     field: str  # ".value" of a candidate, or ""
 
     @classmethod
-    def of(
-        cls, kernel: RowKernel, plan: PlanLines, shape: str, reductions: Sequence[int], places: str = "int"
-    ) -> list[Part]:
-        """A buffer of this shape for each of the reductions; two where a place is looked for, of this type."""
+    def of(cls, kernel: RowKernel, plan: PlanLines, shape: str, reductions: Sequence[int]) -> list[Part]:
+        """A buffer of this shape for each of the reductions; two where a place is looked for."""
         found: list[Part] = []
         for index in reductions:
             kind, name = kernel.accumulator_type(index), kernel.namer.of(index)
-            halves = [("float", ".value"), (places, ".index")] if kind == "Candidate" else [(kind, "")]
+            halves = [("float", ".value"), ("int", ".index")] if kind == "Candidate" else [(kind, "")]
             for held, part in halves:
                 wanted = f"{name}_{part[1:]}_parts" if part else f"{name}_parts"
                 found.append(cls(index, plan.name(wanted), kernel.namer.fresh(wanted), held, part))
@@ -40,13 +38,9 @@ class Part:
         return found
 
     @staticmethod
-    def at(place: str, kind: str, index: int, parts: Sequence[Part], found: str = "@") -> str:
-        """What a piece left for a reduction, of this kind in the kernels; `found` is the place that it left as @."""
-        own = [
-            (found if one.field == ".index" else "@").replace("@", f"{one.own}[{place}]")
-            for one in parts
-            if one.index == index
-        ]
+    def at(place: str, kind: str, index: int, parts: Sequence[Part]) -> str:
+        """What a piece left for a reduction, of this kind in the kernels."""
+        own = [f"{one.own}[{place}]" for one in parts if one.index == index]
         return own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
 
     @classmethod
