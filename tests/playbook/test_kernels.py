@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, FUNCTIONS, SIZES, Function, draw, program_of, task_of
 
@@ -340,6 +341,39 @@ def test_sums_of_logarithms_are_right_at_both_ends_of_what_is_quick(tmp_path: Pa
     x = torch.tensor(given)[:, None]
     got, want = load_structure(structures["stream"], task, tmp_path)(x), x[:, 0].double().log()
     assert torch.allclose(got.double(), want, rtol=4e-7, atol=0, equal_nan=True)
+
+
+def test_sums_of_divergences_are_right_near_and_far_and_for_odd_numbers(tmp_path: Path) -> None:
+    """One quick difference stands for two logarithms: near ones to the last places, and odd ones as f32 has."""
+    function = Function(
+        "divergence", "return (torch.xlogy(t, t) - t * p.log()).sum(-1)", "p: f32[rows, cols]; t: f32[rows, cols]"
+    )
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["stream"], task, tmp_path)
+    assert "summed_divergence_of(" in (tmp_path / f"{task.name}.cu").read_text()
+    plain = [0.01, 0.5, 0.59, 0.61, 0.999, 1.0, 1.0000001, 1.66, 1.68, 7.0, 1e-30, 1e-38, 1e-42, 1e19, 2e19, 1e36]
+    p, t = (one[:, None].contiguous() for one in torch.cartesian_prod(*[torch.tensor(plain)] * 2).unbind(1))
+    log_t, log_p = t.double().log(), p.double().log()
+    wrong = (op(p, t)[:, None] - t * (log_t - log_p)).abs()
+    near = ((log_t - log_p).abs() < 0.5) & (t < 1e19) & (t > 1e-37)  # to the last places of the difference
+    of_what = torch.where(near, (log_t - log_p).abs(), log_t.abs() + log_p.abs())
+    assert (wrong <= 4e-7 * t * of_what + 1e-44).all()
+    odd = torch.tensor([0.0, -0.0, -1.0, -1.1, 1.0, 1.5e38, 3e38, math.inf, -math.inf, math.nan])
+    p, t = (one[:, None].contiguous() for one in torch.cartesian_prod(odd, odd).unbind(1))
+    assert torch.allclose(op(p, t), function.callable(p, t), rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_elu_is_right_in_its_last_places(tmp_path: Path) -> None:
+    """Its exponential is a series of the playbook's own: around zero, where 2 is halved, and where nothing is left."""
+    function = Function("exponential_unit", "return F.elu(x)")
+    task = task_of(function)
+    op = load_structure(every_structure(program_of(function, task))[1], task, tmp_path)
+    x = torch.cat((torch.linspace(-20, 1, 3001), torch.linspace(-0.4, 0.01, 1991), -torch.logspace(-38, 3, 1000)))
+    want = F.elu(x.double())
+    assert ((op(x[None])[0] - want).abs() <= 1.5 * 2**-23 * want.abs() + 1e-44).all()
+    odd = op(torch.tensor([[math.inf, -math.inf, math.nan, 0.0, -0.0, -1e38, 1e-42, -1e-42]]))[0]
+    assert torch.allclose(odd, torch.tensor([math.inf, -1, math.nan, 0, 0, -1, 1e-42, -1e-42]), 0, 1e-45, True)
 
 
 def test_softplus_is_right_in_its_last_places(tmp_path: Path) -> None:

@@ -67,6 +67,19 @@ def test_scans_are_right(name: str, id: str, tmp_path: Path) -> None:
     check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
 
 
+@pytest.mark.parametrize(("name", "vectors"), [("sums", 4), ("backwards", 4), ("exclusive", 2), ("products", 4)])
+def test_lanes_that_have_several_totals_of_warps_are_right(name: str, vectors: int, tmp_path: Path) -> None:
+    """Long rows are gone along in tiles of which a warp has more totals than lanes."""
+    case = replace(BY_NAME[name], at=({"rows": 2, "cols": 33000}, {"rows": 1, "cols": 4099}))
+    step = structure(case, "scan-rows")
+    text = step.write(task_op_line(case.task))
+    for was, wanted in (("THREADS = 1024 | 512 | 256", "THREADS = 1024"), ("VECTORS <= 32", "VECTORS <= 128")):
+        assert was in text
+        text = text.replace(was, wanted)
+    text = text.replace("VECTORS = 1 | 2 | 4", f"VECTORS = {vectors}")
+    check_structure(case, replace(step, write=lambda _: text), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sums", "backwards", "exclusive", "counted"])
 def test_many_pieces_of_a_row_are_right(name: str, tmp_path: Path) -> None:

@@ -84,10 +84,44 @@ __device__ __forceinline__ float log_of(float v) {
   return v > 0.7f && v < 1.45f ? near : __log2f(v) * 0.693147181f;
 }
 """,
+    "divergence": """\
+// t log t - t log p, with nothing for the first where t is 0.
+__device__ __forceinline__ float divergence_of(float t, float p) {
+  return (t == 0.0f ? 0.0f : t * logf(t)) - t * logf(p);
+}
+""",
+    "summed_divergence": """\
+// For sums: t (log t - log p) without two exact logarithms. Where t is near p, the difference is 2 atanh(s) with s =
+// (t - p) / (t + p), and keeps its digits; elsewhere that of two quick logarithms will do. What these do not take - 0,
+// infinite, huge, tiny or negative numbers - gives no finite number, or is seen in the bits.
+__device__ __forceinline__ float summed_divergence_of(float t, float p) {
+  float inverse, log_t, log_p;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(t + p));
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log_t) : "f"(t));
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log_p) : "f"(p));
+  const float s = (t - p) * inverse, z = s * s;
+  float series = fmaf(z, 0.455353737f, 0.575350821f);
+  series = fmaf(z, series, 0.961818576f);
+  series = fmaf(z, series, 2.88539004f);
+  const float made = t * ((fabsf(s) < 0.25f ? s * series : log_t - log_p) * 0.693147181f);
+  const bool is_plain = fabsf(made) < INFINITY && max(__float_as_uint(t), __float_as_uint(p)) < 0x5f800000u;  // 2^64
+  return is_plain ? made : divergence_of(t, p);
+}
+""",
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
+// alpha (e^x - 1) below zero, before the choice: a branch for each element takes longer. e^x is 2^whole e^rest, and
+// e^rest - 1 a short series: expm1f is as exact, but right above zero too, and takes twice the instructions.
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
-  const float below = alpha * expm1f(v * inner);   // before the choice: a branch for each element takes longer
+  const float x = v * inner < -30.0f ? -30.0f : v * inner;
+  const float whole = fmaf(x, 1.44269502f, 12582912.0f) - 12582912.0f;
+  const float rest = fmaf(whole, -1.42860677e-06f, fmaf(whole, -0.693145752f, x));
+  float series = fmaf(rest, 0.00139296777f, 0.0083824126f), power;
+  series = fmaf(rest, series, 0.0416678302f);
+  series = fmaf(rest, series, 0.166663975f);
+  series = fmaf(rest, series, 0.49999994f);
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(whole));
+  const float below = alpha * fmaf(fmaf(rest * series, rest, rest), power, power - 1.0f);
   return v > 0.0f ? v : below;
 }
 """,

@@ -69,6 +69,7 @@ _CHEAP_FUNCTIONS = """
 abs neg relu where clamp_min clamp_max not to_bool leaky_relu maximum minimum sign fmin fmax floor ceil trunc round
 isnan isinf hardswish hardsigmoid
 """
+_LOGARITHMS = ("log", "divergence")
 # All others are too dear to be done twice where the result can be kept.
 CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
@@ -243,7 +244,10 @@ class Forms:
         if op == "reciprocal":
             return Text(f"1.0f / {first.within(UNARY)}", PRODUCT)
         listed = ", ".join(one.text for one in arguments)
-        summed = op == "log" and self._quick_logarithms and self._program.varies[index]
+        summed = op in _LOGARITHMS and self._quick_logarithms and self._program.varies[index]
+        if summed and op == "divergence":
+            self.helper(op)  # which the quick one calls for odd numbers
+            op = "summed_divergence"
         if (self._quick and op in QUICK_HELPERS) or op not in _LANGUAGE or summed:
             return Text(f"{self.helper(op)}({listed})")
         return Text(f"{_LANGUAGE[op]}({listed})")
@@ -252,7 +256,7 @@ class Forms:
 def has_quick_logarithms(program: RowProgram) -> bool:
     """Whether there are logarithms of elements that are but added up: then the last places of each are not seen."""
     reductions = [one for one in program.values if isinstance(one, Reduce)]
-    logarithms = any(isinstance(one, row_program.Pointwise) and one.op == "log" for one in program.values)
+    logarithms = any(isinstance(one, row_program.Pointwise) and one.op in _LOGARITHMS for one in program.values)
     return logarithms and not program.outputs_along and all(one.op is Reduction.SUM for one in reductions)
 
 

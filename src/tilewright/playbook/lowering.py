@@ -132,12 +132,44 @@ class Lowering:
             for one, other in (arguments, arguments[::-1]):
                 if self.values[one] == Pointwise("tanh", (self._softplus_of(other),)):
                     return self.point("mish", other)
+        divergence = self._divergence(*arguments) if op == "sub" and len(arguments) == 2 else None
+        if divergence is not None:
+            return self.add(Pointwise("divergence", divergence), NumberKind.FLOAT)
         return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), kind)
 
     def _softplus_of(self, value: int) -> int:
         """The number that the plain softplus of a value has; -1 where it never came up."""
-        written = Pointwise("softplus", (value, self.constant(1.0), self.constant(20.0)))
-        return self._numbers.get((written, NumberKind.FLOAT), -1)
+        return self._point_made("softplus", value, self.constant(1.0), self.constant(20.0))
+
+    def _point_made(self, op: str, *arguments: int, kind: NumberKind = NumberKind.FLOAT) -> int:
+        """The number that a pointwise operation has; -1 where it never came up."""
+        return self._numbers.get((Pointwise(op, arguments), kind), -1)
+
+    def _divergence(self, first: int, second: int) -> tuple[int, int] | None:
+        """t and p of xlogy(t, t) - t log p, which a KL divergence adds up; None for any other difference."""
+        product = self.values[second]
+        if not isinstance(product, Pointwise) or product.op != "mul":
+            return None
+        for t, other in (product.arguments, product.arguments[::-1]):
+            logarithm = self.values[other]
+            if isinstance(logarithm, Pointwise) and logarithm.op == "log" and self._is_own_product(first, t):
+                return t, logarithm.arguments[0]
+        return None
+
+    def _is_own_product(self, value: int, t: int) -> bool:
+        """Whether this is t log t as PyTorch writes xlogy: 0 where t is 0, and NaN where it is NaN."""
+        chosen = self.values[value]
+        if not isinstance(chosen, Pointwise) or chosen.op != "where":
+            return False
+        is_zero = self._point_made("eq", t, self.constant(0.0), kind=NumberKind.BOOL)
+        product = self._point_made("mul", t, self._point_made("log", t))
+        nan = self.values[chosen.arguments[1]]
+        return (
+            chosen.arguments[0] == self._point_made("isnan", t, kind=NumberKind.BOOL)
+            and isinstance(nan, Constant)
+            and nan.value != nan.value
+            and chosen.arguments[2] == self._point_made("where", is_zero, self.constant(0.0), product)
+        )
 
     def float_point(self, op: str, *arguments: int) -> int:
         return self.point(op, *(self.convert(one, NumberKind.FLOAT) for one in arguments))

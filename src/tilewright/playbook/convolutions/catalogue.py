@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.playbook.convolutions import direct, hopper, points, tensor_cores
+from tilewright.playbook.convolutions import direct, hopper, points, strips, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
 from tilewright.playbook.convolutions.draft import draft_convolution
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.points import point_convolution
 from tilewright.playbook.convolutions.program import Convolution
+from tilewright.playbook.convolutions.strips import strip_convolution
 from tilewright.playbook.convolutions.tensor_cores import tensor_core_convolution
 from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
 from tilewright.playbook.file_text import Fragment
@@ -62,6 +63,8 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
         else:
             tried = [one for one in others if one is not DIRECT]
         found = [one if one in tried else replace(one, resort=True) for one in found]
+    if arch == _HOPPER and any(map(strips.can_write, convolutions)):
+        found.insert(0, STRIPS)
     if arch != _TURING and any(map(_are_points, convolutions)):
         found.insert(0, _points_way(found[0].write if found else _on_tensor_cores))
     return tuple(found)
@@ -131,6 +134,11 @@ def _by_rows(convolution: Convolution, op_line: str, choices: Choices) -> Fragme
     return (long_row_convolution if rows else by_tiles)(convolution, op_line, choices)
 
 
+def _by_strips(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    write = strip_convolution if strips.can_write(convolution) else _written(convolution)
+    return write(convolution, op_line, choices)
+
+
 def _hopper_way(chosen: tuple[Convolution, ...], able: int) -> ConvolutionWay:
     """For these convolutions; a file has no room for many, and then the largest are worth it most."""
     summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
@@ -158,5 +166,8 @@ LONG_ROWS = ConvolutionWay(
 )
 TENSOR_CORES = ConvolutionWay(
     "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _on_tensor_cores
+)
+STRIPS = ConvolutionWay(
+    "convolution-strips", "strips of planes copied to shared memory and results back, sums in registers", _by_strips
 )
 DIRECT = ConvolutionWay("convolution-direct", "a thread makes a patch of results in registers", _directly)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from tilewright.playbook.bulk_text import COPYING, STORING
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Read
 from tilewright.playbook.places.text import product_text
-from tilewright.playbook.pooling.draft import STORING, PoolKernel
+from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strips import ROW_IS_USED
 from tilewright.playbook.row_program import Load
@@ -17,24 +18,6 @@ from tilewright.records import DType
 _NARROWEST, _WIDEST = 64, 2048  # columns: enough threads, and several rows in shared memory
 _FEW_ROWS = 4  # of the result in a strip, below which rows are read too often
 _STRIP_FLOATS = 26  # in shared memory for each of 2048 resident threads: a little less than there is room for
-_COPYING = """\
-// A phase of a barrier ends when one thread has arrived and the bytes that it announced have come.
-__device__ __forceinline__ void barrier_init(unsigned barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(unsigned barrier) {
-  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }"
-               ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void copy_rows(const float* to, const float* from, int bytes, unsigned barrier) {
-  const auto target = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(target), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-"""
 
 
 def can_copy(program: PoolProgram) -> bool:
@@ -91,7 +74,7 @@ def bulk(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
         "constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;",
         "constexpr int PARTS = 2, TOGETHER = (LOADED + PARTS - 1) / PARTS;  // copies of a strip, and rows of one",
     ]
-    pieces = [lines, *kernel.pieces(), [ROW_IS_USED], [_COPYING], [STORING]]
+    pieces = [lines, *kernel.pieces(), [ROW_IS_USED], [COPYING], [STORING]]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text)
 
 

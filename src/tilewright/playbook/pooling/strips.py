@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tilewright.playbook.bulk_text import STORING
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
-from tilewright.playbook.pooling.draft import STORING, PoolKernel
+from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
 
@@ -200,10 +201,12 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
         ("tune", f"ROWS = {' | '.join(map(str, rows))}", "of the result in a strip"),
     ]
     if deep:
-        found.append(("tune", "DEPTH = 32 | 64 | 16", "planes of the result that a team walks through"))
+        found.append(("tune", "DEPTH = 64 | 32 | 16", "planes of the result that a team walks through"))
     y = kernel.axes["Y"]
     held = ((rows[0] - 1) * y.stride + y.reach) * kernel.width  # elements of a thread while it loads
     residents = "2048 | 1024 | 1536" if held <= _FEW_HELD and not deep else "1024 | 768 | 512"
+    if deep and y.stride < y.reach:
+        residents = "512 | 1024 | 768"  # two rows of every plane under way take registers, and pay for them
     return [*found, ("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")]
 
 
@@ -227,6 +230,6 @@ def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
     if y.stride >= y.reach:
         return [1, 2] if y.kernel >= 4 else [2, 1, 4]
     if deep:
-        return [1, 2]
+        return [2, 1]
     most = max((64 // width - y.reach) // y.stride + 1, 1)  # 64 elements of a thread in registers
     return list(dict.fromkeys([max(most // 2, 1), max(most * 10 // 13, 1), max(most // 3, 1)]))

@@ -11,7 +11,7 @@ from tilewright.playbook.places.text import kernel_lines, product_text, width_li
 from tilewright.playbook.places.vectors import across_warp, each_element, guarded, over_vectors
 from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.scans.program import ScanProgram
-from tilewright.playbook.scans.structures import ScanKernel, rows_body
+from tilewright.playbook.scans.structures import EACH, ScanKernel, rows_body
 
 _FEW_ROWS, _LONG_ROW = 256, 1 << 16
 
@@ -47,7 +47,7 @@ def scan_pieces(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         "read twice, by all multiprocessors; with one block for a row, most would have nothing to do. Everything is "
         "added in a fixed order: runs repeat bit for bit."
     )
-    constants = ["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS, PIECE = TILE * TILES;"]
+    constants = ["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS, PIECE = TILE * TILES;", EACH]
     return fragment(
         header,
         plan,

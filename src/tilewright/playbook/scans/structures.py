@@ -8,6 +8,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, incl
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
 from tilewright.playbook.places.vectors import Known, each_element, guarded, over_vectors
+from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.scans.program import ScanProgram
 
 WARP_SCAN = """\
@@ -31,6 +32,10 @@ __device__ __forceinline__ T before_lane(T scanned, int lane, T start) {
   return lane == 0 ? start : earlier;
 }
 """
+
+
+_LONG_ROW = 1 << 15  # elements: two tiles of four vectors
+EACH = "constexpr int EACH = (WARPS * VECTORS + 31) / 32;  // totals of warps for a lane"
 
 
 class ScanKernel(PlacedKernel):
@@ -125,21 +130,34 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, steps = plan_rows(program, plan)
     plan.add("tune", "THREADS = 1024 | 512 | 256")
-    plan.add("tune", "VECTORS = 1 | 2 | 4", "of a thread in one tile")
-    plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
     kernel = ScanKernel(program, plan, program.along, quick)
+    vectors, most = ("4 | 1 | 2", 128) if _holds_long_tiles(kernel) else ("1 | 2 | 4", 32)
+    plan.add("tune", f"VECTORS = {vectors}", "of a thread in one tile")
+    plan.add("need", f"THREADS / 32 * VECTORS <= {most}", "a warp scans the totals of all others")
     width_line(plan, kernel)
     body = rows_body(kernel, kernel.split(program.rows, "blockIdx.x"))
     text = kernel.launched("scan", rows, "THREADS", "THREADS, 1024 / THREADS", body, [("int steps", steps)])
     header = (
         f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte "
         "vectors.\n\nThe loads of the next tile are issued before this one is scanned, so memory never waits for "
-        "arithmetic. A thread scans its vector, lanes scan by shuffles, and every warp scans the totals of all warps "
+        "arithmetic. A thread scans its vectors, lanes scan by shuffles, and every warp scans the totals of all warps "
         "for itself: one barrier a tile, with two sets of totals in turn. Where rows are not a whole number of "
         "vectors, WIDTH is 1."
     )
-    pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
+    pieces = [
+        ["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;", EACH],
+        [VECTOR],
+        *kernel.helper_pieces(),
+    ]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
+
+
+def _holds_long_tiles(kernel: ScanKernel) -> bool:
+    """Whether registers hold a tile of 64 KB and the next one, and rows have two: fewer rows are then gone along at
+    once, each in longer strides, which memory likes."""
+    scans = kernel.scan.scans
+    light = len(scans) == 1 and scans[0].kind is NumberKind.FLOAT and len(kernel.inner().reads) == 1
+    return light and kernel.width == 4 and kernel.scan.along.size.own >= _LONG_ROW
 
 
 def rows_body(kernel: ScanKernel, row: list[str], begin: str = "0", carries: tuple[str, ...] = ()) -> list[str]:
@@ -148,7 +166,7 @@ def rows_body(kernel: ScanKernel, row: list[str], begin: str = "0", carries: tup
     place = f"const int {at} = (first + k * THREADS + static_cast<int>(threadIdx.x)) * WIDTH;"
     starts = carries or tuple(one.start for one in scans)
     lines = [
-        *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans),
+        *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32 * EACH];" for one in scans),
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
         *row,
         *held.declared("here[VECTORS]", "next[VECTORS]"),
@@ -191,17 +209,27 @@ def _tile(kernel: ScanKernel, at: str, place: str) -> list[str]:
         ]
     lines += [*over_vectors(scanning), "__syncthreads();"]
     for one, name in scans:
+        kind, combine = one.kind.cpp, f"{one.combiner}{{}}"
         lines += [
-            f"const {one.kind.cpp} {name}_total = lane < WARPS * VECTORS ? {name}_totals[turn][lane] : {one.start};",
-            f"const {one.kind.cpp} {name}_all = scan_warp({name}_total, lane, {one.combiner}{{}});",
-            f"const {one.kind.cpp} {name}_earlier = before_lane<{one.kind.cpp}>({name}_all, lane, {one.start});",
+            f"{kind} {name}_before[EACH], {name}_own = {one.start};  // before each of the lane's totals; all of them",
+            "#pragma unroll",
+            "for (int e = 0; e < EACH; ++e) {",
+            f"  {name}_before[e] = {name}_own;",
+            "  const int total = lane * EACH + e;",
+            f"  if (total < WARPS * VECTORS) {name}_own = {combine}({name}_own, {name}_totals[turn][total]);",
+            "}",
+            f"const {kind} {name}_all = scan_warp({name}_own, lane, {combine});",
+            f"{kind} {name}_earlier = {name}_before[0];  // before this warp's of the lane's totals",
+            "#pragma unroll",
+            f"for (int e = 1; e < EACH; ++e) {name}_earlier = warp % EACH == e ? {name}_before[e] : {name}_earlier;",
+            f"{name}_earlier = {combine}(before_lane<{kind}>({name}_all, lane, {one.start}), {name}_earlier);",
         ]
     writing = [place]
     known: Known = {}
     for one, name in scans:
         combine = f"{one.combiner}{{}}"
         writing += [
-            f"const {one.kind.cpp} {name}_warps = __shfl_sync(~0u, {name}_earlier, k * WARPS + warp);",
+            f"const {one.kind.cpp} {name}_warps = __shfl_sync(~0u, {name}_earlier, (k * WARPS + warp) / EACH);",
             f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {name}_warps), {name}_ahead[k]);",
         ]
         known[kernel.value_of(one.leaf)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
