@@ -144,6 +144,22 @@ def test_a_block_that_goes_on_waits_until_its_last_piece_is_stored(width: int, t
     _check_emulated(form, 2, tmp_path, text, replace(H200, sms=1))
 
 
+TRIANGLES = (
+    Product((1, 650, 700, 72), kept=Kept(Triangle.UPPER)),
+    Product((2, 530, 516, 68), kept=Kept(Triangle.LOWER, 130), batched=True, bias=True, activation="gelu"),
+    Product((1, 530, 301, 72), kept=Kept(Triangle.UPPER, -200)),
+    Product((1, 260, 516, 68), kept=Kept(Triangle.LOWER, -140)),
+    Product((1, 136, 264, 68), kept=Kept(Triangle.UPPER, 600), bias=True),
+)
+
+
+@pytest.mark.parametrize("form", TRIANGLES, ids=str)
+def test_triangles_are_walked_diagonal_by_diagonal(form: Product, tmp_path: Path) -> None:
+    """Two blocks or three have tiles of both halves, of one, and of nothing that is kept."""
+    for sms in (2, 3):
+        _check_emulated(form, 2, tmp_path, gpu=replace(H200, sms=sms))
+
+
 SHORT = (
     Product((1, 300, 136, 40)),
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),

@@ -50,6 +50,11 @@ class Form:
         return self.split_before and not self.pieces
 
     @property
+    def sorted(self) -> bool:
+        """Whether tiles of which nothing is kept are left to warps with nothing else to do, and the others sorted."""
+        return self.strips and self.product.kept is not None and not self.boxes
+
+    @property
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 

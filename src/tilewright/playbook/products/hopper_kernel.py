@@ -8,6 +8,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
+from tilewright.playbook.products.hopper_sorted import SORTED_MEMBERS, sorted_tiles, unkept_half, unkept_tiles
 from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
 from tilewright.playbook.products.program import Operand
@@ -92,6 +93,10 @@ def walk(form: Form) -> list[str]:
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
     body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
+    if form.sorted:
+        body = sorted_tiles(form.product)
+        members = ["int tiles_m, tiles_n, job, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
+        first = [first[0], "job = blockIdx.x, this->batch = batch, z = 0;", first[2]]
     if form.strips:
         members += ["int last;  // of a strip's rows"]
         first += ["if constexpr (KEPT) {", *indented(_STRIP.splitlines()), "}"]
@@ -188,6 +193,7 @@ def _producer(form: Form) -> list[str]:
                 f"for (int box = 0; box < {size} / 64; ++box)",
                 f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
             ]
+    rest = ["else if (BLOCKS == 1 && threadIdx.x >= 288) {", *indented(unkept_tiles(form)), "}"] if form.sorted else []
     b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
     if not form.parts:
         loads, first = [b_at, *of_operands["a"], *of_operands["b"]], []
@@ -214,6 +220,7 @@ def _producer(form: Form) -> list[str]:
         "    }",
         "  }",
         "}",
+        *rest,
     ]
 
 
@@ -336,6 +343,7 @@ def _sums_of_parts(form: Form) -> list[str]:
         "  } else {",
         "#pragma unroll",
         "    for (int half = 0; half < BN / WIDTH; ++half) {",
+        *indented(unkept_half(form.product) if form.sorted else [], 3),
         "      float some[WIDTH / 2];",
         "      products(some, half, step, false);",
         "      if (half == BN / WIDTH - 1) release(slot);",

@@ -377,12 +377,13 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
         "  if (m >= M || n >= N) continue;",
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
-        f"  c[row * N + n] = {_stored(form, 'sum[i / 4][i % 4]')};",
+        f"  c[row * N + n] = {stored_result(form, 'sum[i / 4][i % 4]')};",
         "}",
     ]
     return lines
 
 
-def _stored(form: Form, value: str) -> str:
+def stored_result(form: Form, value: str) -> str:
+    """What is stored of one sum, of column n and row m, which is row `row` of all matrices."""
     text = value if form.pieces else form.finished(value)
     return text if form.stored is DType.F32 else f"static_cast<{form.stored.cpp}>({text})"
