@@ -144,6 +144,44 @@ def test_a_block_that_goes_on_waits_until_its_last_piece_is_stored(width: int, t
     _check_emulated(form, 2, tmp_path, text, replace(H200, sms=1))
 
 
+TRIANGLES = (
+    Product((1, 650, 700, 72), kept=Kept(Triangle.UPPER)),
+    Product((2, 530, 516, 68), kept=Kept(Triangle.LOWER, 130), batched=True, bias=True, activation="gelu"),
+    Product((1, 530, 301, 72), kept=Kept(Triangle.UPPER, -200)),
+    Product((1, 260, 516, 68), kept=Kept(Triangle.LOWER, -140)),
+    Product((1, 136, 264, 68), kept=Kept(Triangle.UPPER, 600), bias=True),
+)
+
+
+@pytest.mark.parametrize("form", TRIANGLES, ids=str)
+def test_triangles_are_walked_diagonal_by_diagonal(form: Product, tmp_path: Path) -> None:
+    """Two blocks or three have tiles of both halves, of one, and of nothing that is kept."""
+    for sms in (2, 3):
+        _check_emulated(form, 2, tmp_path, gpu=replace(H200, sms=sms))
+
+
+@pytest.mark.parametrize("layout", [(False, False), (True, True)])
+def test_zeros_at_the_ends_of_a_tile_are_not_multiplied(layout: tuple[bool, bool], tmp_path: Path) -> None:
+    """Of a's tiles one ends early and one is all zeros; of b's one begins late, and has what is infinite before."""
+    form = Product((2, 300, 200, 1100), DType.F32, *layout, batched=True, kept=Kept(Triangle.UPPER, -300))
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    op = tilewright.load(str(path))
+    full, cut = form.draw(), form.draw()
+    a, b = (one.mT if turned else one for one, turned in zip(cut, layout, strict=True))
+    a[0, :128, 301:], a[1, 128:256], b[0, :800, :128] = 0.0, 0.0, 0.0
+    fewer, all_of_it = (op.emulate(*one, gpu=replace(H200, sms=4), schedules=1) for one in (cut, full))
+    assert isinstance(fewer.results, torch.Tensor)
+    assert fewer.findings == ()
+    assert (fewer.results.double() - form.truth(cut)).norm() <= 5e-7 * form.truth(cut).norm()
+    run = [next(one.warp_instructions for one in call.counts if one.kernel == "product") for call in (fewer, all_of_it)]
+    assert run[0] < 0.8 * run[1]
+    b[0, 5, 3], b[1, 7, 150] = torch.inf, torch.nan  # they meet zeros that are not multiplied
+    found = op.emulate(*cut, gpu="H200", schedules=1).results
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found.isnan(), form.truth(cut).isnan())
+
+
 SHORT = (
     Product((1, 300, 136, 40)),
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),

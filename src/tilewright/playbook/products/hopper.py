@@ -253,7 +253,7 @@ class _Plan:
         self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
         self._add("let", "@slot = 2 * (128 if KEPT > 0 else 128 + BN) * 32 * 2")
-        places = f"{form.store_bytes}{form.column_bytes} + STAGES * 16 + 16"
+        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {20 if form.sorted else 16} + 16"
         self._add("let", f"@smem = STAGES * @slot + KEPT * 2 * BN * 32 * 2{places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
@@ -264,9 +264,8 @@ class _Plan:
             self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
             self._add("need", "@batch <= 65535", "the third dimension of a grid")
-        self._add(
-            "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
-        )
+        each, remark = ("3 * ", "any, which, then spans") if form.sorted else ("", "whether any, then which")
+        self._add("scratch", f"@wide: i32[1 + {each}@batch * @pieces * (@tiles_m + @tiles_n)] zeroed", remark)
         for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()

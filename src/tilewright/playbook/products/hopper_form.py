@@ -50,6 +50,11 @@ class Form:
         return self.split_before and not self.pieces
 
     @property
+    def sorted(self) -> bool:
+        """Whether tiles of which nothing is kept are left to warps with nothing else to do, and the others sorted."""
+        return self.strips and self.product.kept is not None and not self.boxes
+
+    @property
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 
@@ -117,6 +122,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs += [("const float* __restrict__ b_scales", "@b_scales")] if form.ready_b else []
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
+        pairs += [("const int* __restrict__ wide", "@wide")] if form.sorted else []
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]

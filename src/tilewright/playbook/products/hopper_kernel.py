@@ -8,6 +8,15 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
+from tilewright.playbook.products.hopper_sorted import (
+    NUMBERS,
+    SORTED_MEMBERS,
+    SPANS,
+    STEPS,
+    sorted_tiles,
+    unkept_half,
+    unkept_tiles,
+)
 from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
 from tilewright.playbook.products.program import Operand
@@ -24,6 +33,7 @@ def device_text(form: Form) -> list[str]:
         "",
         *BARRIERS.splitlines(),
         *tma(form.boxes, form.rows).splitlines(),
+        *(NUMBERS.splitlines() if form.sorted else []),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -92,6 +102,10 @@ def walk(form: Form) -> list[str]:
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
     body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
+    if form.sorted:
+        body = sorted_tiles(form.product)
+        members = ["int tiles_m, tiles_n, job, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
+        first = [first[0], "job = blockIdx.x, this->batch = batch, z = 0;", first[2]]
     if form.strips:
         members += ["int last;  // of a strip's rows"]
         first += ["if constexpr (KEPT) {", *indented(_STRIP.splitlines()), "}"]
@@ -138,6 +152,8 @@ def _kernel(form: Form) -> list[str]:
         body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
     if form.strips:
         body += ["const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;"]
+    if form.sorted:
+        body += ["const uint32_t steps_of_tiles = kept_full + 8;  // of the tile that begins in a slot"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
@@ -167,7 +183,7 @@ def _kernel(form: Form) -> list[str]:
 
 def _producer(form: Form) -> list[str]:
     dec = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));'
-    k = "tile.k0 + step * BK" if form.pieces else "step * BK"
+    k = "tile.k0 + step * BK" if form.pieces else "(first + step) * BK" if form.sorted else "step * BK"
     lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in _operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
@@ -188,6 +204,7 @@ def _producer(form: Form) -> list[str]:
                 f"for (int box = 0; box < {size} / 64; ++box)",
                 f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
             ]
+    rest = ["else if (BLOCKS == 1 && threadIdx.x >= 288) {", *indented(unkept_tiles(form)), "}"] if form.sorted else []
     b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
     if not form.parts:
         loads, first = [b_at, *of_operands["a"], *of_operands["b"]], []
@@ -197,23 +214,27 @@ def _producer(form: Form) -> list[str]:
         b_loads = ["if constexpr (!KEPT) {", *indented(b_loads), "}"] if form.strips else b_loads
         loads = [*each_part, *indented([*of_operands["a"], *b_loads]), "}"]
         first = _kept_loads([*each_part, *indented(of_operands["b"]), "}"]) if form.strips else []
+    told = ["if (!KEPT && step == 0) store_number(steps_of_tiles + slot * 4, tile.steps);"] if form.sorted else []
     return [
         *lines,
         "if (threadIdx.x == 256) {",
         *indented(first),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         "  while (tile.next()) {",
+        *indented(SPANS.splitlines() if form.sorted else [], 2),
         "#pragma unroll 1",
         "    for (int step = 0; step < tile.steps; ++step) {",
         f"      const int k = {k};",
         "      const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
         "      barrier_wait(empty + slot * 8, parity);",
+        *indented(told, 3),
         "      barrier_arrive_expecting(arrived, SLOT_BYTES);",
         *indented(loads, 3),
         "      advance(parity);",
         "    }",
         "  }",
         "}",
+        *rest,
     ]
 
 
@@ -265,6 +286,7 @@ def _consumer(form: Form) -> list[str]:
         *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
         *(["if constexpr (KEPT) barrier_wait(kept_full, 0);"] if form.strips else []),
         "while (tile.next()) {",
+        *indented(STEPS.splitlines() if form.sorted else []),
         *indented(_column_loads(form)),
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
         *indented(_column_stores(form)),
@@ -336,6 +358,7 @@ def _sums_of_parts(form: Form) -> list[str]:
         "  } else {",
         "#pragma unroll",
         "    for (int half = 0; half < BN / WIDTH; ++half) {",
+        *indented(unkept_half(form.product) if form.sorted else [], 3),
         "      float some[WIDTH / 2];",
         "      products(some, half, step, false);",
         "      if (half == BN / WIDTH - 1) release(slot);",

@@ -8,6 +8,8 @@ above the rest of it may meet a zero, and then the rest is the result.
 
 from __future__ import annotations
 
+import re
+
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, signature
 from tilewright.playbook.products.program import Operand
@@ -49,6 +51,28 @@ template <int WIDTH> __device__ __forceinline__ Numbers<WIDTH> numbers_at(const 
 __device__ __forceinline__ void split(float scaled, __half& high, __half& low) {
   high = __float2half_rn(scaled), low = __float2half_rn(scaled - __half2float(high));
 }
+"""
+
+_SPAN = """\
+// Between which k a thread's numbers are not all 0: rows and columns of a tile may begin and end with zeros.
+struct Span {
+  int first = INT_MAX, last = -1;  // numbers at once
+  template <int WIDTH> __device__ __forceinline__ void add(int k, const Numbers<WIDTH>& some) {
+    uint32_t any = 0;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) any |= magnitude_bits(some.v[j]);
+    if (any) first = min(first, k), last = max(last, k);
+  }
+  // Its tile's is noted by the distance of its first from K, and its end: so that the largest of each is the tile's.
+  __device__ __forceinline__ int2 noted(int from, int width, int K) const {
+    return last < 0 ? make_int2(0, 0) : make_int2(K - (from + first), from + last + width);
+  }
+  // Where it has all of k nothing is larger, and who stores last is right; so few take turns at a place.
+  __device__ __forceinline__ static void note(int* at, int value, int K) {
+    if (value == K) asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+    else if (value > 0) atomicMax(at, value);
+  }
+};
 """
 
 _ROWS = """\
@@ -97,14 +121,16 @@ __global__ void __launch_bounds__(256)
   for (int h = 0; h < HELD; ++h)
     if (lane * WIDTH + h * STEP < length) held[h] = numbers_at<WIDTH>(from + lane * WIDTH + h * STEP);
   uint32_t largest = 0;
-  auto look = [&](const Numbers<WIDTH>& some) {
+  @span Span span;
+  auto look = [&](int i, const Numbers<WIDTH>& some) {
+    @span span.add(i, some);
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) largest = max(largest, magnitude_bits(some.v[j]));
   };
 #pragma unroll
-  for (int h = 0; h < HELD; ++h) look(held[h]);
+  for (int h = 0; h < HELD; ++h) look(lane * WIDTH + h * STEP, held[h]);
 #pragma unroll 4
-  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(numbers_at<WIDTH>(from + i));
+  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(i, numbers_at<WIDTH>(from + i));
   largest = team_max<LANES>(largest, of_warps);
 
   const float scale = scale_of(largest);
@@ -137,12 +163,17 @@ __global__ void __launch_bounds__(256)
     counts.few = team_sum<LANES>(counts.few, of_warps);
     counts.zeros = team_sum<LANES>(counts.zeros, of_warps);
   }
+  @span int2 noted = span.noted(first, WIDTH, K);
+  @span noted = make_int2(team_max<LANES>(noted.x, of_warps), team_max<LANES>(noted.y, of_warps));
   cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
+  const int which = matrix * pieces + number;
+  const long long at = (long long)which * flags + first_flag + row / tile;
+  @span int* spans = wide + 1 + (long long)batch * pieces * flags + 2 * at;
+  @span if (lane == 0 && inside) Span::note(spans, noted.x, K), Span::note(spans + 1, noted.y, K);
   if (lane == 0 && inside) {
-    const int which = matrix * pieces + number;
     scales[(long long)which * rows + row] = 1.f / scale;
     if (is_too_wide(largest, counts.losing, counts.few, counts.zeros, length))
-      wide[0] = 1, wide[1 + (long long)which * flags + first_flag + row / tile] = 1;
+      wide[0] = 1, wide[1 + at] = 1;
   }
 }
 """
@@ -171,6 +202,7 @@ __global__ void __launch_bounds__(512, 2)
                   long long parts_pitch, int piece, int tile, int first_flag, int flags) {
   constexpr int LANES = 32 / WIDTH, TEAMS = 512 / LANES, HELD = 8;
   __shared__ uint32_t own_largest[32], largest[32], losing[32], few[32], zeros[32];
+  @span __shared__ int noted[2];
   const int mine = threadIdx.x % LANES * WIDTH, team = threadIdx.x / LANES, rank = blockIdx.x % CLUSTER;
   const int column0 = blockIdx.x / CLUSTER * 32, column = column0 + mine;
   const int number = blockIdx.y, pieces = gridDim.y, matrix = blockIdx.z, batch = gridDim.z;
@@ -179,12 +211,15 @@ __global__ void __launch_bounds__(512, 2)
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   const int t = threadIdx.x, own = column0 + t;
   if (t < 32) own_largest[t] = 0, losing[t] = 0, few[t] = 0, zeros[t] = 0;
+  @span if (t < 2) noted[t] = 0;
   __syncthreads();
 
   const float* from = x + matrix * matrix_pitch + column;
   Numbers<WIDTH> held[HELD] = {};
   uint32_t highest[WIDTH] = {};
-  auto look = [&](const Numbers<WIDTH>& some) {
+  @span Span span;
+  auto look = [&](int k, const Numbers<WIDTH>& some) {
+    @span span.add(k, some);
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
   };
@@ -192,11 +227,14 @@ __global__ void __launch_bounds__(512, 2)
   for (int h = 0; h < HELD; ++h)
     if (first + team + h * TEAMS < last) held[h] = numbers_at<WIDTH>(from + (first + team + h * TEAMS) * pitch);
 #pragma unroll
-  for (int h = 0; h < HELD; ++h) look(held[h]);
+  for (int h = 0; h < HELD; ++h) look(first + team + h * TEAMS, held[h]);
 #pragma unroll 4
-  for (int k = first + team + HELD * TEAMS; k < last; k += TEAMS) look(numbers_at<WIDTH>(from + k * pitch));
+  for (int k = first + team + HELD * TEAMS; k < last; k += TEAMS) look(k, numbers_at<WIDTH>(from + k * pitch));
 #pragma unroll
   for (int j = 0; j < WIDTH; ++j) atomicMax(&own_largest[mine + j], highest[j]);
+  @span const int2 found = span.noted(0, 1, K);
+  @span const int distance = __reduce_max_sync(~0u, found.x), end_found = __reduce_max_sync(~0u, found.y);
+  @span if (t % 32 == 0) atomicMax(&noted[0], distance), atomicMax(&noted[1], end_found);
   cluster_sync<CLUSTER>();
   if (t < 32) {
     uint32_t found = 0;
@@ -241,8 +279,10 @@ __global__ void __launch_bounds__(512, 2)
   }
   cluster_sync<CLUSTER>();
   cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
+  const int which = matrix * pieces + number;
+  const long long at = (long long)which * flags + first_flag + column0 / tile;
+  @span if (t < 2) Span::note(wide + 1 + (long long)batch * pieces * flags + 2 * at + t, noted[t], K);
   if (t < 32 && rank == 0 && own < columns) {
-    const int which = matrix * pieces + number;
     int all_losing = 0, all_few = 0, all_zeros = 0;
     for (int r = 0; r < CLUSTER; ++r) {
       all_losing += in_block<CLUSTER>(r, losing[t]), all_few += in_block<CLUSTER>(r, few[t]);
@@ -251,7 +291,7 @@ __global__ void __launch_bounds__(512, 2)
     const int length = max(0, min(K, number * piece + piece) - number * piece);
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
     if (is_too_wide(largest[t], all_losing, all_few, all_zeros, length))
-      wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
+      wide[0] = 1, wide[1 + at] = 1;
   }
   if constexpr (CLUSTER > 1) cluster_sync<CLUSTER>();  // what was read of other blocks was still there
 }
@@ -262,8 +302,11 @@ def splitting_text(form: Form) -> list[str]:
     """The kernels that split the operands."""
     split = (form.product.b,) if form.ready_b else (form.product.a, form.product.b)
     kinds = {one.along_k for one in split}
-    text = _CRITERION + ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
-    return text.splitlines()
+    text = _CRITERION + (_SPAN if form.sorted else "")
+    text += ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
+    if form.sorted:
+        return re.sub(r"@span ?", "", text).splitlines()
+    return re.sub(r"(?m)^ *@span .*\n", "", text).splitlines()
 
 
 def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
@@ -377,12 +420,13 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
         "  if (m >= M || n >= N) continue;",
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
-        f"  c[row * N + n] = {_stored(form, 'sum[i / 4][i % 4]')};",
+        f"  c[row * N + n] = {stored_result(form, 'sum[i / 4][i % 4]')};",
         "}",
     ]
     return lines
 
 
-def _stored(form: Form, value: str) -> str:
+def stored_result(form: Form, value: str) -> str:
+    """What is stored of one sum, of column n and row m, which is row `row` of all matrices."""
     text = value if form.pieces else form.finished(value)
     return text if form.stored is DType.F32 else f"static_cast<{form.stored.cpp}>({text})"
