@@ -16,7 +16,7 @@ import re
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
-from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words, splitters
+from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words
 from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, tma, wgmma
 from tilewright.records import DType
@@ -29,13 +29,14 @@ READY_SMEM_BYTES = READY_SLOTS * (128 + 256) * 32 * 4 + 128 * 12 + 2 * 256 * 4 +
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
-constexpr int OWN = BN / CLUSTER, SHARES = OWN / 128;  // columns that the block splits, 128 at a time
+constexpr int SPLITTERS = @splitters;  // threads
+constexpr int OWN = BN / CLUSTER, SHARES = @shares;  // columns that the block splits, a share of them at a time
 constexpr int A_BYTES = BM * BK * 4, B_BYTES = OWN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES;  // f32
 constexpr int SLOTS = CLUSTER > 1 ? 4 : 3;
 constexpr int PART_BYTES = BN * BK * 2, PART_SLOTS = {PART_SLOTS};  // b as two f16 parts; a is split in registers
 @boxes
 constexpr int WIDTH = 128;  // columns of one wgmma
-constexpr int SPLITTERS = @splitters, SHARE_BYTES = PART_BYTES / 2 / (SPLITTERS / 32);  // threads; a warp's of a part
+constexpr int SHARE_BYTES = PART_BYTES / CLUSTER / (SPLITTERS / 32);  // what a warp splits of a part
 constexpr int SPLITTER_REGISTERS = @splitter_registers, CONSUMER_REGISTERS = @consumer_registers;
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
 """
@@ -55,8 +56,9 @@ _SPLITTING = """\
 // A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^12, 2^13): 2^3 times that
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
-// in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
-// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
+// in 16 is below the first, or one in 1024 below the second, and of fewer than 256 a single one: the rest of such a row
+// may be the result, where what is large in it meets zeros. So are tiles with a number that does not fit: its parts are
+// infinities, its sums no numbers.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
@@ -91,7 +93,7 @@ struct SharedCounts {
     }
   }
   __device__ __forceinline__ bool is_too_wide(int length) const {
-    return losing > 1 + (length - zeros) / 16 || few > (length - zeros) / 1024;
+    return losing > 1 + (length - zeros) / 16 || few > (length - zeros + 768) / 1024;
   }
 };
 """
@@ -219,10 +221,14 @@ const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
     "b_slot": """\
   barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
   const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);""",
-    "free_b": "thread < CLUSTER) free_parts(used + step % PART_SLOTS * 8, thread, rank)",
+    # Nobody waits for the last slots, and the other block may end.
+    "free_b": """\
+thread < CLUSTER && step < tile.steps - PART_SLOTS)
+      free_parts(used + step % PART_SLOTS * 8, thread, rank)""",
     "done_all": """\
-if constexpr (CLUSTER > 1) cluster_sync();  // the other block's part of the scales is there
-else consumer_sync(consumer);""",
+__syncwarp();
+cluster_arrive();  // nothing more goes to the other block
+consumer_sync(consumer);""",
 }
 _SPLIT_A = {
     "row": """\
@@ -334,9 +340,9 @@ _LOAD_B = {
 }
 
 
-def fused_threads(form: Form) -> int:
+def fused_threads(form: Form) -> str:
     """Of a block: two warpgroups that multiply, and those that split the second operand, or load."""
-    return 256 + (128 if form.ready_b else splitters(form))
+    return "(384 if CLUSTER == 2 else 512)" if form.product.b.along_k and not form.ready_b else "384"
 
 
 def fused_text(form: Form) -> list[str]:
@@ -379,7 +385,7 @@ _BARRIERS_OF_SPLITTERS = """\
 """
 _START = """\
 const int rank = blockIdx.x % CLUSTER;
-if constexpr (CLUSTER > 1) cluster_sync();
+if constexpr (CLUSTER > 1) cluster_arrive(), cluster_wait();
 else __syncthreads();
 """
 _READY_BARRIERS = """\
@@ -390,7 +396,7 @@ _READY_BARRIERS = """\
 def _kernel(form: Form) -> list[str]:
     ready = form.ready_b
     who = "producer" if ready else "splitters: load slots, and split b"
-    tile = [*_worded(form, _TILE), *epilogue(form)]
+    tile = [*_worded(form, _TILE), *epilogue(form), *([] if ready else ["__syncwarp();", "cluster_wait();"])]
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
@@ -415,7 +421,8 @@ def _kernel(form: Form) -> list[str]:
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]
-    return [*signature(f"__launch_bounds__({fused_threads(form)}, 1) ", "product", declared), *indented(body), "}"]
+    bounds = f"__launch_bounds__({'384' if ready else '256 + SPLITTERS'}, 1) "
+    return [*signature(bounds, "product", declared), *indented(body), "}"]
 
 
 def _only_tile(form: Form) -> list[str]:

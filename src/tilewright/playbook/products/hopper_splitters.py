@@ -24,8 +24,13 @@ _PAIR = """\
 __device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
 
 // ---- two blocks of a cluster, with tiles one below the other: each splits half of what b has for both
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+// Blocks meet where barriers are there, and before they end. What they say to each other goes by barriers in shared
+// memory: so arriving orders nothing, and does not wait for all that was stored.
+__device__ __forceinline__ void cluster_arrive() {
+  if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ __forceinline__ uint32_t in_other(uint32_t at, int rank) {
   uint32_t there; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank ^ 1)); return there;
@@ -33,12 +38,6 @@ __device__ __forceinline__ uint32_t in_other(uint32_t at, int rank) {
 __device__ __forceinline__ void copy_to_other(uint32_t to, uint32_t from, int bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "r"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-// A column's scale, for the consumers of both.
-__device__ __forceinline__ void store_scale(uint32_t at, float scale, int rank) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(scale) : "memory");
-  if constexpr (CLUSTER > 1)
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(in_other(at, rank)), "f"(scale) : "memory");
 }
 // A consumer has multiplied: who fills the slot, in either block, may know.
 __device__ __forceinline__ void free_parts(uint32_t barrier, int thread, int rank) {
@@ -94,23 +93,32 @@ for (int step = 0; step < tile.steps; ++step) {
   if constexpr (CLUSTER > 1) {
     const uint32_t from = share_at + lane * PART_BYTES;
     if (lane < 2) copy_to_other(in_other(from, rank), from, SHARE_BYTES, in_other(done, rank));
+    const uint32_t mine = scales + (rank * OWN@scales_at) * 4;
+    if (step == 0 && lane == 0@scales_by)
+      copy_to_other(in_other(mine, rank), mine, @scales_of * 4, in_other(done, rank));
   }
-  if (CLUSTER > 1 && splitter == 0) barrier_arrive_expecting(done, PART_BYTES);  // half of two parts comes
+  if (CLUSTER > 1 && splitter == 0)  // half of two parts comes, and with the first half of the scales
+    barrier_arrive_expecting(done, PART_BYTES + (step == 0 ? OWN * 4 : 0));
   else if (lane == 0) barrier_arrive(done);
   if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);
   if (splitter == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
 }
-if constexpr (CLUSTER > 1) __syncwarp(), cluster_sync();
+__syncwarp();
+cluster_arrive(), cluster_wait();
 """
 
 # The second operand as it lies: what a splitter does with a slot of it. Consumers hold k in an order of their own.
 _ALONG_N = {
     "splitters": "128",
+    "shares": "OWN / 128",
     "splitter_registers": "56",  # 40 spill: 0.52 against 0.50 ms at 256 x 256 x 524288
     "consumer_registers": "224",
     "k_step": "16 * 128",
     "strides": "BOX_BYTES, 1024, SWIZZLE_128",
     "width": "WIDTH / 64 * BOX_BYTES",
+    "scales_at": " + box * 64",
+    "scales_by": " && first == 0",
+    "scales_of": "64",
     "boxes": "constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns",
     "place": """\
 // A warp takes 64 columns and 16 of k, a lane four of the columns and every other k.
@@ -122,11 +130,18 @@ float4 scale[SHARES];""",
     "scales": """\
   // The scales of the columns, by way of the place where the consumers will find them.
   uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + rank * OWN + column;
-  for (int i = 0; i < SHARES * 8; ++i) {
-    const float4 x = shared_float4(from + i / 8 * 512 + i % 8 * 2 * OWN * 4);
-    uint32_t* of_share = largest + i / 8 * 128;
-    atomicMax(of_share, magnitude_bits(x.x)), atomicMax(of_share + 1, magnitude_bits(x.y));
-    atomicMax(of_share + 2, magnitude_bits(x.z)), atomicMax(of_share + 3, magnitude_bits(x.w));
+#pragma unroll
+  for (int share = 0; share < SHARES; ++share) {
+    uint4 most = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 x = shared_float4(from + share * 512 + i * 2 * OWN * 4);
+      most.x = max(most.x, magnitude_bits(x.x)), most.y = max(most.y, magnitude_bits(x.y));
+      most.z = max(most.z, magnitude_bits(x.z)), most.w = max(most.w, magnitude_bits(x.w));
+    }
+    uint32_t* of_share = largest + share * 128;
+    atomicMax(of_share, most.x), atomicMax(of_share + 1, most.y);
+    atomicMax(of_share + 2, most.z), atomicMax(of_share + 3, most.w);
   }
   splitters_sync();
 #pragma unroll
@@ -139,9 +154,8 @@ float4 scale[SHARES];""",
   if (first == 0 && odd == 0) {
 #pragma unroll
     for (int share = 0; share < SHARES; ++share) {
-      const uint32_t at = scales + (rank * OWN + share * 128 + column) * 4;
-      store_scale(at, 1.f / scale[share].x, rank), store_scale(at + 4, 1.f / scale[share].y, rank);
-      store_scale(at + 8, 1.f / scale[share].z, rank), store_scale(at + 12, 1.f / scale[share].w, rank);
+      *reinterpret_cast<float4*>(column_scales + rank * OWN + share * 128 + column) =
+          make_float4(1.f / scale[share].x, 1.f / scale[share].y, 1.f / scale[share].z, 1.f / scale[share].w);
     }
   }""",
     "split": """\
@@ -175,16 +189,20 @@ float4 scale[SHARES];""",
     }""",
 }
 _ALONG_K = {
-    "splitters": "256",  # 128 take 5 % longer at 128 x 32768 x 32768
-    "splitter_registers": "40",
-    "consumer_registers": "216",
+    "splitters": "CLUSTER > 1 ? 128 : 256",  # alone, 128 take 5 % longer at 128 x 32768 x 32768
+    "shares": "OWN / (SPLITTERS / 2)",
+    "splitter_registers": "CLUSTER > 1 ? 56 : 40",
+    "consumer_registers": "CLUSTER > 1 ? 224 : 216",
     "k_step": "32",
     "strides": "16, 8 * BK * 2, SWIZZLE_64",
     "width": "WIDTH * BK * 2",
     "boxes": "",
+    "scales_at": " + warp * 16 * SHARES",
+    "scales_by": "",
+    "scales_of": "16 * SHARES",
     "place": """\
-// Two lanes take a column, each 16 of k.
-const int column = splitter / 2, half = splitter % 2;
+// Two lanes take a column, each 16 of k; a warp takes 16 columns at a time.
+const int column = warp * 16 * SHARES + lane / 2, half = lane % 2;
 float scale[SHARES];""",
     "from": " + column * BK * 4 + (column % 8 ^ half * 4) * 16",
     "share_at": " + warp * SHARE_BYTES",
@@ -194,13 +212,13 @@ float scale[SHARES];""",
   for (int share = 0; share < SHARES; ++share) {
     uint32_t largest = 0;
     for (int i = 0; i < 4; ++i)
-      largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 128 * BK * 4)));
+      largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 16 * BK * 4)));
     scale[share] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 1)));
-    if (half == 0) store_scale(scales + (rank * OWN + share * 128 + column) * 4, 1.f / scale[share], rank);
+    if (half == 0) column_scales[rank * OWN + share * 16 + column] = 1.f / scale[share];
   }""",
     "split": """\
     const float by = scale[share];
-    const uint32_t mine = from + share * 128 * BK * 4;
+    const uint32_t mine = from + share * 16 * BK * 4;
     __half2 least = __float2half2_rn(LOSES_BITS);
     uint32_t high[8], low[8];
 #pragma unroll
@@ -213,12 +231,12 @@ float scale[SHARES];""",
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t to = (parts ^ i * 16) + share * 128 * BK * 2;  // as wgmma expects it
+      const uint32_t to = (parts ^ i * 16) + share * 16 * BK * 2;  // as wgmma expects it
       store_four(to, high + i * 4);
       store_four(to + PART_BYTES, low + i * 4);
     }
     if (is_losing(least)) {
-      SharedCounts& count = of_columns[share * 128 + column];
+      SharedCounts& count = of_columns[share * 16 + column];
 #pragma unroll 1
       for (int i = 0; i < 4; ++i) {
         const float4 x = shared_float4(mine ^ i * 16);
@@ -226,11 +244,6 @@ float scale[SHARES];""",
       }
     }""",
 }
-
-
-def splitters(form: Form) -> int:
-    """How many threads split."""
-    return int((_ALONG_K if form.product.b.along_k else _ALONG_N)["splitters"])
 
 
 def splitter_words(form: Form) -> dict[str, str]:
