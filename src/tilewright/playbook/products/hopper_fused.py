@@ -131,7 +131,8 @@ _TILE = """\
 @columns
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
-float sum[BN / 2] = {}, scale[2] = {};
+float sum[BN / 2] = {}, @of_two_rows;
+@before
 for (int step = 0; step < tile.steps; ++step@and_done) {
   const uint32_t from = slots + @done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
   barrier_wait(full + @done % SLOTS * 8, @done / SLOTS % 2);
@@ -179,8 +180,38 @@ float not_a_number = 0.f;
 for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
 too_wide = too_wide || not_a_number != 0.f;
 if (too_wide) wide[0] = 1, wide[1 + @which] = 1;
-const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
+@row_scales
 """
+_SCALES = "const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};"
+
+_FIND_SCALES = """\
+  if (step == 0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
+      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+      scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+    }
+  }
+"""
+_SPLIT_A_ROWS = """\
+  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
+  __half2 least = __float2half2_rn(LOSES_BITS);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = i / 2, h = i % 2;
+@taken
+    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
+    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
+    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
+  }"""
+
+
+def _taken(number: str) -> str:
+    """A statement that makes four numbers of a row what is split: `number` with @ for one of them."""
+    four = ", ".join(number.replace("@", f"x[r][h].{one}") for one in "xyzw")
+    return f"    x[r][h] = make_float4({four});"
+
 
 # What becomes of a where b is split by this kernel too, in an order of its own; and where b is ready.
 _SPLIT_BOTH = {
@@ -196,25 +227,10 @@ const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
     "columns": "const uint32_t my_columns = scales;",
     "column_stores": "",
     "read": "shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16)",
-    "split_a": """\
-  if (step == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
-      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-      scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
-    }
-  }
-  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  __half2 least = __float2half2_rn(LOSES_BITS);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = i / 2, h = i % 2;
-    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
-    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
-    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
-  }""",
+    "split_a": _FIND_SCALES + _SPLIT_A_ROWS.replace("@taken", _taken("@ * scale[r]")),
+    "of_two_rows": "scale[2] = {}",
+    "before": "",
+    "row_scales": _SCALES,
     "free_a": """\
   __syncwarp();
   if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);""",
@@ -301,7 +317,50 @@ for (int i = 0; i < BN / 128; ++i)
     "b_slot": "  const uint64_t b_slot = b_slots + (done % SLOTS * SLOT_BYTES >> 4);",
     "free_b": "lane == 0) barrier_arrive(empty + done % SLOTS * 8)",
     "done_all": "consumer_sync(consumer);",
+    "of_two_rows": "scale[2] = {}",
+    "before": "",
+    "row_scales": _SCALES,
 }
+# Where a has scores, and their softmax is multiplied: powers of what is below the greatest of a row, which needs no
+# other scale. Rows are divided by the sums of those powers when all is multiplied.
+_WEIGHTS = {
+    "of_two_rows": "total[2] = {}, most[2]",
+    "before": """\
+#pragma unroll
+for (int r = 0; r < 2; ++r) {
+  const int m = tile.m0 + consumer * 64 + row + r * 8, groups = (K + 63) / 64;
+  const float* of_groups = greatest + ((size_t)tile.z * M + min(m, M - 1)) * groups;
+  most[r] = -INFINITY;
+  for (int i = lane % 4; i < groups; i += 4) most[r] = fmaxf(most[r], of_groups[i]);
+  most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+  most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
+  if (m >= M) most[r] = INFINITY;
+}""",
+    "split_a": """\
+  if (step == tile.steps - 1 && K % BK) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (step * BK + i % 2 * 16 + lane % 4 * 4 >= K) x[i / 2][i % 2] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+  }
+"""
+    + _SPLIT_A_ROWS.replace(
+        "@taken",
+        _taken("power(@, most[r])") + "\n    total[r] += (x[r][h].x + x[r][h].y) + (x[r][h].z + x[r][h].w);",
+    ),
+    "row_scales": """\
+float row_scale[2];
+#pragma unroll
+for (int r = 0; r < 2; ++r) {
+  total[r] += __shfl_xor_sync(~0u, total[r], 1);
+  row_scale[r] = 1.f / (total[r] + __shfl_xor_sync(~0u, total[r], 2));
+}""",
+}
+_POWERS = """\
+// e to the power of what a score is above the greatest of its row, times 2^14: the largest is 2^14.
+__device__ __forceinline__ float power(float score, float most) {
+  float p; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(fmaf(score - most, 1.44269504f, 14.f))); return p;
+}
+"""
 _TWO_PAIRS = """\
 // Two numbers of a swizzled row, and the two that are 8 further on: of 16 bytes number `place`, and two further on.
 __device__ __forceinline__ float4 two_pairs(uint32_t row, int place) {
@@ -353,6 +412,7 @@ def fused_text(form: Form) -> list[str]:
     swizzles = (64,) if along_k else (128,)
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
     splitting = _SPLITTING + (_BEYOND + _TWO_PAIRS if form.ready_b else _SHARED_FLOAT4 + splitter_functions(form))
+    splitting += _POWERS if form.product.weighs else ""
     code += [*pack(DType.F16), *("" if form.ready_b else _MAGNITUDE).splitlines(), *splitting.splitlines(), ""]
     if not form.pieces:
         code += [*pair_functions(form), *form.finish_function, ""]
@@ -362,6 +422,7 @@ def fused_text(form: Form) -> list[str]:
 def _worded(form: Form, text: str) -> list[str]:
     """A text in which @word stands for what depends on how the second operand lies, and where it is split."""
     words = {**splitter_words(form), **(_SPLIT_A if form.ready_b else _SPLIT_BOTH)}
+    words.update(_WEIGHTS if form.product.weighs else {})
     words["load_b"] = _LOAD_B[form.product.b.along_k]
     return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
 
