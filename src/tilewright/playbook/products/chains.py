@@ -70,7 +70,7 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
         stored = tuple(
             replace(one, extents=(*one.extents[:-1], groups)) if one.name == weights else one for one in chain.scratch
         )
-        made = {
+        made: dict[Stage, Stage] = {
             first: replace(first, greatest=weights),
             second: replace(second, a=replace(second.a, tensor=scores), weighs=weights),
         }
