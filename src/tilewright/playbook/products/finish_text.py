@@ -22,7 +22,7 @@ is_too_wide is_wide j job jobs k k0 k_begin k_end keep kept kept_full lane large
 lead least length line line0 lines load load_b load_parts look looked losing low low_column low_row m m0 m_of_row
 m_tile made magnitude_bits matrix matrix_pitch mine mma more most my_column my_columns my_row my_scales n n0
 n_of_lane next_slot not_a_number number o of_column of_columns of_groups of_rows of_warps offset one other out p
-pack pair_at parity part part_slots parts parts_pitch piece pieces pitch power product q quad r rank result
+pack pair_at parity part part_slots parts parts_pitch piece pieces pitch power product q quad r rank read result
 rounded row0 row_at row_scale row_scales s scale scale_of scale_with_room scaled scales set share shared
 shared_float4 slot slots small some some_total source split split_done spread stage stages steps store stride
 strip strips sum sums swizzle t take_least team_max team_sum tf32 thread tile tiles tiles_m tiles_n to to_column
