@@ -123,3 +123,38 @@ def _check_exact(op: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
     assert torch.equal(off.isnan(), wanted.isnan())
     allowed = 4 * own.nan_to_num().amax(2) + 1e-6 * wanted.nan_to_num().abs().amax(2)
     assert (off.nan_to_num().amax(2) <= allowed).all()
+
+
+LONG_HEADS = Placed(
+    "long_heads",
+    "return F.scaled_dot_product_attention(q, k, v)",
+    "q: f32[batch, heads, rows, wide]; k: f32[batch, heads, cols, wide]; v: f32[batch, heads, cols, long]",
+    "f32[batch, heads, rows, long]",
+    (
+        {"batch": 1, "rows": 140, "cols": 300, "wide": 100, "long": 264},  # two blocks of a cluster
+        {"batch": 1, "rows": 20, "cols": 68, "wide": 36, "long": 8},
+    ),
+)
+
+
+def test_a_softmax_between_two_products_is_done_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_GPU", "H200")
+    step = LONG_HEADS.answer.structures[0]
+    assert step.id == "product-hopper-fused-softmax"
+    check_structure(LONG_HEADS, step, tmp_path, slack=_SLACK)
+
+
+@pytest.mark.slow
+def test_weights_of_long_heads_are_as_exact_as_f32_whatever_the_values_are(tmp_path: Path) -> None:
+    """Scores far below the others, rows and columns that parts do not hold, infinities and NaN."""
+    (step,) = [one for one in LONG_HEADS.answer.every if one.id == "product-hopper-fused-softmax"]
+    op = load_structure(step, LONG_HEADS.task, tmp_path)
+    made = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, count, 68, generator=made) for count in (140, 132))
+    v = torch.randn(1, 2, 132, 72, generator=made)
+    one_large, far_apart, infinite, none = k.clone(), v.clone(), q.clone(), v.clone()
+    one_large[:, :, 5, 3], infinite[0, 1, 7, 3], none[0, 0, 3, 5] = 1e12, torch.inf, torch.nan
+    far_apart *= torch.exp(8 * torch.randn(far_apart.shape, generator=made))
+    for given in ((q, k, v), (q, k, far_apart), (q, one_large, v), (30 * q, k, v), (q - 1000, k, v), (q, k, none)):
+        _check_exact(op, *given)
+    _check_exact(op, infinite, k, v)

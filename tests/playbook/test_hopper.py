@@ -396,6 +396,20 @@ def test_numbers_far_below_the_largest_are_no_zeros(m: int, ready_b: bool, of_a:
     assert ((call.results.double() - truth).abs() <= 2e-6 * truth.abs().mean()).all()
 
 
+@pytest.mark.parametrize("ready_b", [True, False])
+def test_a_small_number_of_a_short_row_is_not_lost_where_it_is_the_result(ready_b: bool, tmp_path: Path) -> None:
+    form = Product((1, 136, 8, 252), fused=True, ready_b=ready_b)
+    a, b = form.draw()
+    a[:, 100] *= 2.0**-30
+    b[:100], b[101:] = 0.0, 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
+    assert isinstance(call.results, torch.Tensor)
+    truth = form.truth([a, b])
+    assert ((call.results.double() - truth).abs() <= 2e-6 * truth.abs()).all()
+
+
 @pytest.mark.parametrize("b_transposed", [False, True])
 def test_infinities_and_nan_come_out_where_f32_has_them(b_transposed: bool, tmp_path: Path) -> None:
     """In either operand, in rows and columns of both blocks of a cluster, among the first of k and later."""

@@ -27,6 +27,7 @@ from tilewright.playbook.products.chains import (
     chain_text,
     draft_ways,
     with_channels,
+    with_weights,
 )
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
@@ -41,6 +42,7 @@ from tilewright.tasks import task_op_line
 
 _TURING = "sm_75"  # without asynchronous copies
 _HOPPER = "sm_90a"
+_FUSED = "product-hopper-fused"
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
@@ -85,6 +87,10 @@ def answer(traced: TracedTask) -> Answer:
         ways = _sums_ways(product_ways(list(products), arch), channel_ways(own), joined)
         at = 0 if all(pays_over_channels(one) for one in own if one.across is not None) else 1
         found[at:at] = [(joined, one) for one in ways]
+    weighed = with_weights(chain, op_line) if arch == _HOPPER else None
+    if weighed is not None and found[0][1].id == _FUSED:
+        summary = f"{found[0][1].summary}, and between them its softmax, by both"
+        found.insert(0, (weighed, replace(found[0][1], id=f"{_FUSED}-softmax", summary=summary)))
     every = tuple(_structure(each, one, best_ways(each, one.write, op_line)) for each, one in found)
     if convolutions and len(chain.stages) > 1:
         every = _with_room(every, op_line)
@@ -191,7 +197,7 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
             found.insert(0, way)
         elif few or much:
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
-            found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
+            found.insert(0, _with_pieces(_FUSED, summary, partial(_hopper, fused=True), cut)[0])
     return found
 
 

@@ -14,9 +14,9 @@ from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
 from tilewright.playbook.products.placed import MoveStage, PoolStage
 from tilewright.playbook.products.plan_text import Choices
-from tilewright.playbook.products.program import Contraction
+from tilewright.playbook.products.program import Contraction, Extent
 from tilewright.playbook.products.reading import Chain, RowsStage, Stage
-from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.row_program import Layout, Load, Pointwise, Reduce, Reduction, RowProgram
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
 WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
@@ -47,6 +47,51 @@ def with_channels(chain: Chain, op_line: str) -> Chain | None:
             stages.remove(second)
             stored = tuple(one for one in stored if one.name != name)
     return replace(chain, stages=tuple(stages), scratch=stored) if stored != chain.scratch else None
+
+
+def with_weights(chain: Chain, op_line: str) -> Chain | None:
+    """The chain with a softmax between two products done by them: the first finds the greatest of rows' scores, the
+    second makes weights of them. None where there is none."""
+    for first, softmax, second in zip(chain.stages, chain.stages[1:], chain.stages[2:], strict=False):
+        if not isinstance(first, Contraction) or not isinstance(second, Contraction):
+            continue
+        if not isinstance(softmax, RowsStage) or not _is_softmax(softmax.program, first.output.name):
+            continue
+        scores, weights = first.output.name, softmax.program.outputs[0].name
+        others = [one for one in chain.stages if one not in (first, softmax, second)]
+        alone = {scores, weights} <= {one.name for one in chain.scratch}
+        alone = alone and not any(_mentions(one, name, op_line) for one in others for name in (scores, weights))
+        whole = (first.batch, first.m, first.n) == (second.batch, second.m, second.k)
+        row_major = second.a.tensor == weights and second.a.along_k and second.a.pitch == first.n
+        used_once = weights not in (second.b.tensor, *(one.name for one in second.finish_inputs))
+        if not (alone and whole and row_major and used_once) or first.kept or second.kept:
+            continue
+        groups = Extent(f"ceil_div({first.n.expression}, 64)", -(-first.n.size // 64))
+        stored = tuple(
+            replace(one, extents=(*one.extents[:-1], groups)) if one.name == weights else one for one in chain.scratch
+        )
+        made: dict[Stage, Stage] = {
+            first: replace(first, greatest=weights),
+            second: replace(second, a=replace(second.a, tensor=scores), weighs=weights),
+        }
+        stages = tuple(made.get(one, one) for one in chain.stages if one is not softmax)
+        return replace(chain, stages=stages, scratch=stored)
+    return None
+
+
+def _is_softmax(program: RowProgram, name: str) -> bool:
+    """Whether it is the softmax of every row of a tensor, and nothing else."""
+    values = (
+        Load(name),
+        Reduce(Reduction.GREATEST, 0),
+        Pointwise("sub", (0, 1)),
+        Pointwise("exp", (2,)),
+        Reduce(Reduction.SUM, 3),
+        Pointwise("reciprocal", (4,)),
+        Pointwise("mul", (3, 5)),
+    )
+    whole = program.layout is Layout.ROWS and program.cols == f"{name}.shape[-1]"
+    return whole and program.values == values and [one.value for one in program.outputs] == [6]
 
 
 def _is_over_channels(program: RowProgram, name: str, windows: int) -> bool:

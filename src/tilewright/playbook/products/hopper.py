@@ -296,7 +296,7 @@ class _Plan:
         else:
             self._operand_maps()
         self._store_map()
-        self._product_launch(str(fused_threads(self._form)))
+        self._product_launch(fused_threads(self._form))
 
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]

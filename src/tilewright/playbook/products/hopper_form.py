@@ -123,11 +123,19 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
         pairs += [("const int* __restrict__ wide", "@wide")] if form.sorted else []
+    pairs += greatest_parameters(form)
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
     return pairs
+
+
+def greatest_parameters(form: Form) -> list[tuple[str, str]]:
+    """The tensor of the greatest of each 64 neighbouring scores of a row, which is written, or read."""
+    product = form.product
+    written = [("float* __restrict__ greatest", product.greatest)] if product.greatest else []
+    return [*written, *([("const float* __restrict__ greatest", product.weighs)] if product.weighs else [])]
 
 
 def walk_arguments(form: Form) -> str:

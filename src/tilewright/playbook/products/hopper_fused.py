@@ -16,7 +16,8 @@ import re
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
-from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words, splitters
+from tilewright.playbook.products.hopper_rows import POWERS, row_words
+from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words
 from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, tma, wgmma
 from tilewright.records import DType
@@ -29,13 +30,14 @@ READY_SMEM_BYTES = READY_SLOTS * (128 + 256) * 32 * 4 + 128 * 12 + 2 * 256 * 4 +
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
-constexpr int OWN = BN / CLUSTER, SHARES = OWN / 128;  // columns that the block splits, 128 at a time
+constexpr int SPLITTERS = @splitters;  // threads
+constexpr int OWN = BN / CLUSTER, SHARES = @shares;  // columns that the block splits, a share of them at a time
 constexpr int A_BYTES = BM * BK * 4, B_BYTES = OWN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES;  // f32
 constexpr int SLOTS = CLUSTER > 1 ? 4 : 3;
 constexpr int PART_BYTES = BN * BK * 2, PART_SLOTS = {PART_SLOTS};  // b as two f16 parts; a is split in registers
 @boxes
 constexpr int WIDTH = 128;  // columns of one wgmma
-constexpr int SPLITTERS = @splitters, SHARE_BYTES = PART_BYTES / 2 / (SPLITTERS / 32);  // threads; a warp's of a part
+constexpr int SHARE_BYTES = PART_BYTES / CLUSTER / (SPLITTERS / 32);  // what a warp splits of a part
 constexpr int SPLITTER_REGISTERS = @splitter_registers, CONSUMER_REGISTERS = @consumer_registers;
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
 """
@@ -55,8 +57,9 @@ _SPLITTING = """\
 // A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^12, 2^13): 2^3 times that
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
-// in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
-// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
+// in 16 is below the first, or one in 1024 below the second, and of fewer than 256 a single one: the rest of such a row
+// may be the result, where what is large in it meets zeros. So are tiles with a number that does not fit: its parts are
+// infinities, its sums no numbers.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
@@ -91,7 +94,7 @@ struct SharedCounts {
     }
   }
   __device__ __forceinline__ bool is_too_wide(int length) const {
-    return losing > 1 + (length - zeros) / 16 || few > (length - zeros) / 1024;
+    return losing > 1 + (length - zeros) / 16 || few > (length - zeros + 768) / 1024;
   }
 };
 """
@@ -129,7 +132,8 @@ _TILE = """\
 @columns
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
-float sum[BN / 2] = {}, scale[2] = {};
+float sum[BN / 2] = {}, @of_two_rows;
+@before
 for (int step = 0; step < tile.steps; ++step@and_done) {
   const uint32_t from = slots + @done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
   barrier_wait(full + @done % SLOTS * 8, @done / SLOTS % 2);
@@ -172,130 +176,14 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
 @column_stores
 @done_all
 bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
-float not_a_number = 0.f;
+float not_a_number[4] = {};  // short sums side by side
 #pragma unroll
-for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
-too_wide = too_wide || not_a_number != 0.f;
+for (int i = 0; i < BN / 2; ++i) not_a_number[i % 4] = fmaf(sum[i], 0.f, not_a_number[i % 4]);
+too_wide = too_wide || (not_a_number[0] + not_a_number[1]) + (not_a_number[2] + not_a_number[3]) != 0.f;
 if (too_wide) wide[0] = 1, wide[1 + @which] = 1;
-const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
+@row_scales
 """
 
-# What becomes of a where b is split by this kernel too, in an order of its own; and where b is ready.
-_SPLIT_BOTH = {
-    "row": """\
-// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k the four at lane % 4 * 4. Rows are taken in the order
-// 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
-// lanes that meet all banks.
-const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;""",
-    "done": "step",
-    "and_done": "",
-    "which": "which",
-    "b_slots": "part_slots",
-    "columns": "const uint32_t my_columns = scales;",
-    "column_stores": "",
-    "read": "shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16)",
-    "split_a": """\
-  if (step == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
-      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-      scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
-    }
-  }
-  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  __half2 least = __float2half2_rn(LOSES_BITS);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = i / 2, h = i % 2;
-    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
-    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
-    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
-  }""",
-    "free_a": """\
-  __syncwarp();
-  if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);""",
-    "b_slot": """\
-  barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
-  const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);""",
-    "free_b": "thread < CLUSTER) free_parts(used + step % PART_SLOTS * 8, thread, rank)",
-    "done_all": """\
-if constexpr (CLUSTER > 1) cluster_sync();  // the other block's part of the scales is there
-else consumer_sync(consumer);""",
-}
-_SPLIT_A = {
-    "row": """\
-// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k two at lane % 4 * 2, and two 8 further on. Rows are
-// taken in the order 0 2 4 6 1 3 5 7, so that lanes which read together meet all banks.
-const int row = warp * 16 + lane / 4 % 4 * 2 + lane / 16;""",
-    "done": "done",
-    "and_done": ", ++done",
-    "which": "(long long)tile.z * (tile.tiles_m + tile.tiles_n) + tile.m0 / BM",  # its row's
-    "b_slots": "slots + A_BYTES",
-    "columns": """\
-// On its way while the products run: the scales of the tile's columns.
-const uint32_t my_columns = scales + consumer * BN * 4;
-float of_column[BN / 128];
-#pragma unroll
-for (int i = 0; i < BN / 128; ++i)
-  of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];
-float least_scale[2] = {};  // of a row; 0 where it has had zeros alone""",
-    "column_stores": """\
-#pragma unroll
-for (int i = 0; i < BN / 128; ++i)
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");""",
-    "read": "two_pairs(from + i / 2 * 8 * 128 + lane % 2 * 8, (i % 2 * 4 + lane % 4 / 2) ^ row % 8)",
-    "split_a": """\
-  auto largest_of_row = [&](int r) {
-    uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
-    largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-    return max(largest, __shfl_xor_sync(~0u, largest, 2));
-  };
-  float factor[2] = {scale[0], scale[1]};
-  if (step == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t largest = largest_of_row(r);
-      factor[r] = scale[r] = largest ? scale_with_room(largest) : GREATEST_SCALE;  // what follows zeros finds its own
-      least_scale[r] = largest ? fmaxf(scale[r] / GROWTH, LEAST_SCALE) : 0.f;
-    }
-  }
-  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  __half2 least, most;
-  auto split_rows = [&] {
-    least = __float2half2_rn(LOSES_BITS), most = __float2half2_rn(0.f);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int r = i / 2, h = i % 2;
-      const float f = factor[r];
-      x[r][h] = make_float4(x[r][h].x * f, x[r][h].y * f, x[r][h].z * f, x[r][h].w * f);
-      split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
-      split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-      take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
-      take_most(most, high[h][r]), take_most(most, high[h][r + 2]);
-    }
-  };
-  split_rows();
-  if (__any_sync(~0u, is_beyond(most))) {
-    // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; one that grows too far stays as
-    // it is. What follows zeros counts as the first of its row.
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float wanted = scale_with_room(largest_of_row(r), 127);
-      factor[r] = wanted < 1.f && scale[r] * wanted >= fmaxf(least_scale[r], LEAST_SCALE) ? wanted : 1.f;
-      scale[r] *= factor[r];
-      if (least_scale[r] == 0.f && factor[r] < 1.f) least_scale[r] = fmaxf(scale[r] / GROWTH, LEAST_SCALE);
-    }
-#pragma unroll
-    for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
-    split_rows();
-  }""",
-    "free_a": "",
-    "b_slot": "  const uint64_t b_slot = b_slots + (done % SLOTS * SLOT_BYTES >> 4);",
-    "free_b": "lane == 0) barrier_arrive(empty + done % SLOTS * 8)",
-    "done_all": "consumer_sync(consumer);",
-}
 _TWO_PAIRS = """\
 // Two numbers of a swizzled row, and the two that are 8 further on: of 16 bytes number `place`, and two further on.
 __device__ __forceinline__ float4 two_pairs(uint32_t row, int place) {
@@ -334,9 +222,9 @@ _LOAD_B = {
 }
 
 
-def fused_threads(form: Form) -> int:
+def fused_threads(form: Form) -> str:
     """Of a block: two warpgroups that multiply, and those that split the second operand, or load."""
-    return 256 + (128 if form.ready_b else splitters(form))
+    return "(384 if CLUSTER == 2 else 512)" if form.product.b.along_k and not form.ready_b else "384"
 
 
 def fused_text(form: Form) -> list[str]:
@@ -347,6 +235,7 @@ def fused_text(form: Form) -> list[str]:
     swizzles = (64,) if along_k else (128,)
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
     splitting = _SPLITTING + (_BEYOND + _TWO_PAIRS if form.ready_b else _SHARED_FLOAT4 + splitter_functions(form))
+    splitting += POWERS if form.product.weighs else ""
     code += [*pack(DType.F16), *("" if form.ready_b else _MAGNITUDE).splitlines(), *splitting.splitlines(), ""]
     if not form.pieces:
         code += [*pair_functions(form), *form.finish_function, ""]
@@ -355,7 +244,7 @@ def fused_text(form: Form) -> list[str]:
 
 def _worded(form: Form, text: str) -> list[str]:
     """A text in which @word stands for what depends on how the second operand lies, and where it is split."""
-    words = {**splitter_words(form), **(_SPLIT_A if form.ready_b else _SPLIT_BOTH)}
+    words = {**splitter_words(form), **row_words(form)}
     words["load_b"] = _LOAD_B[form.product.b.along_k]
     return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
 
@@ -379,7 +268,7 @@ _BARRIERS_OF_SPLITTERS = """\
 """
 _START = """\
 const int rank = blockIdx.x % CLUSTER;
-if constexpr (CLUSTER > 1) cluster_sync();
+if constexpr (CLUSTER > 1) cluster_arrive(), cluster_wait();
 else __syncthreads();
 """
 _READY_BARRIERS = """\
@@ -390,7 +279,7 @@ _READY_BARRIERS = """\
 def _kernel(form: Form) -> list[str]:
     ready = form.ready_b
     who = "producer" if ready else "splitters: load slots, and split b"
-    tile = [*_worded(form, _TILE), *epilogue(form)]
+    tile = [*_worded(form, _TILE), *epilogue(form), *([] if ready else ["__syncwarp();", "cluster_wait();"])]
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
@@ -415,7 +304,8 @@ def _kernel(form: Form) -> list[str]:
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]
-    return [*signature(f"__launch_bounds__({fused_threads(form)}, 1) ", "product", declared), *indented(body), "}"]
+    bounds = f"__launch_bounds__({'384' if ready else '256 + SPLITTERS'}, 1) "
+    return [*signature(bounds, "product", declared), *indented(body), "}"]
 
 
 def _only_tile(form: Form) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, signature
+from tilewright.playbook.products.hopper_form import Form, greatest_parameters, signature
 from tilewright.playbook.products.program import Operand
 from tilewright.records import DType
 
@@ -316,6 +316,7 @@ def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
     pairs += [("const int* __restrict__ wide", "@wide"), (f"{form.stored.cpp}* __restrict__ c", "@c")]
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+    pairs += greatest_parameters(form)
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     for name, one in (("a", a), ("b", b)):
         pairs += [(f"long long {name}_pitch", one.pitch.expression)]
@@ -340,6 +341,7 @@ def f32_tiles_text(form: Form) -> list[str]:
         "// spread over all of them.",
         f"const int jobs = {jobs};",
         "__shared__ bool is_wide[256];",
+        *(["__shared__ float greatest_of[ROWS];"] if form.product.weighs else []),
         "for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {",
         "  __syncthreads();",
         *indented(_flag(form)),
@@ -387,17 +389,21 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
     loops: list[str] = []
     for name, one, size, start, limit in (("a", a, "ROWS", "m0", "M"), ("b", b, "COLUMNS", "n0", "N")):
         row = {"a": "m", "b": "n"}[name]
+        taken = "power(@, greatest_of[m])" if name == "a" and form.product.weighs else "@"
         if one.along_k:
             place, at = f"const int k = i % DEPTH, {row} = i / DEPTH;", f"({start} + {row}) * {name}_pitch + k0 + k"
         else:
             place, at = f"const int {row} = i % {size}, k = i / {size};", f"(k0 + k) * {name}_pitch + {start} + {row}"
+        element = f"{name}[z * {name}_matrix_pitch + {at}]"
         loops += [
             f"for (int i = thread; i < DEPTH * {size}; i += 256) {{",
             f"  {place}",
             f"  const bool inside = k0 + k < last && {start} + {row} < {limit};",
-            f"  {name}_tile[k][{row}] = inside ? {name}[z * {name}_matrix_pitch + {at}] : 0.f;",
+            f"  {name}_tile[k][{row}] = inside ? {taken.replace('@', element)} : 0.f;",
             "}",
         ]
+    weighs = form.product.weighs
+    lines += _OF_SCORES.splitlines() if weighs else []
     lines += [
         "float sum[8][4] = {}, some[8][4] = {};  // a long sum is a sum of sums",
         "for (int k0 = first, step = 1; k0 < last; k0 += DEPTH, ++step) {",
@@ -407,23 +413,64 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         "#pragma unroll",
         "  for (int k = 0; k < DEPTH; ++k)",
         "#pragma unroll",
-        "    for (int i = 0; i < 8; ++i)",
+        "    for (int i = 0; i < 8; ++i) {",
+        *(["      some_total[i] += a_tile[k][m_of + i];"] if weighs else []),
         "#pragma unroll",
         "      for (int j = 0; j < 4; ++j) some[i][j] = fmaf(a_tile[k][m_of + i], b_tile[k][n_of + j], some[i][j]);",
+        "    }",
         "  if (step % TOGETHER == 0 || k0 + DEPTH >= last) {",
         "#pragma unroll",
         "    for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
+        *(_ADD_TOTALS.splitlines() if weighs else []),
         "  }",
         "}",
+        *(["float most[8];", "for (float& one : most) one = -INFINITY;"] if form.product.greatest else []),
         "#pragma unroll",
         "for (int i = 0; i < 32; ++i) {",
         "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
         "  if (m >= M || n >= N) continue;",
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
-        f"  c[row * N + n] = {stored_result(form, 'sum[i / 4][i % 4]')};",
+        *_store_of_tile(form, "sum[i / 4][i % 4]" + (" / total[i / 4]" if weighs else "")),
         "}",
+        *(_GREATEST_OF_ROWS.splitlines() if form.product.greatest else []),
     ]
     return lines
+
+
+# Of scores whose softmax is multiplied: the greatest of each row; and rows' sums.
+_OF_SCORES = """\
+if (thread < ROWS) {
+  const int groups = (K + 63) / 64;
+  const float* of_groups = greatest + ((size_t)z * M + min(m0 + thread, M - 1)) * groups;
+  float most = -INFINITY;
+  for (int i = 0; i < groups; ++i) most = fmaxf(most, of_groups[i]);
+  greatest_of[thread] = most;
+}
+float total[8] = {}, some_total[8] = {};
+"""
+_ADD_TOTALS = """\
+#pragma unroll
+    for (int i = 0; i < 8; ++i) total[i] += some_total[i], some_total[i] = 0.f;
+"""
+_GREATEST_OF_ROWS = """\
+#pragma unroll
+for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
+#pragma unroll
+  for (int away = 1; away < 16; away *= 2) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], away));
+  const int m = m0 + m_of + i;
+  if (n_of == 0 && m < M) greatest[((size_t)z * M + m) * tiles_n + n0 / COLUMNS] = most[i];
+}
+"""
+
+
+def _store_of_tile(form: Form, sum: str) -> list[str]:
+    """Statements that store a result, which the greatest of its row is to know."""
+    if not form.product.greatest:
+        return [f"  c[row * N + n] = {stored_result(form, sum)};"]
+    return [
+        f"  const float result = {stored_result(form, sum)};",
+        "  c[row * N + n] = result, most[i / 4] = fmaxf(most[i / 4], result);",
+    ]
 
 
 def stored_result(form: Form, value: str) -> str:

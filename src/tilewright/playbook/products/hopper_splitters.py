@@ -24,8 +24,13 @@ _PAIR = """\
 __device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
 
 // ---- two blocks of a cluster, with tiles one below the other: each splits half of what b has for both
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+// Blocks meet where barriers are there, and before they end. What they say to each other goes by barriers in shared
+// memory: so arriving orders nothing, and does not wait for all that was stored.
+__device__ __forceinline__ void cluster_arrive() {
+  if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ __forceinline__ uint32_t in_other(uint32_t at, int rank) {
   uint32_t there; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank ^ 1)); return there;
@@ -33,12 +38,6 @@ __device__ __forceinline__ uint32_t in_other(uint32_t at, int rank) {
 __device__ __forceinline__ void copy_to_other(uint32_t to, uint32_t from, int bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "r"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-// A column's scale, for the consumers of both.
-__device__ __forceinline__ void store_scale(uint32_t at, float scale, int rank) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(scale) : "memory");
-  if constexpr (CLUSTER > 1)
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(in_other(at, rank)), "f"(scale) : "memory");
 }
 // A consumer has multiplied: who fills the slot, in either block, may know.
 __device__ __forceinline__ void free_parts(uint32_t barrier, int thread, int rank) {
@@ -69,16 +68,35 @@ splitters_sync();
   barrier_wait(full, 0);
 @scales
 }
-for (int step = 0; step < tile.steps; ++step) {
+if constexpr (CLUSTER > 1) {
+  show_to_tma();
+  __syncwarp();
+  const uint32_t mine = scales + (rank * OWN@scales_at) * 4;
+  if (lane == 0@scales_by) copy_to_other(in_other(mine, rank), mine, @scales_of * 4, in_other(split_done, rank));
+}
+// The first numbers of a step are read ahead, while what was split before becomes visible to others.
+constexpr int GROUPS = @groups;
+float4 s[4];
+auto read = [&](int step, int group) {
   const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES@from;
-  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) s[i] = shared_float4(@number);
+};
+read(0, 0);
+for (int step = 0; step < tile.steps; ++step) {
   // Where the warp's share of a part goes, and in it the thread's.
   const uint32_t share_at = part_slots + step % PART_SLOTS * 2 * PART_BYTES + rank * (PART_BYTES / CLUSTER)@share_at;
   const uint32_t parts = share_at@to;
   barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
+  __half2 least;
 #pragma unroll
-  for (int share = 0; share < SHARES; ++share) {
+  for (int group = 0; group < GROUPS; ++group) {
+    if (group > 0) read(step, group);
 @split
+  }
+  if (step + 1 < tile.steps) {
+    barrier_wait(full + (step + 1) % SLOTS * 8, (step + 1) / SLOTS % 2);
+    read(step + 1, 0);
   }
   if (step == tile.steps - 1) {
     splitters_sync();
@@ -95,38 +113,52 @@ for (int step = 0; step < tile.steps; ++step) {
     const uint32_t from = share_at + lane * PART_BYTES;
     if (lane < 2) copy_to_other(in_other(from, rank), from, SHARE_BYTES, in_other(done, rank));
   }
-  if (CLUSTER > 1 && splitter == 0) barrier_arrive_expecting(done, PART_BYTES);  // half of two parts comes
+  if (CLUSTER > 1 && splitter == 0)  // half of two parts comes, and with the first half of the scales
+    barrier_arrive_expecting(done, PART_BYTES + (step == 0 ? OWN * 4 : 0));
   else if (lane == 0) barrier_arrive(done);
   if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);
-  if (splitter == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
+  if (lane == 0 && warp == step % (SPLITTERS / 32) && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);  // in turn
 }
-if constexpr (CLUSTER > 1) __syncwarp(), cluster_sync();
+__syncwarp();
+cluster_arrive(), cluster_wait();
 """
 
+_FROM_N = " + ((first + odd) * OWN + column) * 4"
 # The second operand as it lies: what a splitter does with a slot of it. Consumers hold k in an order of their own.
 _ALONG_N = {
     "splitters": "128",
+    "shares": "OWN / 128",
     "splitter_registers": "56",  # 40 spill: 0.52 against 0.50 ms at 256 x 256 x 524288
     "consumer_registers": "224",
     "k_step": "16 * 128",
     "strides": "BOX_BYTES, 1024, SWIZZLE_128",
     "width": "WIDTH / 64 * BOX_BYTES",
+    "scales_at": " + box * 64",
+    "scales_by": " && first == 0",
+    "scales_of": "64",
     "boxes": "constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns",
     "place": """\
 // A warp takes 64 columns and 16 of k, a lane four of the columns and every other k.
 const int box = warp % 2, first = warp / 2 * 16, odd = lane / 16, column = box * 64 + lane % 16 * 4;
 float4 scale[SHARES];""",
-    "from": " + ((first + odd) * OWN + column) * 4",
+    "from": _FROM_N,
     "share_at": " + box * BOX_BYTES + first * 128",
     "to": " + odd * 128 + ((lane % 16 / 2) ^ odd) * 16 + lane % 2 * 8",
     "scales": """\
   // The scales of the columns, by way of the place where the consumers will find them.
   uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + rank * OWN + column;
-  for (int i = 0; i < SHARES * 8; ++i) {
-    const float4 x = shared_float4(from + i / 8 * 512 + i % 8 * 2 * OWN * 4);
-    uint32_t* of_share = largest + i / 8 * 128;
-    atomicMax(of_share, magnitude_bits(x.x)), atomicMax(of_share + 1, magnitude_bits(x.y));
-    atomicMax(of_share + 2, magnitude_bits(x.z)), atomicMax(of_share + 3, magnitude_bits(x.w));
+#pragma unroll
+  for (int share = 0; share < SHARES; ++share) {
+    uint4 most = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 x = shared_float4(from + share * 512 + i * 2 * OWN * 4);
+      most.x = max(most.x, magnitude_bits(x.x)), most.y = max(most.y, magnitude_bits(x.y));
+      most.z = max(most.z, magnitude_bits(x.z)), most.w = max(most.w, magnitude_bits(x.w));
+    }
+    uint32_t* of_share = largest + share * 128;
+    atomicMax(of_share, most.x), atomicMax(of_share + 1, most.y);
+    atomicMax(of_share + 2, most.z), atomicMax(of_share + 3, most.w);
   }
   splitters_sync();
 #pragma unroll
@@ -139,52 +171,53 @@ float4 scale[SHARES];""",
   if (first == 0 && odd == 0) {
 #pragma unroll
     for (int share = 0; share < SHARES; ++share) {
-      const uint32_t at = scales + (rank * OWN + share * 128 + column) * 4;
-      store_scale(at, 1.f / scale[share].x, rank), store_scale(at + 4, 1.f / scale[share].y, rank);
-      store_scale(at + 8, 1.f / scale[share].z, rank), store_scale(at + 12, 1.f / scale[share].w, rank);
+      *reinterpret_cast<float4*>(column_scales + rank * OWN + share * 128 + column) =
+          make_float4(1.f / scale[share].x, 1.f / scale[share].y, 1.f / scale[share].z, 1.f / scale[share].w);
     }
   }""",
+    "groups": "2 * SHARES",
+    "number": "from + group / 2 * 512 + (group % 2 * 4 + i) * 2 * OWN * 4",
     "split": """\
+    const int share = group / 2;
     const float4 by = scale[share];
-    __half2 least = __float2half2_rn(LOSES_BITS);
+    if (group % 2 == 0) least = __float2half2_rn(LOSES_BITS);
 #pragma unroll
-    for (int four = 0; four < 2; ++four) {
-      float4 s[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[i] = shared_float4(from + share * 512 + (four * 4 + i) * 2 * OWN * 4);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[i] = make_float4(s[i].x * by.x, s[i].y * by.y, s[i].z * by.z, s[i].w * by.w);
-        uint32_t high[2], low[2];
-        split(s[i].x, s[i].y, high[0], low[0]);
-        split(s[i].z, s[i].w, high[1], low[1]);
-        const int k = four * 4 + i / 2 * 2 + i % 2 * 8;  // and `odd`: in the order in which lanes hold a
-        const uint32_t to = (parts ^ k % 8 * 16) + share * 2 * BOX_BYTES + k * 128;  // the swizzle
-        store_pair(to, high[0], high[1]);
-        store_pair(to + PART_BYTES, low[0], low[1]);
-        take_least(least, high[0]), take_least(least, high[1]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      s[i] = make_float4(s[i].x * by.x, s[i].y * by.y, s[i].z * by.z, s[i].w * by.w);
+      uint32_t high[2], low[2];
+      split(s[i].x, s[i].y, high[0], low[0]);
+      split(s[i].z, s[i].w, high[1], low[1]);
+      const int k = group % 2 * 4 + i / 2 * 2 + i % 2 * 8;  // and `odd`: in the order in which lanes hold a
+      const uint32_t to = (parts ^ k % 8 * 16) + share * 2 * BOX_BYTES + k * 128;  // the swizzle
+      store_pair(to, high[0], high[1]);
+      store_pair(to + PART_BYTES, low[0], low[1]);
+      take_least(least, high[0]), take_least(least, high[1]);
     }
-    if (is_losing(least)) {
+    if (group % 2 == 1 && is_losing(least)) {
+      const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES + share * 512@from;
       SharedCounts* mine = of_columns + share * 128 + column;
 #pragma unroll 1
       for (int i = 0; i < 8; ++i) {
-        const float4 x = shared_float4(from + share * 512 + i * 2 * OWN * 4);
-        mine[0].add(x.x * by.x), mine[1].add(x.y * by.y), mine[2].add(x.z * by.z), mine[3].add(x.w * by.w);
+        const float4 y = shared_float4(from + i * 2 * OWN * 4);
+        mine[0].add(y.x * by.x), mine[1].add(y.y * by.y), mine[2].add(y.z * by.z), mine[3].add(y.w * by.w);
       }
-    }""",
+    }""".replace("@from", _FROM_N),
 }
 _ALONG_K = {
-    "splitters": "256",  # 128 take 5 % longer at 128 x 32768 x 32768
-    "splitter_registers": "40",
-    "consumer_registers": "216",
+    "splitters": "CLUSTER > 1 ? 128 : 256",  # alone, 128 take 5 % longer at 128 x 32768 x 32768
+    "shares": "OWN / (SPLITTERS / 2)",
+    "splitter_registers": "CLUSTER > 1 ? 56 : 40",
+    "consumer_registers": "CLUSTER > 1 ? 224 : 216",
     "k_step": "32",
     "strides": "16, 8 * BK * 2, SWIZZLE_64",
     "width": "WIDTH * BK * 2",
     "boxes": "",
+    "scales_at": " + warp * 16 * SHARES",
+    "scales_by": "",
+    "scales_of": "16 * SHARES",
     "place": """\
-// Two lanes take a column, each 16 of k.
-const int column = splitter / 2, half = splitter % 2;
+// Two lanes take a column, each 16 of k; a warp takes 16 columns at a time.
+const int column = warp * 16 * SHARES + lane / 2, half = lane % 2;
 float scale[SHARES];""",
     "from": " + column * BK * 4 + (column % 8 ^ half * 4) * 16",
     "share_at": " + warp * SHARE_BYTES",
@@ -194,43 +227,35 @@ float scale[SHARES];""",
   for (int share = 0; share < SHARES; ++share) {
     uint32_t largest = 0;
     for (int i = 0; i < 4; ++i)
-      largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 128 * BK * 4)));
+      largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 16 * BK * 4)));
     scale[share] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 1)));
-    if (half == 0) store_scale(scales + (rank * OWN + share * 128 + column) * 4, 1.f / scale[share], rank);
+    if (half == 0) column_scales[rank * OWN + share * 16 + column] = 1.f / scale[share];
   }""",
+    "groups": "SHARES",
+    "number": "(from ^ i * 16) + group * 16 * BK * 4",
     "split": """\
-    const float by = scale[share];
-    const uint32_t mine = from + share * 128 * BK * 4;
-    __half2 least = __float2half2_rn(LOSES_BITS);
+    const float by = scale[group];
+    least = __float2half2_rn(LOSES_BITS);
     uint32_t high[8], low[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float4 x = shared_float4(mine ^ i * 16);
-      x = make_float4(x.x * by, x.y * by, x.z * by, x.w * by);
-      split(x.x, x.y, high[i], low[i]);  // in the order in which lanes hold a
-      split(x.z, x.w, high[i + 4], low[i + 4]);
+      s[i] = make_float4(s[i].x * by, s[i].y * by, s[i].z * by, s[i].w * by);
+      split(s[i].x, s[i].y, high[i], low[i]);  // in the order in which lanes hold a
+      split(s[i].z, s[i].w, high[i + 4], low[i + 4]);
       take_least(least, high[i]), take_least(least, high[i + 4]);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t to = (parts ^ i * 16) + share * 128 * BK * 2;  // as wgmma expects it
+      const uint32_t to = (parts ^ i * 16) + group * 16 * BK * 2;  // as wgmma expects it
       store_four(to, high + i * 4);
       store_four(to + PART_BYTES, low + i * 4);
     }
     if (is_losing(least)) {
-      SharedCounts& count = of_columns[share * 128 + column];
-#pragma unroll 1
-      for (int i = 0; i < 4; ++i) {
-        const float4 x = shared_float4(mine ^ i * 16);
-        count.add(x.x * by), count.add(x.y * by), count.add(x.z * by), count.add(x.w * by);
-      }
+      SharedCounts& count = of_columns[group * 16 + column];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) count.add(s[i].x), count.add(s[i].y), count.add(s[i].z), count.add(s[i].w);
     }""",
 }
-
-
-def splitters(form: Form) -> int:
-    """How many threads split."""
-    return int((_ALONG_K if form.product.b.along_k else _ALONG_N)["splitters"])
 
 
 def splitter_words(form: Form) -> dict[str, str]:

@@ -129,7 +129,27 @@ def _store_plainly(form: Form) -> list[str]:
     return _PLAIN.replace("@copy", copy).replace("@cast", cast).splitlines()
 
 
+_GREATEST = """\
+  if (j % 4 == 0) most[0] = most[1] = -INFINITY;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (tile.n0 + j * 16 + lane % 4 * 2 < N) most[r] = fmaxf(most[r], fmaxf(v[r * 2], v[r * 2 + 1]));
+    if (tile.n0 + j * 16 + lane % 4 * 2 + 8 < N) most[r] = fmaxf(most[r], fmaxf(w[r * 2], w[r * 2 + 1]));
+    if (j % 4 < 3) continue;
+    most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+    most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
+    const int group = tile.n0 / 64 + j / 4;
+    if (lane % 4 == 0 && m[r] < M && group * 64 < N) greatest[row_at[r] * ((N + 63) / 64) + group] = most[r];
+  }
+"""
+
+
 def _store_fours(form: Form) -> list[str]:
+    if form.product.greatest:
+        head, rest = _FOURS.split("#pragma unroll\n", 1)
+        made, stored = rest.split("  const int n_of_lane", 1)
+        text = f"{head}float most[2];  // of 64 columns\n#pragma unroll\n{made}{_GREATEST}  const int n_of_lane{stored}"
+        return text.splitlines()
     if not form.rows:
         return _FOURS.splitlines()
     return [

@@ -103,6 +103,8 @@ class Contraction(Sums):
     sum_name: str
     precision: Precision
     kept: Kept | None = None
+    greatest: str = ""  # a tensor for the greatest of each 64 neighbouring results of a row, which is written too
+    weighs: str = ""  # `a` has scores, and this is that tensor of theirs: their softmax is multiplied
 
     @property
     def is_batched(self) -> bool:
