@@ -161,9 +161,13 @@ class _Plan:
         self._need_rows_of(8)
         self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
+        self._tiles("64")
+        if form.late:
+            many = "@tiles > device.sms and (@tiles_m % 2 == 0 or @tiles_m > 16)"
+            late = "0" if form.product.kept else f"1 if BN <= 192 and @k >= BN * 4 and {many} else 0"
+            self._add("const", f"LATE = {late}", "sums are finished under the next tile's products, by pairs of blocks")
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
-        self._tiles("64")
         if not form.pieces:
             others = "ceil_div(@tiles_m * ceil_div(@n, 256) * @batch, device.sms) * 256"
             self._add("need", f"BN != 192 or ceil_div(@tiles, device.sms) * 192 < {others}", "a fuller last round")
@@ -204,14 +208,15 @@ class _Plan:
         shared = matrix_pitch == "0"
         in_f32 = form.fused and not (form.ready_b and name == "b")
         count = "1" if shared else "2 * @batch" if form.parts and not in_f32 else "@batch"
-        columns = "BN" if not form.fused else "256" if form.ready_b else "256 / CLUSTER"
+        halves = " / (1 + LATE)" if form.late and name == "b" else ""
+        columns = f"BN{halves}" if not form.fused else "256" if form.ready_b else "256 / CLUSTER"
         rows, together = {"a": ("@m", "128"), "b": ("@n", columns)}[name]
         if one.along_k:
             shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if in_f32 else 2)
         elif in_f32:
             shape, box, swizzle = ("@k", rows), f"1, {form.depth}, {together}", 0
         else:
-            shape, box, swizzle = ("@k", rows), f"1, {form.depth}, 64", 128
+            shape, box, swizzle = ("@k", rows), f"1, {form.depth}{halves}, 64", 128
         stride = f"{f'({pitch}) * {shape[0]}' if shared else matrix_pitch}, {pitch}, 1"
         self._add(
             "map",
@@ -232,6 +237,9 @@ class _Plan:
         given = [text for _, text in kernel_parameters(form)]
         split_both = form.fused and not form.ready_b
         grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
+        if form.late:
+            grid = "min(round_up(@tiles_m, 1 + LATE) * @tiles_n * @batch, device.sms / (1 + LATE) * (1 + LATE))"
+            more = " cluster(1 + LATE)"
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)

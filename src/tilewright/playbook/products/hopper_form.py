@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.playbook.products.finish_text import FinishInput, FinishText, finish_text, kept_sum
-from tilewright.playbook.products.program import Contraction
+from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType
 
 _WIDTH = 118
@@ -50,6 +50,11 @@ class Form:
         return self.split_before and not self.pieces
 
     @property
+    def late(self) -> bool:
+        """Whether a tile's sums may be finished while the next tile's first products run."""
+        return self.boxes and not self.parts
+
+    @property
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 
@@ -89,7 +94,8 @@ class Form:
     @property
     def column_bytes(self) -> str:
         """Shared memory for that, as something added."""
-        return f" + {4 if self.parts else 2} * BN * 4" if self.of_columns else ""
+        places = "4" if self.parts else "(2 + 2 * LATE)"
+        return f" + {places} * BN * 4" if self.of_columns else ""
 
     @property
     def store_places(self) -> str:
@@ -122,6 +128,10 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
     return pairs
+
+
+def operands(form: Form) -> dict[str, Operand]:
+    return {"a": form.product.a, "b": form.product.b}
 
 
 def walk_arguments(form: Form) -> str:
