@@ -160,7 +160,7 @@ class _Plan:
         form = self._form
         self._need_rows_of(8)
         self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
-        self._add("tune", "STAGES = 8 | 6 | 4 | 3")
+        self._add("tune", "STAGES = 8 | 6 | 5 | 4")
         self._tiles("64")
         if form.late:
             many = "@tiles > device.sms and (@tiles_m % 2 == 0 or @tiles_m > 16)"

@@ -36,18 +36,27 @@ def consumer(form: Form) -> list[str]:
         "uint32_t parity = 0;",
         *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
     ]
+    finish = epilogue(form)
     if form.late:
-        return [*lines, *_late_tiles(form), "if (thread == 0) wait_until_stored();"]
-    lines += [
+        lines += finishing_of_some(form)
+        lines += ["uint32_t turn = 0;  // tiles take turns with the places for what columns have"] * bool(
+            form.of_columns
+        )
+        columns = "my_columns" if form.of_columns else "0"
+        finish = ["#pragma unroll", f"for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {columns}, i);"]
+    tiles = [
         *(["if constexpr (KEPT) barrier_wait(kept_full, 0);"] if form.strips else []),
         "while (tile.next()) {",
         *indented(_column_loads(form)),
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
         *indented(_column_stores(form)),
         "",
-        *indented(epilogue(form)),
+        *indented(finish),
         "}",
     ]
+    if form.late:
+        tiles = ["if constexpr (!LATE) {", *indented(tiles), "} else {", *indented(_late_tiles(form)), "}"]
+    lines += tiles
     if form.boxes or form.rows:
         lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
     return lines
@@ -83,13 +92,11 @@ def _sums(form: Form) -> list[str]:
 
 
 def _late_tiles(form: Form) -> list[str]:
-    """Tile after tile, with or without the sums of the tile before that are finished under the first products."""
+    """Tile after tile: a tile's sums are finished while the next one's first products run."""
     a_step, b_step = _steps(form)
     places = "columns + (consumer * (1 + LATE) + turn) * BN * 4" if form.of_columns else "0"
-    nothing = "if (tile.steps == 0) for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;"
-    zeros = ["#pragma unroll", *nothing.splitlines()] if form.product.kept else []
     return [
-        *finishing_of_some(form),
+        "// Threads that finish sums leave the tensor cores idle, unless the next tile's products have begun.",
         "int before = 0;",
         "auto begin = [&](float (&sum)[BN / 2], bool first) {  // the products of the next slot",
         "  barrier_wait(full + slot * 8, parity);",
@@ -106,21 +113,19 @@ def _late_tiles(form: Form) -> list[str]:
         "  before = slot;",
         "  advance(parity);",
         "};",
-        *(["uint32_t turn = 0;  // tiles take turns with the places for what columns have"] if form.of_columns else []),
         "auto products = [&](float (&sum)[BN / 2], int done) {  // of a tile, of which some are",
-        *indented([*zeros, *_column_loads(form)]),
+        *indented(_column_loads(form)),
         "#pragma unroll 1",
         "  for (int step = done; step < tile.steps; ++step) begin(sum, step == 0), go_on(step == 0);",
         "  wgmma_wait<0>();",
-        f"  {'if (tile.steps > 0) ' if form.product.kept else ''}release(before);",
-        *indented(["turn ^= LATE;"] if form.of_columns else []),
+        "  release(before);",
+        *indented(["turn ^= 1;"] if form.of_columns else []),
         *indented(_column_stores(form)),
         "};",
         "auto finish_all = [&](const float (&sum)[BN / 2], const Walk& tile) {",
         "#pragma unroll",
         f"  for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {places}, i);",
         "};",
-        "// Threads that finish sums leave the tensor cores idle, unless the next tile's products have begun.",
         "auto products_and_finish = [&](float (&sum)[BN / 2], const float (&old)[BN / 2], const Walk& tile_of_old) {",
         "#pragma unroll",
         "  for (int i = 0; i < BN / 16; ++i) {",
@@ -136,16 +141,12 @@ def _late_tiles(form: Form) -> list[str]:
         "while (more) {",
         "  Walk last = tile;",
         "  more = tile.next();",
-        "  if (!LATE || !more) finish_all(sum, last);",
+        "  if (more) products_and_finish(other, sum, last);",
+        "  else finish_all(sum, last);",
         "  if (!more) break;",
-        "  if constexpr (!LATE) {",
-        "    products(sum, 0);",
-        "  } else {",
-        "    products_and_finish(other, sum, last);",
-        "    last = tile, more = tile.next();",
-        "    if (more) products_and_finish(sum, other, last);",
-        "    else finish_all(other, last);",
-        "  }",
+        "  last = tile, more = tile.next();",
+        "  if (more) products_and_finish(sum, other, last);",
+        "  else finish_all(other, last);",
         "}",
     ]
 

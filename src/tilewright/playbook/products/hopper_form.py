@@ -109,7 +109,9 @@ class Form:
         """Shared memory in which results are put in order, as something added."""
         if not self.tma_store:
             return " + 2 * 64 * 128"
-        return " + 4 * 64 * 128" if self.boxes else " + (BLOCKS - 1) * 64 * (BN * 4 + 32)" if self.rows else ""
+        if self.boxes:
+            return f" + {'(4 - 2 * LATE)' if self.late else '4'} * 64 * 128"
+        return " + (BLOCKS - 1) * 64 * (BN * 4 + 32)" if self.rows else ""
 
 
 def kernel_parameters(form: Form) -> list[tuple[str, str]]:

@@ -51,7 +51,8 @@ def _constants(form: Form) -> list[str]:
     if not (form.product.a.along_k and form.product.b.along_k):
         lines.append("constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64")
     if form.boxes or not form.tma_store:
-        lines.append(f"constexpr int C_BYTES = 64 * 128{', C_BUFFERS = 2' if form.boxes else ''};  // per consumer")
+        buffers = f", C_BUFFERS = {'2 - LATE' if form.late else '2'}" if form.boxes else ""
+        lines.append(f"constexpr int C_BYTES = 64 * 128{buffers};  // per consumer")
     if form.rows:
         lines.append("constexpr int C_PITCH = BN * 4 + 32, C_BYTES = (BLOCKS - 1) * 8 * C_PITCH;  // eight rows")
     if form.parts:
