@@ -237,9 +237,10 @@ class _Plan:
         given = [text for _, text in kernel_parameters(form)]
         split_both = form.fused and not form.ready_b
         grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
-        if form.late:
-            grid = "min(round_up(@tiles_m, 1 + LATE) * @tiles_n * @batch, device.sms / (1 + LATE) * (1 + LATE))"
-            more = " cluster(1 + LATE)"
+        if form.late:  # two launches, since clusters begin some microseconds later, also those of one block
+            pairs = "min(round_up(@tiles_m, 2) * @tiles_n * @batch, device.sms / 2 * 2)"
+            self._launch("product", pairs, f"{threads}, @smem", given, more=" cluster(2) when LATE == 1")
+            more = " when LATE == 0"
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
