@@ -17,7 +17,8 @@ from tilewright.records import DType
 _HALF_HEADER = """
 A product of 16-bit matrices for Hopper. One thread of a producer warpgroup fills a ring of slots in shared memory by
 TMA; two consumer warpgroups multiply what has arrived with wgmma, 64 rows of the tile each, and add up in f32.
-Blocks stay and take tile after tile, so the next tile's loads run under the last one's stores.
+Blocks stay and take tile after tile, so the next tile's loads run under the last one's stores. LATE: two blocks of a
+cluster share the second operand, and a tile's sums are finished under the next tile's first products.
 
 TMA fills what lies outside the matrices with zeros and clips what would be stored there, so tails need no code.
 """
