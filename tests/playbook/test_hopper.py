@@ -182,6 +182,26 @@ def test_zeros_at_the_ends_of_a_tile_are_not_multiplied(layout: tuple[bool, bool
     assert torch.equal(found.isnan(), form.truth(cut).isnan())
 
 
+LATE = (
+    (Product((1, 300, 136, 264), _BRAIN, bias=True, activation="gelu"), 64, 2),
+    (Product((2, 136, 200, 520), _HALF, True, True, batched=True, residual=True), 128, 2),
+    (Product((1, 300, 200, 776), _BRAIN, b_transposed=True, bias=True), 192, 5),
+)
+
+
+@pytest.mark.parametrize(("form", "width", "blocks"), LATE, ids=str)
+def test_sums_are_finished_under_the_next_tiles_products(
+    form: Product, width: int, blocks: int, tmp_path: Path
+) -> None:
+    """By pairs of blocks that take an even and an odd number of tiles, also where the last row of tiles has no other;
+    steps are just enough to finish a tile under them."""
+    text = form.text.replace("BN = 192 | 256 | 128 | 64", f"BN = {width}")
+    text = re.sub(r"//! need    BN .*\n", "", text).replace(" and (tiles_m % 2 == 0 or tiles_m > 16)", "")
+    gpu = replace(H200, sms=blocks)
+    assert ("LATE", 1) in evaluate(parse(text, "product.cu"), form.specs, gpu).constants
+    _check_emulated(form, 2, tmp_path, text, gpu)
+
+
 SHORT = (
     Product((1, 300, 136, 40)),
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),

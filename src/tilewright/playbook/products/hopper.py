@@ -17,7 +17,8 @@ from tilewright.records import DType
 _HALF_HEADER = """
 A product of 16-bit matrices for Hopper. One thread of a producer warpgroup fills a ring of slots in shared memory by
 TMA; two consumer warpgroups multiply what has arrived with wgmma, 64 rows of the tile each, and add up in f32.
-Blocks stay and take tile after tile, so the next tile's loads run under the last one's stores.
+Blocks stay and take tile after tile, so the next tile's loads run under the last one's stores. LATE: two blocks of a
+cluster share the second operand, and a tile's sums are finished under the next tile's first products.
 
 TMA fills what lies outside the matrices with zeros and clips what would be stored there, so tails need no code.
 """
@@ -160,10 +161,14 @@ class _Plan:
         form = self._form
         self._need_rows_of(8)
         self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
-        self._add("tune", "STAGES = 8 | 6 | 4 | 3")
+        self._add("tune", "STAGES = 8 | 6 | 5 | 4")
+        self._tiles("64")
+        if form.late:
+            many = "@tiles > device.sms and (@tiles_m % 2 == 0 or @tiles_m > 16)"
+            late = "0" if form.product.kept else f"1 if BN <= 192 and @k >= BN * 4 and {many} else 0"
+            self._add("const", f"LATE = {late}", "sums are finished under the next tile's products, by pairs of blocks")
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
-        self._tiles("64")
         if not form.pieces:
             others = "ceil_div(@tiles_m * ceil_div(@n, 256) * @batch, device.sms) * 256"
             self._add("need", f"BN != 192 or ceil_div(@tiles, device.sms) * 192 < {others}", "a fuller last round")
@@ -204,14 +209,15 @@ class _Plan:
         shared = matrix_pitch == "0"
         in_f32 = form.fused and not (form.ready_b and name == "b")
         count = "1" if shared else "2 * @batch" if form.parts and not in_f32 else "@batch"
-        columns = "BN" if not form.fused else "256" if form.ready_b else "256 / CLUSTER"
+        halves = " / (1 + LATE)" if form.late and name == "b" else ""
+        columns = f"BN{halves}" if not form.fused else "256" if form.ready_b else "256 / CLUSTER"
         rows, together = {"a": ("@m", "128"), "b": ("@n", columns)}[name]
         if one.along_k:
             shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if in_f32 else 2)
         elif in_f32:
             shape, box, swizzle = ("@k", rows), f"1, {form.depth}, {together}", 0
         else:
-            shape, box, swizzle = ("@k", rows), f"1, {form.depth}, 64", 128
+            shape, box, swizzle = ("@k", rows), f"1, {form.depth}{halves}, 64", 128
         stride = f"{f'({pitch}) * {shape[0]}' if shared else matrix_pitch}, {pitch}, 1"
         self._add(
             "map",
@@ -232,6 +238,10 @@ class _Plan:
         given = [text for _, text in kernel_parameters(form)]
         split_both = form.fused and not form.ready_b
         grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
+        if form.late:  # two launches, since clusters begin some microseconds later, also those of one block
+            pairs = "min(round_up(@tiles_m, 2) * @tiles_n * @batch, device.sms / 2 * 2)"
+            self._launch("product", pairs, f"{threads}, @smem", given, more=" cluster(2) when LATE == 1")
+            more = " when LATE == 0"
         if form.strips:
             grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
         self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)

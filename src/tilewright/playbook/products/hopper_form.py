@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.playbook.products.finish_text import FinishInput, FinishText, finish_text, kept_sum
-from tilewright.playbook.products.program import Contraction
+from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType
 
 _WIDTH = 118
@@ -55,6 +55,11 @@ class Form:
         return self.strips and self.product.kept is not None and not self.boxes
 
     @property
+    def late(self) -> bool:
+        """Whether a tile's sums may be finished while the next tile's first products run."""
+        return self.boxes and not self.parts
+
+    @property
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 
@@ -94,7 +99,8 @@ class Form:
     @property
     def column_bytes(self) -> str:
         """Shared memory for that, as something added."""
-        return f" + {4 if self.parts else 2} * BN * 4" if self.of_columns else ""
+        places = "4" if self.parts else "(2 + 2 * LATE)"
+        return f" + {places} * BN * 4" if self.of_columns else ""
 
     @property
     def store_places(self) -> str:
@@ -108,7 +114,9 @@ class Form:
         """Shared memory in which results are put in order, as something added."""
         if not self.tma_store:
             return " + 2 * 64 * 128"
-        return " + 4 * 64 * 128" if self.boxes else " + (BLOCKS - 1) * 64 * (BN * 4 + 32)" if self.rows else ""
+        if self.boxes:
+            return f" + {'(4 - 2 * LATE)' if self.late else '4'} * 64 * 128"
+        return " + (BLOCKS - 1) * 64 * (BN * 4 + 32)" if self.rows else ""
 
 
 def kernel_parameters(form: Form) -> list[tuple[str, str]]:
@@ -136,6 +144,10 @@ def greatest_parameters(form: Form) -> list[tuple[str, str]]:
     product = form.product
     written = [("float* __restrict__ greatest", product.greatest)] if product.greatest else []
     return [*written, *([("const float* __restrict__ greatest", product.weighs)] if product.weighs else [])]
+
+
+def operands(form: Form) -> dict[str, Operand]:
+    return {"a": form.product.a, "b": form.product.b}
 
 
 def walk_arguments(form: Form) -> str:

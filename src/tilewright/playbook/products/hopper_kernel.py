@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
-from tilewright.playbook.products.hopper_sorted import (
-    NUMBERS,
-    SORTED_MEMBERS,
-    SPANS,
-    STEPS,
-    sorted_tiles,
-    unkept_half,
-    unkept_tiles,
-)
-from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
-from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
-from tilewright.playbook.products.program import Operand
+from tilewright.playbook.products.hopper_consumer import consumer
+from tilewright.playbook.products.hopper_form import Form, kernel_parameters, operands, signature, walk_arguments
+from tilewright.playbook.products.hopper_sorted import NUMBERS, SORTED_MEMBERS, SPANS, sorted_tiles, unkept_tiles
+from tilewright.playbook.products.hopper_store import pack, pair_functions
+from tilewright.playbook.products.hopper_text import BARRIERS, PAIRS, tma, wgmma
 
 
 def device_text(form: Form) -> list[str]:
@@ -34,6 +26,7 @@ def device_text(form: Form) -> list[str]:
         *BARRIERS.splitlines(),
         *tma(form.boxes, form.rows).splitlines(),
         *(NUMBERS.splitlines() if form.sorted else []),
+        *(PAIRS.splitlines() if form.late else []),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -60,15 +53,21 @@ def _constants(form: Form) -> list[str]:
     if not (form.product.a.along_k and form.product.b.along_k):
         lines.append("constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64")
     if form.boxes or not form.tma_store:
-        lines.append(f"constexpr int C_BYTES = 64 * 128{', C_BUFFERS = 2' if form.boxes else ''};  // per consumer")
+        buffers = f", C_BUFFERS = {'2 - LATE' if form.late else '2'}" if form.boxes else ""
+        lines.append(f"constexpr int C_BYTES = 64 * 128{buffers};  // per consumer")
     if form.rows:
         lines.append("constexpr int C_PITCH = BN * 4 + 32, C_BYTES = (BLOCKS - 1) * 8 * C_PITCH;  // eight rows")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
+    registers = ("LATE ? 24 : 40", "LATE ? 240 : 232") if form.late else ("40", "232")
     lines += [
-        "constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // 128 * 40 + 256 * 232 fit",
+        f"constexpr int PRODUCER_REGISTERS = {registers[0]}, CONSUMER_REGISTERS = {registers[1]};  // of 64 k for 384",
         "constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2",
     ]
+    if form.late:
+        lines.append(
+            "constexpr int PAIR = 1 + LATE;  // blocks with tiles one below the other, which share b by multicast"
+        )
     return lines
 
 
@@ -80,9 +79,11 @@ def walk(form: Form) -> list[str]:
     if form.pieces:
         members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
     count = "(K + BK - 1) / BK"
+    high, blocks = ("(BM * PAIR)", " / PAIR") if form.late else ("BM", "")
+    m_tile = "(m_tile * PAIR + blockIdx.x % PAIR)" if form.late else "m_tile"
     first = [
-        "tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;",
-        f"job = blockIdx.x, jobs = tiles_m * tiles_n * batch{' * pieces' if form.pieces else ''};",
+        f"tiles_m = (M + {high.strip('()')} - 1) / {high}, tiles_n = (N + BN - 1) / BN;",
+        f"job = blockIdx.x{blocks}, jobs = tiles_m * tiles_n * batch{' * pieces' if form.pieces else ''};",
         f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
     ]
     first += ["this->pieces = pieces;"] if form.pieces else []
@@ -91,7 +92,7 @@ def walk(form: Form) -> list[str]:
         "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
         "const int rows = min(TILE_GROUP, tiles_m - group * TILE_GROUP);",
         "const int m_tile = group * TILE_GROUP + in_group % rows, n_tile = in_group / rows;",
-        "m0 = m_tile * BM, n0 = n_tile * BN, steps = all_steps;",
+        f"m0 = {m_tile} * BM, n0 = n_tile * BN, steps = all_steps;",
     ]
     place += (
         ["z = matrix / pieces, piece = matrix % pieces, k0 = piece * all_steps * BK;"]
@@ -101,7 +102,7 @@ def walk(form: Form) -> list[str]:
     outside = "" if form.fused else skipped_tile(form.product, "BM", "BN")
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
-    body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
+    body = ["if (job >= jobs) return false;", *place, f"job += gridDim.x{blocks};", "return true;"]
     if form.sorted:
         body = sorted_tiles(form.product)
         members = ["int tiles_m, tiles_n, job, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
@@ -139,6 +140,7 @@ def _kernel(form: Form) -> list[str]:
     bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     places = form.store_places
+    pairs = " * PAIR" if form.late else ""
     slots_end = f"slots + STAGES * SLOT_BYTES{' + KEPT_BYTES' if form.parts else ''}"
     after = f"c_buffers + {places} * C_BYTES" if places else slots_end
     body = [
@@ -147,9 +149,9 @@ def _kernel(form: Form) -> list[str]:
     ]
     body += [f"const uint32_t c_buffers = {slots_end};"] if places else []
     if form.of_columns:
-        body += [f"const uint32_t columns = {after}, full = columns{form.column_bytes}, empty = full + STAGES * 8;"]
-    else:
-        body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
+        body += [f"const uint32_t columns = {after};"]
+        after = f"columns{form.column_bytes}"
+    body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
     if form.strips:
         body += ["const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;"]
     if form.sorted:
@@ -159,10 +161,11 @@ def _kernel(form: Form) -> list[str]:
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
-        "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
+        f"  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2{pairs});",
         *(["  if constexpr (KEPT) barrier_init(kept_full, 1);"] if form.strips else []),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
+        *(["if constexpr (LATE) cluster_sync();"] if form.late else []),
         "__syncthreads();",
         *(["cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"] if form.parts else []),
         "",
@@ -175,8 +178,13 @@ def _kernel(form: Form) -> list[str]:
         "if (warpgroup == 2) {  // ---- producer",
         *indented(_producer(form)),
         "} else {  // ---- consumers",
-        *indented(_consumer(form)),
+        *indented(consumer(form)),
         "}",
+        *(
+            ["if constexpr (LATE) cluster_sync();  // until then the other block may be told of free slots"]
+            if form.late
+            else []
+        ),
     ]
     return [*signature(f"__launch_bounds__({bounds}) ", "product", declared), *indented(body), "}"]
 
@@ -185,24 +193,31 @@ def _producer(form: Form) -> list[str]:
     dec = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));'
     k = "tile.k0 + step * BK" if form.pieces else "(first + step) * BK" if form.sorted else "step * BK"
     lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
-    z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in _operands(form).items()}
+    z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
     of_operands: dict[str, list[str]] = {}
-    for name, one in _operands(form).items():
+    for name, one in operands(form).items():
         rows = "tile.m0" if name == "a" else "tile.n0"
         start = "at" if name == "a" else "b_at"
         start += f" + part * {name.upper()}_BYTES" if form.parts else ""
         z = z_of[name]
         if form.parts:
             z = f"part * {batches[name]} + {z}" if z != "0" else "part"
+        load, k_of = "load_box", "k"
+        shared = form.late and name == "b"  # half of it by each block of a pair: half of the rows, or of k
+        if shared:
+            load = "load_for_both"
+            start += f" + rank * ({'B_BYTES' if one.along_k else 'BOX_BYTES'} / PAIR)"
         if one.along_k:
-            of_operands[name] = [f"load_box(&{name}_map, arrived, {start}, k, {rows}, {z});"]
+            rows += " + rank * (BN / PAIR)" if shared else ""
+            of_operands[name] = [f"{load}(&{name}_map, arrived, {start}, k, {rows}, {z});"]
         else:
             size = "BM" if name == "a" else "BN"
+            k_of += " + rank * (BK / PAIR)" if shared else ""
             of_operands[name] = [
                 "#pragma unroll",
                 f"for (int box = 0; box < {size} / 64; ++box)",
-                f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
+                f"  {load}(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, {k_of}, {z});",
             ]
     rest = ["else if (BLOCKS == 1 && threadIdx.x >= 288) {", *indented(unkept_tiles(form)), "}"] if form.sorted else []
     b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
@@ -218,7 +233,7 @@ def _producer(form: Form) -> list[str]:
     return [
         *lines,
         "if (threadIdx.x == 256) {",
-        *indented(first),
+        *indented([*first, *(["const int rank = blockIdx.x % PAIR;"] if form.late else [])]),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         "  while (tile.next()) {",
         *indented(SPANS.splitlines() if form.sorted else [], 2),
@@ -251,160 +266,4 @@ def _kept_loads(loads: list[str]) -> list[str]:
         *indented(loads, 2),
         "  }",
         "}",
-    ]
-
-
-def _operands(form: Form) -> dict[str, Operand]:
-    return {"a": form.product.a, "b": form.product.b}
-
-
-def _consumer(form: Form) -> list[str]:
-    inc = 'asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));'
-    swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
-    a, b = form.product.a, form.product.b
-    first_b = "slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES"
-    first_b = "(KEPT ? kept : slots + 2 * A_BYTES)" if form.strips else first_b
-    a_place = (
-        f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
-        if a.along_k
-        else "descriptor(slots + consumer * BOX_BYTES, BOX_BYTES, 1024, SWIZZLE_128)"
-    )
-    b_place = (
-        f"descriptor({first_b}, 16, 8 * BK * 2, {swizzle})"
-        if b.along_k
-        else f"descriptor({first_b}, BOX_BYTES, 1024, SWIZZLE_128)"
-    )
-    lines = [
-        f"if constexpr (BLOCKS == 1) {inc}" if form.parts else inc,
-        "const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;",
-        f"const uint64_t a_slots = {a_place};",
-        f"const uint64_t b_slots = {b_place};",
-        "auto release = [&](int s) {",
-        "  if (thread == 0) barrier_arrive(empty + s * 8);",
-        "};",
-        "uint32_t parity = 0;",
-        *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
-        *(["if constexpr (KEPT) barrier_wait(kept_full, 0);"] if form.strips else []),
-        "while (tile.next()) {",
-        *indented(STEPS.splitlines() if form.sorted else []),
-        *indented(_column_loads(form)),
-        *indented(_sums_of_parts(form) if form.parts else _sums(form)),
-        *indented(_column_stores(form)),
-        "",
-        *indented(epilogue(form)),
-        "}",
-    ]
-    if form.boxes or form.rows:
-        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
-    return lines
-
-
-def _steps(form: Form) -> tuple[str, str]:
-    """How far 16 of k lie apart in the descriptors of a and b."""
-    a, b = ("32" if one.along_k else "16 * 128" for one in _operands(form).values())
-    return a, b
-
-
-def _sums(form: Form) -> list[str]:
-    a_step, b_step = _steps(form)
-    return [
-        "float sum[BN / 2] = {};",
-        "int before = 0;",
-        "for (int step = 0; step < tile.steps; ++step) {",
-        "  barrier_wait(full + slot * 8, parity);",
-        "  wgmma_fence();",
-        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
-        "#pragma unroll",
-        "  for (int k = 0; k < BK / 16; ++k)",
-        f"    wgmma(sum, a_slot + (k * {a_step} >> 4), b_slot + (k * {b_step} >> 4), step > 0 || k > 0);",
-        "  wgmma_commit();",
-        "  wgmma_wait<1>();  // the products of the step before are done: its slot may be filled again",
-        "  if (step > 0) release(before);",
-        "  before = slot;",
-        "  advance(parity);",
-        "}",
-        "wgmma_wait<0>();",
-        "if (tile.steps > 0) release(before);",
-    ]
-
-
-def _sums_of_parts(form: Form) -> list[str]:
-    a_step, b_step = _steps(form)
-    half = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
-    return [
-        "// low * high + high * low + high * high, the small products first; low * low is below the last bit.",
-        "auto products = [&](float (&some)[WIDTH / 2], int half, int step, bool add) {",
-        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);",
-        "  const uint64_t b_slot = b_slots + ((KEPT ? step * 2 * B_BYTES : slot * SLOT_BYTES) >> 4);",
-        "  wgmma_fence();",
-        "#pragma unroll",
-        "  for (int which = 0; which < 3; ++which)",
-        "#pragma unroll",
-        "    for (int k = 0; k < BK / 16; ++k)",
-        f"      wgmma(some, a_slot + (((which == 0) * A_BYTES + k * {a_step}) >> 4),",
-        f"            b_slot + (((which == 1) * B_BYTES + half * ({half}) + k * {b_step}) >> 4),",
-        "            add || which > 0 || k > 0);",
-        "  wgmma_commit();",
-        "  wgmma_wait<0>();",
-        "};",
-        "// Tensor cores cut off bits where they add, so where k is long only BK of it are summed there; the sums are",
-        "// added up in f32 registers, while the other consumer's products run.",
-        "float sum[BN / 2] = {};",
-        "for (int step = 0; step < tile.steps; ++step) {",
-        "  barrier_wait(full + slot * 8, parity);",
-        "  if constexpr (BLOCKS > 1) {",
-        "    products(reinterpret_cast<float (&)[WIDTH / 2]>(sum), 0, step, step > 0);  // all of it: BN is WIDTH then",
-        "    release(slot);",
-        "  } else {",
-        "#pragma unroll",
-        "    for (int half = 0; half < BN / WIDTH; ++half) {",
-        *indented(unkept_half(form.product) if form.sorted else [], 3),
-        "      float some[WIDTH / 2];",
-        "      products(some, half, step, false);",
-        "      if (half == BN / WIDTH - 1) release(slot);",
-        "#pragma unroll",
-        "      for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];",
-        "    }",
-        "  }",
-        "  advance(parity);",
-        "}",
-    ]
-
-
-def _column_loads(form: Form) -> list[str]:
-    """What the tile's columns have one number of each, and the scales of its rows."""
-    lines: list[str] = []
-    if form.parts:
-        matrix = matrix_text(form)
-        lines += [
-            "const int row = warp * 16 + lane / 4;",
-            "const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};",
-            f"const float* row_scales = a_scales + (size_t){matrix} * M;",
-            "const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};",
-        ]
-    if not form.of_columns:
-        return lines
-    return [
-        "// On its way while the products run: what the tile's columns have one number of each.",
-        *lines,
-        "float of_column[(BN + 127) / 128];",
-        "#pragma unroll",
-        "for (int i = 0; i < (BN + 127) / 128; ++i)",
-        f"  of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
-    ]
-
-
-def _column_stores(form: Form) -> list[str]:
-    """The same, for all threads of a consumer."""
-    if not form.of_columns:
-        return []
-    place = "(consumer * 2 + turn)" if form.parts else "consumer"
-    return [
-        f"const uint32_t my_columns = columns + {place} * BN * 4;",
-        "#pragma unroll",
-        "for (int i = 0; i < (BN + 127) / 128; ++i)",
-        "  if (thread + i * 128 < BN)",
-        '    asm volatile("st.shared.f32 [%0], %1;"',
-        '                 ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");',
-        *(["turn ^= 1;", "consumer_sync(consumer);"] if form.parts else []),
     ]

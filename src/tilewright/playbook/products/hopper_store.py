@@ -40,6 +40,24 @@ template <typename T> __device__ __forceinline__ float2 pair_at(const T* row, in
 
 
 def epilogue(form: Form) -> list[str]:
+    """Statements that make results of all sums of a tile."""
+    lines = _finishing(form)
+    if form.boxes:
+        return [*lines, "#pragma unroll", "for (int i = 0; i < BN / 16; ++i) {", *indented(_store_16_bit()), "}"]
+    return [*lines, *(_store_fours(form) if form.tma_store else _store_plainly(form))]
+
+
+def finishing_of_some(form: Form) -> list[str]:
+    """A function that makes results of 16 columns of a tile's sums."""
+    return [
+        "auto finish_some = [&](const float* sum, const Walk& tile, uint32_t my_columns, int i) {",
+        *indented([*_finishing(form), *_store_16_bit()]),
+        "};",
+    ]
+
+
+def _finishing(form: Form) -> list[str]:
+    """The function that makes results of four sums, and what it needs."""
     four = _four(form)
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
@@ -55,10 +73,7 @@ def epilogue(form: Form) -> list[str]:
         places = ", ".join(f"{copy} * M + min(m[{row}], M - 1)" for row in range(2))
         lines.append(f"const size_t row_at[2] = {{{places}}};")
     lines += of_rows
-    lines += ["auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
-    if not form.tma_store:
-        return [*lines, *_store_plainly(form)]
-    return [*lines, *(_store_16_bit() if form.boxes else _store_fours(form))]
+    return [*lines, "auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
 
 
 def _four(form: Form) -> list[str]:
@@ -190,30 +205,28 @@ for (int upper = 0; upper < 2; ++upper) {
 
 
 def _store_16_bit() -> list[str]:
+    """Columns 16 i and on: put in order in rows of 128 bytes, swizzled as TMA expects; 64 columns leave at once."""
     return [
-        "const uint32_t buffers = c_buffers + consumer * C_BUFFERS * C_BYTES;",
-        "const int to_row = warp * 16 + lane % 16;  // the row whose place this lane gives to stmatrix",
-        "#pragma unroll",
-        "for (int q = 0; q < BN / 64; ++q) {  // 64 columns at a time: rows of 128 bytes, swizzled as TMA expects",
-        "  const uint32_t buffer = buffers + q % C_BUFFERS * C_BYTES;",
+        "const uint32_t buffer = c_buffers + (consumer * C_BUFFERS + i / 4 % C_BUFFERS) * C_BYTES;",
+        "if (i % 4 == 0) {",
         "  if (thread == 0) {  // a tile of an odd number of pieces ends in the buffer in which the next one begins",
-        "    if (q == 0 && BN / 64 % C_BUFFERS) wait_until_read<0>();",
+        "    if (i == 0 && BN / 64 % C_BUFFERS) wait_until_read<0>();",
         "    else wait_until_read<C_BUFFERS - 1>();",
         "  }",
         "  consumer_sync(consumer);",
-        "#pragma unroll",
-        "  for (int j = 0; j < 4; ++j) {",
-        "    float v[4], w[4];",
-        "    four(sum + q * 32 + j * 8, q * 64 + j * 16 + lane % 4 * 2, v);",
-        "    four(sum + q * 32 + j * 8 + 4, q * 64 + j * 16 + lane % 4 * 2 + 8, w);",
-        "    const uint32_t to = buffer + to_row * 128 + ((j * 2 + lane / 16) ^ to_row % 8) * 16;",
-        '    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"',
-        '                 ::"r"(to), "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(w[0], w[1])),',
-        '                   "r"(pack(w[2], w[3])) : "memory");',
-        "  }",
+        "}",
+        "float v[4], w[4];",
+        "four(sum + i * 8, i * 16 + lane % 4 * 2, v);",
+        "four(sum + i * 8 + 4, i * 16 + lane % 4 * 2 + 8, w);",
+        "const int to_row = warp * 16 + lane % 16;  // the row whose place this lane gives to stmatrix",
+        "const uint32_t to = buffer + to_row * 128 + ((i % 4 * 2 + lane / 16) ^ to_row % 8) * 16;",
+        'asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"',
+        '             ::"r"(to), "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(w[0], w[1])),',
+        '               "r"(pack(w[2], w[3])) : "memory");',
+        "if (i % 4 == 3) {",
         "  show_to_tma();",
         "  consumer_sync(consumer);",
-        "  if (thread == 0) store_box(&c_map, buffer, tile.n0 + q * 64, tile.m0 + consumer * 64, tile.z);",
+        "  if (thread == 0) store_box(&c_map, buffer, tile.n0 + i / 4 * 64, tile.m0 + consumer * 64, tile.z);",
         "}",
     ]
 

@@ -1,0 +1,235 @@
+"""What the two consumers of a Hopper product do, as text: multiply what has arrived, and finish and store the sums."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_form import Form, matrix_text, operands
+from tilewright.playbook.products.hopper_sorted import STEPS, unkept_half
+from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some
+
+
+def consumer(form: Form) -> list[str]:
+    inc = 'asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));'
+    swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
+    a, b = form.product.a, form.product.b
+    first_b = "slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES"
+    first_b = "(KEPT ? kept : slots + 2 * A_BYTES)" if form.strips else first_b
+    a_place = (
+        f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
+        if a.along_k
+        else "descriptor(slots + consumer * BOX_BYTES, BOX_BYTES, 1024, SWIZZLE_128)"
+    )
+    b_place = (
+        f"descriptor({first_b}, 16, 8 * BK * 2, {swizzle})"
+        if b.along_k
+        else f"descriptor({first_b}, BOX_BYTES, 1024, SWIZZLE_128)"
+    )
+    lines = [
+        f"if constexpr (BLOCKS == 1) {inc}" if form.parts else inc,
+        "const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;",
+        f"const uint64_t a_slots = {a_place};",
+        f"const uint64_t b_slots = {b_place};",
+        "auto release = [&](int s) {",
+        "  if (thread < PAIR) arrive_at(empty + s * 8, thread);"
+        if form.late
+        else "  if (thread == 0) barrier_arrive(empty + s * 8);",
+        "};",
+        "uint32_t parity = 0;",
+        *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
+    ]
+    finish = epilogue(form)
+    if form.late:
+        lines += finishing_of_some(form)
+        lines += ["uint32_t turn = 0;  // tiles take turns with the places for what columns have"] * bool(
+            form.of_columns
+        )
+        columns = "my_columns" if form.of_columns else "0"
+        finish = ["#pragma unroll", f"for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {columns}, i);"]
+    tiles = [
+        *(["if constexpr (KEPT) barrier_wait(kept_full, 0);"] if form.strips else []),
+        "while (tile.next()) {",
+        *indented(STEPS.splitlines() if form.sorted else []),
+        *indented(_column_loads(form)),
+        *indented(_sums_of_parts(form) if form.parts else _sums(form)),
+        *indented(_column_stores(form)),
+        "",
+        *indented(finish),
+        "}",
+    ]
+    if form.late:
+        tiles = ["if constexpr (!LATE) {", *indented(tiles), "} else {", *indented(_late_tiles(form)), "}"]
+    lines += tiles
+    if form.boxes or form.rows:
+        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
+    return lines
+
+
+def _steps(form: Form) -> tuple[str, str]:
+    """How far 16 of k lie apart in the descriptors of a and b."""
+    a, b = ("32" if one.along_k else "16 * 128" for one in operands(form).values())
+    return a, b
+
+
+def _sums(form: Form) -> list[str]:
+    a_step, b_step = _steps(form)
+    return [
+        "float sum[BN / 2] = {};",
+        "int before = 0;",
+        "for (int step = 0; step < tile.steps; ++step) {",
+        "  barrier_wait(full + slot * 8, parity);",
+        "  wgmma_fence();",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
+        "#pragma unroll",
+        "  for (int k = 0; k < BK / 16; ++k)",
+        f"    wgmma(sum, a_slot + (k * {a_step} >> 4), b_slot + (k * {b_step} >> 4), step > 0 || k > 0);",
+        "  wgmma_commit();",
+        "  wgmma_wait<1>();  // the products of the step before are done: its slot may be filled again",
+        "  if (step > 0) release(before);",
+        "  before = slot;",
+        "  advance(parity);",
+        "}",
+        "wgmma_wait<0>();",
+        "if (tile.steps > 0) release(before);",
+    ]
+
+
+def _late_tiles(form: Form) -> list[str]:
+    """Tile after tile: a tile's sums are finished while the next one's first products run."""
+    a_step, b_step = _steps(form)
+    places = "columns + (consumer * (1 + LATE) + turn) * BN * 4" if form.of_columns else "0"
+    return [
+        "// Threads that finish sums leave the tensor cores idle, unless the next tile's products have begun.",
+        "int before = 0;",
+        "auto begin = [&](float (&sum)[BN / 2], bool first) {  // the products of the next slot",
+        "  barrier_wait(full + slot * 8, parity);",
+        "  wgmma_fence();",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
+        "#pragma unroll",
+        "  for (int k = 0; k < BK / 16; ++k)",
+        f"    wgmma(sum, a_slot + (k * {a_step} >> 4), b_slot + (k * {b_step} >> 4), !first || k > 0);",
+        "  wgmma_commit();",
+        "};",
+        "auto go_on = [&](bool first) {",
+        "  wgmma_wait<1>();  // the products of the step before are done: its slot may be filled again",
+        "  if (!first) release(before);",
+        "  before = slot;",
+        "  advance(parity);",
+        "};",
+        "auto products = [&](float (&sum)[BN / 2], int done) {  // of a tile, of which some are",
+        *indented(_column_loads(form)),
+        "#pragma unroll 1",
+        "  for (int step = done; step < tile.steps; ++step) begin(sum, step == 0), go_on(step == 0);",
+        "  wgmma_wait<0>();",
+        "  release(before);",
+        *indented(["turn ^= 1;"] if form.of_columns else []),
+        *indented(_column_stores(form)),
+        "};",
+        "auto finish_all = [&](const float (&sum)[BN / 2], const Walk& tile) {",
+        "#pragma unroll",
+        f"  for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {places}, i);",
+        "};",
+        "auto products_and_finish = [&](float (&sum)[BN / 2], const float (&old)[BN / 2], const Walk& tile_of_old) {",
+        "#pragma unroll",
+        "  for (int i = 0; i < BN / 16; ++i) {",
+        "    begin(sum, i == 0);",
+        f"    finish_some(old, tile_of_old, {places}, i);",
+        "    go_on(i == 0);",
+        "  }",
+        "  products(sum, BN / 16);",
+        "};",
+        "float sum[BN / 2], other[BN / 2];",
+        "bool more = tile.next();",
+        "if (more) products(sum, 0);",
+        "while (more) {",
+        "  Walk last = tile;",
+        "  more = tile.next();",
+        "  if (more) products_and_finish(other, sum, last);",
+        "  else finish_all(sum, last);",
+        "  if (!more) break;",
+        "  last = tile, more = tile.next();",
+        "  if (more) products_and_finish(sum, other, last);",
+        "  else finish_all(other, last);",
+        "}",
+    ]
+
+
+def _sums_of_parts(form: Form) -> list[str]:
+    a_step, b_step = _steps(form)
+    half = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
+    return [
+        "// low * high + high * low + high * high, the small products first; low * low is below the last bit.",
+        "auto products = [&](float (&some)[WIDTH / 2], int half, int step, bool add) {",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);",
+        "  const uint64_t b_slot = b_slots + ((KEPT ? step * 2 * B_BYTES : slot * SLOT_BYTES) >> 4);",
+        "  wgmma_fence();",
+        "#pragma unroll",
+        "  for (int which = 0; which < 3; ++which)",
+        "#pragma unroll",
+        "    for (int k = 0; k < BK / 16; ++k)",
+        f"      wgmma(some, a_slot + (((which == 0) * A_BYTES + k * {a_step}) >> 4),",
+        f"            b_slot + (((which == 1) * B_BYTES + half * ({half}) + k * {b_step}) >> 4),",
+        "            add || which > 0 || k > 0);",
+        "  wgmma_commit();",
+        "  wgmma_wait<0>();",
+        "};",
+        "// Tensor cores cut off bits where they add, so where k is long only BK of it are summed there; the sums are",
+        "// added up in f32 registers, while the other consumer's products run.",
+        "float sum[BN / 2] = {};",
+        "for (int step = 0; step < tile.steps; ++step) {",
+        "  barrier_wait(full + slot * 8, parity);",
+        "  if constexpr (BLOCKS > 1) {",
+        "    products(reinterpret_cast<float (&)[WIDTH / 2]>(sum), 0, step, step > 0);  // all of it: BN is WIDTH then",
+        "    release(slot);",
+        "  } else {",
+        "#pragma unroll",
+        "    for (int half = 0; half < BN / WIDTH; ++half) {",
+        *indented(unkept_half(form.product) if form.sorted else [], 3),
+        "      float some[WIDTH / 2];",
+        "      products(some, half, step, false);",
+        "      if (half == BN / WIDTH - 1) release(slot);",
+        "#pragma unroll",
+        "      for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];",
+        "    }",
+        "  }",
+        "  advance(parity);",
+        "}",
+    ]
+
+
+def _column_loads(form: Form) -> list[str]:
+    """What the tile's columns have one number of each, and the scales of its rows."""
+    lines: list[str] = []
+    if form.parts:
+        matrix = matrix_text(form)
+        lines += [
+            "const int row = warp * 16 + lane / 4;",
+            "const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};",
+            f"const float* row_scales = a_scales + (size_t){matrix} * M;",
+            "const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};",
+        ]
+    if not form.of_columns:
+        return lines
+    return [
+        "// On its way while the products run: what the tile's columns have one number of each.",
+        *lines,
+        "float of_column[(BN + 127) / 128];",
+        "#pragma unroll",
+        "for (int i = 0; i < (BN + 127) / 128; ++i)",
+        f"  of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
+    ]
+
+
+def _column_stores(form: Form) -> list[str]:
+    """The same, for all threads of a consumer."""
+    if not form.of_columns:
+        return []
+    place = "(consumer * 2 + turn)" if form.parts else "(consumer * (1 + LATE) + turn)"
+    return [
+        f"const uint32_t my_columns = columns + {place} * BN * 4;",
+        "#pragma unroll",
+        "for (int i = 0; i < (BN + 127) / 128; ++i)",
+        "  if (thread + i * 128 < BN)",
+        '    asm volatile("st.shared.f32 [%0], %1;"',
+        '                 ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");',
+        *(["turn ^= 1;", "consumer_sync(consumer);"] if form.parts else []),
+    ]
