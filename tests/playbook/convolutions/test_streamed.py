@@ -12,6 +12,7 @@ from tests.playbook.convolutions.written import Written
 
 import tilewright
 from tilewright.kernel_file import parse
+from tilewright.playbook.convolutions.catalogue import convolution_ways
 from tilewright.playbook.convolutions.streamed import Streams, can_write, streamed_convolution
 from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
@@ -27,8 +28,6 @@ REST = {
     "turned line": Written((148,), (5,), channels=32, filters=33, transposed=True, dilation=(3,), batch=3),
     "strided line": Written((900,), (3,), channels=24, filters=100, stride=(3,), dilation=(4,)),
     "padded line": Written((264,), (4,), channels=40, filters=64, padding=(1,), stride=(2,), bias=True),
-    "single positions": Written((4, 76), (1, 1), channels=40, filters=130, bias=True),
-    "single positions of a volume": Written((3, 5, 20), (1, 1, 1), channels=64, filters=64, residual=True),
     "whole sectors": Written((5, 256), (3, 3), channels=16, filters=65, padding=(1, 1), residual=True, bias=True),
     "two blocks of rows": Written((148,), (3,), channels=130, filters=140, transposed=True),
     "wide window": Written((6, 140), (3, 7), channels=33, filters=32, padding=(1, 3)),
@@ -135,8 +134,22 @@ def test_what_is_left_to_others() -> None:
         {"dilation": (9,)},
         {"transposed": True, "stride": (2,)},
         {"channels": 1000},  # whose weights do not fit
+        {"taps": (1,)},
     ):
         assert not can_write(replace(line, **changes).convolution), changes
+
+
+def test_it_comes_first_where_memory_bounds() -> None:
+    long = Written((1 << 15,), (3,), batch=8, channels=64, filters=128)
+    plane = Written((256, 256), (3, 3), batch=8, channels=64, filters=64)
+
+    def ids(form: Written, arch: str = "sm_90a") -> list[str]:
+        return [one.id for one in convolution_ways((form.convolution,), arch)]
+
+    assert ids(long)[:2] == ["convolution-streamed", "convolution-hopper"]
+    assert "convolution-streamed" not in ids(long, "sm_80")
+    assert "convolution-streamed" not in ids(plane)
+    assert "convolution-streamed" not in ids(replace(long, batch=1))
 
 
 def test_tiles_are_as_large_as_registers_and_shared_memory_allow() -> None:

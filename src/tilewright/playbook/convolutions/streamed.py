@@ -7,6 +7,7 @@ memory. Where memory bounds, what this saves is a pass that reads x and writes i
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,14 +49,9 @@ class Streams:
     convolution: Convolution
 
     @property
-    def is_flat(self) -> bool:
-        """Whether every result is made from one position: dimensions do not matter then."""
-        return all(_is_single(one) for one in self.convolution.windows)
-
-    @property
     def line(self) -> Window:
         """The dimension above the innermost."""
-        return self.convolution.windows[-2] if len(self.convolution.windows) == 2 and not self.is_flat else _ONE
+        return self.convolution.windows[-2] if len(self.convolution.windows) == 2 else _ONE
 
     @property
     def width(self) -> Window:
@@ -93,7 +89,7 @@ class Streams:
         """Of a tile, which a block keeps the weights of."""
         made = self.convolution.filters.size
         wanted = 32 if made <= 32 else 64 if made <= 64 else 128
-        return wanted if self._fits(wanted) else wanted // 2
+        return wanted if self.fits(wanted) else wanted // 2
 
     @property
     def lines(self) -> int:
@@ -112,12 +108,8 @@ class Streams:
         of_row = 64 if channels > 32 else 32 if channels > 16 else 16
         return self.convolution.taps * -(-channels // of_row) * filters * of_row * 2
 
-    def _fits(self, filters: int) -> bool:
+    def fits(self, filters: int) -> bool:
         return self.weight_bytes(filters) + 2 * 3 * self.slot_bytes + 2 * 2 * 16 * 132 * 4 <= _ROOM
-
-
-def _is_single(one: Window) -> bool:
-    return (one.taps, one.stride, one.padding) == (1, 1, 0) and one.results.size == one.length.size
 
 
 def can_write(convolution: Convolution) -> bool:
@@ -131,30 +123,21 @@ def can_write(convolution: Convolution) -> bool:
         or any(each.varies and each.parts == () for each in one.finish_inputs)
     ):
         return False
-    if len(one.windows) > 2 and not streams.is_flat:
+    if len(one.windows) > 2 or one.taps == 1:
         return False
     if one.transposed and any(each.stride > 1 or streams.padding(each) < 0 for each in one.windows):
         return False
     if streams.width.stride > _MOST_STRIDE or streams.window > _MOST_WINDOW or streams.pitch > 256:
         return False
-    lengths = [each.length.size for each in one.windows]
-    whole = (lengths[-1] if not streams.is_flat else _product(lengths)) % 4 == 0
-    return whole and streams._fits(streams.filters)
+    return streams.width.length.size % 4 == 0 and streams.fits(streams.filters)
 
 
 def pays(convolution: Convolution) -> bool:
     """Whether memory bounds it, at the task's own sizes, and it is large enough to fill the GPU."""
     if not can_write(convolution):
         return False
-    made = convolution.batch.size * _product([one.results.size for one in convolution.windows])
+    made = convolution.batch.size * math.prod(one.results.size for one in convolution.windows)
     return Streams(convolution).line.taps == 1 and made >= _LEAST_POSITIONS
-
-
-def _product(sizes: list[int]) -> int:
-    found = 1
-    for one in sizes:
-        found *= one
-    return found
 
 
 def streamed_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
@@ -212,12 +195,9 @@ def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
         plan.add(directive, re.sub(r"@(\w+)", lambda found: names[found[1]], line), remark)
 
     add("need", f"device.cc == 90 and min({', '.join(sizes.values())}) > 0")
-    if streams.is_flat:
-        add("let", f"@height = 1, @width = {text.plane_in}, @y_height = 1, @y_width = {text.plane_out}")
-    else:
-        line = [("@height", "in_y"), ("@y_height", "out_y")]
-        listed = [f"{name} = {sizes[of]}" if len(one.windows) == 2 else f"{name} = 1" for name, of in line]
-        add("let", f"{', '.join(listed)}, @width = {sizes['in_x']}, @y_width = {sizes['out_x']}")
+    line = [("@height", "in_y"), ("@y_height", "out_y")]
+    listed = [f"{name} = {sizes[of]}" if len(one.windows) == 2 else f"{name} = 1" for name, of in line]
+    add("let", f"{', '.join(listed)}, @width = {sizes['in_x']}, @y_width = {sizes['out_x']}")
     add("need", "@width % 4 == 0", "lines of x are whole pieces of 16 bytes")
     add("need", f"max(@height * @width, @y_height * @y_width) <= {MOST_32_BIT}", "places fit an int")
     add("const", f"CHANNELS = {sizes['channels']}")
