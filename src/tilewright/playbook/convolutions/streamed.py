@@ -1,7 +1,7 @@
 """Convolutions for Hopper (sm_90a) that read x as it lies: no copy in another form is made.
 
 Positions are rows of the product, which wgmma takes from registers: TMA brings lines of x, lanes read the window of
-their results from them and round it to f16, and a tap is another register of the same window. Weights stay in shared
+their results from them and round it, and a tap is another register of the same window. Weights stay in shared
 memory. Where memory bounds, what this saves is a pass that reads x and writes it, and another that reads it again.
 """
 
@@ -36,9 +36,10 @@ _HEADER = """
 lines of CB channels, zeros around them, into a ring of slots for each of two consumer warpgroups. Positions are the
 rows of the product, so that lanes hold four neighbours: they read the window of those from the slot, and a tap is
 another register of it, as wgmma takes them.
-
-f32 is rounded to f16, which has the ten bits that TF32 has; weights are scaled by a power of two. Tiles with positions
-whose channels f16 does not hold are made in f32.
+"""
+_F16_HEADER = """
+f32 is rounded to f16, which has the ten bits that TF32 has, for its weights take half the room; they are scaled by a
+power of two. Tiles with positions whose channels f16 does not hold are made in f32.
 """
 
 
@@ -103,13 +104,16 @@ class Streams:
     def slot_bytes(self) -> int:
         return self.boxes * _CHANNELS * self.pitch * 4
 
-    def weight_bytes(self, filters: int) -> int:
-        channels = self.convolution.channels.size
-        of_row = 64 if channels > 32 else 32 if channels > 16 else 16
-        return self.convolution.taps * -(-channels // of_row) * filters * of_row * 2
+    @cached_property
+    def is_tf32(self) -> bool:
+        """Where there is room for such weights: nothing needs to be looked at then."""
+        return self.fits(self.filters, 4)
 
-    def fits(self, filters: int) -> bool:
-        return self.weight_bytes(filters) + 2 * 3 * self.slot_bytes + 2 * 2 * 16 * 132 * 4 <= _ROOM
+    def fits(self, filters: int, bytes_of_weight: int = 2) -> bool:
+        channels, most = self.convolution.channels.size, 128 // bytes_of_weight
+        of_row = 16 if channels <= 16 else 32 if channels <= 32 else most
+        weights = self.convolution.taps * -(-channels // of_row) * of_row * filters * bytes_of_weight
+        return weights + 2 * 3 * self.slot_bytes + 2 * 2 * 16 * 132 * 4 <= _ROOM
 
 
 def can_write(convolution: Convolution) -> bool:
@@ -160,9 +164,10 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
     )
     weights = WEIGHTS.replace("@weight_at", _weight_at(streams, "c", "f0 + f", "tap"))
     weights = weights.replace("@tap", "(TAPS - 1 - tap)" if convolution.transposed else "tap")
-    multiply = wgmma((streams.filters,), "f16", (False, False), (32, 64, 128), in_registers=True)
+    kind = "tf32" if streams.is_tf32 else "f16"
+    multiply = wgmma((streams.filters,), kind, (False, False), (32, 64, 128), in_registers=True)
     made = text.fragment(
-        _HEADER.format(name=text.name),
+        _HEADER.format(name=text.name) + ("" if streams.is_tf32 else _F16_HEADER),
         _constants(text, streams),
         [BARRIERS + SHOW],
         [multiply],
@@ -210,8 +215,10 @@ def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
     add("let", f"@tiles_x = {ends}, @tiles_y = ceil_div(@y_height, LINES)")
     add("let", f"@tiles = {sizes['images']} * @tiles_x * @tiles_y")
     add("need", f"max(@row_tiles, @tiles) <= {MOST_32_BIT}")
-    add("const", "PER_ROW = 64 if CHANNELS > 32 else 32 if CHANNELS > 16 else 16", "channels of a row of weights")
-    add("let", f"@weight_bytes = {one.taps} * ceil_div(round_up(CHANNELS, CB), PER_ROW) * N * PER_ROW * 2")
+    size = 4 if streams.is_tf32 else 2
+    rows = "32 if CHANNELS > 16 else 16" if streams.is_tf32 else "64 if CHANNELS > 32 else 32 if CHANNELS > 16 else 16"
+    add("const", f"PER_ROW = {rows}", "channels of a row of weights")
+    add("let", f"@weight_bytes = {one.taps} * ceil_div(round_up(CHANNELS, CB), PER_ROW) * N * PER_ROW * {size}")
     add("let", "@staged_bytes = CONSUMERS * 2 * 16 * 132 * 4 if STAGED else 0")
     add("let", f"@slot_bytes = {streams.boxes} * CB * {streams.pitch} * 4")
     room = "device.smem_block - @weight_bytes - @staged_bytes - N * 4 - 1024"
@@ -226,6 +233,8 @@ def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
 def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
     line, width = streams.line, streams.width
     return [
+        f"constexpr bool TF32 = {str(streams.is_tf32).lower()};",
+        "constexpr int K = TF32 ? 8 : 16, BYTES = 32 / K, PER_CHUNK = 16 / BYTES;  // channels of a wgmma; of each",
         "constexpr int THREADS = (CONSUMERS + 1) * 128, POSITIONS = 128;  // the positions are a tile's",
         f"constexpr int WIDTH_TAPS = {width.taps}, STRIDE = {width.stride}, DILATION = {width.dilation}, "
         f"PADDING = {streams.padding(width)};",
@@ -236,7 +245,7 @@ def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
         f"constexpr int WINDOW = {streams.window}, LEAD = {streams.lead};",
         "constexpr int STAGES = (CHANNELS + CB - 1) / CB, PADDED = STAGES * CB;  // of a line, in slots of CB channels",
         f"constexpr int BOXES = {streams.boxes}, PITCH = {streams.pitch}, SLOT_FLOATS = BOXES * CB * PITCH;",
-        "constexpr int CHANNEL_BLOCKS = (PADDED + PER_ROW - 1) / PER_ROW, ROW_BYTES = PER_ROW * 2;",
+        "constexpr int CHANNEL_BLOCKS = (PADDED + PER_ROW - 1) / PER_ROW, ROW_BYTES = PER_ROW * BYTES;",
         "constexpr int WEIGHT_BYTES = TAPS * CHANNEL_BLOCKS * N * ROW_BYTES;",
         "constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;",
         "constexpr int STAGED_PITCH = 132, STAGED_FLOATS = 16 * STAGED_PITCH;  // which spreads them over all banks",
@@ -261,7 +270,11 @@ def _body(text: ConvolutionText, streams: Streams) -> list[str]:
     sums = [f"sum[made][{e // 2}][i + {e % 2 * 2}] * by" for e in range(4)]
     four = ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums))
     body = BODY
-    for name, text_of in {"@again": again, "@staged": staged, "@direct": DIRECT.replace("@four", four)}.items():
+    for name, text_of in {
+        "@again": "" if streams.is_tf32 else again,
+        "@staged": staged,
+        "@direct": DIRECT.replace("@four", four),
+    }.items():
         body = _in_place(body, name, text_of)
     return body.splitlines()
 
@@ -271,6 +284,6 @@ def _backwards(streams: Streams) -> str:
 
 
 def _in_place(body: str, name: str, text: str) -> str:
-    """The text in the place of a line that is nothing but the name, two steps further in than that was meant."""
-    deep = 2 if name == "@again" else 3
-    return body.replace(f"{name}\n", "\n".join(indented(text.splitlines(), deep)) + "\n")
+    """The text in the place of a line that is nothing but the name."""
+    deep = 1 if name == "@again" else 3
+    return body.replace(f"{name}\n", "".join(f"{one}\n" for one in indented(text.splitlines(), deep)))

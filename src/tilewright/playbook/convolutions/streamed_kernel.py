@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 WEIGHTS = """\
-// A warp takes a filter: scaled by a power of two, which brings its largest weight to 8 .. 16, and in the order in
-// which lanes hold channels. The chunks of a row change places with its number, as wgmma expects them.
+// A warp takes a filter: for f16 scaled by a power of two, which brings its largest weight to 8 .. 16, and in the order
+// in which lanes hold channels. The chunks of a row change places with its number, as wgmma expects them.
 __device__ __forceinline__ void keep_weights(const float* weight, unsigned char* kept, float* inverse, int* lost,
                                              int f0, int filters) {
   const int lane = threadIdx.x % 32;
@@ -15,7 +15,7 @@ __device__ __forceinline__ void keep_weights(const float* weight, unsigned char*
     };
     uint32_t largest = 0;
 #pragma unroll 8
-    for (int i = lane; i < CHANNELS * TAPS; i += 32)
+    for (int i = lane; !TF32 && i < CHANNELS * TAPS; i += 32)
       largest = max(largest, __float_as_uint(weight_at(i / TAPS, i % TAPS)) & 0x7FFFFFFF);
     largest = __reduce_max_sync(~0u, largest);
     const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
@@ -26,15 +26,17 @@ __device__ __forceinline__ void keep_weights(const float* weight, unsigned char*
       const int c = i / TAPS, tap = i % TAPS, of_step = c % 16;
       const float v = weight_at(c, tap) * scale;
       losing += v != 0.f && fabsf(v) < 0x1p-14f, used += v != 0.f;
-      const int place = c % PER_ROW / 16 * 16 + of_step / 8 * 8 + of_step % 4 * 2 + of_step / 4 % 2;
+      const int in_order = of_step / 8 * 8 + of_step % 4 * 2 + of_step / 4 % 2;
+      const int place = c % PER_ROW / 16 * 16 + (TF32 ? of_step : in_order);
       const int swizzle = ROW_BYTES == 128 ? f % 8 : ROW_BYTES == 64 ? f / 2 % 4 : f / 4 % 2;
       const int row = (@tap * CHANNEL_BLOCKS + c / PER_ROW) * N + f;
-      *reinterpret_cast<__half*>(kept + row * ROW_BYTES + (place / 8 ^ swizzle) * 16 + place % 8 * 2) =
-          __float2half_rn(v);
+      unsigned char* to = kept + row * ROW_BYTES + (place / PER_CHUNK ^ swizzle) * 16 + place % PER_CHUNK * BYTES;
+      if constexpr (TF32) *reinterpret_cast<uint32_t*>(to) = tf32(v);
+      else *reinterpret_cast<__half*>(to) = __float2half_rn(v);
     }
     losing = __reduce_add_sync(~0u, losing), used = __reduce_add_sync(~0u, used);
     if (lane == 0) inverse[f] = 1.f / scale;
-    if (lane == 0 && (largest >= 0x7F800000 || losing * 16 > used)) *lost = 1;
+    if (!TF32 && lane == 0 && (largest >= 0x7F800000 || losing * 16 > used)) *lost = 1;
   }
 }
 """
@@ -52,6 +54,11 @@ __device__ __forceinline__ bool consumer_any(int consumer, bool is_so) {
   asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; barrier.cta.red.or.pred q, %2, 128, p; selp.b32 %0, 1, 0, q; }"
                : "=r"(found) : "r"((int)is_so), "r"(1 + consumer) : "memory");
   return found;
+}
+__device__ __forceinline__ uint32_t tf32(float v) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(v));
+  return rounded;
 }
 __device__ __forceinline__ uint32_t as_halves(float low, float high) {
   uint32_t halves;
@@ -151,31 +158,31 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
 #pragma unroll
   for (int line = 0; line < IN_LINES; ++line) {
     float most[WINDOW] = {};  // at each place of the window, over the lane's channels
-#pragma unroll (CB == 16 ? 2 : 1)
+#pragma unroll (CB == K ? 2 : 1)
     for (int stage = 0; stage < STAGES; ++stage) {
       const int slot = consumer * SLOTS + used % SLOTS;
       barrier_wait(full + slot * 8, used / SLOTS % 2);
       const float* from = mine + used % SLOTS * SLOT_FLOATS;
       const uint64_t w_stage =
-          weights + ((stage * CB / PER_ROW * (N * ROW_BYTES) + stage * CB % PER_ROW * 2) >> 4);
+          weights + ((stage * CB / PER_ROW * (N * ROW_BYTES) + stage * CB % PER_ROW * BYTES) >> 4);
       ++used;
 #pragma unroll
-      for (int step = 0; step < CB / 16; ++step) {
-        // 16 channels: the lane has those that are quarter, quarter + 4, .. of them, two and two together.
+      for (int step = 0; step < CB / K; ++step) {
+        // K channels: the lane has those that are quarter, quarter + 4, .. of them; in f16 two and two together.
         uint32_t two[2][WINDOW];
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
           for (int i = 0; i < WINDOW; i += 4) {
-            const float* at = from + (step * 16 + h * 8) * PITCH + i;
+            const float* at = from + (step * K + h * (K / 2)) * PITCH + i;
             const float4 low = *reinterpret_cast<const float4*>(at);
-            const float4 high = *reinterpret_cast<const float4*>(at + 4 * PITCH);
+            const float4 high = TF32 ? low : *reinterpret_cast<const float4*>(at + 4 * PITCH);
             const float a[4] = {low.x, low.y, low.z, low.w}, b[4] = {high.x, high.y, high.z, high.w};
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               if (!is_used(i + e)) continue;
-              two[h][i + e] = as_halves(a[e], b[e]);
-              most[i + e] = larger(larger(most[i + e], a[e]), b[e]);
+              two[h][i + e] = TF32 ? tf32(a[e]) : as_halves(a[e], b[e]);
+              if (!TF32) most[i + e] = larger(larger(most[i + e], a[e]), b[e]);
             }
           }
         wgmma_fence();
@@ -195,7 +202,7 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
             }
         }
         wgmma_commit();
-        if (step == CB / 16 - 1) {
+        if (step == CB / K - 1) {
           __syncwarp();
           if (lane == 0) barrier_arrive(empty + slot * 8);  // what was in the slot is in registers
         }
@@ -204,17 +211,14 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
     }
 #pragma unroll
     for (int i = 0; i < WINDOW; ++i) {  // f16 holds the largest channel of every position, or all are 0
-      if (!is_used(i)) continue;
+      if (TF32 || !is_used(i)) continue;
       most[i] = larger(most[i], __shfl_xor_sync(~0u, most[i], 1));
       most[i] = larger(most[i], __shfl_xor_sync(~0u, most[i], 2));
       is_lost |= !(most[i] == 0.f || (most[i] >= 0x1p-14f && most[i] <= 65504.f));
     }
   }
   wgmma_wait<0>();
-  if (consumer_any(consumer, is_lost)) {
 @again
-    continue;
-  }
 #pragma unroll
   for (int made = 0; made < LINES; ++made) {
     if (here.y + made >= y_height) break;
@@ -230,32 +234,35 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
 """
 
 AGAIN = """\
-// Numbers that f16 does not hold: the tile in f32, eight filters at once.
+if (consumer_any(consumer, is_lost)) {
+  // Numbers that f16 does not hold: the tile in f32, eight filters at once.
 #pragma unroll 1
-for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
-  const int made = i % LINES, first_filter = f0 + i / LINES * 8, place = threadIdx.x % 128;
-  if (here.y + made >= y_height || first_filter >= filters || here.x + place >= y_width) continue;
-  float total[8] = {};
+  for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
+    const int made = i % LINES, first_filter = f0 + i / LINES * 8, place = threadIdx.x % 128;
+    if (here.y + made >= y_height || first_filter >= filters || here.x + place >= y_width) continue;
+    float total[8] = {};
 #pragma unroll 1
-  for (int at = 0; at < CHANNELS * TAPS; ++at) {
-    const int c = at / TAPS, tap = at % TAPS;
-    const int in_y = (here.y + made) * LINE_STRIDE + tap / WIDTH_TAPS * LINE_DILATION - LINE_PADDING;
-    const int in_x = (here.x + place) * STRIDE + tap % WIDTH_TAPS * DILATION - PADDING;
-    if (in_y < 0 || in_y >= height || in_x < 0 || in_x >= width) continue;
-    const float v = x[(((long long)here.image * CHANNELS + c) * height + in_y) * width + in_x];
+    for (int at = 0; at < CHANNELS * TAPS; ++at) {
+      const int c = at / TAPS, tap = at % TAPS;
+      const int in_y = (here.y + made) * LINE_STRIDE + tap / WIDTH_TAPS * LINE_DILATION - LINE_PADDING;
+      const int in_x = (here.x + place) * STRIDE + tap % WIDTH_TAPS * DILATION - PADDING;
+      if (in_y < 0 || in_y >= height || in_x < 0 || in_x >= width) continue;
+      const float v = x[(((long long)here.image * CHANNELS + c) * height + in_y) * width + in_x];
 #pragma unroll
-    for (int k = 0; k < 8; ++k)
-      if (first_filter + k < filters) total[k] = fmaf(v, weight[@again_at], total[k]);
-  }
+      for (int k = 0; k < 8; ++k)
+        if (first_filter + k < filters) total[k] = fmaf(v, weight[@again_at], total[k]);
+    }
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int channel = first_filter + k;
-    if (channel >= filters) break;
-    const long long row = (long long)here.image * filters + channel;
-    const long long at0 = row * plane + (long long)(here.y + made) * y_width + here.x, at = at0 + place;
-    const Owned owned(here, at0, y_width);
-    if (place >= owned.begin && place < owned.end) y[at] = @again_made;
+    for (int k = 0; k < 8; ++k) {
+      const int channel = first_filter + k;
+      if (channel >= filters) break;
+      const long long row = (long long)here.image * filters + channel;
+      const long long at0 = row * plane + (long long)(here.y + made) * y_width + here.x, at = at0 + place;
+      const Owned owned(here, at0, y_width);
+      if (place >= owned.begin && place < owned.end) y[at] = @again_made;
+    }
   }
+  continue;
 }
 """
 
