@@ -152,6 +152,7 @@ def test_it_comes_first_where_memory_bounds() -> None:
     assert ids(long)[:2] == ["convolution-streamed", "convolution-hopper"]
     assert "convolution-streamed" not in ids(long, "sm_80")
     assert "convolution-streamed" not in ids(plane)
+    assert ids(replace(plane, filters=32))[0] == "convolution-streamed"
     assert "convolution-streamed" not in ids(replace(long, batch=1))
 
 

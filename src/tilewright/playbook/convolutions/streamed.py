@@ -137,11 +137,16 @@ def can_write(convolution: Convolution) -> bool:
 
 
 def pays(convolution: Convolution) -> bool:
-    """Whether memory bounds it, at the task's own sizes, and it is large enough to fill the GPU."""
+    """Whether memory bounds it, at the task's own sizes, and it is large enough to fill the GPU.
+
+    Several lines of taps are read as often: that pays where a tile has several lines of results, and few to store.
+    """
     if not can_write(convolution):
         return False
     made = convolution.batch.size * math.prod(one.results.size for one in convolution.windows)
-    return Streams(convolution).line.taps == 1 and made >= _LEAST_POSITIONS
+    streams = Streams(convolution)
+    few = streams.lines > 1 and streams.filters <= 32
+    return (streams.line.taps == 1 or few) and made >= _LEAST_POSITIONS
 
 
 def streamed_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
@@ -262,7 +267,7 @@ def _body(text: ConvolutionText, streams: Streams) -> list[str]:
     staged = STAGE.replace("@made", finish.call_read("value[k][i]", "[k][i]"))
     lines = {
         "@there": finish.arrays("[4][4]"),
-        "@from": finish.pointers("@ + at + owned.begin + lane"),
+        "@from": finish.pointers("@ + at[k]"),
         "@read": finish.reads("[k][i]", "has", "i * 32"),
     }
     for name, listed in lines.items():

@@ -267,7 +267,17 @@ if (consumer_any(consumer, is_lost)) {
 """
 
 STAGE = """\
-// 16 filters at a time are put in order in shared memory; then a warp stores four lines of them.
+// 16 filters at a time are put in order in shared memory; then a warp stores four lines of them. What a lane has of
+// those is the same for the next 16: their lines begin as far from a sector.
+long long at[4];
+int in_line[4], left[4];
+#pragma unroll
+for (int k = 0; k < 4; ++k) {
+  at[k] = at0 + (of_consumer * 4 + k) * plane;
+  const Owned owned(here, at[k], y_width);
+  at[k] += owned.begin + lane;
+  in_line[k] = (of_consumer * 4 + k) * STAGED_PITCH + owned.begin + lane, left[k] = owned.end - owned.begin - lane;
+}
 #pragma unroll
 for (int piece = 0; piece < N / 16; ++piece) {
   float* there = staged + (consumer * 2 + (piece + made * (N / 16)) % 2) * STAGED_FLOATS;
@@ -277,39 +287,35 @@ for (int piece = 0; piece < N / 16; ++piece) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int i = (piece * 2 + j) * 4 + e;
-      const float by = e ? scale.y : scale.x;
+      const float by = TF32 ? 1.f : e ? scale.y : scale.x;
       *reinterpret_cast<float4*>(there + (j * 8 + quarter * 2 + e) * STAGED_PITCH + of_consumer * 32 + pair * 4) =
           make_float4(sum[made][0][i] * by, sum[made][0][i + 2] * by, sum[made][1][i] * by, sum[made][1][i + 2] * by);
     }
   }
   consumer_sync(consumer);
+  const int first_filter = f0 + piece * 16 + of_consumer * 4;
   float value[4][4];
 @there
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int of_tile = piece * 16 + of_consumer * 4 + k;
-    const long long at = at0 + of_tile * plane;
-    const Owned owned(here, at, y_width);
 @from
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int place = owned.begin + lane + i * 32;
-      const bool has = place < owned.end && f0 + of_tile < filters;
-      value[k][i] = there[(of_consumer * 4 + k) * STAGED_PITCH + min(place, POSITIONS)];
+      const bool has = i * 32 < left[k] && first_filter + k < filters;
+      value[k][i] = has ? there[in_line[k] + i * 32] : 0.f;
 @read
     }
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int of_tile = piece * 16 + of_consumer * 4 + k, channel = min(f0 + of_tile, filters - 1);
+    const int channel = min(first_filter + k, filters - 1);
     const long long row = (long long)here.image * filters + channel;
-    const Owned owned(here, at0 + of_tile * plane, y_width);
-    float* to = y + at0 + of_tile * plane + owned.begin + lane;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float made_value = @made;
-      if (owned.begin + lane + i * 32 < owned.end && f0 + of_tile < filters) to[i * 32] = made_value;
+      if (i * 32 < left[k] && first_filter + k < filters) y[at[k] + i * 32] = made_value;
     }
+    at[k] += 16 * plane;
   }
 }
 """
@@ -326,7 +332,7 @@ if (here.x + place < y_width)
       const int of_tile = j * 8 + quarter * 2 + e, channel = f0 + of_tile, i = j * 4 + e;
       if (channel >= filters) continue;
       const long long row = row0 + of_tile, at = at0 + of_tile * plane + place;
-      const float by = e ? scale.y : scale.x;
+      const float by = TF32 ? 1.f : e ? scale.y : scale.x;
       *reinterpret_cast<float4*>(y + at) = make_float4(@four);
     }
   }
