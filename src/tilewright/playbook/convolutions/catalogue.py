@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.playbook.convolutions import direct, hopper, points, strips, tensor_cores
+from tilewright.playbook.convolutions import direct, hopper, points, streamed, strips, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
 from tilewright.playbook.convolutions.draft import draft_convolution
 from tilewright.playbook.convolutions.hopper import hopper_convolution
 from tilewright.playbook.convolutions.points import point_convolution
 from tilewright.playbook.convolutions.program import Convolution
+from tilewright.playbook.convolutions.streamed import streamed_convolution
 from tilewright.playbook.convolutions.strips import strip_convolution
 from tilewright.playbook.convolutions.tensor_cores import tensor_core_convolution
 from tilewright.playbook.convolutions.tensor_cores_rows import has_long_rows, long_row_convolution
@@ -67,6 +68,8 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
         found.insert(0, STRIPS)
     if arch != _TURING and any(map(_are_points, convolutions)):
         found.insert(0, _points_way(found[0].write if found else _on_tensor_cores))
+    if arch == _HOPPER and any(map(streamed.pays, convolutions)):
+        found.insert(0, _streamed_way(found[0].write if found else _on_tensor_cores))
     return tuple(found)
 
 
@@ -101,6 +104,16 @@ def _points_way(otherwise: WriteConvolution) -> ConvolutionWay:
 
 def _by_points(otherwise: WriteConvolution, convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
     return (point_convolution if _are_points(convolution) else otherwise)(convolution, op_line, choices)
+
+
+def _streamed_way(otherwise: WriteConvolution) -> ConvolutionWay:
+    """For the convolutions that memory bounds; the others as the way that would have been first."""
+    summary = "TMA and wgmma: x as it lies, positions in registers, times weights that stay in shared memory"
+    return ConvolutionWay("convolution-streamed", summary, partial(_by_streams, otherwise))
+
+
+def _by_streams(otherwise: WriteConvolution, convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+    return (streamed_convolution if streamed.pays(convolution) else otherwise)(convolution, op_line, choices)
 
 
 def _is_large(convolution: Convolution) -> bool:

@@ -120,7 +120,7 @@ def wgmma(
     swizzles: tuple[int, ...] = (128,),
     in_registers: bool = False,
 ) -> str:
-    """The functions `wgmma` for sums of these widths and operands of `kind`, f16 or bf16, and what they need."""
+    """The functions `wgmma` for sums of these widths and operands of `kind`, f16, bf16 or tf32, and what they need."""
     named = ", ".join(_SWIZZLES[one] for one in swizzles)
     functions = "".join(wgmma_of(width, kind, transposed, in_registers) for width in widths)
     return _WGMMA.replace("@swizzles", f"constexpr uint64_t {named};") + functions
@@ -128,20 +128,20 @@ def wgmma(
 
 def wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers: bool) -> str:
     """The function `wgmma` for sums of one width; `in_registers`: a is in registers."""
-    count = width // 2
+    count, depth = width // 2, 8 if kind == "tf32" else 16
     taken = 4 if in_registers else 1  # operands that name a
     a = "const uint32_t (&a)[4]" if in_registers else "uint64_t a"
     lines = [f"__device__ __forceinline__ void wgmma(float (&d)[{count}], {a}, uint64_t b, int add) {{"]
     lines += [f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + taken + 1}, 0;"']
-    lines += [f'               " wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind}.{kind} {{"']
+    lines += [f'               " wgmma.mma_async.sync.aligned.m64n{width}k{depth}.f32.{kind}.{kind} {{"']
     for first in range(0, count, 16):
         listed = ", ".join(f"%{index}" for index in range(first, min(first + 16, count)))
         lines.append(f'               "{listed}{", " if first + 16 < count else "}"}"')
     a_along_m, b_along_n = (int(one) for one in transposed)
     registers = ", ".join(f"%{count + index}" for index in range(4))
     named = f"{{{registers}}}" if in_registers else f"%{count}"
-    last = f"{b_along_n}" if in_registers else f"{a_along_m}, {b_along_n}"
-    lines.append(f'               ", {named}, %{count + taken}, p, 1, 1, {last}; }}"')
+    last = f", {b_along_n}" if in_registers else f", {a_along_m}, {b_along_n}"  # TF32 is contiguous along k
+    lines.append(f'               ", {named}, %{count + taken}, p, 1, 1{last if depth == 16 else ""}; }}"')
     for first in range(0, count, 8):
         listed = ", ".join(f'"+f"(d[{index}])' for index in range(first, first + 8))
         lines.append(f"               {':' if first == 0 else ' '} {listed}{',' if first + 8 < count else ''}")
