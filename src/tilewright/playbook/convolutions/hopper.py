@@ -204,7 +204,8 @@ class _Plan:
         if geometry.rows_of_filter > 4:
             self._add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
-            self._add("need", f"{held} <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
+            most = 8 + geometry.rest if geometry.rest else 8 * geometry.planes
+            self._add("need", f"{held} <= {4 if geometry.fold == 2 else most}")
             self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
             self._add("let", "@channel_blocks = 1")
         else:

@@ -41,6 +41,9 @@ def copy_text(geometry: Geometry) -> list[str]:
     exact = geometry.convolution.is_exact
     if geometry.planes:
         text = replaced(_PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE)
+        if geometry.rest:
+            text = filled(text, "@store_parts", _STORE_NEIGHBOURS.replace("@rest", str(geometry.rest)))
+        text = filled(text, "@store_parts", _STORE_PARTS)
     else:
         text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
     of_plane = "i" if geometry.fold == 1 else "i % 4"
@@ -260,9 +263,26 @@ _PLANES_OF_WHOLE = {
 _PLANES_OF_PARTS = {
     "@number": "group = 0; group < GROUPS; ++group",
     "@group": "group",
-    "@stored": "const Parts parts(v);\n#pragma unroll\nfor (int plane = 0; plane < @planes; ++plane)\n"
-    "  if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
+    "@stored": "const Parts parts(v);\n@store_parts",
 }
+_STORE_PARTS = """\
+#pragma unroll
+for (int plane = 0; plane < @planes; ++plane)
+  if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];
+"""
+# The second plane: what the position and its neighbours have beyond eight elements.
+_STORE_NEIGHBOURS = """\
+if (inside) copied[group * 2 * all_rows + at.row] = parts.packed[0];
+float beyond[8];
+#pragma unroll
+for (int i = 0; i < 8; ++i) {
+  const int number = 8 + i % @rest, column = at.column + i / @rest * WIDTH_COPIES;
+  const bool given = inside && at.from >= 0 && number / 3 < channels && i / @rest < 8 / @rest && (unsigned)column < x_width;
+  const float whole = given ? x[at.from + (group * channels + number / 3) * plane_size + column] : 0.f;
+  beyond[i] = number % 3 == 1 ? (whole - __half2float(__float2half_rn(whole))) * 2048.f : whole;
+}
+if (inside) copied[(group * 2 + 1) * all_rows + at.row] = Eight(beyond).packed;
+"""
 _ROWS_OF_WHOLE = {
     "@together": "1024",
     "@each": "CHUNKS",
@@ -301,6 +321,8 @@ def pack_text(geometry: Geometry) -> list[str]:
     declared = [declaration for declaration, _ in pack_parameters(geometry)]
     per_tap = {0: "ROW_ELEMENTS", 1: "8", 2: "16"}[geometry.planes]
     channel = "e % PER_SHIFT % 4" if geometry.fold == 2 else "e % PER_SHIFT"
+    if geometry.rest:
+        channel = "ELEMENT_NUMBER[e]"
     of_fold = " + e % PER_SHIFT / 4" if geometry.fold == 2 else ""
     place = (
         "((long long)(group * channels + c) * filters + filter) * TAPS + t"
@@ -308,16 +330,18 @@ def pack_text(geometry: Geometry) -> list[str]:
         else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
     )
     per_block = "STEPS * 16" if not geometry.planes else "0"
+    beyond = "ELEMENT_NUMBER[e] >= 0" if geometry.rest else "true" if geometry.planes else "e < STEPS * 16"
     exact = geometry.convolution.is_exact
     body = (
         replaced(_PACK, PACKING_PARTS if exact else _PACKING_WHOLE)
         .replace("@per_shift", per_tap)
+        .replace("@further", "ELEMENT_SHIFT[e]" if geometry.rest else "e / PER_SHIFT")
         .replace("@place", place)
         .replace("@channel", channel)
         .replace("@fold", of_fold)
         .replace("@per_block", per_block)
         .replace("@type", geometry.copied.cpp)
-        .replace("@beyond", "e < STEPS * 16" if not geometry.planes else "true")
+        .replace("@beyond", beyond)
     )
     scaling = _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE
     scaling = replaced(scaling, SCALING_PARTS if exact else _SCALING_WHOLE)
@@ -343,7 +367,7 @@ for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) 
   while (in_kinds >= FIRST_PAIR[kind + 1] * channel_blocks) ++kind;
   const int pairs = FIRST_PAIR[kind + 1] - FIRST_PAIR[kind], in_kind = in_kinds - FIRST_PAIR[kind] * channel_blocks;
   const int pair = FIRST_PAIR[kind] + in_kind % pairs, @element = in_kind / pairs * (@per_block) + @channel@part;
-  const int shift = (BLOCK_SHIFT[of_width] + e / PER_SHIFT) * WIDTH_MODULUS +
+  const int shift = (BLOCK_SHIFT[of_width] + @further) * WIDTH_MODULUS +
                     SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
   const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;
   const bool given = inside && tap >= 0 && c < channels && @beyond;

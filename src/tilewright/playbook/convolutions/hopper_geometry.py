@@ -126,6 +126,13 @@ class Geometry:
         return 192 if self.convolution.is_exact else 256
 
     @property
+    def rest(self) -> int:
+        """Elements of k of a position beyond the eight of the first plane, where those of neighbours lie beside them in
+        a row of the second; 0: a row of each plane is of one position."""
+        beyond = self.convolution.channels.size * self.parts - 8
+        return beyond if self.parts > 1 and self.planes == 2 and beyond <= 4 else 0
+
+    @property
     def by_halves(self) -> bool:
         """Whether exact sums are made of one half of the positions while those of the other are added up: where a row
         of taps takes the tensor cores longer than that, and has so few slots that those of two rows fit."""
@@ -260,8 +267,7 @@ class Geometry:
 
     def _cut(self, shifts: list[int]) -> list[tuple[int, ...]]:
         """Shifts in groups that one slot serves; a planar one serves all between its first and last."""
-        most = 0 if not self.planes else _PLANAR_STEPS * (2 if self.planes == 1 else 1)
-        farthest = most - 1 if self.planes else _FARTHEST
+        farthest = self._most_shifts - 1 if self.planes else _FARTHEST
         found: list[list[int]] = []
         for one in shifts:
             if found and one - found[-1][0] <= farthest:
@@ -269,6 +275,40 @@ class Geometry:
             else:
                 found.append([one])
         return [tuple(range(one[0], one[-1] + 1)) if self.planes else tuple(one) for one in found]
+
+    @property
+    def _most_shifts(self) -> int:
+        """Of a planar slot: as many as a row of weights has room for."""
+        fits = (most for most in range(1, 2 * _PLANAR_STEPS + 1) if len(self._chunks(most)) <= 2 * _PLANAR_STEPS)
+        return max(fits)
+
+    def _chunks(self, shifts: int) -> list[tuple[int, int]]:
+        """Eights of k in a planar slot of so many shifts: their plane, and their row for the slot's first position."""
+        if self.rest:
+            return [(0, row) for row in range(shifts)] + [(1, row) for row in range(0, shifts, 8 // self.rest)]
+        return [(plane, row) for row in range(shifts) for plane in range(self.planes)]
+
+    @cached_property
+    def chunks(self) -> tuple[tuple[int, int], ...]:
+        """Those of the longest slot, an even number: the last one twice, or the next."""
+        found = self._chunks(max(len(one.shifts) for one in self.slots))
+        if len(found) % 2:
+            found.append(found[-1] if self.rest else (0, found[-1][1] + 1))
+        return tuple(found)
+
+    @cached_property
+    def elements(self) -> tuple[tuple[int, int], ...]:
+        """Of each element of k in a planar slot: how many shifts behind the first, and its number among those of a
+        position; -1 where there is none."""
+        longest = max(len(one.shifts) for one in self.slots)
+        found: list[tuple[int, int]] = []
+        for place, (plane, row) in enumerate(self.chunks):
+            twice = (plane, row) in self.chunks[:place]
+            for i in range(8):
+                away, number = (i // self.rest, 8 + i % self.rest) if plane and self.rest else (0, 8 * plane + i)
+                given = not twice and away < 8 // max(1, self.rest) and row + away < longest
+                found.append((row + away, number) if given else (0, -1))
+        return tuple(found)
 
     @property
     def tail_depth(self) -> int:
@@ -295,5 +335,4 @@ class Geometry:
     @property
     def planar_steps(self) -> int:
         """Steps of 16 along k."""
-        longest = max(len(one.shifts) for one in self.slots)
-        return longest if self.planes == 2 else -(-longest // 2)
+        return len(self.chunks) // 2

@@ -15,7 +15,7 @@ from tilewright.playbook.convolutions.hopper_ahead import (
 )
 from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_products import empty_text, products_text
+from tilewright.playbook.convolutions.hopper_products import empty_text, products_text, step_text
 from tilewright.playbook.convolutions.hopper_store import SCALED, asked_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
@@ -82,6 +82,12 @@ def constants(geometry: Geometry) -> list[str]:
         _table("BLOCK_SHIFT", shifts),
         _table("TAP_OF", met) + "  // [shift][phase]; -1: none",
     ]
+    if geometry.rest:
+        lines += [
+            "// Of elements of k in a slot: shifts behind its first, and which of a position's it is; -1: none.",
+            _table("ELEMENT_SHIFT", (shift for shift, _ in geometry.elements)),
+            _table("ELEMENT_NUMBER", (number for _, number in geometry.elements)),
+        ]
     return lines
 
 
@@ -211,6 +217,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
+        *step_text(geometry),
         *([_ROWS_TOGETHER] if geometry.convolution.is_exact and not geometry.by_halves else []),
         "",
         *BARRIERS.splitlines(),
@@ -234,6 +241,8 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
 def _x_slots(geometry: Geometry) -> str:
     if not geometry.planes:
         return "const uint64_t x_slots = descriptor(x_at, 16, 8 * ROW_BYTES, SWIZZLE);"
+    if geometry.rest:
+        return "const uint64_t x_slots = descriptor(x_at, 0, 128, 0);  // a step of k says how far apart its halves are"
     lead = "16" if geometry.planes == 1 else "PLANE_BYTES"
     return f"const uint64_t x_slots = descriptor(x_at, {lead}, 128, 0);  // eight channels after eight are {lead} apart"
 

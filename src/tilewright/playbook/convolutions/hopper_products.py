@@ -10,13 +10,16 @@ def products_text(geometry: Geometry) -> str:
     """The products of a row of taps, added to those before it; of a few rows, where sums of sums are made."""
     exact = geometry.convolution.is_exact
     if geometry.by_halves:
-        steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
+        if geometry.rest:
+            steps = [geometry.planar_steps for _ in geometry.slots]
+        else:
+            steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
         text = _HALVES.replace("@steps", ", ".join(map(str, steps)))
-        return text.replace("@along", _ALONG_POSITIONS).replace("@step", "step * (32 / PLANES)")
+        return text.replace("@along", _ALONG_POSITIONS).replace("@step", _planar_step(geometry))
     if geometry.planes:
-        text, along, step, block = _PLANAR_PRODUCTS, _ALONG_POSITIONS, "step * (32 / PLANES)", "slot"
+        text, along, step, block = _PLANAR_PRODUCTS, _ALONG_POSITIONS, _planar_step(geometry), "slot"
     else:
-        text, along, step, block = _ROW_PRODUCTS, "", "step * 32", "i"
+        text, along, step, block = _ROW_PRODUCTS, "", "(step * 32 >> 4)", "i"
     text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))
     for word, by in {"@along": along, "@step": step}.items():
         text = text.replace(word, by)
@@ -24,6 +27,17 @@ def products_text(geometry: Geometry) -> str:
         return text.replace("@before", "weight")
     first, others = text.replace("@before", block), text.replace("@before || step", "true")
     return filled(filled(_SUM_OF_ROWS, "@first", first), "@others", others)
+
+
+def _planar_step(geometry: Geometry) -> str:
+    """What a step of k adds to the descriptor of a slot."""
+    return "step_at(step)" if geometry.rest else "(step * (32 / PLANES) >> 4)"
+
+
+def step_text(geometry: Geometry) -> list[str]:
+    """Where the elements of k of a slot lie, where a second plane has those of neighbours side by side."""
+    at = ", ".join(f"{'PLANE_BYTES + ' if plane else ''}{row * 16}" for plane, row in geometry.chunks)
+    return _STEP.replace("@at", at).splitlines() if geometry.rest else []
 
 
 def empty_text(geometry: Geometry) -> str:
@@ -59,7 +73,7 @@ wgmma_fence();
 for (int step = 0; step < STEPS; ++step)@along
 #pragma unroll
   for (int m = 0; m < MI; ++m)
-    wgmma(@sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), @before || step);
+    wgmma(@sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + @step, @before || step);
 wgmma_commit();
 wgmma_wait<1>();  // the products before these are done: what they read may be filled again
 """
@@ -75,6 +89,13 @@ for (int slot = 0; slot < SLOTS; ++slot) {
   if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
   if (x_before >= 0) release(x_empty, x_before);
   w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
+}
+"""
+_STEP = """\
+// Eights of k in a slot: of single positions, then what those have beyond eight, of neighbours side by side.
+__device__ constexpr int CHUNK_AT[2 * STEPS] = {@at};
+__device__ __forceinline__ uint64_t step_at(int step) {  // where two of them begin, and how far apart they are
+  return (CHUNK_AT[2 * step] >> 4) + ((uint64_t)(CHUNK_AT[2 * step + 1] - CHUNK_AT[2 * step]) >> 4 << 16);
 }
 """
 _SUM_OF_ROWS = """\
@@ -112,7 +133,7 @@ auto multiply = [&](int half) {
     for (int step = 0; step < SLOT_STEPS[slot]; ++step)@along
 #pragma unroll
       for (int m = 0; m < MI; ++m)
-        wgmma(some[half][m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), slot || step);
+        wgmma(some[half][m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + @step, slot || step);
   }
   wgmma_commit();
 };
