@@ -257,14 +257,6 @@ class _Plan:
         geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
         row_bytes = "(32 if STEPS == 1 else 64 if STEPS == 2 else 128)"
         self._add("let", f"@row_bytes = {row_bytes}, @weight_bytes = 64 * MI * @row_bytes")
-        if geometry.planes:
-            rows = f"round_up({wide} + 2 * STEPS, 8)"
-            self._add("let", f"@slot_bytes = round_up({geometry.planes} * {rows} * 16, 1024)")
-        else:
-            halo = geometry.halo
-            self._add("let", f"@boxes = 2 if {wide} + {halo} > 256 else 1")
-            self._add("let", f"@box_rows = round_up({wide} + {halo}, 8 * @boxes) / @boxes")
-            self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
         staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
         if self._channels:
             staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
@@ -281,6 +273,7 @@ class _Plan:
         one_kind = len(geometry.made) == 1
         least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
         others = "4" if geometry.by_halves else "2" if geometry.is_copied_ahead else "(MI + 2)"
+        self._slots(others if one_kind else "")
         resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         if one_kind and geometry.is_copied_ahead:  # all blocks run at once, and each has the weights of one tile
             resident += f" and {geometry.convolution.groups} * @row_tiles <= device.sms"
@@ -297,6 +290,31 @@ class _Plan:
             "let",
             f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",
         )
+
+    def _slots(self, others: str) -> None:
+        """The rows of a slot: for one tap of the height, or for all of them, where enough such slots fit and weights do
+        not have to leave shared memory for it. `others`: slots beside weights that stay there."""
+        geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
+        halo, row_bytes = geometry.halo, f"{16 * geometry.planes}" if geometry.planes else "@row_bytes"
+        if geometry.more_lines:
+            self._add("let", f"@lines_behind = {geometry.more_lines} * @width", "rows between taps of the height")
+            self._add("let", f"@short_bytes = ({wide} + {halo + 15}) * {row_bytes} + 1024")
+            self._add("let", f"@tall_bytes = @short_bytes + (@lines_behind + 8) * {row_bytes}")
+            fits = f"@lines_behind <= 2 * ({wide}) and 3 * @tall_bytes + 4 * @weight_bytes <= @room"
+            if others:
+                stay = f"@blocks * @weight_bytes + {others} *"
+                fits += f" and ({stay} @tall_bytes <= @room or {stay} @short_bytes > @room)"
+            self._add("const", f"TALL = {fits}", "a slot serves all taps of the height")
+            self._add("const", f"HALO = {halo} + (@lines_behind if TALL else 0)", "rows of a slot behind its positions")
+        else:
+            self._add("const", "TALL = false", "a slot is for one tap of the height")
+            self._add("const", f"HALO = {halo}", "rows of a slot behind its positions")
+        if geometry.planes:
+            self._add("let", f"@slot_bytes = round_up({geometry.planes} * round_up({wide} + HALO, 8) * 16, 1024)")
+        else:
+            self._add("let", f"@boxes = ceil_div({wide} + HALO, 256)")
+            self._add("let", f"@box_rows = round_up({wide} + HALO, 8 * @boxes) / @boxes")
+            self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
 
     def _buffers(self) -> None:
         geometry = self._geometry

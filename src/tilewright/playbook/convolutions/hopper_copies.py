@@ -361,12 +361,17 @@ auto weight_at = [&](int c, int t) { return static_cast<float>(weight[@place]); 
 const int blocks = PAIRS * channel_blocks * WIDTH_BLOCKS;
 for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) {
   const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER, block = i / ROW_ELEMENTS / ROWS_OF_FILTER;
-  // Blocks lie in the order in which they are used: kind, block of channels, pair, block of the width.
-  const int of_width = block % WIDTH_BLOCKS, in_kinds = block / WIDTH_BLOCKS;
-  int kind = 0;
-  while (in_kinds >= FIRST_PAIR[kind + 1] * channel_blocks) ++kind;
-  const int pairs = FIRST_PAIR[kind + 1] - FIRST_PAIR[kind], in_kind = in_kinds - FIRST_PAIR[kind] * channel_blocks;
-  const int pair = FIRST_PAIR[kind] + in_kind % pairs, @element = in_kind / pairs * (@per_block) + @channel@part;
+  // Blocks lie in the order in which they are used: kind, block of channels, pairs that a slot serves, slot, its pairs,
+  // its shifts.
+  int kind = 0, slot = 0;
+  while (block >= FIRST_PAIR[kind + 1] * channel_blocks * WIDTH_BLOCKS) ++kind;
+  const int lines = TALL ? KIND_LINES[kind] : 1, served = (FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]) / lines;
+  const int in_kind = block - FIRST_PAIR[kind] * channel_blocks * WIDTH_BLOCKS, together = lines * WIDTH_BLOCKS;
+  while (in_kind % together >= FIRST_BLOCK[slot + 1] * lines) ++slot;
+  const int of_slot = FIRST_BLOCK[slot + 1] - FIRST_BLOCK[slot], in_slot = in_kind % together - FIRST_BLOCK[slot] * lines;
+  const int of_width = FIRST_BLOCK[slot] + in_slot % of_slot;
+  const int pair = FIRST_PAIR[kind] + in_kind / together % served * lines + in_slot / of_slot;
+  const int @element = in_kind / together / served * (@per_block) + @channel@part;
   const int shift = (BLOCK_SHIFT[of_width] + @further) * WIDTH_MODULUS +
                     SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
   const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;

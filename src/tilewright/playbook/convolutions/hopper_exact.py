@@ -108,8 +108,8 @@ for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   bool again = mine < jobs && noted[1];
   if (mine < jobs && !again) {
     const Job here(mine, row_tiles, tile_step);
-    for (int i = 0; i < here.pairs() * SLOTS; ++i) {
-      const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS, i % SLOTS, s);
+    for (int i = 0; i < here.pairs() / here.lines() * SLOTS; ++i) {
+      const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS * here.lines(), i % SLOTS, s);
       for (int note = first / NOTE_ROWS; note <= min((first + @read - 1) / NOTE_ROWS, last_note); ++note)
         again |= noted[2 + note];
     }

@@ -130,7 +130,8 @@ class Geometry:
         """Elements of k of a position beyond the eight of the first plane, where those of neighbours lie beside them in
         a row of the second; 0: a row of each plane is of one position."""
         beyond = self.convolution.channels.size * self.parts - 8
-        return beyond if self.parts > 1 and self.planes == 2 and beyond <= 4 else 0
+        few = self.parts > 1 and self.planes == 2 and beyond <= 4
+        return beyond if few and self.axes[2].reach >= self.axes[2].modulus else 0
 
     @property
     def by_halves(self) -> bool:
@@ -224,9 +225,11 @@ class Geometry:
             return False
         if one.groups > 1 and one.channels.size % 8:
             return False
-        piece = 256 // min(8, 1 << (-(-channels // 8) - 1).bit_length())
+        chunks = min(8, 1 << (-(-channels // 8) - 1).bit_length())
+        piece = 256 // chunks
         in_pieces = -(-wide // piece) * piece / wide  # of lines: a piece at an end takes as long as any
-        return self._products_of_element >= LEAST_PRODUCTS_AHEAD * in_pieces and self._elements >= LEAST_COPIED_AHEAD
+        least = LEAST_PRODUCTS_AHEAD * in_pieces * chunks * 8 / channels  # and so does one of fewer channels
+        return self._products_of_element >= least and self._elements >= LEAST_COPIED_AHEAD
 
     @property
     def _elements(self) -> int:
@@ -324,8 +327,24 @@ class Geometry:
 
     @property
     def halo(self) -> int:
-        """Rows of a slot behind its positions."""
+        """Rows of a slot behind its positions, without lines for further taps of the height."""
+        if self.planes:
+            return 2 * self.planar_steps
         return max(one.shifts[-1] - one.shifts[0] for one in self.slots)
+
+    @cached_property
+    def lines_of_kinds(self) -> tuple[int, ...]:
+        """For each kind: the taps of height beside each tap of depth."""
+        return tuple(sum(1 for pair in kind if pair.depth == kind[0].depth) if kind else 1 for kind in self.kinds)
+
+    @property
+    def more_lines(self) -> int:
+        """Lines of the copied input between the first and the last tap of the height, which a slot may serve all; 0: a
+        slot is for one of them."""
+        height = self.axes[1]
+        if height.modulus > 1 or (self.parts > 1 and (not self.planes or self.by_halves or len(self.slots) > 1)):
+            return 0
+        return max(max(pair.height for pair in kind) - kind[0].height for kind in self.kinds if kind)
 
     @property
     def width_blocks(self) -> int:

@@ -15,7 +15,7 @@ from tilewright.playbook.convolutions.hopper_ahead import (
 )
 from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_products import empty_text, products_text, step_text
+from tilewright.playbook.convolutions.hopper_products import empty_text, loop_text, products_text, step_text
 from tilewright.playbook.convolutions.hopper_store import SCALED, asked_text, filled, runs_text, store_text
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
@@ -69,12 +69,13 @@ def constants(geometry: Geometry) -> list[str]:
         _table("MADE_KIND", geometry.made),
         "// Taps of depth and height, for each kind: the tap's number, and its place in the copied input.",
         _table("FIRST_PAIR", before),
+        _table("KIND_LINES", geometry.lines_of_kinds) + "  // taps of the height beside each one of depth",
         _table("PAIR_TAP", (pair.tap for pair in pairs)),
         _table("PAIR_COPY", (pair.phase for pair in pairs)),
         _table("PAIR_DEPTH", (pair.depth for pair in pairs)),
         _table("PAIR_HEIGHT", (pair.height for pair in pairs)),
         "// Along the width a slot of rows serves several shifts. Of blocks of weights: the slot, the first shift.",
-        f"constexpr int SLOTS = {len(slots)}, WIDTH_BLOCKS = {geometry.width_blocks}, HALO = {geometry.halo};",
+        f"constexpr int SLOTS = {len(slots)}, WIDTH_BLOCKS = {geometry.width_blocks};",
         _table("SLOT_COPY", (slot.phase for slot in slots)),
         _table("SLOT_FIRST", (slot.shifts[0] for slot in slots)),
         _table("FIRST_BLOCK", blocks_before),
@@ -127,6 +128,12 @@ struct Job {
     return job % KINDS_OF_BLOCK + 1 < KINDS_OF_BLOCK ? job + 1 : job + 1 + (gridDim.x - 1) * KINDS_OF_BLOCK;
   }
   __device__ __forceinline__ int pairs() const { return FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]; }
+  // Pairs, one after the other, that a slot serves; and rows of the copied input from one to the next.
+  __device__ __forceinline__ int lines() const { return TALL ? KIND_LINES[kind] : 1; }
+  __device__ __forceinline__ int line_rows(int width) const {
+    const int first = FIRST_PAIR[kind];
+    return lines() > 1 ? (PAIR_HEIGHT[first + 1] - PAIR_HEIGHT[first]) * width : 0;
+  }
 };
 
 // The first row of the copied input that a slot holds for the position 0.
@@ -203,6 +210,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "@copy_is_there": LOADER_WAITS if ahead else "",
         "@all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
         "@copies": COPIES if ahead else "",
+        "@loop": loop_text(geometry),
         "@products": products_text(geometry),
         "@empty": empty_text(geometry),
         "@x_slots": _x_slots(geometry),
@@ -250,12 +258,12 @@ def _x_slots(geometry: Geometry) -> str:
 # A row of the copied input, and of a block of weights, is STEPS times 16 channels long.
 _ROW_SHAPE = """\
 constexpr int ROW_BYTES = STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128;  // of STEPS * 16 channels, in shared memory
-constexpr int BOXES = POSITIONS + HALO > 256 ? 2 : 1, BOX_ROWS = (POSITIONS + HALO + 8 * BOXES - 1) / (8 * BOXES) * 8;
+constexpr int BOXES = (POSITIONS + HALO + 255) / 256, BOX_ROWS = (POSITIONS + HALO + 8 * BOXES - 1) / (8 * BOXES) * 8;
 constexpr int X_BYTES = BOXES * BOX_ROWS * ROW_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 * 1024;
 """
 _PLANAR_SHAPE = """\
 constexpr int ROW_BYTES = STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128;  // of weights for STEPS * 16 of k
-constexpr int PLANES = @planes, PLANE_ROWS = (POSITIONS + 2 * STEPS + 7) / 8 * 8, PLANE_BYTES = PLANE_ROWS * 16;
+constexpr int PLANES = @planes, PLANE_ROWS = (POSITIONS + HALO + 7) / 8 * 8, PLANE_BYTES = PLANE_ROWS * 16;
 constexpr int X_BYTES = PLANES * PLANE_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 * 1024;
 """
 _SHAPE = """\
@@ -344,7 +352,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
       const Job here(job, row_tiles, tile_step);
       @copy_is_there
       for (int block = 0; block < channel_blocks; ++block)
-        for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
+        for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; pair += here.lines())
           for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used) {
             const uint32_t to = x_at + x_ring.slot() * X_SLOT, to_come = x_full + x_ring.slot() * 8;
             barrier_wait(x_empty + x_ring.slot() * 8, x_ring.parity() ^ 1);
@@ -387,7 +395,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     const Job here(job, row_tiles, tile_step);
     if (others) {
       const int stages = here.pairs() * channel_blocks;
-      x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
+      x_ring.used += stages / here.lines() * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
       continue;
     }
     @ahead
@@ -398,8 +406,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     my_turn ^= 1;
     float sum[MI][POSITIONS / 2]@zero;
     int w_before = -1, x_before = -1, weight = 0;
-#pragma unroll 1
-    for (int i = here.pairs() * channel_blocks; i > 0; i--) {
+    @loop
       @products
     }
     release(turn, consumer ^ 1);
