@@ -37,7 +37,8 @@ again ahead arrived block channel channels channel_blocks copied copied_map copy
 from_x filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position reach ready row_of row_tiles scales slice staged value weight_map width y_depth y_height
 y_width to_come x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
-all c channel_of consumer f0 four my_turn of_columns of_row of_warps others plane r thread upper
+all c channel_of consumer f0 four line_rows lines my_turn of_columns of_row of_warps others plane r slice_tiles thread
+tile_step upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -234,11 +235,22 @@ class _Plan:
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
         self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
         kinds = len(geometry.made)
-        tiles = f"ceil_div(@batch * @depth * @height * @width, @tile_step) * {one.groups} * @row_tiles"
+        self._tiles()
+        tiles = f"@tiles * {one.groups} * @row_tiles"
         self._add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
         few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
         self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
+
+    def _tiles(self) -> None:
+        """Tiles follow each other over all positions, or begin anew with every slice that has results."""
+        depth, height, _ = self._geometry.axes
+        slices, lines = f"ceil_div(@y_depth, {depth.phases})", f"ceil_div(@y_height, {height.phases})"
+        self._add("let", "@at_once = ceil_div(@batch * @depth * @height * @width, @tile_step)")
+        self._add("let", f"@of_slice = ceil_div({lines} * @width, @tile_step)")
+        self._add("let", f"@by_slices = @batch * {slices} * @of_slice")
+        self._add("let", "@slice_tiles = @of_slice if @by_slices < @at_once else 0")
+        self._add("let", "@tiles = min(@at_once, @by_slices)")
 
     def _overlap(self) -> None:
         """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
@@ -248,7 +260,7 @@ class _Plan:
         if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32 and not reduced:
             choices = "true | false" if few else "false | true"
             self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
-            ends = "(@y_depth * @y_height * @y_width) % 8 != 0 or @width * PHASES != @y_width"
+            ends = "@y_height * @y_width % 8 != 0 or @width * PHASES != @y_width"
             self._add("need", f"not OVERLAP or {ends.replace('PHASES', str(geometry.phases))}")
         else:
             self._add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")

@@ -25,6 +25,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsT
         *sizes_parameters(),
         ("int row_tiles", "@row_tiles"),
         ("int tile_step", "@tile_step"),
+        ("int slice_tiles", "@slice_tiles"),
         ("int jobs", "@jobs"),
     ]
 
@@ -107,7 +108,7 @@ for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   const int mine = from + threadIdx.x * gridDim.x;
   bool again = mine < jobs && noted[1];
   if (mine < jobs && !again) {
-    const Job here(mine, row_tiles, tile_step);
+    const Job here(mine, row_tiles, tile_step, slice_tiles, s);
     for (int i = 0; i < here.pairs() / here.lines() * SLOTS; ++i) {
       const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS * here.lines(), i % SLOTS, s);
       for (int note = first / NOTE_ROWS; note <= min((first + @read - 1) / NOTE_ROWS, last_note); ++note)
@@ -119,7 +120,7 @@ for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   __syncthreads();
   for (int looked = 0; looked < 256; ++looked) {
     if (!is_noted[looked]) continue;
-    const Job here(from + looked * gridDim.x, row_tiles, tile_step);
+    const Job here(from + looked * gridDim.x, row_tiles, tile_step, slice_tiles, s);
     @job
   }
 }
@@ -142,7 +143,7 @@ for (int c = 0; c < channels; ++c) {
 _JOB_BY_FILTERS = """\
 const int f0 = here.row_tile * FILTERS + blockIdx.y * 8;
 if (f0 >= filters) continue;
-for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
+for (int i = threadIdx.x; i < here.count * WIDTH_PHASES; i += 256) {
   @sums
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
@@ -157,7 +158,7 @@ for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
 _JOB_BY_POSITIONS = """\
 constexpr int FILTERS_OF_LANE = (FILTERS + 31) / 32;
 const int lane = threadIdx.x % 32, f0 = lane;
-for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < tile_step * WIDTH_PHASES; i += 8 * gridDim.y) {
+for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < here.count * WIDTH_PHASES; i += 8 * gridDim.y) {
   @sums
   @channels
 }

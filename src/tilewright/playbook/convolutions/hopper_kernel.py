@@ -113,12 +113,20 @@ struct Sizes {
   __device__ __forceinline__ long long plane() const { return (long long)y_depth * y_height * y_width; }
 };
 
-// A tile of positions, of some filters of one kind.
+// A tile of positions, of some filters of one kind. Tiles follow each other over all positions, or begin anew with
+// every slice that has results, where that makes fewer: then a slice has slice_tiles.
 struct Job {
-  int position, kind, group, row_tile;
-  __device__ __forceinline__ Job(int job, int row_tiles, int tile_step) {
+  int position, count, kind, group, row_tile;  // count: of positions
+  __device__ __forceinline__ Job(int job, int row_tiles, int tile_step, int slice_tiles, const Sizes& s) {
     const int of_position = GROUPS * row_tiles, all_kinds = job / MADE_KINDS, rest = all_kinds % of_position;
-    position = all_kinds / of_position * tile_step;
+    const int tile = all_kinds / of_position;
+    position = tile * tile_step, count = tile_step;
+    if (slice_tiles) {
+      const int slice = tile / slice_tiles, slices = (s.y_depth + DEPTH_PHASES - 1) / DEPTH_PHASES;
+      const int of_slice = (tile - slice * slice_tiles) * tile_step, lines = (s.y_height - 1) / HEIGHT_PHASES + 1;
+      position = (slice / slices * s.depth + slice % slices) * s.height * s.width + of_slice;
+      count = min(tile_step, lines * s.width - of_slice);
+    }
     row_tile = rest % row_tiles, group = rest / row_tiles, kind = MADE_KIND[job % MADE_KINDS];
   }
   // A block's first job, and the next: all kinds of some positions, so that lines that share a sector are stored soon
@@ -176,6 +184,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
         ("int channel_blocks", "@channel_blocks"),
         ("int row_tiles", "@row_tiles"),
         ("int tile_step", "@tile_step"),
+        ("int slice_tiles", "@slice_tiles"),
         ("int jobs", "@jobs"),
     ]
 
@@ -349,7 +358,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   if (thread @loaders) {
     @ready
     for (int job = Job::first(); job < jobs; job = Job::next(job)) {
-      const Job here(job, row_tiles, tile_step);
+      const Job here(job, row_tiles, tile_step, slice_tiles, s);
       @copy_is_there
       for (int block = 0; block < channel_blocks; ++block)
         for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; pair += here.lines())
@@ -363,7 +372,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     @all_loaded
   } else if (thread == 32) {
     for (int job = Job::first(); job < jobs; job = Job::next(job)) {
-      const Job here(job, row_tiles, tile_step);
+      const Job here(job, row_tiles, tile_step, slice_tiles, s);
       const int first = FIRST_PAIR[here.kind] * channel_blocks * WIDTH_BLOCKS;
       const int count = here.pairs() * channel_blocks * WIDTH_BLOCKS;
       if (RESIDENT) barrier_arrive_expecting(w_full, count * WEIGHT_BYTES);  // all jobs of the block have the same
@@ -392,7 +401,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   if (RESIDENT && Job::first() < jobs) barrier_wait(w_full, 0);
   int others = consumer;  // jobs of the other consumer come between
   for (int job = Job::first(); job < jobs; job = Job::next(job), others ^= 1) {
-    const Job here(job, row_tiles, tile_step);
+    const Job here(job, row_tiles, tile_step, slice_tiles, s);
     if (others) {
       const int stages = here.pairs() * channel_blocks;
       x_ring.used += stages / here.lines() * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;

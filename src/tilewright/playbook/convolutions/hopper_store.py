@@ -84,7 +84,7 @@ struct Run {
     if (image >= s.batch || z >= s.y_depth) return;
     const int tile = here.position - slice * (s.height * s.width);  // where the tile begins in the slice
     const int lines = (s.y_height - y + HEIGHT_PHASES - 1) / HEIGHT_PHASES;
-    int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
+    int from = results_before(max(tile, 0), lines, s), to = results_before(tile + here.count, lines, s);
     if (of_line) {
       const int results = (number - slice * s.height) * s.y_width;  // before the line
       from = max(from, results), to = min(to, results + s.y_width);
@@ -145,7 +145,7 @@ struct Line {
 _AHEAD = """\
 {  // what is read with the results: on its way to the cache while others are multiplied and stored
   const unsigned slice = here.position / (height * width), of_line = 0xFFFFFFFFu / y_width;
-  const int slices = (here.position + tile_step - 1) / (height * width) - slice + 1;
+  const int slices = (here.position + here.count - 1) / (height * width) - slice + 1;
   const Run of_lane(slice + lane, false, here, s, tile_step);
   for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
@@ -236,7 +236,7 @@ const bool follow = gap == 0 && between == 0, is_within = here.position % width 
 const bool by_lines = LONG_LINE > 0 && !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
 const int length = by_lines ? width : height * width;
 const unsigned first_run = here.position / length;
-const int runs = (here.position + tile_step - 1) / length - first_run + 1;
+const int runs = (here.position + here.count - 1) / length - first_run + 1;
 #pragma unroll 1
 for (int run0 = 0; run0 < runs; run0 += 32) {
   const Run of_lane(first_run + run0 + lane, by_lines, here, s, tile_step);
