@@ -196,7 +196,7 @@ def _check_applies(form: Written) -> None:
 def test_large_slots_are_as_many_as_fit() -> None:
     form = Written((6, 20, 20), (3, 3, 3), channels=48, filters=48, transposed=True)
     constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
-    assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 7)
+    assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 5)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,8 @@ class _Plan:
         self._buffers()
         groups, per = geometry.convolution.groups, 64 // geometry.rows_of_filter
         depth, height, _ = geometry.axes
-        self._launch("pack_weights", f"{groups} * @row_tiles * MI * {per}", "256", pack, how="")
+        packed = f"{groups} * @row_tiles * MI * {per}" + (f" / {kinds}" if (kinds := geometry.row_kinds) > 1 else "")
+        self._launch("pack_weights", packed, "256", pack, how="")
         flat, outer = f"@copy_rows * {geometry.width_phases}", depth.modulus * height.modulus
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
@@ -198,7 +199,12 @@ class _Plan:
         most = f"4 if {rows} > 128 else " if self._channels else ""
         tile = f"a tile is 64 * MI rows of filters by {wide} positions"
         narrow = "1" if geometry.has_narrow_tiles else f"{most}2 if {rows} > 64 else 1"
+        if geometry.row_kinds > 1:
+            narrow = str(geometry.row_blocks)
         self._add("const", f"MI = {narrow}", tile)
+        if geometry.row_kinds > 1:
+            fit = f"{rows} <= {64 * geometry.row_blocks // geometry.row_kinds}"
+            self._add("need", fit, f"{geometry.row_kinds} kinds of results are rows of one product")
         if self._channels:
             self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
             self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")

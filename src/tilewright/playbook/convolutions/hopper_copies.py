@@ -354,13 +354,14 @@ _PACK = """\
 constexpr int ROW_ELEMENTS = (STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128) / 2, PER_SHIFT = @per_shift;
 constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS;
 cudaTriggerProgrammaticLaunchCompletion();
-const int padded = row_tiles * ROWS / ROWS_OF_FILTER, group = blockIdx.x / padded, filter = blockIdx.x % padded;
+const int padded = row_tiles * ROWS_OF_KIND / ROWS_OF_FILTER, group = blockIdx.x / padded, filter = blockIdx.x % padded;
 const bool inside = filter < filters;
 auto weight_at = [&](int c, int t) { return static_cast<float>(weight[@place]); };
 @scale
 const int blocks = PAIRS * channel_blocks * WIDTH_BLOCKS;
-for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) {
-  const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER, block = i / ROW_ELEMENTS / ROWS_OF_FILTER;
+for (int i = threadIdx.x; i < blocks * ROW_KINDS * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) {
+  const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER;
+  const int of_kinds = i / ROW_ELEMENTS / ROWS_OF_FILTER, row_kind = of_kinds % ROW_KINDS, block = of_kinds / ROW_KINDS;
   // Blocks lie in the order in which they are used: kind, block of channels, pairs that a slot serves, slot, its pairs,
   // its shifts.
   int kind = 0, slot = 0;
@@ -375,13 +376,17 @@ for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) 
   const int shift = (BLOCK_SHIFT[of_width] + @further) * WIDTH_MODULUS +
                     SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
   const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;
-  const bool given = inside && tap >= 0 && c < channels && @beyond;
-  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f@high;
-  const long long row = ((long long)block * GROUPS + group) * row_tiles * ROWS + filter * ROWS_OF_FILTER + phase;
+  const int outer = PAIR_TAP[pair * ROW_KINDS + row_kind];  // its tap of depth and height
+  const bool given = inside && tap >= 0 && outer >= 0 && c < channels && @beyond;
+  const float v = given ? weight_at(c, outer * WIDTH_TAPS + tap) * scale : 0.f@high;
+  const long long tile = ((long long)block * GROUPS + group) * row_tiles * ROWS;
+  const long long row = tile + row_kind * ROWS_OF_KIND + filter * ROWS_OF_FILTER + phase;
   packed[row * ROW_ELEMENTS + e] = static_cast<@type>(@stored);
 }
-if (threadIdx.x < ROWS_OF_FILTER)
-  scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + threadIdx.x] = 1.f / scale;
+if (threadIdx.x < ROW_KINDS * ROWS_OF_FILTER) {
+  const int row = threadIdx.x / ROWS_OF_FILTER * ROWS_OF_KIND + threadIdx.x % ROWS_OF_FILTER;
+  scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + row] = 1.f / scale;
+}
 """
 _PACKING_WHOLE = {"@element": "c", "@part": "", "@high": "", "@stored": "v"}
 _SCALE = """\

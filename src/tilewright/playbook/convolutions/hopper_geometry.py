@@ -76,6 +76,11 @@ class Axis:
         return max(self.taps_of_shifts)
 
     @property
+    def all_met(self) -> bool:
+        """Whether every phase has taps."""
+        return len({phase for taps in self.taps_of_shifts.values() for phase in taps}) == self.phases
+
+    @property
     def margin_rows(self) -> int:
         return max(0, -(-self.margin // self.modulus))
 
@@ -87,9 +92,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Pair:
-    """A tap of depth and one of height."""
+    """A shift along depth and one along height, and the taps there."""
 
-    tap: int  # its number in a filter without the width
+    taps: tuple[int, ...]  # numbers in a filter without the width, for each kind whose rows it is for; -1: none
     phase: int  # of the copied input: depth's times height's modulus, plus height's
     depth: int  # rows of the copied input along depth, and along height
     height: int
@@ -147,16 +152,27 @@ class Geometry:
 
     @cached_property
     def axes(self) -> tuple[Axis, Axis, Axis]:
-        one = self.convolution
-        missing = (_NO_WINDOW,) * (3 - len(one.windows))
-        depth, height, width = (*missing, *one.windows)
-        outer = [Axis(each, one.transposed, each.stride if one.transposed else 1) for each in (depth, height)]
-        return outer[0], outer[1], Axis(width, one.transposed, self._phases(width))
+        width = self._windows[2]
+        return *self._outer, Axis(width, self.convolution.transposed, self._phases(width))
+
+    @property
+    def _windows(self) -> tuple[Window, Window, Window]:
+        given = self.convolution.windows
+        depth, height, width = (*(_NO_WINDOW,) * (3 - len(given)), *given)
+        return depth, height, width
+
+    @property
+    def _outer(self) -> tuple[Axis, Axis]:
+        transposed = self.convolution.transposed
+        depth, height = (Axis(each, transposed, each.stride if transposed else 1) for each in self._windows[:2])
+        return depth, height
 
     def _phases(self, width: Window) -> int:
         """Enough to fill the rows of a product."""
         one = self.convolution
         phases = width.stride if one.transposed else 1
+        if self.row_kinds > 1:
+            return phases
         most = 2 * ROWS_OF_PRODUCT if self._few_channels and phases == 1 else ROWS_OF_PRODUCT
         while phases * 2 <= _MOST_PHASES and one.filters.size * phases * 2 <= most:
             phases *= 2
@@ -187,22 +203,46 @@ class Geometry:
         return 1 << (self.phases - 1).bit_length()
 
     @cached_property
+    def row_kinds(self) -> int:
+        """Kinds of results that are rows of one product, those of the height or all: where filters are so few that
+        they fill it only so, and every kind has taps. What a tap of one kind reads others do not read again."""
+        one = self.convolution
+        if not one.transposed or one.across is not None or any(each.is_whole for each in one.finish_inputs):
+            return 1
+        depth, height = self._outer
+        for kinds in (depth.phases * height.phases, height.phases):
+            if kinds > 1 and self._rows_of_kinds(kinds) and depth.all_met and height.all_met:
+                return kinds
+        return 1
+
+    @property
+    def row_blocks(self) -> int:
+        """64 rows of which there is place for all kinds of a product."""
+        return self._rows_of_kinds(self.row_kinds)
+
+    def _rows_of_kinds(self, kinds: int) -> int:
+        width = self._windows[2]
+        rows = self.convolution.filters.size << (width.stride - 1).bit_length()
+        fits = [most for most in (1, 2) if kinds in (2, 4, 8) and 64 * most // kinds >= max(16, rows)]
+        return min(fits, default=0)
+
+    @cached_property
     def kinds(self) -> tuple[tuple[Pair, ...], ...]:
-        """For every phase of depth and height: the taps that its results are made from."""
+        """For every phase of depth and height: the taps that its results are made from. Those of kinds that are rows of
+        one product are with the first of them."""
         depth, height, _ = self.axes
+        every = list(itertools.product(range(depth.phases), range(height.phases)))
         found = []
-        for d, h in itertools.product(range(depth.phases), range(height.phases)):
-            pairs = [
-                Pair(
-                    of_d[d] * height.window.taps + of_h[h],
-                    at_d % depth.modulus * height.modulus + at_h % height.modulus,
-                    at_d // depth.modulus,
-                    at_h // height.modulus,
-                )
-                for at_d, of_d in depth.taps_of_shifts.items()
-                for at_h, of_h in height.taps_of_shifts.items()
-                if d in of_d and h in of_h
-            ]
+        for place in range(len(every)):
+            here = every[place : place + self.row_kinds] if place % self.row_kinds == 0 else []
+            pairs = []
+            for (at_d, of_d), (at_h, of_h) in itertools.product(
+                depth.taps_of_shifts.items(), height.taps_of_shifts.items()
+            ):
+                taps = [of_d[d] * height.window.taps + of_h[h] if d in of_d and h in of_h else -1 for d, h in here]
+                copy = at_d % depth.modulus * height.modulus + at_h % height.modulus
+                if any(tap >= 0 for tap in taps):
+                    pairs.append(Pair(tuple(taps), copy, at_d // depth.modulus, at_h // height.modulus))
             found.append(tuple(pairs))
         return tuple(found)
 
@@ -211,7 +251,7 @@ class Geometry:
         """Whether all results are stored once before, because no tap meets at least half of the kinds."""
         if self.convolution.across is not None or any(one.is_whole for one in self.convolution.finish_inputs):
             return False
-        return 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
+        return self.row_kinds == 1 and 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
 
     @property
     def is_copied_ahead(self) -> bool:
@@ -256,6 +296,8 @@ class Geometry:
     @cached_property
     def made(self) -> tuple[int, ...]:
         """The kinds that the product has jobs for."""
+        if self.row_kinds > 1:
+            return tuple(range(0, len(self.kinds), self.row_kinds))
         return tuple(place for place, kind in enumerate(self.kinds) if kind or not self.is_filled)
 
     @cached_property
@@ -344,7 +386,10 @@ class Geometry:
         height = self.axes[1]
         if height.modulus > 1 or (self.parts > 1 and (not self.planes or self.by_halves or len(self.slots) > 1)):
             return 0
-        return max(max(pair.height for pair in kind) - kind[0].height for kind in self.kinds if kind)
+        heights = [sorted({pair.height for pair in kind}) for kind in self.kinds if kind]
+        if any(len({after - one for one, after in itertools.pairwise(each)}) > 1 for each in heights):
+            return 0
+        return max(each[-1] - each[0] for each in heights)
 
     @property
     def width_blocks(self) -> int:

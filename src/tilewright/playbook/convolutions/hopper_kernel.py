@@ -45,7 +45,7 @@ def constants(geometry: Geometry) -> list[str]:
         lines.append(
             "constexpr int " + ", ".join(f"{name.upper()}_{word} = {number}" for word, number in named.items()) + ";"
         )
-    made_fewer = len(geometry.made) < len(geometry.kinds)
+    made_fewer = len(geometry.made) * geometry.row_kinds < len(geometry.kinds)
     pairs = [pair for kind in geometry.kinds for pair in kind]
     before = [sum(len(kind) for kind in geometry.kinds[:place]) for place in range(len(geometry.kinds) + 1)]
     slots = geometry.slots
@@ -65,12 +65,14 @@ def constants(geometry: Geometry) -> list[str]:
         f"constexpr int ROWS_OF_FILTER = {geometry.rows_of_filter}, FOLD = {geometry.fold}, "
         f"WIDTH_COPIES = {geometry.width_phases}, WIDTH_REACH = {width.reach};",
         f"constexpr int KINDS = {len(geometry.kinds)};  // of results, by their phases along depth and height",
+        f"constexpr int ROW_KINDS = {geometry.row_kinds};  // that are rows of one product, one after the other",
         f"constexpr int MADE_KINDS = {len(geometry.made)};{'  // the others were stored before' if made_fewer else ''}",
         _table("MADE_KIND", geometry.made),
         "// Taps of depth and height, for each kind: the tap's number, and its place in the copied input.",
         _table("FIRST_PAIR", before),
         _table("KIND_LINES", geometry.lines_of_kinds) + "  // taps of the height beside each one of depth",
-        _table("PAIR_TAP", (pair.tap for pair in pairs)),
+        _table("PAIR_TAP", (tap for pair in pairs for tap in pair.taps))
+        + ("  // [pair][kind]; -1: none" if geometry.row_kinds > 1 else ""),
         _table("PAIR_COPY", (pair.phase for pair in pairs)),
         _table("PAIR_DEPTH", (pair.depth for pair in pairs)),
         _table("PAIR_HEIGHT", (pair.height for pair in pairs)),
@@ -104,6 +106,7 @@ def job_text(geometry: Geometry) -> list[str]:
 
 _JOB = """\
 constexpr int ROWS = 64 * MI, POSITIONS = @positions / MI;  // of a tile of the product
+constexpr int ROWS_OF_KIND = ROWS / ROW_KINDS;
 constexpr int PAIRS = FIRST_PAIR[KINDS];
 
 // Sizes that follow from a call's: of the copied input, in rows for positions, and of the result.

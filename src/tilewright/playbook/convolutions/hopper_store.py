@@ -94,7 +94,8 @@ struct Run {
     if (OVERLAP && tile_step < POSITIONS) {
       const bool alone = of_line || HEIGHT_PHASES > 1;
       const int end = alone ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
-      head = (alone ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
+      head = (alone ? column : from) > 0 ? min(SECTOR - 1, alone ? s.y_width - column : SECTOR) : 0;
+      tail = min(SECTOR - 1, end * s.y_width - to);
     }
     place = image * GROUPS * (s.filters * s.plane()) +
             ((long long)z * s.y_height + y + line * HEIGHT_PHASES) * s.y_width + column;
@@ -214,8 +215,8 @@ auto finish_some = [&](const Line* line, const int* begin, auto source, auto bas
 constexpr int PARTS = 16 * MI / STAGE_ROWS;
 auto stage = [&](int part, int& channel0, int& filters_here) {
   const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
-  channel0 = here.group * filters + row0 / ROWS_OF_FILTER;
-  filters_here = min(FILTERS_OF_PART, filters - row0 / ROWS_OF_FILTER);
+  const int filter0 = (ROW_KINDS > 1 ? row0 % ROWS_OF_KIND : row0) / ROWS_OF_FILTER;
+  channel0 = here.group * filters + filter0, filters_here = min(FILTERS_OF_PART, filters - filter0);
   if (filters_here <= 0) return;
   __syncwarp();
 #pragma unroll
@@ -237,13 +238,17 @@ const bool by_lines = LONG_LINE > 0 && !follow && y_width >= LONG_LINE && (is_wi
 const int length = by_lines ? width : height * width;
 const unsigned first_run = here.position / length;
 const int runs = (here.position + here.count - 1) / length - first_run + 1;
+constexpr int TURNS = ROW_KINDS > 1 ? MI : 1;  // of each 64 rows, those of a warp are of one kind
 #pragma unroll 1
-for (int run0 = 0; run0 < runs; run0 += 32) {
-  const Run of_lane(first_run + run0 + lane, by_lines, here, s, tile_step);
+for (int turn = 0; turn < (runs + 31) / 32 * TURNS; ++turn) {
+  const int run0 = turn / TURNS * 32, part0 = turn % TURNS * (PARTS / TURNS);
+  Job of_warp = here;
+  if (ROW_KINDS > 1) of_warp.kind += (turn % TURNS * 64 + warp * 16) / ROWS_OF_KIND;
+  const Run of_lane(first_run + run0 + lane, by_lines, of_warp, s, tile_step);
   int channel0, filters_here;
   if (follow || by_lines) {
 #pragma unroll 1
-    for (int part = 0; part < PARTS; ++part) {
+    for (int part = part0; part < part0 + PARTS / TURNS; ++part) {
       stage(part, channel0, filters_here);
 #pragma unroll 1
       for (int i = 0; i < min(32, runs - run0); ++i) {
@@ -291,7 +296,7 @@ for (int run0 = 0; run0 < runs; run0 += 32) {
         found[i] = staged_at(number, 0);
       }
 #pragma unroll 1
-      for (int part = 0; part < PARTS; ++part) {
+      for (int part = part0; part < part0 + PARTS / TURNS; ++part) {
         stage(part, channel0, filters_here);
 #pragma unroll 1
         for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
