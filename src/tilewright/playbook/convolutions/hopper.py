@@ -147,7 +147,8 @@ class _Plan:
         groups, per = geometry.convolution.groups, 64 // geometry.rows_of_filter
         depth, height, _ = geometry.axes
         packed = f"{groups} * @row_tiles * MI * {per}" + (f" / {kinds}" if (kinds := geometry.row_kinds) > 1 else "")
-        self._launch("pack_weights", packed, "256", pack, how="")
+        elements = f"@blocks * {kinds * geometry.rows_of_filter} * @row_bytes / 2"
+        self._launch("pack_weights", f"dim3({packed}, min(16, ceil_div({elements}, 1024)))", "256", pack, how="")
         flat, outer = f"@copy_rows * {geometry.width_phases}", depth.modulus * height.modulus
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"

@@ -276,8 +276,9 @@ if (inside) copied[group * 2 * all_rows + at.row] = parts.packed[0];
 float beyond[8];
 #pragma unroll
 for (int i = 0; i < 8; ++i) {
-  const int number = 8 + i % @rest, column = at.column + i / @rest * WIDTH_COPIES;
-  const bool given = inside && at.from >= 0 && number / 3 < channels && i / @rest < 8 / @rest && (unsigned)column < x_width;
+  const int number = 8 + i % @rest, away = i / @rest, column = at.column + away * WIDTH_COPIES;
+  const bool is_there = inside && at.from >= 0 && (unsigned)column < x_width;
+  const bool given = is_there && number / 3 < channels && away < 8 / @rest;
   const float whole = given ? x[at.from + (group * channels + number / 3) * plane_size + column] : 0.f;
   beyond[i] = number % 3 == 1 ? (whole - __half2float(__float2half_rn(whole))) * 2048.f : whole;
 }
@@ -350,7 +351,7 @@ def pack_text(geometry: Geometry) -> list[str]:
 
 
 _PACK = """\
-// A block takes a filter. Its rows are those of its phases, in every block of weights.
+// Blocks share a filter. Its rows are those of its phases, in every block of weights.
 constexpr int ROW_ELEMENTS = (STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128) / 2, PER_SHIFT = @per_shift;
 constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS;
 cudaTriggerProgrammaticLaunchCompletion();
@@ -359,7 +360,8 @@ const bool inside = filter < filters;
 auto weight_at = [&](int c, int t) { return static_cast<float>(weight[@place]); };
 @scale
 const int blocks = PAIRS * channel_blocks * WIDTH_BLOCKS;
-for (int i = threadIdx.x; i < blocks * ROW_KINDS * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) {
+const int count = blocks * ROW_KINDS * ROWS_OF_FILTER * ROW_ELEMENTS;
+for (int i = blockIdx.y * 256 + threadIdx.x; i < count; i += 256 * gridDim.y) {
   const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER;
   const int of_kinds = i / ROW_ELEMENTS / ROWS_OF_FILTER, row_kind = of_kinds % ROW_KINDS, block = of_kinds / ROW_KINDS;
   // Blocks lie in the order in which they are used: kind, block of channels, pairs that a slot serves, slot, its pairs,
@@ -369,7 +371,8 @@ for (int i = threadIdx.x; i < blocks * ROW_KINDS * ROWS_OF_FILTER * ROW_ELEMENTS
   const int lines = TALL ? KIND_LINES[kind] : 1, served = (FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]) / lines;
   const int in_kind = block - FIRST_PAIR[kind] * channel_blocks * WIDTH_BLOCKS, together = lines * WIDTH_BLOCKS;
   while (in_kind % together >= FIRST_BLOCK[slot + 1] * lines) ++slot;
-  const int of_slot = FIRST_BLOCK[slot + 1] - FIRST_BLOCK[slot], in_slot = in_kind % together - FIRST_BLOCK[slot] * lines;
+  const int of_slot = FIRST_BLOCK[slot + 1] - FIRST_BLOCK[slot];
+  const int in_slot = in_kind % together - FIRST_BLOCK[slot] * lines;
   const int of_width = FIRST_BLOCK[slot] + in_slot % of_slot;
   const int pair = FIRST_PAIR[kind] + in_kind / together % served * lines + in_slot / of_slot;
   const int @element = in_kind / together / served * (@per_block) + @channel@part;
@@ -383,7 +386,7 @@ for (int i = threadIdx.x; i < blocks * ROW_KINDS * ROWS_OF_FILTER * ROW_ELEMENTS
   const long long row = tile + row_kind * ROWS_OF_KIND + filter * ROWS_OF_FILTER + phase;
   packed[row * ROW_ELEMENTS + e] = static_cast<@type>(@stored);
 }
-if (threadIdx.x < ROW_KINDS * ROWS_OF_FILTER) {
+if (blockIdx.y == 0 && threadIdx.x < ROW_KINDS * ROWS_OF_FILTER) {
   const int row = threadIdx.x / ROWS_OF_FILTER * ROWS_OF_KIND + threadIdx.x % ROWS_OF_FILTER;
   scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + row] = 1.f / scale;
 }

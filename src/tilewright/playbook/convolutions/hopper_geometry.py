@@ -197,10 +197,17 @@ class Geometry:
     def phases(self) -> int:
         return self.axes[2].phases
 
+    @cached_property
+    def row_phases(self) -> tuple[int, ...]:
+        """Phases of the width that are rows of the product: those that a tap meets. What is done over channels is done
+        of all."""
+        met = {phase for taps in self.axes[2].taps_of_shifts.values() for phase in taps}
+        return tuple(range(self.phases)) if self.convolution.across is not None else tuple(sorted(met))
+
     @property
     def rows_of_filter(self) -> int:
         """A power of two: rows of zeros where phases are not."""
-        return 1 << (self.phases - 1).bit_length()
+        return 1 << (len(self.row_phases) - 1).bit_length()
 
     @cached_property
     def row_kinds(self) -> int:

@@ -16,7 +16,14 @@ from tilewright.playbook.convolutions.hopper_ahead import (
 from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_products import empty_text, loop_text, products_text, step_text
-from tilewright.playbook.convolutions.hopper_store import SCALED, asked_text, filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_store import (
+    NOTHING_STAGED,
+    SCALED,
+    asked_text,
+    filled,
+    runs_text,
+    store_text,
+)
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -55,7 +62,7 @@ def constants(geometry: Geometry) -> list[str]:
     met = [
         width.taps_of_shifts.get(at, {}).get(phase, -1)
         for at in range(width.reach + 1)
-        for phase in range(geometry.rows_of_filter)
+        for phase in (*geometry.row_phases, *(-1,) * (geometry.rows_of_filter - len(geometry.row_phases)))
     ]
     shifts = [slot.shifts[0] for slot in slots] if geometry.planes else [at for slot in slots for at in slot.shifts]
     of_slots = (
@@ -83,7 +90,7 @@ def constants(geometry: Geometry) -> list[str]:
         _table("FIRST_BLOCK", blocks_before),
         _table("BLOCK_SLOT", of_slots),
         _table("BLOCK_SHIFT", shifts),
-        _table("TAP_OF", met) + "  // [shift][phase]; -1: none",
+        _table("TAP_OF", met) + "  // [shift][row of a filter]; -1: none",
     ]
     if geometry.rest:
         lines += [
@@ -222,6 +229,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "@copy_is_there": LOADER_WAITS if ahead else "",
         "@all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
         "@copies": COPIES if ahead else "",
+        "@nothing": NOTHING_STAGED if len(geometry.row_phases) < geometry.phases else "",
         "@loop": loop_text(geometry),
         "@products": products_text(geometry),
         "@empty": empty_text(geometry),
@@ -396,6 +404,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   const uint64_t w_slots = descriptor(w_at, 16, 8 * ROW_BYTES, SWIZZLE);
   @x_slots
   float* mine = reinterpret_cast<float*>(shared + (staged - w_at)) + (consumer * 4 + warp) * STAGE_ROWS * PITCH;
+  @nothing
   @of_columns
   auto release = [&](uint32_t barriers, int slot) {
     if (thread == 0) barrier_arrive(barriers + slot * 8);

@@ -17,7 +17,8 @@ def products_text(geometry: Geometry) -> str:
         text = _HALVES.replace("@steps", ", ".join(map(str, steps)))
         return text.replace("@along", _ALONG_POSITIONS).replace("@step", _planar_step(geometry))
     if geometry.planes:
-        text, along, step, block = _PLANAR_SUMS if exact else _PLANAR_PRODUCTS, _ALONG_POSITIONS, _planar_step(geometry), "slot"
+        text = _PLANAR_SUMS if exact else _PLANAR_PRODUCTS
+        along, step, block = _ALONG_POSITIONS, _planar_step(geometry), "slot"
     else:
         text, along, step, block = _ROW_PRODUCTS, "", "(step * 32 >> 4)", "i"
     text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))

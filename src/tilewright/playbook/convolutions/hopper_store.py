@@ -21,7 +21,14 @@ def filled(text: str, name: str, lines: str) -> str:
 
 def runs_text(geometry: Geometry) -> str:
     """Which results a tile has."""
-    return _RUNS.replace("@sector", str(sector(geometry)))
+    rows = geometry.row_phases
+    if len(rows) == geometry.phases:
+        place = "  return phase * PITCH + min(position, POSITIONS - 1u);"
+    else:
+        found = "".join(f"phase == {phase} ? {row} : " for row, phase in enumerate(rows))
+        place = f"  const int row = {found}-1;  // -1: no tap meets it\n"
+        place += "  return row < 0 ? POSITIONS : row * PITCH + min(position, POSITIONS - 1u);"
+    return _RUNS.replace("@sector", str(sector(geometry))).replace("@place_of_phase", place)
 
 
 def sector(geometry: Geometry) -> int:
@@ -126,7 +133,7 @@ struct Run {
 __device__ __forceinline__ int staged_at(int number, int more) {
   const int even = 32 % WIDTH_PHASES == 0 ? 32 : more, n = number + even;
   const unsigned position = n / WIDTH_PHASES + (more - even) / WIDTH_PHASES, phase = (unsigned)n % WIDTH_PHASES;
-  return phase * PITCH + min(position, POSITIONS - 1u);
+@place_of_phase
 }
 // Those of a filter: where the first lies in y, and which of them this tile stores.
 struct Line {
@@ -142,6 +149,10 @@ struct Line {
   }
   __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
 };
+"""
+NOTHING_STAGED = """\
+if (lane < STAGE_ROWS) mine[lane * PITCH + POSITIONS] = 0.f;  // what results that no tap meets are made from
+__syncwarp();
 """
 _AHEAD = """\
 {  // what is read with the results: on its way to the cache while others are multiplied and stored
