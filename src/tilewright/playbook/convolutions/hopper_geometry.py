@@ -360,7 +360,7 @@ class Geometry:
                 away, number = (i // self.rest, 8 + i % self.rest) if plane and self.rest else (0, 8 * plane + i)
                 given = not twice and away < 8 // max(1, self.rest) and row + away < longest
                 found.append((row + away, number) if given else (0, -1))
-        return tuple(found)
+        return *found, *((0, -1),) * ((1 << (len(found) - 1).bit_length()) - len(found))  # a row has a power of two
 
     @property
     def tail_depth(self) -> int:
