@@ -177,11 +177,8 @@ def test_results_are_stored_before_where_no_tap_meets_half_of_them() -> None:
 
 def test_kinds_of_few_filters_are_rows_of_one_product() -> None:
     form = FORMS["kinds as rows"]
-    found = {count: Geometry(replace(form, filters=count).convolution) for count in (8, 16, 64, 65)}
-    assert {count: (one.row_kinds, one.row_blocks) for count, one in found.items() if one.row_kinds > 1} == {
-        8: (4, 1),
-        16: (4, 2),
-    }
+    found = {count: Geometry(replace(form, filters=count).convolution) for count in (8, 16, 17)}
+    assert {count: one.row_kinds for count, one in found.items()} == {8: 4, 16: 2, 17: 1}
     assert found[8].made == (0,)
     assert found[8].kinds[1:] == ((), (), ())
     met = {tap for pair in found[8].kinds[0] for tap in pair.taps if tap >= 0}

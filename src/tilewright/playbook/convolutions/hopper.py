@@ -201,10 +201,10 @@ class _Plan:
         tile = f"a tile is 64 * MI rows of filters by {wide} positions"
         narrow = "1" if geometry.has_narrow_tiles else f"{most}2 if {rows} > 64 else 1"
         if geometry.row_kinds > 1:
-            narrow = str(geometry.row_blocks)
+            narrow = "1"
         self._add("const", f"MI = {narrow}", tile)
         if geometry.row_kinds > 1:
-            fit = f"{rows} <= {64 * geometry.row_blocks // geometry.row_kinds}"
+            fit = f"{rows} <= {64 // geometry.row_kinds}"
             self._add("need", fit, f"{geometry.row_kinds} kinds of results are rows of one product")
         if self._channels:
             self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
@@ -212,8 +212,8 @@ class _Plan:
         if geometry.rows_of_filter > 4:
             self._add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
-            most = 8 + geometry.rest if geometry.rest else 8 * geometry.planes
-            self._add("need", f"{held} <= {4 if geometry.fold == 2 else most}")
+            held_most = 4 if geometry.fold == 2 else 8 + geometry.rest if geometry.rest else 8 * geometry.planes
+            self._add("need", f"{held} <= {held_most}")
             self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
             self._add("let", "@channel_blocks = 1")
         else:

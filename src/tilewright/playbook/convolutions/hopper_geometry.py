@@ -217,21 +217,12 @@ class Geometry:
         if not one.transposed or one.across is not None or any(each.is_whole for each in one.finish_inputs):
             return 1
         depth, height = self._outer
+        rows = one.filters.size << (self._windows[2].stride - 1).bit_length()
         for kinds in (depth.phases * height.phases, height.phases):
-            if kinds > 1 and self._rows_of_kinds(kinds) and depth.all_met and height.all_met:
+            fits = kinds in (2, 4) and kinds * rows <= ROWS_OF_PRODUCT  # a warp's 16 rows are of one kind
+            if fits and depth.all_met and height.all_met:
                 return kinds
         return 1
-
-    @property
-    def row_blocks(self) -> int:
-        """64 rows of which there is place for all kinds of a product."""
-        return self._rows_of_kinds(self.row_kinds)
-
-    def _rows_of_kinds(self, kinds: int) -> int:
-        width = self._windows[2]
-        rows = self.convolution.filters.size << (width.stride - 1).bit_length()
-        fits = [most for most in (1, 2) if kinds in (2, 4, 8) and 64 * most // kinds >= max(16, rows)]
-        return min(fits, default=0)
 
     @cached_property
     def kinds(self) -> tuple[tuple[Pair, ...], ...]:

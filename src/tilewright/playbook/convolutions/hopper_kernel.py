@@ -291,7 +291,7 @@ constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = MI == 1 ? 4 : 8, PITCH = POSITIONS + 8;  // what a warp puts in order: rows, floats of each
 """
-_MOST_STEPS = 9  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
+_MOST_STEPS = 12  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
 _ROWS_TOGETHER = (
     f"constexpr int ROWS_TOGETHER = WIDTH_BLOCKS * STEPS < {_MOST_STEPS} ? {_MOST_STEPS} / (WIDTH_BLOCKS * STEPS) : 1;"
 )

@@ -249,17 +249,15 @@ const bool by_lines = LONG_LINE > 0 && !follow && y_width >= LONG_LINE && (is_wi
 const int length = by_lines ? width : height * width;
 const unsigned first_run = here.position / length;
 const int runs = (here.position + here.count - 1) / length - first_run + 1;
-constexpr int TURNS = ROW_KINDS > 1 ? MI : 1;  // of each 64 rows, those of a warp are of one kind
+Job of_warp = here;
+if (ROW_KINDS > 1) of_warp.kind += warp * 16 / ROWS_OF_KIND;  // 64 rows: those of a warp are of one kind
 #pragma unroll 1
-for (int turn = 0; turn < (runs + 31) / 32 * TURNS; ++turn) {
-  const int run0 = turn / TURNS * 32, part0 = turn % TURNS * (PARTS / TURNS);
-  Job of_warp = here;
-  if (ROW_KINDS > 1) of_warp.kind += (turn % TURNS * 64 + warp * 16) / ROWS_OF_KIND;
+for (int run0 = 0; run0 < runs; run0 += 32) {
   const Run of_lane(first_run + run0 + lane, by_lines, of_warp, s, tile_step);
   int channel0, filters_here;
   if (follow || by_lines) {
 #pragma unroll 1
-    for (int part = part0; part < part0 + PARTS / TURNS; ++part) {
+    for (int part = 0; part < PARTS; ++part) {
       stage(part, channel0, filters_here);
 #pragma unroll 1
       for (int i = 0; i < min(32, runs - run0); ++i) {
@@ -307,7 +305,7 @@ for (int turn = 0; turn < (runs + 31) / 32 * TURNS; ++turn) {
         found[i] = staged_at(number, 0);
       }
 #pragma unroll 1
-      for (int part = part0; part < part0 + PARTS / TURNS; ++part) {
+      for (int part = 0; part < PARTS; ++part) {
         stage(part, channel0, filters_here);
 #pragma unroll 1
         for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
