@@ -22,6 +22,7 @@ from tilewright.playbook.convolutions.hopper_kernel import (
     device_text,
     job_text,
     kernel_parameters,
+    known_constants,
 )
 from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
@@ -248,6 +249,8 @@ class _Plan:
         few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
         self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
+        for name, size in known_constants():
+            self._add("const", f"{name} = {size}")
 
     def _tiles(self) -> None:
         """Tiles follow each other over all positions, or begin anew with every slice that has results."""

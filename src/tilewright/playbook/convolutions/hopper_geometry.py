@@ -387,6 +387,8 @@ class Geometry:
         heights = [sorted({pair.height for pair in kind}) for kind in self.kinds if kind]
         if any(len({after - one for one, after in itertools.pairwise(each)}) > 1 for each in heights):
             return 0
+        if len({len(each) for each in heights}) > 1:  # a slot is as large as for the most of them
+            return 0
         return max(each[-1] - each[0] for each in heights)
 
     @property

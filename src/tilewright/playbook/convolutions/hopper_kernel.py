@@ -190,13 +190,15 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
         *(channels.parameters if channels else ()),
-        *sizes_parameters(),
-        ("int channel_blocks", "@channel_blocks"),
-        ("int row_tiles", "@row_tiles"),
-        ("int tile_step", "@tile_step"),
-        ("int slice_tiles", "@slice_tiles"),
+        *(one for one in sizes_parameters() if one[1][1:] not in KNOWN_SIZES),
         ("int jobs", "@jobs"),
     ]
+
+
+def known_constants() -> list[tuple[str, str]]:
+    """Constants for sizes that the product is built for: it divides by them for every tile, which numbers that are
+    known make quick. Others than the batch seldom differ from call to call."""
+    return [(f"OF_{name.upper()}", f"@{name}") for name in KNOWN_SIZES]
 
 
 def sizes_parameters() -> Parameters:
@@ -204,6 +206,8 @@ def sizes_parameters() -> Parameters:
     return [(f"int {name}", f"@{name}") for name in names]
 
 
+_OF_COPY, _OF_RESULT = ("depth", "height", "width"), ("y_depth", "y_height", "y_width")
+KNOWN_SIZES = (*_OF_COPY, *_OF_RESULT, "channel_blocks", "row_tiles", "tile_step", "slice_tiles")
 SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_rows, y_depth, y_height, y_width};"
 
 
@@ -229,6 +233,10 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "@copy_is_there": LOADER_WAITS if ahead else "",
         "@all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
         "@copies": COPIES if ahead else "",
+        "@known": "\n".join(
+            "[[maybe_unused]] constexpr int " + ", ".join(f"{name} = OF_{name.upper()}" for name in names) + ";"
+            for names in (KNOWN_SIZES[:6], KNOWN_SIZES[6:])
+        ),
         "@nothing": NOTHING_STAGED if len(geometry.row_phases) < geometry.phases else "",
         "@loop": loop_text(geometry),
         "@products": products_text(geometry),
@@ -342,6 +350,7 @@ template <int COUNT> struct Ring {
 """
 _KERNEL = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
+@known
 @sizes
 const int w_count = RESIDENT ? PAIRS * channel_blocks * WIDTH_BLOCKS : W_SLOTS;
 const uint32_t w_at = (uint32_t)__cvta_generic_to_shared(shared), x_at = w_at + w_count * WEIGHT_BYTES;
