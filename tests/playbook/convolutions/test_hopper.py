@@ -100,6 +100,10 @@ FORMS = {
         bias=True,
     ),
     "many tiles": Written((30, 40), (3, 3), channels=24, filters=72),
+    "slices with lines that have no results": Written((4, 40, 13), (3, 9, 3), channels=17, filters=20, bias=True),
+    "kinds as rows": Written(
+        (3, 4, 5), (3, 4, 5), channels=8, filters=7, groups=2, transposed=True, stride=(2, 2, 2), padding=(1, 1, 2)
+    ),
     "spread groups": Written(
         (4, 6),
         (3, 5),
@@ -171,6 +175,22 @@ def test_results_are_stored_before_where_no_tap_meets_half_of_them() -> None:
     assert not Geometry(replace(FORMS["many kinds"], residual=True).convolution).is_filled
 
 
+def test_kinds_of_few_filters_are_rows_of_one_product() -> None:
+    form = FORMS["kinds as rows"]
+    found = {count: Geometry(replace(form, filters=count).convolution) for count in (8, 16, 17)}
+    assert {count: one.row_kinds for count, one in found.items()} == {8: 4, 16: 2, 17: 1}
+    assert found[8].made == (0,)
+    assert found[8].kinds[1:] == ((), (), ())
+    met = {tap for pair in found[8].kinds[0] for tap in pair.taps if tap >= 0}
+    assert met == set(range(12))
+    assert Geometry(FORMS["results that no tap meets"].convolution).row_kinds == 1
+
+
+def test_phases_that_no_tap_meets_are_no_rows() -> None:
+    assert Geometry(FORMS["many kinds"].convolution).row_phases == (1,)
+    assert len(Geometry(FORMS["results that no tap meets"].convolution).row_phases) == 3
+
+
 # -- files --
 
 
@@ -196,7 +216,15 @@ def _check_applies(form: Written) -> None:
 def test_large_slots_are_as_many_as_fit() -> None:
     form = Written((6, 20, 20), (3, 3, 3), channels=48, filters=48, transposed=True)
     constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
-    assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 7)
+    assert (constants["X_SLOTS"], constants["W_SLOTS"]) == (4, 5)
+
+
+@pytest.mark.parametrize(("width", "tall"), [(20, True), (400, False)])
+def test_a_slot_serves_all_taps_of_the_height_of_short_lines(width: int, tall: bool) -> None:
+    form = Written((6, 20, width), (3, 3, 3), channels=48, filters=48)
+    constants = dict(evaluate(parse(_text(form), "conv.cu"), _specs(form), H200).constants)
+    assert (constants["TALL"], constants["HALO"]) == (tall, 2 + 2 * width if tall else 2)
+    assert Geometry(replace(form, stride=(1, 2, 1)).convolution).more_lines == 0
 
 
 @pytest.mark.parametrize(

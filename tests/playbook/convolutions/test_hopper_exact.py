@@ -28,6 +28,10 @@ EXACT = {
 }
 EXACT |= {
     "eight channels": Written((9, 30), (3, 3), channels=8, filters=64, precision=Precision.STRICT, bias=True),
+    "four channels": Written((3, 7, 19), (2, 3, 3), channels=4, filters=70, precision=Precision.STRICT, batch=1),
+    "three channels and more taps than a slot has": Written(
+        (5, 30), (2, 9), channels=3, filters=40, precision=Precision.STRICT, padding=(0, 4)
+    ),
     "five channels": Written((7, 9), (3, 3), channels=5, filters=20, precision=Precision.STRICT, padding=(1, 1)),
     "two channels": Written((9, 9), (3, 3), channels=2, filters=70, precision=Precision.STRICT, stride=(2, 2)),
     "many taps": Written((5, 7, 11), (3, 5, 7), channels=3, filters=64, precision=Precision.STRICT, batch=1),
@@ -73,9 +77,17 @@ def test_three_parts_of_few_channels_lie_side_by_side() -> None:
     assert not can_write(replace(SMALL, channels=1, groups=4).convolution)
 
 
+def test_neighbours_share_what_they_have_beyond_eight_elements() -> None:
+    found = {count: Geometry(replace(SMALL, channels=count, filters=64).convolution) for count in (3, 4, 5)}
+    assert {count: (one.rest, one.planar_steps) for count, one in found.items()} == {3: (1, 2), 4: (4, 3), 5: (0, 3)}
+    for count in (3, 4):
+        given = [one for one in found[count].elements if one[1] >= 0]
+        assert sorted(given) == [(shift, number) for shift in range(3) for number in range(8 + found[count].rest)]
+
+
 def test_long_rows_of_taps_are_added_up_by_halves() -> None:
     halves = {name for name, form in EXACT.items() if Geometry(form.convolution).by_halves}
-    assert halves == {name for name in EXACT if name.startswith("many taps")}
+    assert halves == {name for name in EXACT if name == "many taps of two channels" or "than a slot has" in name}
 
 
 # -- emulated --

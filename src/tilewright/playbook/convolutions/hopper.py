@@ -22,6 +22,7 @@ from tilewright.playbook.convolutions.hopper_kernel import (
     device_text,
     job_text,
     kernel_parameters,
+    known_constants,
 )
 from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
@@ -37,7 +38,8 @@ again ahead arrived block channel channels channel_blocks copied copied_map copy
 from_x filter filters height here image image_of_x in_plane jobs line lengths mine my_places my_scales next_filter noted
 packed place places position reach ready row_of row_tiles scales slice staged value weight_map width y_depth y_height
 y_width to_come x_depth x_height x_width y_at_depth y_at_height y_at_width few is_noted looked parts some
-all c channel_of consumer f0 four my_turn of_columns of_row of_warps others plane r thread upper
+all c channel_of consumer f0 four line_rows lines my_turn of_columns of_row of_warps others plane r slice_tiles thread
+tile_step upper
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 _HEADER = """
@@ -145,7 +147,9 @@ class _Plan:
         self._buffers()
         groups, per = geometry.convolution.groups, 64 // geometry.rows_of_filter
         depth, height, _ = geometry.axes
-        self._launch("pack_weights", f"{groups} * @row_tiles * MI * {per}", "256", pack, how="")
+        packed = f"{groups} * @row_tiles * MI * {per}" + (f" / {kinds}" if (kinds := geometry.row_kinds) > 1 else "")
+        elements = f"@blocks * {kinds * geometry.rows_of_filter} * @row_bytes / 2"
+        self._launch("pack_weights", f"dim3({packed}, min(16, ceil_div({elements}, 1024)))", "256", pack, how="")
         flat, outer = f"@copy_rows * {geometry.width_phases}", depth.modulus * height.modulus
         if geometry.planes:
             grid = f"dim3(ceil_div({flat}, 256), {outer})"
@@ -197,14 +201,20 @@ class _Plan:
         most = f"4 if {rows} > 128 else " if self._channels else ""
         tile = f"a tile is 64 * MI rows of filters by {wide} positions"
         narrow = "1" if geometry.has_narrow_tiles else f"{most}2 if {rows} > 64 else 1"
+        if geometry.row_kinds > 1:
+            narrow = "1"
         self._add("const", f"MI = {narrow}", tile)
+        if geometry.row_kinds > 1:
+            fit = f"{rows} <= {64 // geometry.row_kinds}"
+            self._add("need", fit, f"{geometry.row_kinds} kinds of results are rows of one product")
         if self._channels:
             self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
             self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
         if geometry.rows_of_filter > 4:
             self._add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
-            self._add("need", f"{held} <= {4 if geometry.fold == 2 else 8 * geometry.planes}")
+            held_most = 4 if geometry.fold == 2 else 8 + geometry.rest if geometry.rest else 8 * geometry.planes
+            self._add("need", f"{held} <= {held_most}")
             self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
             self._add("let", "@channel_blocks = 1")
         else:
@@ -233,11 +243,24 @@ class _Plan:
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
         self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
         kinds = len(geometry.made)
-        tiles = f"ceil_div(@batch * @depth * @height * @width, @tile_step) * {one.groups} * @row_tiles"
+        self._tiles()
+        tiles = f"@tiles * {one.groups} * @row_tiles"
         self._add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
         few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
         self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
         self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
+        for name, size in known_constants():
+            self._add("const", f"{name} = {size}")
+
+    def _tiles(self) -> None:
+        """Tiles follow each other over all positions, or begin anew with every slice that has results."""
+        depth, height, _ = self._geometry.axes
+        slices, lines = f"ceil_div(@y_depth, {depth.phases})", f"ceil_div(@y_height, {height.phases})"
+        self._add("let", "@at_once = ceil_div(@batch * @depth * @height * @width, @tile_step)")
+        self._add("let", f"@of_slice = ceil_div({lines} * @width, @tile_step)")
+        self._add("let", f"@by_slices = @batch * {slices} * @of_slice")
+        self._add("let", "@slice_tiles = @of_slice if @by_slices < @at_once else 0")
+        self._add("let", "@tiles = min(@at_once, @by_slices)")
 
     def _overlap(self) -> None:
         """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
@@ -247,7 +270,7 @@ class _Plan:
         if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32 and not reduced:
             choices = "true | false" if few else "false | true"
             self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
-            ends = "(@y_depth * @y_height * @y_width) % 8 != 0 or @width * PHASES != @y_width"
+            ends = "@y_height * @y_width % 8 != 0 or @width * PHASES != @y_width"
             self._add("need", f"not OVERLAP or {ends.replace('PHASES', str(geometry.phases))}")
         else:
             self._add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")
@@ -256,14 +279,6 @@ class _Plan:
         geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
         row_bytes = "(32 if STEPS == 1 else 64 if STEPS == 2 else 128)"
         self._add("let", f"@row_bytes = {row_bytes}, @weight_bytes = 64 * MI * @row_bytes")
-        if geometry.planes:
-            rows = f"round_up({wide} + 2 * STEPS, 8)"
-            self._add("let", f"@slot_bytes = round_up({geometry.planes} * {rows} * 16, 1024)")
-        else:
-            halo = geometry.halo
-            self._add("let", f"@boxes = 2 if {wide} + {halo} > 256 else 1")
-            self._add("let", f"@box_rows = round_up({wide} + {halo}, 8 * @boxes) / @boxes")
-            self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
         staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
         if self._channels:
             staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
@@ -280,6 +295,7 @@ class _Plan:
         one_kind = len(geometry.made) == 1
         least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
         others = "4" if geometry.by_halves else "2" if geometry.is_copied_ahead else "(MI + 2)"
+        self._slots(others if one_kind else "")
         resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         if one_kind and geometry.is_copied_ahead:  # all blocks run at once, and each has the weights of one tile
             resident += f" and {geometry.convolution.groups} * @row_tiles <= device.sms"
@@ -296,6 +312,31 @@ class _Plan:
             "let",
             f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",
         )
+
+    def _slots(self, others: str) -> None:
+        """The rows of a slot: for one tap of the height, or for all of them, where enough such slots fit and weights do
+        not have to leave shared memory for it. `others`: slots beside weights that stay there."""
+        geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
+        halo, row_bytes = geometry.halo, f"{16 * geometry.planes}" if geometry.planes else "@row_bytes"
+        if geometry.more_lines:
+            self._add("let", f"@lines_behind = {geometry.more_lines} * @width", "rows between taps of the height")
+            self._add("let", f"@short_bytes = ({wide} + {halo + 15}) * {row_bytes} + 1024")
+            self._add("let", f"@tall_bytes = @short_bytes + (@lines_behind + 8) * {row_bytes}")
+            fits = f"@lines_behind <= 2 * ({wide}) and 3 * @tall_bytes + 4 * @weight_bytes <= @room"
+            if others:
+                stay = f"@blocks * @weight_bytes + {others} *"
+                fits += f" and ({stay} @tall_bytes <= @room or {stay} @short_bytes > @room)"
+            self._add("const", f"TALL = {fits}", "a slot serves all taps of the height")
+            self._add("const", f"HALO = {halo} + (@lines_behind if TALL else 0)", "rows of a slot behind its positions")
+        else:
+            self._add("const", "TALL = false", "a slot is for one tap of the height")
+            self._add("const", f"HALO = {halo}", "rows of a slot behind its positions")
+        if geometry.planes:
+            self._add("let", f"@slot_bytes = round_up({geometry.planes} * round_up({wide} + HALO, 8) * 16, 1024)")
+        else:
+            self._add("let", f"@boxes = ceil_div({wide} + HALO, 256)")
+            self._add("let", f"@box_rows = round_up({wide} + HALO, 8 * @boxes) / @boxes")
+            self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
 
     def _buffers(self) -> None:
         geometry = self._geometry

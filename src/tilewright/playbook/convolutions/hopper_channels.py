@@ -325,7 +325,7 @@ _SWEEP = """\
 _STORE_COLUMNS = """\
 Sizes of_row = s;
 of_row.filters = 1;
-for (int i = thread; i < POSITIONS * WIDTH_PHASES; i += 128) {
+for (int i = thread; i < here.count * WIDTH_PHASES; i += 128) {
   const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, of_row);
   if (i % WIDTH_PHASES >= place % 16) continue;
   const int column = i % WIDTH_PHASES * POSITIONS + i / WIDTH_PHASES;

@@ -41,6 +41,9 @@ def copy_text(geometry: Geometry) -> list[str]:
     exact = geometry.convolution.is_exact
     if geometry.planes:
         text = replaced(_PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE)
+        if geometry.rest:
+            text = filled(text, "@store_parts", _STORE_NEIGHBOURS.replace("@rest", str(geometry.rest)))
+        text = filled(text, "@store_parts", _STORE_PARTS)
     else:
         text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
     of_plane = "i" if geometry.fold == 1 else "i % 4"
@@ -260,9 +263,27 @@ _PLANES_OF_WHOLE = {
 _PLANES_OF_PARTS = {
     "@number": "group = 0; group < GROUPS; ++group",
     "@group": "group",
-    "@stored": "const Parts parts(v);\n#pragma unroll\nfor (int plane = 0; plane < @planes; ++plane)\n"
-    "  if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];",
+    "@stored": "const Parts parts(v);\n@store_parts",
 }
+_STORE_PARTS = """\
+#pragma unroll
+for (int plane = 0; plane < @planes; ++plane)
+  if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];
+"""
+# The second plane: what the position and its neighbours have beyond eight elements.
+_STORE_NEIGHBOURS = """\
+if (inside) copied[group * 2 * all_rows + at.row] = parts.packed[0];
+float beyond[8];
+#pragma unroll
+for (int i = 0; i < 8; ++i) {
+  const int number = 8 + i % @rest, away = i / @rest, column = at.column + away * WIDTH_COPIES;
+  const bool is_there = inside && at.from >= 0 && (unsigned)column < x_width;
+  const bool given = is_there && number / 3 < channels && away < 8 / @rest;
+  const float whole = given ? x[at.from + (group * channels + number / 3) * plane_size + column] : 0.f;
+  beyond[i] = number % 3 == 1 ? (whole - __half2float(__float2half_rn(whole))) * 2048.f : whole;
+}
+if (inside) copied[(group * 2 + 1) * all_rows + at.row] = Eight(beyond).packed;
+"""
 _ROWS_OF_WHOLE = {
     "@together": "1024",
     "@each": "CHUNKS",
@@ -301,6 +322,8 @@ def pack_text(geometry: Geometry) -> list[str]:
     declared = [declaration for declaration, _ in pack_parameters(geometry)]
     per_tap = {0: "ROW_ELEMENTS", 1: "8", 2: "16"}[geometry.planes]
     channel = "e % PER_SHIFT % 4" if geometry.fold == 2 else "e % PER_SHIFT"
+    if geometry.rest:
+        channel = "ELEMENT_NUMBER[e]"
     of_fold = " + e % PER_SHIFT / 4" if geometry.fold == 2 else ""
     place = (
         "((long long)(group * channels + c) * filters + filter) * TAPS + t"
@@ -308,16 +331,18 @@ def pack_text(geometry: Geometry) -> list[str]:
         else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
     )
     per_block = "STEPS * 16" if not geometry.planes else "0"
+    beyond = "ELEMENT_NUMBER[e] >= 0" if geometry.rest else "true" if geometry.planes else "e < STEPS * 16"
     exact = geometry.convolution.is_exact
     body = (
         replaced(_PACK, PACKING_PARTS if exact else _PACKING_WHOLE)
         .replace("@per_shift", per_tap)
+        .replace("@further", "ELEMENT_SHIFT[e]" if geometry.rest else "e / PER_SHIFT")
         .replace("@place", place)
         .replace("@channel", channel)
         .replace("@fold", of_fold)
         .replace("@per_block", per_block)
         .replace("@type", geometry.copied.cpp)
-        .replace("@beyond", "e < STEPS * 16" if not geometry.planes else "true")
+        .replace("@beyond", beyond)
     )
     scaling = _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE
     scaling = replaced(scaling, SCALING_PARTS if exact else _SCALING_WHOLE)
@@ -326,33 +351,45 @@ def pack_text(geometry: Geometry) -> list[str]:
 
 
 _PACK = """\
-// A block takes a filter. Its rows are those of its phases, in every block of weights.
+// Blocks share a filter. Its rows are those of its phases, in every block of weights.
 constexpr int ROW_ELEMENTS = (STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128) / 2, PER_SHIFT = @per_shift;
 constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS;
 cudaTriggerProgrammaticLaunchCompletion();
-const int padded = row_tiles * ROWS / ROWS_OF_FILTER, group = blockIdx.x / padded, filter = blockIdx.x % padded;
+const int padded = row_tiles * ROWS_OF_KIND / ROWS_OF_FILTER, group = blockIdx.x / padded, filter = blockIdx.x % padded;
 const bool inside = filter < filters;
 auto weight_at = [&](int c, int t) { return static_cast<float>(weight[@place]); };
 @scale
 const int blocks = PAIRS * channel_blocks * WIDTH_BLOCKS;
-for (int i = threadIdx.x; i < blocks * ROWS_OF_FILTER * ROW_ELEMENTS; i += 256) {
-  const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER, block = i / ROW_ELEMENTS / ROWS_OF_FILTER;
-  // Blocks lie in the order in which they are used: kind, block of channels, pair, block of the width.
-  const int of_width = block % WIDTH_BLOCKS, in_kinds = block / WIDTH_BLOCKS;
-  int kind = 0;
-  while (in_kinds >= FIRST_PAIR[kind + 1] * channel_blocks) ++kind;
-  const int pairs = FIRST_PAIR[kind + 1] - FIRST_PAIR[kind], in_kind = in_kinds - FIRST_PAIR[kind] * channel_blocks;
-  const int pair = FIRST_PAIR[kind] + in_kind % pairs, @element = in_kind / pairs * (@per_block) + @channel@part;
-  const int shift = (BLOCK_SHIFT[of_width] + e / PER_SHIFT) * WIDTH_MODULUS +
+const int count = blocks * ROW_KINDS * ROWS_OF_FILTER * ROW_ELEMENTS;
+for (int i = blockIdx.y * 256 + threadIdx.x; i < count; i += 256 * gridDim.y) {
+  const int e = i % ROW_ELEMENTS, phase = i / ROW_ELEMENTS % ROWS_OF_FILTER;
+  const int of_kinds = i / ROW_ELEMENTS / ROWS_OF_FILTER, row_kind = of_kinds % ROW_KINDS, block = of_kinds / ROW_KINDS;
+  // Blocks lie in the order in which they are used: kind, block of channels, pairs that a slot serves, slot, its pairs,
+  // its shifts.
+  int kind = 0, slot = 0;
+  while (block >= FIRST_PAIR[kind + 1] * channel_blocks * WIDTH_BLOCKS) ++kind;
+  const int lines = TALL ? KIND_LINES[kind] : 1, served = (FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]) / lines;
+  const int in_kind = block - FIRST_PAIR[kind] * channel_blocks * WIDTH_BLOCKS, together = lines * WIDTH_BLOCKS;
+  while (in_kind % together >= FIRST_BLOCK[slot + 1] * lines) ++slot;
+  const int of_slot = FIRST_BLOCK[slot + 1] - FIRST_BLOCK[slot];
+  const int in_slot = in_kind % together - FIRST_BLOCK[slot] * lines;
+  const int of_width = FIRST_BLOCK[slot] + in_slot % of_slot;
+  const int pair = FIRST_PAIR[kind] + in_kind / together % served * lines + in_slot / of_slot;
+  const int @element = in_kind / together / served * (@per_block) + @channel@part;
+  const int shift = (BLOCK_SHIFT[of_width] + @further) * WIDTH_MODULUS +
                     SLOT_COPY[BLOCK_SLOT[of_width]] * FOLD@fold;
   const int tap = shift <= WIDTH_REACH ? TAP_OF[shift * ROWS_OF_FILTER + phase] : -1;
-  const bool given = inside && tap >= 0 && c < channels && @beyond;
-  const float v = given ? weight_at(c, PAIR_TAP[pair] * WIDTH_TAPS + tap) * scale : 0.f@high;
-  const long long row = ((long long)block * GROUPS + group) * row_tiles * ROWS + filter * ROWS_OF_FILTER + phase;
+  const int outer = PAIR_TAP[pair * ROW_KINDS + row_kind];  // its tap of depth and height
+  const bool given = inside && tap >= 0 && outer >= 0 && c < channels && @beyond;
+  const float v = given ? weight_at(c, outer * WIDTH_TAPS + tap) * scale : 0.f@high;
+  const long long tile = ((long long)block * GROUPS + group) * row_tiles * ROWS;
+  const long long row = tile + row_kind * ROWS_OF_KIND + filter * ROWS_OF_FILTER + phase;
   packed[row * ROW_ELEMENTS + e] = static_cast<@type>(@stored);
 }
-if (threadIdx.x < ROWS_OF_FILTER)
-  scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + threadIdx.x] = 1.f / scale;
+if (blockIdx.y == 0 && threadIdx.x < ROW_KINDS * ROWS_OF_FILTER) {
+  const int row = threadIdx.x / ROWS_OF_FILTER * ROWS_OF_KIND + threadIdx.x % ROWS_OF_FILTER;
+  scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + row] = 1.f / scale;
+}
 """
 _PACKING_WHOLE = {"@element": "c", "@part": "", "@high": "", "@stored": "v"}
 _SCALE = """\

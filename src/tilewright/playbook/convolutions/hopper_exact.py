@@ -25,6 +25,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsT
         *sizes_parameters(),
         ("int row_tiles", "@row_tiles"),
         ("int tile_step", "@tile_step"),
+        ("int slice_tiles", "@slice_tiles"),
         ("int jobs", "@jobs"),
     ]
 
@@ -95,7 +96,7 @@ def _taps(geometry: Geometry, by_lanes: bool) -> list[str]:
 
 
 _EXACT = """\
-constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS, FILTERS = ROWS / ROWS_OF_FILTER;
+constexpr int TAPS = DEPTH_TAPS * HEIGHT_TAPS * WIDTH_TAPS, FILTERS = ROWS_OF_KIND / ROWS_OF_FILTER;
 __shared__ bool is_noted[256];
 @sizes
 cudaGridDependencySynchronize();
@@ -107,9 +108,9 @@ for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   const int mine = from + threadIdx.x * gridDim.x;
   bool again = mine < jobs && noted[1];
   if (mine < jobs && !again) {
-    const Job here(mine, row_tiles, tile_step);
-    for (int i = 0; i < here.pairs() * SLOTS; ++i) {
-      const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS, i % SLOTS, s);
+    const Job here(mine, row_tiles, tile_step, slice_tiles, s);
+    for (int i = 0; i < here.pairs() / here.lines() * SLOTS; ++i) {
+      const int first = here.position + row_of(FIRST_PAIR[here.kind] + i / SLOTS * here.lines(), i % SLOTS, s);
       for (int note = first / NOTE_ROWS; note <= min((first + @read - 1) / NOTE_ROWS, last_note); ++note)
         again |= noted[2 + note];
     }
@@ -119,13 +120,13 @@ for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {
   __syncthreads();
   for (int looked = 0; looked < 256; ++looked) {
     if (!is_noted[looked]) continue;
-    const Job here(from + looked * gridDim.x, row_tiles, tile_step);
+    const Job here(from + looked * gridDim.x, row_tiles, tile_step, slice_tiles, s);
     @job
   }
 }
 """
 _SUMS = """\
-const long long place = place_of(here.position + i / WIDTH_PHASES, here.kind, s);
+const long long place = place_of(here.position + i % results / WIDTH_PHASES, here.kind + i / results, s);
 if (i % WIDTH_PHASES >= place % 16) continue;
 const long long first_at = place / 16 + i % WIDTH_PHASES, image = first_at / (GROUPS * filters * s.plane());
 const int in_plane = first_at % s.plane(), y_at_width = in_plane % y_width;
@@ -142,7 +143,8 @@ for (int c = 0; c < channels; ++c) {
 _JOB_BY_FILTERS = """\
 const int f0 = here.row_tile * FILTERS + blockIdx.y * 8;
 if (f0 >= filters) continue;
-for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
+const int results = here.count * WIDTH_PHASES;  // of a kind
+for (int i = threadIdx.x; i < results * ROW_KINDS; i += 256) {
   @sums
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
@@ -157,7 +159,8 @@ for (int i = threadIdx.x; i < tile_step * WIDTH_PHASES; i += 256) {
 _JOB_BY_POSITIONS = """\
 constexpr int FILTERS_OF_LANE = (FILTERS + 31) / 32;
 const int lane = threadIdx.x % 32, f0 = lane;
-for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < tile_step * WIDTH_PHASES; i += 8 * gridDim.y) {
+const int results = here.count * WIDTH_PHASES;
+for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < results; i += 8 * gridDim.y) {
   @sums
   @channels
 }

@@ -76,6 +76,11 @@ class Axis:
         return max(self.taps_of_shifts)
 
     @property
+    def all_met(self) -> bool:
+        """Whether every phase has taps."""
+        return len({phase for taps in self.taps_of_shifts.values() for phase in taps}) == self.phases
+
+    @property
     def margin_rows(self) -> int:
         return max(0, -(-self.margin // self.modulus))
 
@@ -87,9 +92,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Pair:
-    """A tap of depth and one of height."""
+    """A shift along depth and one along height, and the taps there."""
 
-    tap: int  # its number in a filter without the width
+    taps: tuple[int, ...]  # numbers in a filter without the width, for each kind whose rows it is for; -1: none
     phase: int  # of the copied input: depth's times height's modulus, plus height's
     depth: int  # rows of the copied input along depth, and along height
     height: int
@@ -126,6 +131,14 @@ class Geometry:
         return 192 if self.convolution.is_exact else 256
 
     @property
+    def rest(self) -> int:
+        """Elements of k of a position beyond the eight of the first plane, where those of neighbours lie beside them in
+        a row of the second; 0: a row of each plane is of one position."""
+        beyond = self.convolution.channels.size * self.parts - 8
+        few = self.parts > 1 and self.planes == 2 and beyond <= 4
+        return beyond if few and self.axes[2].reach >= self.axes[2].modulus else 0
+
+    @property
     def by_halves(self) -> bool:
         """Whether exact sums are made of one half of the positions while those of the other are added up: where a row
         of taps takes the tensor cores longer than that, and has so few slots that those of two rows fit."""
@@ -139,16 +152,27 @@ class Geometry:
 
     @cached_property
     def axes(self) -> tuple[Axis, Axis, Axis]:
-        one = self.convolution
-        missing = (_NO_WINDOW,) * (3 - len(one.windows))
-        depth, height, width = (*missing, *one.windows)
-        outer = [Axis(each, one.transposed, each.stride if one.transposed else 1) for each in (depth, height)]
-        return outer[0], outer[1], Axis(width, one.transposed, self._phases(width))
+        width = self._windows[2]
+        return *self._outer, Axis(width, self.convolution.transposed, self._phases(width))
+
+    @property
+    def _windows(self) -> tuple[Window, Window, Window]:
+        given = self.convolution.windows
+        depth, height, width = (*(_NO_WINDOW,) * (3 - len(given)), *given)
+        return depth, height, width
+
+    @property
+    def _outer(self) -> tuple[Axis, Axis]:
+        transposed = self.convolution.transposed
+        depth, height = (Axis(each, transposed, each.stride if transposed else 1) for each in self._windows[:2])
+        return depth, height
 
     def _phases(self, width: Window) -> int:
         """Enough to fill the rows of a product."""
         one = self.convolution
         phases = width.stride if one.transposed else 1
+        if self.row_kinds > 1:
+            return phases
         most = 2 * ROWS_OF_PRODUCT if self._few_channels and phases == 1 else ROWS_OF_PRODUCT
         while phases * 2 <= _MOST_PHASES and one.filters.size * phases * 2 <= most:
             phases *= 2
@@ -173,28 +197,50 @@ class Geometry:
     def phases(self) -> int:
         return self.axes[2].phases
 
+    @cached_property
+    def row_phases(self) -> tuple[int, ...]:
+        """Phases of the width that are rows of the product: those that a tap meets. What is done over channels is done
+        of all."""
+        met = {phase for taps in self.axes[2].taps_of_shifts.values() for phase in taps}
+        return tuple(range(self.phases)) if self.convolution.across is not None else tuple(sorted(met))
+
     @property
     def rows_of_filter(self) -> int:
         """A power of two: rows of zeros where phases are not."""
-        return 1 << (self.phases - 1).bit_length()
+        return 1 << (len(self.row_phases) - 1).bit_length()
+
+    @cached_property
+    def row_kinds(self) -> int:
+        """Kinds of results that are rows of one product, those of the height or all: where filters are so few that
+        they fill it only so, and every kind has taps. What a tap of one kind reads others do not read again."""
+        one = self.convolution
+        if not one.transposed or one.across is not None or any(each.is_whole for each in one.finish_inputs):
+            return 1
+        depth, height = self._outer
+        rows = one.filters.size << (self._windows[2].stride - 1).bit_length()
+        for kinds in (depth.phases * height.phases, height.phases):
+            fits = kinds in (2, 4) and kinds * rows <= ROWS_OF_PRODUCT  # a warp's 16 rows are of one kind
+            if fits and depth.all_met and height.all_met:
+                return kinds
+        return 1
 
     @cached_property
     def kinds(self) -> tuple[tuple[Pair, ...], ...]:
-        """For every phase of depth and height: the taps that its results are made from."""
+        """For every phase of depth and height: the taps that its results are made from. Those of kinds that are rows of
+        one product are with the first of them."""
         depth, height, _ = self.axes
+        every = list(itertools.product(range(depth.phases), range(height.phases)))
         found = []
-        for d, h in itertools.product(range(depth.phases), range(height.phases)):
-            pairs = [
-                Pair(
-                    of_d[d] * height.window.taps + of_h[h],
-                    at_d % depth.modulus * height.modulus + at_h % height.modulus,
-                    at_d // depth.modulus,
-                    at_h // height.modulus,
-                )
-                for at_d, of_d in depth.taps_of_shifts.items()
-                for at_h, of_h in height.taps_of_shifts.items()
-                if d in of_d and h in of_h
-            ]
+        for place in range(len(every)):
+            here = every[place : place + self.row_kinds] if place % self.row_kinds == 0 else []
+            pairs = []
+            for (at_d, of_d), (at_h, of_h) in itertools.product(
+                depth.taps_of_shifts.items(), height.taps_of_shifts.items()
+            ):
+                taps = [of_d[d] * height.window.taps + of_h[h] if d in of_d and h in of_h else -1 for d, h in here]
+                copy = at_d % depth.modulus * height.modulus + at_h % height.modulus
+                if any(tap >= 0 for tap in taps):
+                    pairs.append(Pair(tuple(taps), copy, at_d // depth.modulus, at_h // height.modulus))
             found.append(tuple(pairs))
         return tuple(found)
 
@@ -203,7 +249,7 @@ class Geometry:
         """Whether all results are stored once before, because no tap meets at least half of the kinds."""
         if self.convolution.across is not None or any(one.is_whole for one in self.convolution.finish_inputs):
             return False
-        return 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
+        return self.row_kinds == 1 and 2 * sum(1 for kind in self.kinds if kind) <= len(self.kinds)
 
     @property
     def is_copied_ahead(self) -> bool:
@@ -217,9 +263,11 @@ class Geometry:
             return False
         if one.groups > 1 and one.channels.size % 8:
             return False
-        piece = 256 // min(8, 1 << (-(-channels // 8) - 1).bit_length())
+        chunks = min(8, 1 << (-(-channels // 8) - 1).bit_length())
+        piece = 256 // chunks
         in_pieces = -(-wide // piece) * piece / wide  # of lines: a piece at an end takes as long as any
-        return self._products_of_element >= LEAST_PRODUCTS_AHEAD * in_pieces and self._elements >= LEAST_COPIED_AHEAD
+        least = LEAST_PRODUCTS_AHEAD * in_pieces * chunks * 8 / channels  # and so does one of fewer channels
+        return self._products_of_element >= least and self._elements >= LEAST_COPIED_AHEAD
 
     @property
     def _elements(self) -> int:
@@ -246,6 +294,8 @@ class Geometry:
     @cached_property
     def made(self) -> tuple[int, ...]:
         """The kinds that the product has jobs for."""
+        if self.row_kinds > 1:
+            return tuple(range(0, len(self.kinds), self.row_kinds))
         return tuple(place for place, kind in enumerate(self.kinds) if kind or not self.is_filled)
 
     @cached_property
@@ -260,8 +310,7 @@ class Geometry:
 
     def _cut(self, shifts: list[int]) -> list[tuple[int, ...]]:
         """Shifts in groups that one slot serves; a planar one serves all between its first and last."""
-        most = 0 if not self.planes else _PLANAR_STEPS * (2 if self.planes == 1 else 1)
-        farthest = most - 1 if self.planes else _FARTHEST
+        farthest = self._most_shifts - 1 if self.planes else _FARTHEST
         found: list[list[int]] = []
         for one in shifts:
             if found and one - found[-1][0] <= farthest:
@@ -269,6 +318,40 @@ class Geometry:
             else:
                 found.append([one])
         return [tuple(range(one[0], one[-1] + 1)) if self.planes else tuple(one) for one in found]
+
+    @property
+    def _most_shifts(self) -> int:
+        """Of a planar slot: as many as a row of weights has room for."""
+        fits = (most for most in range(1, 2 * _PLANAR_STEPS + 1) if len(self._chunks(most)) <= 2 * _PLANAR_STEPS)
+        return max(fits)
+
+    def _chunks(self, shifts: int) -> list[tuple[int, int]]:
+        """Eights of k in a planar slot of so many shifts: their plane, and their row for the slot's first position."""
+        if self.rest:
+            return [(0, row) for row in range(shifts)] + [(1, row) for row in range(0, shifts, 8 // self.rest)]
+        return [(plane, row) for row in range(shifts) for plane in range(self.planes)]
+
+    @cached_property
+    def chunks(self) -> tuple[tuple[int, int], ...]:
+        """Those of the longest slot, an even number: the last one twice, or the next."""
+        found = self._chunks(max(len(one.shifts) for one in self.slots))
+        if len(found) % 2:
+            found.append(found[-1] if self.rest else (0, found[-1][1] + 1))
+        return tuple(found)
+
+    @cached_property
+    def elements(self) -> tuple[tuple[int, int], ...]:
+        """Of each element of k in a planar slot: how many shifts behind the first, and its number among those of a
+        position; -1 where there is none."""
+        longest = max(len(one.shifts) for one in self.slots)
+        found: list[tuple[int, int]] = []
+        for place, (plane, row) in enumerate(self.chunks):
+            twice = (plane, row) in self.chunks[:place]
+            for i in range(8):
+                away, number = (i // self.rest, 8 + i % self.rest) if plane and self.rest else (0, 8 * plane + i)
+                given = not twice and away < 8 // max(1, self.rest) and row + away < longest
+                found.append((row + away, number) if given else (0, -1))
+        return *found, *((0, -1),) * ((1 << (len(found) - 1).bit_length()) - len(found))  # a row has a power of two
 
     @property
     def tail_depth(self) -> int:
@@ -284,8 +367,29 @@ class Geometry:
 
     @property
     def halo(self) -> int:
-        """Rows of a slot behind its positions."""
+        """Rows of a slot behind its positions, without lines for further taps of the height."""
+        if self.planes:
+            return 2 * self.planar_steps
         return max(one.shifts[-1] - one.shifts[0] for one in self.slots)
+
+    @cached_property
+    def lines_of_kinds(self) -> tuple[int, ...]:
+        """For each kind: the taps of height beside each tap of depth."""
+        return tuple(sum(1 for pair in kind if pair.depth == kind[0].depth) if kind else 1 for kind in self.kinds)
+
+    @property
+    def more_lines(self) -> int:
+        """Lines of the copied input between the first and the last tap of the height, which a slot may serve all; 0: a
+        slot is for one of them."""
+        height = self.axes[1]
+        if height.modulus > 1 or (self.parts > 1 and (not self.planes or self.by_halves or len(self.slots) > 1)):
+            return 0
+        heights = [sorted({pair.height for pair in kind}) for kind in self.kinds if kind]
+        if any(len({after - one for one, after in itertools.pairwise(each)}) > 1 for each in heights):
+            return 0
+        if len({len(each) for each in heights}) > 1:  # a slot is as large as for the most of them
+            return 0
+        return max(each[-1] - each[0] for each in heights)
 
     @property
     def width_blocks(self) -> int:
@@ -295,5 +399,4 @@ class Geometry:
     @property
     def planar_steps(self) -> int:
         """Steps of 16 along k."""
-        longest = max(len(one.shifts) for one in self.slots)
-        return longest if self.planes == 2 else -(-longest // 2)
+        return len(self.chunks) // 2

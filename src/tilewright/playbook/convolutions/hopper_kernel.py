@@ -15,8 +15,15 @@ from tilewright.playbook.convolutions.hopper_ahead import (
 )
 from tilewright.playbook.convolutions.hopper_channels import ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_products import empty_text, products_text
-from tilewright.playbook.convolutions.hopper_store import SCALED, asked_text, filled, runs_text, store_text
+from tilewright.playbook.convolutions.hopper_products import empty_text, loop_text, products_text, step_text
+from tilewright.playbook.convolutions.hopper_store import (
+    NOTHING_STAGED,
+    SCALED,
+    asked_text,
+    filled,
+    runs_text,
+    store_text,
+)
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
 from tilewright.playbook.products.hopper_form import signature
@@ -45,7 +52,7 @@ def constants(geometry: Geometry) -> list[str]:
         lines.append(
             "constexpr int " + ", ".join(f"{name.upper()}_{word} = {number}" for word, number in named.items()) + ";"
         )
-    made_fewer = len(geometry.made) < len(geometry.kinds)
+    made_fewer = len(geometry.made) * geometry.row_kinds < len(geometry.kinds)
     pairs = [pair for kind in geometry.kinds for pair in kind]
     before = [sum(len(kind) for kind in geometry.kinds[:place]) for place in range(len(geometry.kinds) + 1)]
     slots = geometry.slots
@@ -55,7 +62,7 @@ def constants(geometry: Geometry) -> list[str]:
     met = [
         width.taps_of_shifts.get(at, {}).get(phase, -1)
         for at in range(width.reach + 1)
-        for phase in range(geometry.rows_of_filter)
+        for phase in (*geometry.row_phases, *(-1,) * (geometry.rows_of_filter - len(geometry.row_phases)))
     ]
     shifts = [slot.shifts[0] for slot in slots] if geometry.planes else [at for slot in slots for at in slot.shifts]
     of_slots = (
@@ -65,23 +72,32 @@ def constants(geometry: Geometry) -> list[str]:
         f"constexpr int ROWS_OF_FILTER = {geometry.rows_of_filter}, FOLD = {geometry.fold}, "
         f"WIDTH_COPIES = {geometry.width_phases}, WIDTH_REACH = {width.reach};",
         f"constexpr int KINDS = {len(geometry.kinds)};  // of results, by their phases along depth and height",
+        f"constexpr int ROW_KINDS = {geometry.row_kinds};  // that are rows of one product, one after the other",
         f"constexpr int MADE_KINDS = {len(geometry.made)};{'  // the others were stored before' if made_fewer else ''}",
         _table("MADE_KIND", geometry.made),
         "// Taps of depth and height, for each kind: the tap's number, and its place in the copied input.",
         _table("FIRST_PAIR", before),
-        _table("PAIR_TAP", (pair.tap for pair in pairs)),
+        _table("KIND_LINES", geometry.lines_of_kinds) + "  // taps of the height beside each one of depth",
+        _table("PAIR_TAP", (tap for pair in pairs for tap in pair.taps))
+        + ("  // [pair][kind]; -1: none" if geometry.row_kinds > 1 else ""),
         _table("PAIR_COPY", (pair.phase for pair in pairs)),
         _table("PAIR_DEPTH", (pair.depth for pair in pairs)),
         _table("PAIR_HEIGHT", (pair.height for pair in pairs)),
         "// Along the width a slot of rows serves several shifts. Of blocks of weights: the slot, the first shift.",
-        f"constexpr int SLOTS = {len(slots)}, WIDTH_BLOCKS = {geometry.width_blocks}, HALO = {geometry.halo};",
+        f"constexpr int SLOTS = {len(slots)}, WIDTH_BLOCKS = {geometry.width_blocks};",
         _table("SLOT_COPY", (slot.phase for slot in slots)),
         _table("SLOT_FIRST", (slot.shifts[0] for slot in slots)),
         _table("FIRST_BLOCK", blocks_before),
         _table("BLOCK_SLOT", of_slots),
         _table("BLOCK_SHIFT", shifts),
-        _table("TAP_OF", met) + "  // [shift][phase]; -1: none",
+        _table("TAP_OF", met) + "  // [shift][row of a filter]; -1: none",
     ]
+    if geometry.rest:
+        lines += [
+            "// Of elements of k in a slot: shifts behind its first, and which of a position's it is; -1: none.",
+            _table("ELEMENT_SHIFT", (shift for shift, _ in geometry.elements)),
+            _table("ELEMENT_NUMBER", (number for _, number in geometry.elements)),
+        ]
     return lines
 
 
@@ -97,6 +113,7 @@ def job_text(geometry: Geometry) -> list[str]:
 
 _JOB = """\
 constexpr int ROWS = 64 * MI, POSITIONS = @positions / MI;  // of a tile of the product
+constexpr int ROWS_OF_KIND = ROWS / ROW_KINDS;
 constexpr int PAIRS = FIRST_PAIR[KINDS];
 
 // Sizes that follow from a call's: of the copied input, in rows for positions, and of the result.
@@ -106,12 +123,20 @@ struct Sizes {
   __device__ __forceinline__ long long plane() const { return (long long)y_depth * y_height * y_width; }
 };
 
-// A tile of positions, of some filters of one kind.
+// A tile of positions, of some filters of one kind. Tiles follow each other over all positions, or begin anew with
+// every slice that has results, where that makes fewer: then a slice has slice_tiles.
 struct Job {
-  int position, kind, group, row_tile;
-  __device__ __forceinline__ Job(int job, int row_tiles, int tile_step) {
+  int position, count, kind, group, row_tile;  // count: of positions
+  __device__ __forceinline__ Job(int job, int row_tiles, int tile_step, int slice_tiles, const Sizes& s) {
     const int of_position = GROUPS * row_tiles, all_kinds = job / MADE_KINDS, rest = all_kinds % of_position;
-    position = all_kinds / of_position * tile_step;
+    const int tile = all_kinds / of_position;
+    position = tile * tile_step, count = tile_step;
+    if (slice_tiles) {
+      const int slice = tile / slice_tiles, slices = (s.y_depth + DEPTH_PHASES - 1) / DEPTH_PHASES;
+      const int of_slice = (tile - slice * slice_tiles) * tile_step, lines = (s.y_height - 1) / HEIGHT_PHASES + 1;
+      position = (slice / slices * s.depth + slice % slices) * s.height * s.width + of_slice;
+      count = min(tile_step, lines * s.width - of_slice);
+    }
     row_tile = rest % row_tiles, group = rest / row_tiles, kind = MADE_KIND[job % MADE_KINDS];
   }
   // A block's first job, and the next: all kinds of some positions, so that lines that share a sector are stored soon
@@ -121,6 +146,12 @@ struct Job {
     return job % KINDS_OF_BLOCK + 1 < KINDS_OF_BLOCK ? job + 1 : job + 1 + (gridDim.x - 1) * KINDS_OF_BLOCK;
   }
   __device__ __forceinline__ int pairs() const { return FIRST_PAIR[kind + 1] - FIRST_PAIR[kind]; }
+  // Pairs, one after the other, that a slot serves; and rows of the copied input from one to the next.
+  __device__ __forceinline__ int lines() const { return TALL ? KIND_LINES[kind] : 1; }
+  __device__ __forceinline__ int line_rows(int width) const {
+    const int first = FIRST_PAIR[kind];
+    return lines() > 1 ? (PAIR_HEIGHT[first + 1] - PAIR_HEIGHT[first]) * width : 0;
+  }
 };
 
 // The first row of the copied input that a slot holds for the position 0.
@@ -159,12 +190,15 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
         *zip(finish.declared, finish.given, strict=True),
         *(channels.parameters if channels else ()),
-        *sizes_parameters(),
-        ("int channel_blocks", "@channel_blocks"),
-        ("int row_tiles", "@row_tiles"),
-        ("int tile_step", "@tile_step"),
+        *(one for one in sizes_parameters() if one[1][1:] not in KNOWN_SIZES),
         ("int jobs", "@jobs"),
     ]
+
+
+def known_constants() -> list[tuple[str, str]]:
+    """Constants for sizes that the product is built for: it divides by them for every tile, which numbers that are
+    known make quick. Others than the batch seldom differ from call to call."""
+    return [(f"OF_{name.upper()}", f"@{name}") for name in KNOWN_SIZES]
 
 
 def sizes_parameters() -> Parameters:
@@ -172,6 +206,8 @@ def sizes_parameters() -> Parameters:
     return [(f"int {name}", f"@{name}") for name in names]
 
 
+_OF_COPY, _OF_RESULT = ("depth", "height", "width"), ("y_depth", "y_height", "y_width")
+KNOWN_SIZES = (*_OF_COPY, *_OF_RESULT, "channel_blocks", "row_tiles", "tile_step", "slice_tiles")
 SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_rows, y_depth, y_height, y_width};"
 
 
@@ -197,6 +233,12 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "@copy_is_there": LOADER_WAITS if ahead else "",
         "@all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
         "@copies": COPIES if ahead else "",
+        "@known": "\n".join(
+            "[[maybe_unused]] constexpr int " + ", ".join(f"{name} = OF_{name.upper()}" for name in names) + ";"
+            for names in (KNOWN_SIZES[:6], KNOWN_SIZES[6:])
+        ),
+        "@nothing": NOTHING_STAGED if len(geometry.row_phases) < geometry.phases else "",
+        "@loop": loop_text(geometry),
         "@products": products_text(geometry),
         "@empty": empty_text(geometry),
         "@x_slots": _x_slots(geometry),
@@ -211,6 +253,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
         *_SHAPE.splitlines(),
+        *step_text(geometry),
         *([_ROWS_TOGETHER] if geometry.convolution.is_exact and not geometry.by_halves else []),
         "",
         *BARRIERS.splitlines(),
@@ -234,6 +277,8 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
 def _x_slots(geometry: Geometry) -> str:
     if not geometry.planes:
         return "const uint64_t x_slots = descriptor(x_at, 16, 8 * ROW_BYTES, SWIZZLE);"
+    if geometry.rest:
+        return "const uint64_t x_slots = descriptor(x_at, 0, 128, 0);  // a step of k says how far apart its halves are"
     lead = "16" if geometry.planes == 1 else "PLANE_BYTES"
     return f"const uint64_t x_slots = descriptor(x_at, {lead}, 128, 0);  // eight channels after eight are {lead} apart"
 
@@ -241,12 +286,12 @@ def _x_slots(geometry: Geometry) -> str:
 # A row of the copied input, and of a block of weights, is STEPS times 16 channels long.
 _ROW_SHAPE = """\
 constexpr int ROW_BYTES = STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128;  // of STEPS * 16 channels, in shared memory
-constexpr int BOXES = POSITIONS + HALO > 256 ? 2 : 1, BOX_ROWS = (POSITIONS + HALO + 8 * BOXES - 1) / (8 * BOXES) * 8;
+constexpr int BOXES = (POSITIONS + HALO + 255) / 256, BOX_ROWS = (POSITIONS + HALO + 8 * BOXES - 1) / (8 * BOXES) * 8;
 constexpr int X_BYTES = BOXES * BOX_ROWS * ROW_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 * 1024;
 """
 _PLANAR_SHAPE = """\
 constexpr int ROW_BYTES = STEPS == 1 ? 32 : STEPS == 2 ? 64 : 128;  // of weights for STEPS * 16 of k
-constexpr int PLANES = @planes, PLANE_ROWS = (POSITIONS + 2 * STEPS + 7) / 8 * 8, PLANE_BYTES = PLANE_ROWS * 16;
+constexpr int PLANES = @planes, PLANE_ROWS = (POSITIONS + HALO + 7) / 8 * 8, PLANE_BYTES = PLANE_ROWS * 16;
 constexpr int X_BYTES = PLANES * PLANE_BYTES, X_SLOT = (X_BYTES + 1023) / 1024 * 1024;
 """
 _SHAPE = """\
@@ -254,7 +299,7 @@ constexpr int WEIGHT_BYTES = ROWS * ROW_BYTES;
 constexpr uint64_t SWIZZLE = (uint64_t)(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
 constexpr int STAGE_ROWS = MI == 1 ? 4 : 8, PITCH = POSITIONS + 8;  // what a warp puts in order: rows, floats of each
 """
-_MOST_STEPS = 9  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
+_MOST_STEPS = 12  # that tensor cores add up, before f32 adds such sums: what they cut off grows with each
 _ROWS_TOGETHER = (
     f"constexpr int ROWS_TOGETHER = WIDTH_BLOCKS * STEPS < {_MOST_STEPS} ? {_MOST_STEPS} / (WIDTH_BLOCKS * STEPS) : 1;"
 )
@@ -305,6 +350,7 @@ template <int COUNT> struct Ring {
 """
 _KERNEL = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
+@known
 @sizes
 const int w_count = RESIDENT ? PAIRS * channel_blocks * WIDTH_BLOCKS : W_SLOTS;
 const uint32_t w_at = (uint32_t)__cvta_generic_to_shared(shared), x_at = w_at + w_count * WEIGHT_BYTES;
@@ -332,10 +378,10 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   if (thread @loaders) {
     @ready
     for (int job = Job::first(); job < jobs; job = Job::next(job)) {
-      const Job here(job, row_tiles, tile_step);
+      const Job here(job, row_tiles, tile_step, slice_tiles, s);
       @copy_is_there
       for (int block = 0; block < channel_blocks; ++block)
-        for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; ++pair)
+        for (int pair = FIRST_PAIR[here.kind]; pair < FIRST_PAIR[here.kind + 1]; pair += here.lines())
           for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used) {
             const uint32_t to = x_at + x_ring.slot() * X_SLOT, to_come = x_full + x_ring.slot() * 8;
             barrier_wait(x_empty + x_ring.slot() * 8, x_ring.parity() ^ 1);
@@ -346,7 +392,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     @all_loaded
   } else if (thread == 32) {
     for (int job = Job::first(); job < jobs; job = Job::next(job)) {
-      const Job here(job, row_tiles, tile_step);
+      const Job here(job, row_tiles, tile_step, slice_tiles, s);
       const int first = FIRST_PAIR[here.kind] * channel_blocks * WIDTH_BLOCKS;
       const int count = here.pairs() * channel_blocks * WIDTH_BLOCKS;
       if (RESIDENT) barrier_arrive_expecting(w_full, count * WEIGHT_BYTES);  // all jobs of the block have the same
@@ -367,6 +413,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   const uint64_t w_slots = descriptor(w_at, 16, 8 * ROW_BYTES, SWIZZLE);
   @x_slots
   float* mine = reinterpret_cast<float*>(shared + (staged - w_at)) + (consumer * 4 + warp) * STAGE_ROWS * PITCH;
+  @nothing
   @of_columns
   auto release = [&](uint32_t barriers, int slot) {
     if (thread == 0) barrier_arrive(barriers + slot * 8);
@@ -375,10 +422,10 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
   if (RESIDENT && Job::first() < jobs) barrier_wait(w_full, 0);
   int others = consumer;  // jobs of the other consumer come between
   for (int job = Job::first(); job < jobs; job = Job::next(job), others ^= 1) {
-    const Job here(job, row_tiles, tile_step);
+    const Job here(job, row_tiles, tile_step, slice_tiles, s);
     if (others) {
       const int stages = here.pairs() * channel_blocks;
-      x_ring.used += stages * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
+      x_ring.used += stages / here.lines() * SLOTS, w_ring.used += stages * WIDTH_BLOCKS;
       continue;
     }
     @ahead
@@ -389,8 +436,7 @@ if (warpgroup == 2) {  // ---- producers: a thread for the input, one for the we
     my_turn ^= 1;
     float sum[MI][POSITIONS / 2]@zero;
     int w_before = -1, x_before = -1, weight = 0;
-#pragma unroll 1
-    for (int i = here.pairs() * channel_blocks; i > 0; i--) {
+    @loop
       @products
     }
     release(turn, consumer ^ 1);

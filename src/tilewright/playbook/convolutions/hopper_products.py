@@ -10,20 +10,45 @@ def products_text(geometry: Geometry) -> str:
     """The products of a row of taps, added to those before it; of a few rows, where sums of sums are made."""
     exact = geometry.convolution.is_exact
     if geometry.by_halves:
-        steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
+        if geometry.rest:
+            steps = [geometry.planar_steps for _ in geometry.slots]
+        else:
+            steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
         text = _HALVES.replace("@steps", ", ".join(map(str, steps)))
-        return text.replace("@along", _ALONG_POSITIONS).replace("@step", "step * (32 / PLANES)")
+        return text.replace("@along", _ALONG_POSITIONS).replace("@step", _planar_step(geometry))
     if geometry.planes:
-        text, along, step, block = _PLANAR_PRODUCTS, _ALONG_POSITIONS, "step * (32 / PLANES)", "slot"
+        text = _PLANAR_SUMS if exact else _PLANAR_PRODUCTS
+        along, step, block = _ALONG_POSITIONS, _planar_step(geometry), "slot"
     else:
-        text, along, step, block = _ROW_PRODUCTS, "", "step * 32", "i"
+        text, along, step, block = _ROW_PRODUCTS, "", "(step * 32 >> 4)", "i"
     text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))
     for word, by in {"@along": along, "@step": step}.items():
+        text = text.replace(word, by)
+    each = {"@lines": "", "@rows_of_line": "", "@first_line": ""}
+    if not exact:
+        each = {"@lines": _LINES, "@rows_of_line": " + line * line_rows", "@first_line": " && line == 0"}
+    for word, by in each.items():
         text = text.replace(word, by)
     if not exact:
         return text.replace("@before", "weight")
     first, others = text.replace("@before", block), text.replace("@before || step", "true")
     return filled(filled(_SUM_OF_ROWS, "@first", first), "@others", others)
+
+
+def loop_text(geometry: Geometry) -> str:
+    """The head of a loop over rows of taps; over those that a slot serves together, where each row is not a sum."""
+    return _ROWS_ONE_BY_ONE if geometry.convolution.is_exact else _ROWS_OF_A_SLOT
+
+
+def _planar_step(geometry: Geometry) -> str:
+    """What a step of k adds to the descriptor of a slot."""
+    return "step_at(step)" if geometry.rest else "(step * (32 / PLANES) >> 4)"
+
+
+def step_text(geometry: Geometry) -> list[str]:
+    """Where the elements of k of a slot lie, where a second plane has those of neighbours side by side."""
+    at = ", ".join(f"{'PLANE_BYTES + ' if plane else ''}{row * 16}" for plane, row in geometry.chunks)
+    return _STEP.replace("@at", at).splitlines() if geometry.rest else []
 
 
 def empty_text(geometry: Geometry) -> str:
@@ -37,21 +62,36 @@ _ROW_PRODUCTS = """\
 for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
-#pragma unroll
+@lines#pragma unroll
   for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
     const int w_slot = RESIDENT ? weight : w_ring.slot();
     if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
     // A shift along the width is a whole number of rows: the descriptor moves by so many.
-    const int rows = BLOCK_SHIFT[i] - SLOT_FIRST[slot];
+    const int rows = BLOCK_SHIFT[i] - SLOT_FIRST[slot]@rows_of_line;
     const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4);
     const uint64_t b = x_slots + ((x_slot * X_SLOT + rows * ROW_BYTES) >> 4);
     @multiply
     if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
-    if (i == FIRST_BLOCK[slot] && x_before >= 0) release(x_empty, x_before);
+    if (i == FIRST_BLOCK[slot]@first_line && x_before >= 0) release(x_empty, x_before);
     w_before = w_slot, ++w_ring.used, ++weight;
   }
   x_before = x_slot, ++x_ring.used;
 }
+"""
+_ROWS_ONE_BY_ONE = """\
+[[maybe_unused]] const int lines = here.lines(), line_rows = here.line_rows(width);
+[[maybe_unused]] int line = 0;
+#pragma unroll 1
+for (int i = here.pairs() * channel_blocks; i > 0; i--) {
+"""
+_ROWS_OF_A_SLOT = """\
+const int lines = here.lines(), line_rows = here.line_rows(width);
+#pragma unroll 1
+for (int i = here.pairs() / lines * channel_blocks; i > 0; i--) {
+"""
+_LINES = """\
+#pragma unroll 1
+  for (int line = 0; line < lines; ++line)
 """
 _MULTIPLY = """\
 wgmma_fence();
@@ -59,7 +99,7 @@ wgmma_fence();
 for (int step = 0; step < STEPS; ++step)@along
 #pragma unroll
   for (int m = 0; m < MI; ++m)
-    wgmma(@sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), @before || step);
+    wgmma(@sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + @step, @before || step);
 wgmma_commit();
 wgmma_wait<1>();  // the products before these are done: what they read may be filled again
 """
@@ -67,14 +107,41 @@ _ALONG_POSITIONS = "  // k goes from position to position: a row of a plane is 1
 _PLANAR_PRODUCTS = """\
 #pragma unroll
 for (int slot = 0; slot < SLOTS; ++slot) {
-  const int x_slot = x_ring.slot(), w_slot = RESIDENT ? weight : w_ring.slot();
+  const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
+#pragma unroll 1
+  for (int line = 0; line < lines; ++line) {
+    const int w_slot = RESIDENT ? weight : w_ring.slot();
+    if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
+    const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4) + line * line_rows;
+    @multiply
+    if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
+    if (line == 0 && x_before >= 0) release(x_empty, x_before);
+    w_before = w_slot, ++w_ring.used, ++weight;
+  }
+  x_before = x_slot, ++x_ring.used;
+}
+"""
+# The same for one line after the other.
+_PLANAR_SUMS = """\
+#pragma unroll
+for (int slot = 0; slot < SLOTS; ++slot) {
+  const int x_slot = x_ring.slot(), w_slot = RESIDENT ? weight : w_ring.slot();
+  if (line == 0) barrier_wait(x_full + x_slot * 8, x_ring.parity());
   if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
-  const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4);
+  const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4) + line * line_rows;
   @multiply
   if (!RESIDENT && w_before >= 0) release(w_empty, w_before);
-  if (x_before >= 0) release(x_empty, x_before);
-  w_before = w_slot, x_before = x_slot, ++w_ring.used, ++x_ring.used, ++weight;
+  if (line == 0 && x_before >= 0) release(x_empty, x_before);
+  w_before = w_slot, ++w_ring.used, ++weight;
+  if (!TALL || ++line == lines) line = 0, x_before = x_slot, ++x_ring.used;
+}
+"""
+_STEP = """\
+// Eights of k in a slot: of single positions, then what those have beyond eight, of neighbours side by side.
+__device__ constexpr int CHUNK_AT[2 * STEPS] = {@at};
+__device__ __forceinline__ uint64_t step_at(int step) {  // where two of them begin, and how far apart they are
+  return (CHUNK_AT[2 * step] >> 4) + ((uint64_t)(CHUNK_AT[2 * step + 1] - CHUNK_AT[2 * step]) >> 4 << 16);
 }
 """
 _SUM_OF_ROWS = """\
@@ -112,7 +179,7 @@ auto multiply = [&](int half) {
     for (int step = 0; step < SLOT_STEPS[slot]; ++step)@along
 #pragma unroll
       for (int m = 0; m < MI; ++m)
-        wgmma(some[half][m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + (@step >> 4), slot || step);
+        wgmma(some[half][m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + @step, slot || step);
   }
   wgmma_commit();
 };

@@ -21,7 +21,14 @@ def filled(text: str, name: str, lines: str) -> str:
 
 def runs_text(geometry: Geometry) -> str:
     """Which results a tile has."""
-    return _RUNS.replace("@sector", str(sector(geometry)))
+    rows = geometry.row_phases
+    if len(rows) == geometry.phases:
+        place = "  return phase * PITCH + min(position, POSITIONS - 1u);"
+    else:
+        found = "".join(f"phase == {phase} ? {row} : " for row, phase in enumerate(rows))
+        place = f"  const int row = {found}-1;  // -1: no tap meets it\n"
+        place += "  return row < 0 ? POSITIONS : row * PITCH + min(position, POSITIONS - 1u);"
+    return _RUNS.replace("@sector", str(sector(geometry))).replace("@place_of_phase", place)
 
 
 def sector(geometry: Geometry) -> int:
@@ -84,7 +91,7 @@ struct Run {
     if (image >= s.batch || z >= s.y_depth) return;
     const int tile = here.position - slice * (s.height * s.width);  // where the tile begins in the slice
     const int lines = (s.y_height - y + HEIGHT_PHASES - 1) / HEIGHT_PHASES;
-    int from = results_before(max(tile, 0), lines, s), to = results_before(tile + tile_step, lines, s);
+    int from = results_before(max(tile, 0), lines, s), to = results_before(tile + here.count, lines, s);
     if (of_line) {
       const int results = (number - slice * s.height) * s.y_width;  // before the line
       from = max(from, results), to = min(to, results + s.y_width);
@@ -94,7 +101,8 @@ struct Run {
     if (OVERLAP && tile_step < POSITIONS) {
       const bool alone = of_line || HEIGHT_PHASES > 1;
       const int end = alone ? (to + s.y_width - 1) / s.y_width : lines;  // of lines without others between
-      head = (alone ? column : from) > 0 ? SECTOR - 1 : 0, tail = min(SECTOR - 1, end * s.y_width - to);
+      head = (alone ? column : from) > 0 ? min(SECTOR - 1, alone ? s.y_width - column : SECTOR) : 0;
+      tail = min(SECTOR - 1, end * s.y_width - to);
     }
     place = image * GROUPS * (s.filters * s.plane()) +
             ((long long)z * s.y_height + y + line * HEIGHT_PHASES) * s.y_width + column;
@@ -125,7 +133,7 @@ struct Run {
 __device__ __forceinline__ int staged_at(int number, int more) {
   const int even = 32 % WIDTH_PHASES == 0 ? 32 : more, n = number + even;
   const unsigned position = n / WIDTH_PHASES + (more - even) / WIDTH_PHASES, phase = (unsigned)n % WIDTH_PHASES;
-  return phase * PITCH + min(position, POSITIONS - 1u);
+@place_of_phase
 }
 // Those of a filter: where the first lies in y, and which of them this tile stores.
 struct Line {
@@ -142,10 +150,14 @@ struct Line {
   __device__ __forceinline__ bool has(int which) const { return (unsigned)(which - first) < (unsigned)count; }
 };
 """
+NOTHING_STAGED = """\
+if (lane < STAGE_ROWS) mine[lane * PITCH + POSITIONS] = 0.f;  // what results that no tap meets are made from
+__syncwarp();
+"""
 _AHEAD = """\
 {  // what is read with the results: on its way to the cache while others are multiplied and stored
   const unsigned slice = here.position / (height * width), of_line = 0xFFFFFFFFu / y_width;
-  const int slices = (here.position + tile_step - 1) / (height * width) - slice + 1;
+  const int slices = (here.position + here.count - 1) / (height * width) - slice + 1;
   const Run of_lane(slice + lane, false, here, s, tile_step);
   for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
@@ -214,8 +226,8 @@ auto finish_some = [&](const Line* line, const int* begin, auto source, auto bas
 constexpr int PARTS = 16 * MI / STAGE_ROWS;
 auto stage = [&](int part, int& channel0, int& filters_here) {
   const int row0 = here.row_tile * ROWS + part * STAGE_ROWS / 16 * 64 + warp * 16 + part * STAGE_ROWS % 16;
-  channel0 = here.group * filters + row0 / ROWS_OF_FILTER;
-  filters_here = min(FILTERS_OF_PART, filters - row0 / ROWS_OF_FILTER);
+  const int filter0 = (ROW_KINDS > 1 ? row0 % ROWS_OF_KIND : row0) / ROWS_OF_FILTER;
+  channel0 = here.group * filters + filter0, filters_here = min(FILTERS_OF_PART, filters - filter0);
   if (filters_here <= 0) return;
   __syncwarp();
 #pragma unroll
@@ -236,10 +248,12 @@ const bool follow = gap == 0 && between == 0, is_within = here.position % width 
 const bool by_lines = LONG_LINE > 0 && !follow && y_width >= LONG_LINE && (is_within || y_width % SECTOR != 0);
 const int length = by_lines ? width : height * width;
 const unsigned first_run = here.position / length;
-const int runs = (here.position + tile_step - 1) / length - first_run + 1;
+const int runs = (here.position + here.count - 1) / length - first_run + 1;
+Job of_warp = here;
+if (ROW_KINDS > 1) of_warp.kind += warp * 16 / ROWS_OF_KIND;  // 64 rows: those of a warp are of one kind
 #pragma unroll 1
 for (int run0 = 0; run0 < runs; run0 += 32) {
-  const Run of_lane(first_run + run0 + lane, by_lines, here, s, tile_step);
+  const Run of_lane(first_run + run0 + lane, by_lines, of_warp, s, tile_step);
   int channel0, filters_here;
   if (follow || by_lines) {
 #pragma unroll 1
