@@ -14,6 +14,8 @@ from tilewright import records
 from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.emulated_counts import CountedLaunch
 from tilewright.measure.machine_code import CodeCost, f64_cycles
+from tilewright.ptx.classes import opcode_of
+from tilewright.ptx.lower import classify
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
 from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan
@@ -52,6 +54,7 @@ class Work:
     atomic_bytes: float
     atomic_requests: float
     local_bytes: float
+    load_lookups: float  # in L2, which finds up to half a line of 128 bytes at a time
     ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
     strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
     ptx_cost: CodeCost  # what its PTX would cost, for want of machine code
@@ -88,11 +91,21 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         atomic_bytes=sector_bytes(_ATOMICS),
         atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
+        load_lookups=scale * sum(_lookups(one) for one in instructions if one.sectors and _loads(one)),
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
     )
+
+
+def _loads(one: InstructionRecord) -> bool:
+    return classify(opcode_of(one.ptx_text)).value in _LOADS
+
+
+def _lookups(one: InstructionRecord) -> float:
+    """Each line that a request touches is looked up, a whole one twice."""
+    return max(float(one.lines), one.sectors / 2.0)
 
 
 def _misaligned(listing: Listing) -> int:

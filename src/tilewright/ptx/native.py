@@ -73,7 +73,19 @@ class RawFinding(Structure):
 class RawCount(Structure):
     _fields_ = tuple(
         (name, c_uint64)
-        for name in ("executions", "lanes", "requests", "sectors", "ideal_sectors", "passes", "ideal_passes", "bytes")
+        for name in (
+            *(
+                "executions",
+                "lanes",
+                "requests",
+                "sectors",
+                "ideal_sectors",
+                "passes",
+                "ideal_passes",
+                "bytes",
+                "lines",
+            ),
+        )
     )
 
 
