@@ -8,7 +8,7 @@ the median of cold-cache times in microseconds. A third of the operations, picke
 back from setting the model's constants; figures are of that third unless `--all` is given. `--counts` keeps what was
 emulated, so that another model is tried in seconds. Rows whose source is `added` came later, by the same rule: they are
 of kinds that the first rows had few tunings of (pooling, reductions, losses, attention over a cache), and
-`held_back_at_first` leaves them out. `model_fit.py` sets the constants; `model_limits.py` has the profiler's figures.
+`held_back_at_first` and `all_at_first` leave them out. `model_fit.py` sets the constants; `model_limits.py` has the profiler's figures.
 
 Within an operation's tunings two figures are given: the rank correlation over all of them, however little they differ,
 and the pairs that were measured further apart than `APART` and are in order (1: all of them; 0: half, as by chance).
@@ -317,11 +317,12 @@ def main() -> None:
         times = f"{one.measured_us:>10.1f} us {one.modelled_us:>10.1f} {one.ratio:>6.2f}"
         print(f"{one.row.op:<44}{times}  {one.bound:<22}{mark:<10} {one.row.choice}", flush=True)
     held_back = [row for row in rows if row.row.is_held_back]
-    at_first = [row for row in held_back if row.row.source != ADDED]
+    first = [row for row in rows if row.row.source != ADDED]
     result = {
         "held_back": figures(held_back),
-        "held_back_at_first": figures(at_first),
         "all": figures(rows),
+        "held_back_at_first": figures([row for row in first if row.row.is_held_back]),
+        "all_at_first": figures(first),
         "each_operation": each_operation(rows),
     }
     print(json.dumps(result["all" if options.all else "held_back"], indent=1), f"{len(left_out)} left out", sep="\n")

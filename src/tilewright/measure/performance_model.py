@@ -33,14 +33,14 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 48.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
-L2_LOOKUPS_PER_CYCLE = 0.38  # likewise; each finds up to half a line
+L2_BYTES_PER_CYCLE = 46.5  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+SHORT_LOOKUP_BYTES = 150.0  # that L2 would move instead, for a look-up that finds less than half a line
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.44, 0.2, 0.02
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.35, 0.22, 0.02
 DELAYED = 2.2  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.036  # from one block of a multiprocessor to the next
+BLOCK_START_US = 0.033  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 NEARLY_FULL = 0.02  # of a wave: blocks of the next so many fit in beside
 FEW_WAVES = 4.0  # of more, blocks no longer end together
@@ -240,15 +240,13 @@ def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     plain = work.load_bytes - facts.l1_bytes + work.store_bytes + work.local_bytes
     traffic = facts.traffic
     moved = plain + work.store_bytes + traffic.read_bytes + traffic.again_bytes + ATOMIC_TIMES * work.atomic_bytes
-    cycles_us = gpu.clock_ghz * 1e3
-    all_us = moved / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
-    one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_sector_us(facts))
     beyond_l1 = 1.0 - facts.l1_bytes / work.load_bytes if work.load_bytes else 0.0
-    looked_us = beyond_l1 * work.load_lookups / (L2_LOOKUPS_PER_CYCLE * gpu.sms * cycles_us)
+    short = SHORT_LOOKUP_BYTES * beyond_l1 * work.short_lookups
+    cycles_us = gpu.clock_ghz * 1e3
+    all_us = (moved + short) / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
+    one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_sector_us(facts))
     useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
-    return ModelTerm(
-        "L2 cache", max(all_us, one_us, looked_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed"
-    )
+    return ModelTerm("L2 cache", max(all_us, one_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
 
 
 def _same_sector_us(facts: LaunchFacts) -> float:
