@@ -8,7 +8,8 @@ the median of cold-cache times in microseconds. A third of the operations, picke
 back from setting the model's constants; figures are of that third unless `--all` is given. `--counts` keeps what was
 emulated, so that another model is tried in seconds. Rows whose source is `added` came later, by the same rule: they are
 of kinds that the first rows had few tunings of (pooling, reductions, losses, attention over a cache), and
-`held_back_at_first` and `all_at_first` leave them out. `model_fit.py` sets the constants; `model_limits.py` has the profiler's figures.
+`held_back_at_first` and `all_at_first` leave them out. `model_fit.py` sets the constants;
+`model_limits.py` has the profiler's figures.
 
 Within an operation's tunings two figures are given: the rank correlation over all of them, however little they differ,
 and the pairs that were measured further apart than `APART` and are in order (1: all of them; 0: half, as by chance).
