@@ -93,6 +93,15 @@ STRIDED = scale(
   for (int k = 0; k < 32; ++k) if (base + lane * 32 + k < n) y[base + lane * 32 + k] = 2 * x[base + lane * 32 + k];""",
     32,
 )
+# Whole sectors, each of a line of its own: two lanes of a row of 128 bytes, and the next request its next sector.
+SECTOR_BY_SECTOR = scale(
+    """const long long row = i / 32 * 512 + i % 32 / 2 * 32 + i % 2 * 4;
+  for (int k = 0; k < 4; ++k) if (row + 8 * k + 3 < n) {
+    float4 v = reinterpret_cast<const float4*>(x + row + 8 * k)[0];
+    reinterpret_cast<float4*>(y + row + 8 * k)[0] = make_float4(2 * v.x, 2 * v.y, 2 * v.z, 2 * v.w);
+  }""",
+    16,
+)
 # The same after a useless pass over the input.
 TWO_PASSES = scale(
     """float4 v = reinterpret_cast<const float4*>(x)[i];

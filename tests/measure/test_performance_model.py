@@ -13,6 +13,7 @@ from tilewright.measure.emulated_counts import count_plan
 from tilewright.measure.performance_model import (
     L2_BYTES_PER_CYCLE,
     SAME_SECTOR_US,
+    SHORT_LOOKUP_BYTES,
     PlanModel,
     model_launch,
     model_plan,
@@ -59,7 +60,7 @@ def test_a_good_pointwise_kernel_is_bound_by_memory_and_near_what_a_gpu_does(emu
 def test_few_rows_want_several_blocks_each_and_many_rows_do_not(emulator: EmulatedDevice) -> None:
     few = kernels.row_sum_task(16, 1 << 20)
     one, many = (model(kernels.row_sum(blocks), few, emulator) for blocks in (1, 64))
-    assert one.modelled.time_us > 3 * many.modelled.time_us
+    assert one.modelled.time_us > 2 * many.modelled.time_us
     assert one.modelled.terms[0].name == "latency"
     rows = kernels.row_sum_task(16384, 1024)
     one, many = (model(kernels.row_sum(blocks), rows, emulator) for blocks in (1, 64))
@@ -111,6 +112,38 @@ def test_waves_of_several_blocks_hide_each_others_latency(emulator: EmulatedDevi
         replace(launch, terms=terms, facts=replace(launch.facts, waves=waves)).time_us for waves in (1.0, 16.0)
     )
     assert 102 < later < at_once - 5
+
+
+def test_a_last_wave_of_few_blocks_takes_as_long_as_a_block_alone(emulator: EmulatedDevice) -> None:
+    """The same work in 1.1 waves takes longer than in 1 or in 2, and of many waves the last is hardly seen."""
+    (launch,) = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).launches
+
+    def time_us(waves: float) -> float:
+        facts = replace(launch.facts, waves=waves)
+        terms = (ModelTerm("device memory", 100.0, ""), ModelTerm("latency", 30.0 * facts.rounds, ""))
+        return replace(launch, terms=terms, facts=facts).time_us
+
+    assert time_us(1.1) > time_us(1.0) + 10
+    assert time_us(1.1) > time_us(1.95)
+    facts = [replace(launch.facts, waves=waves) for waves in (100.0, 100.1)]
+    terms = (ModelTerm("device memory", 100.0, ""), ModelTerm("latency", 30.0, ""))
+    even, odd = (replace(launch, terms=terms, facts=one).time_us for one in facts)
+    assert even == pytest.approx(odd, rel=0.01)
+
+
+def test_sectors_of_many_lines_are_looked_up_one_by_one(emulator: EmulatedDevice) -> None:
+    """All bytes of every sector are used, so sectors alone say nothing; a whole line is looked up in two halves."""
+    task = kernels.scale_task(16384, 4096)
+    (whole,), (parts,) = (model(one, task, emulator).launches for one in (kernels.VECTOR, kernels.SECTOR_BY_SECTOR))
+    assert parts.facts.work.load_bytes == pytest.approx(whole.facts.work.load_bytes, rel=0.01)
+    size = 16384 * 4096 * 4
+    assert whole.facts.work.short_lookups == 0
+    assert parts.facts.work.short_lookups == pytest.approx(size / 64, rel=0.01)
+    read_only = [replace(one.facts, work=replace(one.facts.work, store_bytes=0.0)) for one in (whole, parts)]
+    made = [model_launch(facts, PROFILES["H200"]) for facts in read_only]
+    times = [{one.name: one.time_us for one in launch.terms}["L2 cache"] for launch in made]
+    more = SHORT_LOOKUP_BYTES * size / 64 / (L2_BYTES_PER_CYCLE * 132 * 1.98e3)
+    assert times[1] - times[0] == pytest.approx(more, rel=0.02)
 
 
 def test_what_is_stored_passes_l2_twice_whether_it_has_left_it_or_not(emulator: EmulatedDevice) -> None:

@@ -47,6 +47,16 @@ def test_sectors_of_global_loads() -> None:
     assert (narrow.sectors, narrow.ideal_sectors) == (4, 4)
 
 
+def test_lines_of_global_loads() -> None:
+    assert load("t").lines == 2
+    assert load("t + 1").lines == 4
+    assert load("t * 8").lines == 16
+    assert load("63 - t").lines == 2
+    assert load("t", "float4").lines == 8
+    assert load("t % 2 + t / 2 * 16", "float4").lines == 32  # two lanes a row, a sector of each line
+    assert load("(t * 37) % 64 * 32").lines == 64
+
+
 def shared(index: str, kind: str = "float") -> InstructionRecord:
     source = f"""extern "C" __global__ void k({kind}* y) {{
       __shared__ {kind} s[2048]; int t = threadIdx.x;

@@ -26,7 +26,7 @@ MORE_ELEMENTS = 32 << 20  # likewise, where with fewer another code would run: w
 _SECONDS = 90.0
 _COUNTED = (
     *("warp_instructions", "thread_instructions", "executions", "active_lanes", "requests"),
-    *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes"),
+    *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes", "lines"),
 )
 _KEPT_RESIDUE = 16  # a halved size keeps its remainder, so that the same vector width applies
 

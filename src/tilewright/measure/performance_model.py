@@ -33,14 +33,17 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 48.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+L2_BYTES_PER_CYCLE = 46.5  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+SHORT_LOOKUP_BYTES = 150.0  # that L2 would move instead, for a look-up that finds less than half a line
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.44, 0.2, 0.02
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.35, 0.22, 0.02
 DELAYED = 2.2  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.036  # from one block of a multiprocessor to the next
+BLOCK_START_US = 0.033  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
+NEARLY_FULL = 0.02  # of a wave: blocks of the next so many fit in beside
+FEW_WAVES = 4.0  # of more, blocks no longer end together
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
@@ -73,7 +76,16 @@ class LaunchFacts:
     @property
     def rounds(self) -> float:
         """Blocks that one place of a multiprocessor runs, one after the other: of few, the last counts as a whole."""
-        return self.waves + (math.ceil(self.waves) - self.waves) * min(1.0, 4.0 / max(self.waves, 1.0))
+        return max(1.0, self.waves + (math.ceil(self.waves) - self.waves) * min(1.0, FEW_WAVES / max(self.waves, 1.0)))
+
+    @property
+    def full_waves(self) -> int:
+        return math.floor(self.waves + NEARLY_FULL)
+
+    @property
+    def last_wave(self) -> float:
+        """The part of a wave that is left when all full ones are through."""
+        return max(0.0, self.waves - self.full_waves)
 
     @property
     def l1_bytes(self) -> float:
@@ -108,8 +120,20 @@ class LaunchModel:
         turns = 1.0 + TURNS_ORDER * math.log2(1.0 + self.facts.takers)
         moving = norm((time for name, time in times.items() if name in _MEMORY_SIDE), SIDE_ORDER)
         working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), turns + KINDS_ORDER)
-        latency_order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + min(self.facts.waves, self.facts.takers))
-        return norm((norm((moving, working + starting_us), turns), latency_us), latency_order)
+        return self._by_waves(norm((moving, working + starting_us), turns), latency_us / self.facts.rounds)
+
+    def _by_waves(self, busy_us: float, latency_us: float) -> float:
+        """Full waves, and then what is left: it has the GPU to itself and still takes as long as a block alone. Of many
+        waves, blocks end at all times, and the last ones overlap with others."""
+        facts = self.facts
+        order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + min(facts.waves, facts.takers))
+        full, last = facts.full_waves, facts.last_wave
+        if not full or not last:
+            return norm((busy_us, latency_us * max(full, 1)), order)
+        last_us = busy_us * last / facts.waves
+        alone_us = norm((last_us, latency_us), order) - last_us
+        full_us = norm((busy_us - last_us, latency_us * full), order)
+        return full_us + last_us + alone_us * min(1.0, FEW_WAVES / facts.waves)
 
 
 @dataclass(frozen=True)
@@ -216,8 +240,10 @@ def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     plain = work.load_bytes - facts.l1_bytes + work.store_bytes + work.local_bytes
     traffic = facts.traffic
     moved = plain + work.store_bytes + traffic.read_bytes + traffic.again_bytes + ATOMIC_TIMES * work.atomic_bytes
+    beyond_l1 = 1.0 - facts.l1_bytes / work.load_bytes if work.load_bytes else 0.0
+    short = SHORT_LOOKUP_BYTES * beyond_l1 * work.short_lookups
     cycles_us = gpu.clock_ghz * 1e3
-    all_us = moved / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
+    all_us = (moved + short) / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
     one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_sector_us(facts))
     useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
     return ModelTerm("L2 cache", max(all_us, one_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
@@ -280,7 +306,7 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     one_us = code.waits * wait_us + DELAYED * code.alone_cycles / (gpu.clock_ghz * 1e3)
     meeting_us = _same_sector_us(facts) if facts.counted.launch.cooperative else 0.0  # which all wait for
     detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
-    return ModelTerm("latency", max(1.0, facts.rounds) * facts.repeats * one_us + meeting_us, detail)
+    return ModelTerm("latency", facts.rounds * facts.repeats * one_us + meeting_us, detail)
 
 
 def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:

@@ -14,11 +14,14 @@ from tilewright import records
 from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.emulated_counts import CountedLaunch
 from tilewright.measure.machine_code import CodeCost, f64_cycles
+from tilewright.ptx.classes import opcode_of
+from tilewright.ptx.lower import classify
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
 from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan
 
 SCHEDULERS = 4
+WIDE_SECTORS = 4  # of a request of 128 bytes or more
 SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
 
 # Instructions of a class that one PTX instruction becomes, roughly; those not named count 1. Moves and parameters are
@@ -52,6 +55,7 @@ class Work:
     atomic_bytes: float
     atomic_requests: float
     local_bytes: float
+    short_lookups: float  # of loads in L2, which finds half a line of 128 bytes at a time: those that find less
     ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
     strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
     ptx_cost: CodeCost  # what its PTX would cost, for want of machine code
@@ -88,11 +92,22 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         atomic_bytes=sector_bytes(_ATOMICS),
         atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
+        short_lookups=scale * sum(_short_lookups(one) for one in instructions if one.lines and _loads(one)),
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
     )
+
+
+def _loads(one: InstructionRecord) -> bool:
+    return classify(opcode_of(one.ptx_text)).value in _LOADS
+
+
+def _short_lookups(one: InstructionRecord) -> float:
+    """Lines that requests touch beyond those that as many sectors would fill by halves. Small requests are of what many
+    warps share, which L1 holds."""
+    return max(0.0, one.lines - one.sectors / 2.0) if one.sectors >= WIDE_SECTORS * one.requests else 0.0
 
 
 def _misaligned(listing: Listing) -> int:

@@ -70,11 +70,11 @@ class RawFinding(Structure):
     )
 
 
+_COUNTERS = "executions lanes requests sectors ideal_sectors passes ideal_passes bytes lines"
+
+
 class RawCount(Structure):
-    _fields_ = tuple(
-        (name, c_uint64)
-        for name in ("executions", "lanes", "requests", "sectors", "ideal_sectors", "passes", "ideal_passes", "bytes")
-    )
+    _fields_ = tuple((name, c_uint64) for name in _COUNTERS.split())
 
 
 class RawTouch(Structure):

@@ -155,6 +155,7 @@ class InstructionRecord:
     passes: int  # shared-memory passes
     ideal_passes: int
     bytes: int  # asked for by the lanes
+    lines: int = 0  # 128-byte lines touched by global requests
 
 
 @dataclass(frozen=True)

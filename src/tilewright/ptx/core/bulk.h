@@ -60,6 +60,7 @@ static uint8_t* tw_bulk_global(tw_warp* w, const tw_instr* i, int lane, uint64_t
     tw_count* count = &w->cta->worker->counts[index];
     count->sectors += ((address + bytes - 1) >> 5) - (address >> 5) + 1;
     count->ideal_sectors += (bytes + 31) / 32;
+    count->lines += ((address + bytes - 1) >> 7) - (address >> 7) + 1;
     count->bytes += bytes;
   }
   return r->data + offset;

@@ -1,4 +1,4 @@
-// What a profiler would count of a memory request: 32-byte sectors in global, passes over 32 banks in shared memory.
+// What a profiler would count of a memory request: 32-byte sectors and 128-byte lines in global, passes over 32 banks in shared memory.
 #include "machine.h"
 
 // How many different values are among the lanes' shifted addresses.
@@ -24,10 +24,11 @@ void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, in
     count->requests++;
     count->sectors += ((first + bytes - 1) >> 5) - (first >> 5) + 1;
     count->ideal_sectors += (bytes + 31) / 32;
+    count->lines += ((first + bytes - 1) >> 7) - (first >> 7) + 1;
     count->bytes += bytes;
     return;
   }
-  int lanes = __builtin_popcount(mask), shift = size > 32 ? 6 : 5, places = 0, sectors = 0;
+  int lanes = __builtin_popcount(mask), shift = size > 32 ? 6 : 5, places = 0, sectors = 0, lines = 0;
   bool rising = true;
   uint64_t before = 0;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -38,6 +39,7 @@ void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, in
         break;
       }
       sectors += places == 0 || a >> shift != before >> shift;
+      lines += places == 0 || a >> 7 != before >> 7;
       places++;
     }
     before = a;
@@ -45,9 +47,11 @@ void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, in
   if (!rising) {
     places = distinct(mask, address, 0);
     sectors = distinct(mask, address, shift);
+    lines = distinct(mask, address, 7);
   }
   count->requests++;
   count->sectors += (uint64_t)sectors;
+  count->lines += (uint64_t)lines;
   count->ideal_sectors += ((uint64_t)places * (uint64_t)size + 31) / 32;
   count->bytes += (uint64_t)lanes * (uint64_t)size;
 }
