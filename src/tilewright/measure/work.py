@@ -11,11 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright import records
-from tilewright.devices.emulation.listing import Listing
+from tilewright.devices.emulation.listing import Listing, class_of
 from tilewright.measure.emulated_counts import CountedLaunch
 from tilewright.measure.machine_code import CodeCost, f64_cycles
-from tilewright.ptx.classes import opcode_of
-from tilewright.ptx.lower import classify
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
 from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan
@@ -101,7 +99,7 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
 
 
 def _loads(one: InstructionRecord) -> bool:
-    return classify(opcode_of(one.ptx_text)).value in _LOADS
+    return class_of(one.ptx_text).value in _LOADS
 
 
 def _short_lookups(one: InstructionRecord) -> float:

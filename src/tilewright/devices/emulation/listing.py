@@ -103,6 +103,10 @@ class Listing:
     sources: tuple[tuple[str, str], ...]  # file, text
 
 
+def class_of(ptx_text: str) -> InstructionClass:
+    return classify(opcode_of(ptx_text))
+
+
 def summarise(counts: CountsRecord) -> LaunchSummary:
     """Instruction mix, bytes by level, operations by kind."""
     kinds: dict[InstructionClass, list[InstructionRecord]] = {}

@@ -267,7 +267,7 @@ def _body(text: ConvolutionText, streams: Streams) -> list[str]:
     staged = STAGE.replace("@made", finish.call_read("value[k][i]", "[k][i]"))
     lines = {
         "@there": finish.arrays("[4][4]"),
-        "@from": finish.pointers("@ + at[k]"),
+        "@from": finish.pointers("@ + at + owned.begin + lane"),
         "@read": finish.reads("[k][i]", "has", "i * 32"),
     }
     for name, listed in lines.items():

@@ -267,17 +267,7 @@ if (consumer_any(consumer, is_lost)) {
 """
 
 STAGE = """\
-// 16 filters at a time are put in order in shared memory; then a warp stores four lines of them. What a lane has of
-// those is the same for the next 16: their lines begin as far from a sector.
-long long at[4];
-int in_line[4], left[4];
-#pragma unroll
-for (int k = 0; k < 4; ++k) {
-  at[k] = at0 + (of_consumer * 4 + k) * plane;
-  const Owned owned(here, at[k], y_width);
-  at[k] += owned.begin + lane;
-  in_line[k] = (of_consumer * 4 + k) * STAGED_PITCH + owned.begin + lane, left[k] = owned.end - owned.begin - lane;
-}
+// 16 filters at a time are put in order in shared memory; then a warp stores four lines of them.
 #pragma unroll
 for (int piece = 0; piece < N / 16; ++piece) {
   float* there = staged + (consumer * 2 + (piece + made * (N / 16)) % 2) * STAGED_FLOATS;
@@ -293,29 +283,33 @@ for (int piece = 0; piece < N / 16; ++piece) {
     }
   }
   consumer_sync(consumer);
-  const int first_filter = f0 + piece * 16 + of_consumer * 4;
   float value[4][4];
 @there
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
+    const int of_tile = piece * 16 + of_consumer * 4 + k;
+    const long long at = at0 + of_tile * plane;
+    const Owned owned(here, at, y_width);
 @from
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const bool has = i * 32 < left[k] && first_filter + k < filters;
-      value[k][i] = has ? there[in_line[k] + i * 32] : 0.f;
+      const int place = owned.begin + lane + i * 32;
+      const bool has = place < owned.end && f0 + of_tile < filters;
+      value[k][i] = there[(of_consumer * 4 + k) * STAGED_PITCH + min(place, POSITIONS)];
 @read
     }
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int channel = min(first_filter + k, filters - 1);
+    const int of_tile = piece * 16 + of_consumer * 4 + k, channel = min(f0 + of_tile, filters - 1);
     const long long row = (long long)here.image * filters + channel;
+    const Owned owned(here, at0 + of_tile * plane, y_width);
+    float* to = y + at0 + of_tile * plane + owned.begin + lane;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float made_value = @made;
-      if (i * 32 < left[k] && first_filter + k < filters) y[at[k] + i * 32] = made_value;
+      if (owned.begin + lane + i * 32 < owned.end && f0 + of_tile < filters) to[i * 32] = made_value;
     }
-    at[k] += 16 * plane;
   }
 }
 """
