@@ -144,6 +144,14 @@ def test_a_softmax_between_two_products_is_done_by_them(tmp_path: Path, monkeypa
     check_structure(LONG_HEADS, step, tmp_path, slack=_SLACK)
 
 
+def test_a_softmax_before_a_vector_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product with a vector is written as one, which makes no weights of scores."""
+    monkeypatch.setenv("TILEWRIGHT_GPU", "H200")
+    inputs = "q: f32[heads, rows, wide]; k: f32[heads, cols, wide]; v: f32[heads, cols, one]"
+    case = Placed("vector", "return torch.softmax(q @ k.mT, -1) @ v", inputs, "f32[heads, rows, one]", ({},))
+    assert "product-hopper-fused-softmax" not in [one.id for one in case.answer.every]
+
+
 @pytest.mark.slow
 def test_weights_of_long_heads_are_as_exact_as_f32_whatever_the_values_are(tmp_path: Path) -> None:
     """Scores far below the others, rows and columns that parts do not hold, infinities and NaN."""

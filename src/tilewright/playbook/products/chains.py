@@ -16,6 +16,7 @@ from tilewright.playbook.products.placed import MoveStage, PoolStage
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction, Extent
 from tilewright.playbook.products.reading import Chain, RowsStage, Stage
+from tilewright.playbook.products.vectors import is_vector_product
 from tilewright.playbook.row_program import Layout, Load, Pointwise, Reduce, Reduction, RowProgram
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
@@ -65,6 +66,8 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
         row_major = second.a.tensor == weights and second.a.along_k and second.a.pitch == first.n
         used_once = weights not in (second.b.tensor, *(one.name for one in second.finish_inputs))
         if not (alone and whole and row_major and used_once) or first.kept or second.kept:
+            continue
+        if is_vector_product(first) or is_vector_product(second):  # which are written as vectors, without weights
             continue
         groups = Extent(f"ceil_div({first.n.expression}, 64)", -(-first.n.size // 64))
         stored = tuple(
