@@ -374,6 +374,16 @@ def test_elu_is_right_in_its_last_places(tmp_path: Path) -> None:
     assert ((op(x[None])[0] - want).abs() <= 1.5 * 2**-23 * want.abs() + 1e-44).all()
     odd = op(torch.tensor([[math.inf, -math.inf, math.nan, 0.0, -0.0, -1e38, 1e-42, -1e-42]]))[0]
     assert torch.allclose(odd, torch.tensor([math.inf, -1, math.nan, 0, 0, -1, 1e-42, -1e-42]), 0, 1e-45, True)
+    assert odd[4].signbit()
+
+
+def test_celu_of_a_negative_alpha_overflows_as_in_pytorch(tmp_path: Path) -> None:
+    """Its exponential is of what is above zero there, and no number only where PyTorch's is none."""
+    function = Function("turned", "return F.celu(x, -1.0)")
+    task = task_of(function)
+    op = load_structure(every_structure(program_of(function, task))[1], task, tmp_path)
+    x = torch.tensor([[-1.0, -80.0, -88.5, -88.7, -88.73, -90.0, -104.0, -math.inf, 2.0, math.nan, 0.0, -1e-9]])
+    assert torch.allclose(op(x), F.celu(x, -1.0), rtol=1e-6, atol=0, equal_nan=True)
 
 
 def test_softplus_is_right_in_its_last_places(tmp_path: Path) -> None:

@@ -111,8 +111,10 @@ __device__ __forceinline__ float summed_divergence_of(float t, float p) {
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
 // alpha (e^x - 1) below zero, before the choice: a branch for each element takes longer. e^x is 2^whole e^rest, and
-// e^rest - 1 a short series: expm1f is as exact, but right above zero too, and takes twice the instructions.
+// e^rest - 1 a short series: expm1f is as exact, but right above zero too, and takes twice the instructions. Where
+// `inner` is below zero, as a CELU of a negative alpha has it, that is needed.
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
+  if (inner < 0.0f) return v >= 0.0f ? v : alpha * expm1f(v * inner);
   const float x = v * inner < -30.0f ? -30.0f : v * inner;
   const float whole = fmaf(x, 1.44269502f, 12582912.0f) - 12582912.0f;
   const float rest = fmaf(whole, -1.42860677e-06f, fmaf(whole, -0.693145752f, x));
@@ -122,7 +124,7 @@ __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
   series = fmaf(rest, series, 0.49999994f);
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(whole));
   const float below = alpha * fmaf(fmaf(rest * series, rest, rest), power, power - 1.0f);
-  return v > 0.0f ? v : below;
+  return v >= 0.0f ? v : below;  // and -0.0 is as it was
 }
 """,
     "leaky_relu": _line("leaky_relu", "v > 0.0f ? v : v * slope", "float v, float slope"),
