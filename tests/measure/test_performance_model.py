@@ -19,6 +19,7 @@ from tilewright.measure.performance_model import (
     model_plan,
     norm,
 )
+from tilewright.measure.what_if import ideal
 from tilewright.records import PROFILES, Dimension, DType, ModelTerm, Task, TaskOutput, TensorInput
 
 
@@ -144,6 +145,17 @@ def test_sectors_of_many_lines_are_looked_up_one_by_one(emulator: EmulatedDevice
     times = [{one.name: one.time_us for one in launch.terms}["L2 cache"] for launch in made]
     more = SHORT_LOOKUP_BYTES * size / 64 / (L2_BYTES_PER_CYCLE * 132 * 1.98e3)
     assert times[1] - times[0] == pytest.approx(more, rel=0.02)
+
+
+def test_sectors_that_are_needed_lie_in_few_lines(emulator: EmulatedDevice) -> None:
+    """What mending strided loads can gain is not lost to look-ups of lines that would no longer be touched."""
+    task = kernels.scale_task(4096, 4096)
+    made = model(kernels.STRIDED, task, emulator)
+    (launch,) = made.counted.launches
+    mended = replace(launch, counts=replace(launch.counts, instructions=tuple(map(ideal, launch.counts.instructions))))
+    changed = model_plan(replace(made.counted, launches=(mended,)), task, made.modelled.floor_us)
+    assert made.launches[0].facts.work.short_lookups > 0
+    assert changed.launches[0].facts.work.short_lookups == 0
 
 
 def test_what_is_stored_passes_l2_twice_whether_it_has_left_it_or_not(emulator: EmulatedDevice) -> None:

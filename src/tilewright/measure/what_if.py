@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tilewright.measure.emulated_counts import CountedLaunch
-from tilewright.measure.performance_model import PlanModel, model_plan
-from tilewright.records import InstructionRecord, Task
+from tilewright.measure.performance_model import LINE_BYTES, PlanModel, model_plan
+from tilewright.records import SECTOR_BYTES, InstructionRecord, Task
 from tilewright.records.emulation import kernel_line
 
 Change = Callable[[CountedLaunch], CountedLaunch]
@@ -65,9 +65,13 @@ def at_lines(kernel: str, lines: Collection[int], change: Callable[[InstructionR
 
 
 def ideal(one: InstructionRecord) -> InstructionRecord:
-    """As few sectors and passes as can carry its bytes."""
+    """As few sectors, in as few lines, and passes as can carry its bytes."""
+    sectors = min(one.sectors, one.ideal_sectors)
     return replace(
-        one, sectors=min(one.sectors, one.ideal_sectors), passes=min(one.passes, one.ideal_passes or one.passes)
+        one,
+        sectors=sectors,
+        lines=min(one.lines, -(-sectors * SECTOR_BYTES // LINE_BYTES)),
+        passes=min(one.passes, one.ideal_passes or one.passes),
     )
 
 
