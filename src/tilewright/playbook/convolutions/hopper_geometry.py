@@ -374,8 +374,13 @@ class Geometry:
 
     @cached_property
     def lines_of_kinds(self) -> tuple[int, ...]:
-        """For each kind: the taps of height beside each tap of depth."""
-        return tuple(sum(1 for pair in kind if pair.depth == kind[0].depth) if kind else 1 for kind in self.kinds)
+        """For each kind: the taps of height beside each tap of depth. Strided, several taps of depth have one place in
+        copies of their own."""
+
+        def of_depth(pair: Pair) -> tuple[int, int]:
+            return pair.depth, pair.phase // self.axes[1].modulus
+
+        return tuple(sum(1 for pair in kind if of_depth(pair) == of_depth(kind[0])) or 1 for kind in self.kinds)
 
     @property
     def more_lines(self) -> int:
