@@ -419,6 +419,7 @@ INPUTS: dict[str, Change] = {
 WEIGHTS: dict[str, Change] = {
     "as they are": lambda w: w,
     "small": lambda w: w * 1e-20,
+    "close to the largest": lambda w: w * 1e36,
     "filters of many sizes": lambda w: w * torch.exp(8 * torch.randn(len(w)))[:, None, None, None],
     "one outlier in a filter": lambda w: _with_weight(w, 1e8),
 }

@@ -80,6 +80,7 @@ EXTREMES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "small numbers": lambda x, w: x.mul_(1e-6),
     "a small patch": lambda x, w: x[1, :, 2:5, 60:70].mul_(1e-7),
     "a filter of large weights": lambda x, w: w[3].mul_(1e30),
+    "a filter of weights close to the largest": lambda x, w: w[3].mul_(1e36),
     "an infinite weight": lambda x, w: w[3, 2].fill_(float("inf")),
 }
 

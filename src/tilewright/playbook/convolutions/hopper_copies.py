@@ -403,7 +403,7 @@ for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256)
 atomicMax(&largest, mine);
 __syncthreads();
 // The largest weight is scaled to @range: far from what sums in f32 hold, and 2^17 above what loses bits.
-const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
+const int exponent = min(max((int)(largest >> 23) - 127, -100), 127);
 const float scale = largest ? __uint_as_float((uint32_t)(127 + @exponent - exponent) << 23) : 1.f;
 int my_losing = 0, my_used = 0;
 for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256) {
