@@ -139,6 +139,11 @@ class Geometry:
         return beyond if few and self.axes[2].reach >= self.axes[2].modulus else 0
 
     @property
+    def neighbours(self) -> int:
+        """Positions whose elements lie in a row of the second plane, where it has those of several."""
+        return min(8 // self.rest, max(len(one.shifts) for one in self.slots))
+
+    @property
     def by_halves(self) -> bool:
         """Whether exact sums are made of one half of the positions while those of the other are added up: where a row
         of taps takes the tensor cores longer than that, and has so few slots that those of two rows fit."""
