@@ -101,6 +101,7 @@ FORMS = {
     ),
     "many tiles": Written((30, 40), (3, 3), channels=24, filters=72),
     "slices with lines that have no results": Written((4, 40, 13), (3, 9, 3), channels=17, filters=20, bias=True),
+    "strided slices": Written((7, 7, 4), (4, 3, 3), channels=20, filters=31, stride=(3, 1, 2), groups=2, batch=1),
     "kinds as rows": Written(
         (3, 4, 5), (3, 4, 5), channels=8, filters=7, groups=2, transposed=True, stride=(2, 2, 2), padding=(1, 1, 2)
     ),
@@ -255,6 +256,12 @@ def test_what_is_left_to_others() -> None:
     assert not can_write(
         Written((200,), (64,), channels=32, filters=64).convolution
     )  # more taps than code has room for
+
+
+def test_taps_of_the_height_are_those_beside_one_tap_of_depth() -> None:
+    form = Written((7, 7, 5), (4, 3, 3), channels=20, filters=31, stride=(3, 1, 2))
+    assert Geometry(form.convolution).lines_of_kinds == (3,)
+    assert Geometry(replace(form, stride=(3, 2, 2)).convolution).lines_of_kinds == (3,)
 
 
 # -- emulated --
@@ -412,6 +419,7 @@ INPUTS: dict[str, Change] = {
 WEIGHTS: dict[str, Change] = {
     "as they are": lambda w: w,
     "small": lambda w: w * 1e-20,
+    "close to the largest": lambda w: w * 1e36,
     "filters of many sizes": lambda w: w * torch.exp(8 * torch.randn(len(w)))[:, None, None, None],
     "one outlier in a filter": lambda w: _with_weight(w, 1e8),
 }

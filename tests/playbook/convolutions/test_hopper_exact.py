@@ -98,6 +98,15 @@ def test_f32_is_exact(tmp_path: Path) -> None:
     assert _ratio(SMALL, _run(SMALL, tensors, tmp_path), tensors) <= 1
 
 
+def test_what_no_tap_meets_leaves_a_result_as_it_is(tmp_path: Path) -> None:
+    """Behind the last row that a tile reads, where notes of further rows begin: it does not look at those."""
+    form = Written((10, 30), (3, 3), channels=3, filters=64, batch=1, precision=Precision.STRICT)
+    tensors = form.draw()
+    tensors[0][0, 2, 8, 16] = float("inf")
+    found, truth = _run(form, tensors, tmp_path), form.truth(tensors)
+    assert torch.equal(found.isfinite(), truth.isfinite())
+
+
 def test_tf32_would_not_be(tmp_path: Path) -> None:
     """What the referee allows an exact convolution is less than rounding costs."""
     tensors = SMALL.draw()

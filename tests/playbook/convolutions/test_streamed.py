@@ -14,6 +14,7 @@ import tilewright
 from tilewright.kernel_file import parse
 from tilewright.playbook.convolutions.catalogue import convolution_ways
 from tilewright.playbook.convolutions.streamed import Streams, can_write, streamed_convolution
+from tilewright.playbook.row_program import Load
 from tilewright.records import BuildFailure, DType, Precision, TensorSpec
 from tilewright.records.gpu import PROFILES
 from tilewright.toolchain import build_plan
@@ -80,6 +81,7 @@ EXTREMES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "small numbers": lambda x, w: x.mul_(1e-6),
     "a small patch": lambda x, w: x[1, :, 2:5, 60:70].mul_(1e-7),
     "a filter of large weights": lambda x, w: w[3].mul_(1e30),
+    "a filter of weights close to the largest": lambda x, w: w[3].mul_(1e36),
     "an infinite weight": lambda x, w: w[3, 2].fill_(float("inf")),
 }
 
@@ -124,6 +126,16 @@ def test_a_file_builds_and_hardly_spills(name: str) -> None:
     assert not isinstance(built, BuildFailure), built
     assert built.build is not None
     assert built.build.kernel("convolve").resources.spill_store_bytes <= 64
+
+
+def test_an_input_may_have_the_name_of_a_number_in_the_kernel() -> None:
+    one = replace(QUICK["line"], activation="").convolution
+    inputs = tuple(replace(each, name="e") if each.name == "bias" else each for each in one.finish.inputs)
+    values = tuple(Load("e") if each == Load("bias") else each for each in one.finish.values)
+    named = replace(one, finish=replace(one.finish, inputs=inputs, values=values))
+    text = streamed_convolution(named, "conv(x, w, e) -> out").file()
+    assert "__restrict__ e_" in text
+    assert "__restrict__ e," not in text
 
 
 def test_what_is_left_to_others() -> None:

@@ -42,7 +42,8 @@ def copy_text(geometry: Geometry) -> list[str]:
     if geometry.planes:
         text = replaced(_PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE)
         if geometry.rest:
-            text = filled(text, "@store_parts", _STORE_NEIGHBOURS.replace("@rest", str(geometry.rest)))
+            words = {"@rest": str(geometry.rest), "@neighbours": str(geometry.neighbours)}
+            text = filled(text, "@store_parts", replaced(_STORE_NEIGHBOURS, words))
         text = filled(text, "@store_parts", _STORE_PARTS)
     else:
         text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
@@ -270,7 +271,8 @@ _STORE_PARTS = """\
 for (int plane = 0; plane < @planes; ++plane)
   if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];
 """
-# The second plane: what the position and its neighbours have beyond eight elements.
+# The second plane: what the position and its neighbours have beyond eight elements. Neighbours that no tap meets are
+# zeros there: one that is not finite would show in results whose tiles do not look for it.
 _STORE_NEIGHBOURS = """\
 if (inside) copied[group * 2 * all_rows + at.row] = parts.packed[0];
 float beyond[8];
@@ -278,7 +280,7 @@ float beyond[8];
 for (int i = 0; i < 8; ++i) {
   const int number = 8 + i % @rest, away = i / @rest, column = at.column + away * WIDTH_COPIES;
   const bool is_there = inside && at.from >= 0 && (unsigned)column < x_width;
-  const bool given = is_there && number / 3 < channels && away < 8 / @rest;
+  const bool given = is_there && number / 3 < channels && away < @neighbours;
   const float whole = given ? x[at.from + (group * channels + number / 3) * plane_size + column] : 0.f;
   beyond[i] = number % 3 == 1 ? (whole - __half2float(__float2half_rn(whole))) * 2048.f : whole;
 }
@@ -403,7 +405,7 @@ for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256)
 atomicMax(&largest, mine);
 __syncthreads();
 // The largest weight is scaled to @range: far from what sums in f32 hold, and 2^17 above what loses bits.
-const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
+const int exponent = min(max((int)(largest >> 23) - 127, -100), 127);
 const float scale = largest ? __uint_as_float((uint32_t)(127 + @exponent - exponent) << 23) : 1.f;
 int my_losing = 0, my_used = 0;
 for (int i = threadIdx.x; inside && i < channels * TAPS; i += 256) {

@@ -139,6 +139,11 @@ class Geometry:
         return beyond if few and self.axes[2].reach >= self.axes[2].modulus else 0
 
     @property
+    def neighbours(self) -> int:
+        """Positions whose elements lie in a row of the second plane, where it has those of several."""
+        return min(8 // self.rest, max(len(one.shifts) for one in self.slots))
+
+    @property
     def by_halves(self) -> bool:
         """Whether exact sums are made of one half of the positions while those of the other are added up: where a row
         of taps takes the tensor cores longer than that, and has so few slots that those of two rows fit."""
@@ -374,8 +379,13 @@ class Geometry:
 
     @cached_property
     def lines_of_kinds(self) -> tuple[int, ...]:
-        """For each kind: the taps of height beside each tap of depth."""
-        return tuple(sum(1 for pair in kind if pair.depth == kind[0].depth) if kind else 1 for kind in self.kinds)
+        """For each kind: the taps of height beside each tap of depth. Strided, several taps of depth have one place in
+        copies of their own."""
+
+        def of_depth(pair: Pair) -> tuple[int, int]:
+            return pair.depth, pair.phase // self.axes[1].modulus
+
+        return tuple(sum(1 for pair in kind if of_depth(pair) == of_depth(kind[0])) or 1 for kind in self.kinds)
 
     @property
     def more_lines(self) -> int:

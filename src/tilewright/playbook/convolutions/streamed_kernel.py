@@ -18,7 +18,7 @@ __device__ __forceinline__ void keep_weights(const float* weight, unsigned char*
     for (int i = lane; !TF32 && i < CHANNELS * TAPS; i += 32)
       largest = max(largest, __float_as_uint(weight_at(i / TAPS, i % TAPS)) & 0x7FFFFFFF);
     largest = __reduce_max_sync(~0u, largest);
-    const int exponent = min(max((int)(largest >> 23) - 127, -100), 100);
+    const int exponent = min(max((int)(largest >> 23) - 127, -100), 127);
     const float scale = largest ? __uint_as_float((uint32_t)(127 + 3 - exponent) << 23) : 1.f;
     int losing = 0, used = 0;
 #pragma unroll 8
