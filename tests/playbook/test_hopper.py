@@ -360,6 +360,20 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     assert (found - truth).norm() <= 5e-7 * truth.norm()
 
 
+@pytest.mark.parametrize("ready_b", [False, True])
+def test_one_tiny_number_that_alone_is_the_result_is_kept(ready_b: bool, tmp_path: Path) -> None:
+    """In a row of 512: the others meet zeros."""
+    form = Product((1, 130, 72, 512), fused=True, ready_b=ready_b)
+    a, b = form.draw()
+    a[:, 77] *= 2.0**-26
+    b[:77] = b[78:] = 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    found = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1).results
+    assert isinstance(found, torch.Tensor)
+    assert (found.double() / form.truth([a, b]) - 1.0).abs().max() <= 1e-6
+
+
 def test_rows_that_grow_are_scaled_anew(tmp_path: Path) -> None:
     """By the product itself: nothing else runs here. The last rows leave the range, and would be made again."""
     form = Product((1, 140, 72, 164), fused=True, ready_b=True)

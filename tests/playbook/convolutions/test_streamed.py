@@ -74,19 +74,28 @@ def _one(x: torch.Tensor, w: torch.Tensor, value: float) -> None:
     x[1, 3, 4, 50] = value
 
 
+def _small_channel(x: torch.Tensor, w: torch.Tensor) -> None:
+    """One filter sees nothing else."""
+    x[:, 1] *= 1e-6
+    w[3, [c for c in range(w.shape[1]) if c != 1]] = 0.0
+
+
 EXTREMES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "a large number": lambda x, w: _one(x, w, 1e6),
     "not a number": lambda x, w: _one(x, w, float("nan")),
     "an infinity": lambda x, w: _one(x, w, float("-inf")),
     "small numbers": lambda x, w: x.mul_(1e-6),
     "a small patch": lambda x, w: x[1, :, 2:5, 60:70].mul_(1e-7),
+    "a small channel": lambda x, w: _small_channel(x, w),
     "a filter of large weights": lambda x, w: w[3].mul_(1e30),
     "a filter of weights close to the largest": lambda x, w: w[3].mul_(1e36),
     "an infinite weight": lambda x, w: w[3, 2].fill_(float("inf")),
 }
 
 
-@pytest.mark.parametrize("name", ["a small patch", pytest.param("not a number", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["a small patch", "a small channel", pytest.param("not a number", marks=pytest.mark.slow)]
+)
 def test_what_f16_does_not_hold_is_made_in_f32(name: str, tmp_path: Path) -> None:
     _check_extreme(name, tmp_path)
 

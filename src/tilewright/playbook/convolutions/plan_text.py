@@ -18,13 +18,14 @@ a_first a_lane a_slot again along_x along_y along_z at0 at_x at_y at_z b_first b
 base before block bring brings brought by bytes cells channel channels channels_in channels_out column columns consumer
 consumers copied_tile descriptor drained e empty entered entry f f0 filled filter filters first first_filter first_y
 four from_line from_x from_y from_z full group have height here high i_x i_y i_z image images in_batch in_x in_y in_z
-inverse is_inside is_lost is_used k_pitch keep_step keep_weights larger last line line_tap lines loaded lost low made
-made_value made_x made_y made_z matrix met mine most needs number of_consumer of_filter of_image of_line of_plane
-of_step of_tile out_x out_y out_z owned pack packed pair part phase phase_x phase_y phase_z piece place plane plane_in
-plane_out planes position positions q_x q_y q_z quarter rest result result_x result_y results row row0 row_tiles rows
-run slots_at some source_x source_y source_z spread stage staged stands stands_x stands_y stands_z step strip strips
-sums table tap tap_x tap_y tap_z taps taps_x taps_y taps_z target team there tiles_x tiles_y to to_x to_y to_z total two
-unit units used value w_at w_stage warp weight weights width write_table x_map y_height y_width
+inverse is_inside is_lost is_small is_used k_pitch keep_step keep_weights larger last line line_tap lines loaded lost
+low made made_value made_x made_y made_z matrix met mine most needs number of_consumer of_filter of_high of_image
+of_line of_low of_plane of_step of_tile out_x out_y out_z owned pack packed pair part phase phase_x phase_y phase_z
+piece place plane plane_in plane_out planes position positions q_x q_y q_z quarter rest result result_x result_y
+results row row0 row_tiles rows run slots_at some source_x source_y source_z spread stage staged stands stands_x
+stands_y stands_z step strip strips sums table tap tap_x tap_y tap_z taps taps_x taps_y taps_z target team there
+tiles_x tiles_y to to_x to_y to_z total two unit units used value w_at w_stage warp weight weights width write_table
+x_map y_height y_width
 """
 _RESERVED = RESERVED | frozenset(_WORDS.split())
 

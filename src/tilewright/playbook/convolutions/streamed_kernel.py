@@ -65,6 +65,8 @@ __device__ __forceinline__ uint32_t as_halves(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(high), "f"(low));
   return halves;
 }
+// Whether f16 has fewer digits of a number than TF32.
+__device__ __forceinline__ bool is_small(float magnitude) { return magnitude > 0.f && magnitude < 0x1p-14f; }
 // The larger magnitude; NaN where there is one.
 __device__ __forceinline__ float larger(float most, float v) {
   float found;
@@ -171,7 +173,8 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
         // K channels: the lane has those that are quarter, quarter + 4, .. of them; in f16 two and two together.
         uint32_t two[2][WINDOW];
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
+        for (int h = 0; h < 2; ++h) {
+          float of_low = 0.f, of_high = 0.f;  // the largest of each channel's window
 #pragma unroll
           for (int i = 0; i < WINDOW; i += 4) {
             const float* at = from + (step * K + h * (K / 2)) * PITCH + i;
@@ -182,9 +185,14 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
             for (int e = 0; e < 4; ++e) {
               if (!is_used(i + e)) continue;
               two[h][i + e] = TF32 ? tf32(a[e]) : as_halves(a[e], b[e]);
-              if (!TF32) most[i + e] = larger(larger(most[i + e], a[e]), b[e]);
+              if (TF32) continue;
+              most[i + e] = larger(larger(most[i + e], a[e]), b[e]);
+              of_low = fmaxf(of_low, fabsf(a[e])), of_high = fmaxf(of_high, fabsf(b[e]));
             }
           }
+          // A channel that is small throughout is what a filter may see alone.
+          is_lost |= !TF32 && (is_small(of_low) || is_small(of_high));
+        }
         wgmma_fence();
 #pragma unroll
         for (int made = 0; made < LINES; ++made) {

@@ -57,9 +57,8 @@ _SPLITTING = """\
 // A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^12, 2^13): 2^3 times that
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
 // no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
-// in 16 is below the first, or one in 1024 below the second, and of fewer than 256 a single one: the rest of such a row
-// may be the result, where what is large in it meets zeros. So are tiles with a number that does not fit: its parts are
-// infinities, its sums no numbers.
+// in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
+// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
@@ -94,7 +93,7 @@ struct SharedCounts {
     }
   }
   __device__ __forceinline__ bool is_too_wide(int length) const {
-    return losing > 1 + (length - zeros) / 16 || few > (length - zeros + 768) / 1024;
+    return losing > 1 + (length - zeros) / 16 || few > (length - zeros) / 1024;
   }
 };
 """
