@@ -135,6 +135,9 @@ def test_a_kernel_judged_by_an_earlier_referee_is_marked(tmp_path: Path) -> None
     source = from_run(RunFolder(GALLERY / "swiglu"))
     assert source.standing is Standing.EARLIER
     assert "tilewright make REQUEST --start FILE.cu --attempts 1" in how_it_was_judged(source)
+    seen = copied(GALLERY / "swiglu", tmp_path)  # by a referee that looked, and could compare no value there
+    edit_attempt(seen, lambda attempt: attempt["verdict"].update(is_looked_at=True))  # type: ignore[attr-defined]
+    assert from_run(seen).standing is Standing.VERIFIED
     kernel = tmp_path / "silu.cu"
     shutil.copy(RUNS / "silu" / "attempts" / "0001" / "kernel.cu", kernel)
     said = to_json(provenance_of(RunFolder(RUNS / "silu")))

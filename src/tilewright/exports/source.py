@@ -123,8 +123,9 @@ def from_run(folder: RunFolder) -> Source:
 
 
 def _saw_own_call(verdict: Passed, task: Task) -> bool:
-    """Whether the task's own call was judged, or a part of it. What a referee says today names what it did not see."""
-    return any(
+    """Whether the task's own call was judged, or a part of it, or seen. What a referee says today names what it did not
+    see."""
+    return verdict.is_looked_at or any(
         one.status is CaseStatus.SAMPLED or (one.status is CaseStatus.RIGHT and one.case.sizes == task.sizes)
         for one in verdict.cases
     )

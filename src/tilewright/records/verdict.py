@@ -109,13 +109,14 @@ class SizeLimit:
 class Passed(Displayed):
     """Right in every case that could be run, with no finding."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits", "is_looked_at")
 
     cases: tuple[CaseResult, ...]
     notes: tuple[str, ...] = ()  # what was not covered, in sentences
     uncovered: tuple[UncoveredLine, ...] = ()
     unseen: str = ""  # why nobody could see what runs in the task's own call, where it was not judged there
     limits: tuple[SizeLimit, ...] = ()  # sizes that the task asks for and the file declines
+    is_looked_at: bool = False  # what runs in the task's own call was seen, though no value of it could be judged
 
     def is_narrower_than(self, other: Passed) -> bool:
         """Whether its file declines a size that was tried and that the other's takes."""

@@ -53,6 +53,11 @@ class OwnTrial:
         self.judged = False  # whether values were compared at the task's own sizes
 
     @property
+    def is_looked_at(self) -> bool:
+        """Whether blocks of it ran, so that what runs there is known."""
+        return isinstance(self._sample, OwnSample)
+
+    @property
     def unseen(self) -> str:
         """Why nobody knows what runs there, or in all of it; empty where that was seen."""
         if not isinstance(self._sample, OwnSample):
@@ -68,8 +73,10 @@ class OwnTrial:
     def note(self) -> str:
         """How much of the task's own call was looked at."""
         if not self.judged or not isinstance(self._sample, OwnSample):
-            own = Case(self._trial.candidate.task.sizes, OWN_SEED)
-            return f"not run at the task's own sizes, which are too large to emulate: {sizes_text(own)}"
+            own = sizes_text(Case(self._trial.candidate.task.sizes, OWN_SEED))
+            if self.is_looked_at:
+                return f"at the task's own sizes blocks were run to see what runs there, and no result judged: {own}"
+            return f"not run at the task's own sizes, which are too large to emulate: {own}"
         blocks = self._sample.blocks
         run = "every block was" if blocks is None else f"{blocks} blocks of each launch were"
         called = self._sample.sizes.called

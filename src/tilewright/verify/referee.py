@@ -365,7 +365,8 @@ class Referee:
             trial.note(outcome.note)
             if not outcome.judged and not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
-            return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen, limits)
+            seen = outcome.is_looked_at and not outcome.judged
+            return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen, limits, seen)
         return records.Passed(tuple(results), tuple(trial.notes), limits=limits)
 
     def _own_call_alone(self, trial: Trial) -> Verdict:

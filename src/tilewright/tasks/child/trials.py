@@ -30,6 +30,7 @@ _SMALL_ELEMENTS = 1 << 16  # and up to this size always
 _SLOW_SECONDS = 0.3
 _QUICKER = 8  # times fewer elements than a slow call had are quick enough
 _LARGEST_REAL_ELEMENTS = 1 << 26
+_MOST_OF_A_GPU = 1 << 40  # elements; torch itself may refuse to describe more
 _TRIALS = 1500
 _LARGEST_COMPARED_ELEMENTS = 1 << 21
 _EQUAL = 1e-10  # of the largest result: what another order of the same sums does to f64
@@ -177,10 +178,9 @@ class Trials:
     def _call_for_real(self, shapes: Shapes) -> TrialOutcome:
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements > _LARGEST_REAL_ELEMENTS:
-            raise ReferenceProblem(
-                f"the reference looks at the values of its inputs, and {elements} elements are too many for that; "
-                "give smaller shapes"
-            )
+            why = "too many for a reference that looks at the values of its inputs"
+            why = why if elements <= _MOST_OF_A_GPU else "more than any GPU holds"
+            raise ReferenceProblem(f"{elements} elements are {why}; give smaller shapes")
         return self._call(self._plain(shapes))
 
     def _empty(self, shapes: Shapes) -> dict[str, torch.Tensor]:
