@@ -76,6 +76,7 @@ def test_build_json_is_the_same_report(kernel: Path) -> None:
     ("arguments", "message"),
     [
         (["build", "missing.cu"], "no such file"),
+        (["build", __file__], "Python; give a kernel file (.cu), or make one: tilewright make"),
         (["build", "KERNEL", "--arch", "sm_12"], "sm_12 is no GPU known here; write one of T4"),
         (["build", "KERNEL", "--gpu", "H2OO"], "H2OO is no GPU known here; write one of T4"),
         (["build", "KERNEL", "--shape", "z=3"], "one of double_it's parameters: x"),

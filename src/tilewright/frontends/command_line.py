@@ -54,6 +54,8 @@ def read_kernel_file(path: Path) -> KernelFile:
         raise BadArgument(f"{path}: a folder; give the path of one kernel file (.cu)")
     if not path.exists():
         raise BadArgument(f"{path}: no such file; give the path of a kernel file (.cu)")
+    if path.suffix == ".py":
+        raise BadArgument(f"{path}: Python; give a kernel file (.cu), or make one: tilewright make {path}:FUNCTION")
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError:
