@@ -69,13 +69,14 @@ def rows(run: Run) -> tuple[Row, ...]:
 def waiting_words(run: Run) -> str:
     """Which attempt would be much faster than the best and is only kept behind it until a GPU judges it; "" if none."""
     best = run.best
-    if best is None or not best.time_us or _is_provisional(best):
+    if best is None or not isinstance(best.measurement, records.Modelled) or _is_provisional(best):
         return ""
-    waiting = [one for one in run.attempts if _is_provisional(one) and one.time_us and one.time_us < best.time_us]
+    best_us = best.measurement.time_us
+    waiting = [one for one in run.attempts if _is_provisional(one) and one.time_us and one.time_us < best_us]
     if not waiting:
         return ""
     first = min(waiting, key=lambda one: one.time_us or 0.0)
-    gain = best.time_us / (first.time_us or 1.0)
+    gain = best_us / (first.time_us or 1.0)
     said = f"attempt {first.number} is modelled {gain:.1f}x as fast and waits for a GPU to judge it"
     return f"{said}: make it where there is one, or with --spool DIR (see it: tilewright show {run.id} {first.number})"
 
