@@ -17,7 +17,8 @@ from tilewright.records import DType
 
 _NARROWEST, _WIDEST = 64, 2048  # columns: enough threads, and several rows in shared memory
 _FEW_ROWS = 4  # of the result in a strip, below which rows are read too often
-_STRIP_FLOATS = 26  # in shared memory for each of 2048 resident threads: a little less than there is room for
+_RESIDENT = 768  # threads of a multiprocessor: each goes down two columns
+_STRIP_FLOATS = 69  # in shared memory for each of them: a little less than there is room for
 
 
 def can_copy(program: PoolProgram) -> bool:
@@ -46,7 +47,8 @@ def _read(kernel: PoolKernel) -> Read | None:
 
 
 def _threads(x: Window) -> int:
-    return max(min(-(-x.outside.size.own // 32) * 32, 512), 64)
+    """One for two columns."""
+    return max(min(-(-x.outside.size.own // 64) * 32, 512), 64)
 
 
 def _rows(x: Window, y: Window) -> int:
@@ -66,11 +68,13 @@ def bulk(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
     header = (
         f"{program.placed.name}, every input element read once or little more: a block makes a strip of ROWS rows of "
         "the result.\n\nThe rows of the input that it needs lie together, and come to shared memory by copies of many "
-        "kilobytes that take no registers; so do the results leave. A thread goes down a column: it combines along "
-        "each row there, and keeps what the last rows came to in registers."
+        "kilobytes that take no registers; so do the results leave. A thread goes down two columns: it combines along "
+        "each row there, from one set of loads, and keeps what the last rows came to in registers."
     )
     lines = [
         *kernel.constants(),
+        "constexpr int REACH_X = (KERNEL_X - 1) * DILATION_X + 1;",
+        "constexpr int ODD = PAD_X % 2, PAIRS = (ODD + REACH_X + 2) / 2;  // two columns' cells, from an even one on",
         "constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;",
         "constexpr int PARTS = 2, TOGETHER = (LOADED + PARTS - 1) / PARTS;  // copies of a strip, and rows of one",
     ]
@@ -85,7 +89,7 @@ def _plan(kernel: PoolKernel, plan: PlanLines) -> tuple[str, str, str]:
     plan.add("need", "device.cc >= 90", "bulk copies")
     plan.add("tune", f"THREADS = {threads}" + (f" | {threads // 2}" if threads >= 256 else ""), "of a block")
     plan.add("tune", f"ROWS = {rows} | {max(rows * 2 // 3, 1)}", "of the result in a strip")
-    plan.add("tune", "RESIDENT = 2048 | 1536", "threads of a multiprocessor that registers must do for")
+    plan.add("tune", f"RESIDENT = {_RESIDENT} | 1024", "threads of a multiprocessor that registers must do for")
     plan.add("const", f"IN_X = {x.inside.size.text}, OUT_X = {x.outside.size.text}", "columns")
     plan.add("need", "IN_X % 4 == 0", "whole 16 bytes are copied")
     kernel.fixed = {x.inside.size: "IN_X", x.outside.size: "OUT_X"}
@@ -138,39 +142,53 @@ def _body(kernel: PoolKernel) -> list[str]:
 
 
 def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
-    """A thread's way down its columns."""
+    """A thread's way down its columns, two at a time."""
     out_height = kernel.size(kernel.axes["Y"].outside.size, "int")
     along = [
-        f"const int column = {out_x} * STRIDE_X - PAD_X;",
-        "const float* cell = cells + j * IN_X + column;",
+        "float entered[2 * PAIRS];",
         "#pragma unroll",
-        "for (int tap = 0; tap < KERNEL_X; ++tap) {",
-        "  const bool is_inside = column + tap * DILATION_X >= 0 && column + tap * DILATION_X < IN_X;",
-        f"  const float one = is_inside ? cell[tap * DILATION_X] : {kernel.pool.start};",
-        "  along[j] = tap ? combined(along[j], one) : one;",
+        "for (int pair = 0; pair < PAIRS; ++pair) {",
+        "  const int column = left - PAD_X - ODD + 2 * pair;",
+        f"  float2 cells_here = make_float2({kernel.pool.start}, {kernel.pool.start});",
+        "  if (column >= 0 && column < IN_X) {",
+        "    cells_here = *reinterpret_cast<const float2*>(cells + j * IN_X + column);",
+        "  }",
+        "  entered[2 * pair] = cells_here.x;",
+        "  entered[2 * pair + 1] = cells_here.y;",
+        "}",
+        "#pragma unroll",
+        "for (int tap = 0; tap < KERNEL_X; ++tap) {  // those that both windows have first: they are combined once",
+        "  const float one = entered[ODD + (tap + 1) % KERNEL_X * DILATION_X], two = entered[ODD + 1 + tap * DILATION_X];",
+        "  along[j][0] = tap ? combined(along[j][0], one) : one;",
+        "  along[j][1] = tap ? combined(along[j][1], two) : two;",
         "}",
     ]
     made = [
-        "float made = along[top];",
+        f"const int {out_x} = left + i;",
+        f"if ({out_x} >= OUT_X) continue;",
+        "float made = along[top][i];",
         "#pragma unroll",
-        "for (int tap = 1; tap < KERNEL_Y; ++tap) made = combined(made, along[top + tap * DILATION_Y]);",
+        "for (int tap = 1; tap < KERNEL_Y; ++tap) made = combined(made, along[top + tap * DILATION_Y][i]);",
         *kernel.made_lines("made", f"results[top / STRIDE_Y * OUT_X + {out_x}]"),
     ]
     row = [
         "if (j % TOGETHER == 0) barrier_wait(barriers + 8 * (j / TOGETHER));",
-        f"along[j] = {kernel.pool.start};",
+        f"along[j][0] = along[j][1] = {kernel.pool.start};",
         f"const int {in_y} = from_y + j, top = j - (REACH_Y - 1);",
         f"if (row_is_used(j) && {in_y} >= 0 && {in_y} < {height}) {{",
         *indented(along),
         "}",
         f"if (top >= 0 && top % STRIDE_Y == 0 && first_y + top / STRIDE_Y < {out_height}) {{",
-        *indented(made),
+        "#pragma unroll",
+        "  for (int i = 0; i < 2; ++i) {",
+        *indented(made, 2),
+        "  }",
         "}",
     ]
     return [
         "#pragma unroll 1",
-        f"for (int {out_x} = threadIdx.x; {out_x} < OUT_X; {out_x} += THREADS) {{",
-        "  float along[LOADED];  // what the window's part of each row comes to; few of them live at a time",
+        "for (int left = 2 * threadIdx.x; left < OUT_X; left += 2 * THREADS) {",
+        "  float along[LOADED][2];  // what the windows' parts of each row come to; few of them live at a time",
         "#pragma unroll",
         "  for (int j = 0; j < LOADED; ++j) {",
         *indented(row, 2),

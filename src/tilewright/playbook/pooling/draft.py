@@ -14,8 +14,8 @@ from tilewright.records import DType
 
 _AXES = ("X", "Y", "Z")
 _OWN_NAMES = """
-all_lines along barriers bytes beside cell cells chunks columns combined entered group left line made most one planes
-pooled q r results strips tap target tile tiles top turned unit units v window
+all_lines along barriers bytes beside cell cells cells_here chunks columns combined entered group left line made most one
+pair planes pooled q r results strips tap target tile tiles top turned two unit units v window
 """
 _OWN = frozenset(_OWN_NAMES.split())  # names in the text of the kernels, which no tensor may have
 
