@@ -16,8 +16,14 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier) {
 }
 __device__ __forceinline__ void copy_rows(const float* to, const float* from, int bytes, unsigned barrier) {
   const auto target = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(target), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+  if constexpr (ONCE) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;"
+                 ::"r"(target), "l"(from), "r"(bytes), "r"(barrier), "l"(to_stay()) : "memory");
+  } else {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(target), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+  }
 }
 """
 

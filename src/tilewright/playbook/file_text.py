@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.kernel_file.op_line import size_expression
+from tilewright.playbook.cpp_helpers import READ_ONCE
 from tilewright.playbook.cpp_text import Namer, indented
 from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
 from tilewright.records import Dimension, DType, Task
@@ -21,6 +22,7 @@ _NEED_WIDTH = 100
 _LINE_WIDTH = 120
 MOST_32_BIT = 2000000000
 _MOST_LINES, _LONGEST_LINE = 100, 1000  # of a plan
+_CACHES = 4  # L2 caches: of a larger tensor nothing is found there again
 _CONTINUATION = "//!             "
 
 
@@ -96,6 +98,12 @@ class PlanLines:
         units = [cols, *self.program.span_units]
         whole = " and ".join(f"{one} % {size} == 0" for one in units)
         self.add("const", f"WIDTH = {size} if {whole} else 1", "elements per load")
+
+    def read_once(self, elements: str) -> None:
+        """Whether tensors of so many elements are read as what no cache can hold: see `READ_ONCE`."""
+        size = max((one.dtype.itemsize for one in self.program.tensors), default=4)
+        large = f"{elements} * {size} > {_CACHES} * device.l2"
+        self.add("const", f"ONCE = 1 if device.cc == 90 and {large} else 0", "lines of large tensors are to stay")
 
     def name(self, wanted: str) -> str:
         """A name for the plan that no parameter or result has."""
@@ -264,6 +272,8 @@ def file_of(write: Callable[[str], Fragment], op_line: str) -> str:
 
 
 def fragment(header: str, plan: PlanLines, includes: list[str], *pieces: list[str]) -> Fragment:
+    if "ONCE" in plan.constants:
+        pieces = ([READ_ONCE], *pieces)
     return Fragment(header, plan, includes, pieces)
 
 

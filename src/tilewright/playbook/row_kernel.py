@@ -226,6 +226,11 @@ class RowKernel:
 
     # -- vectors --
 
+    def once(self) -> list[str]:
+        """Lines that say what a kernel reads once."""
+        names = [self.name(one.name) for one in self.program.inputs if one.is_whole and not one.in_place]
+        return [f"{name} = read_once({name});" for name in names]
+
     def pointers(self, first: str = "") -> list[str]:
         """Where the row begins in every tensor that has columns, as vectors; `first` is added to each."""
         lines = [

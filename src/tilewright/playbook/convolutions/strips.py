@@ -91,6 +91,7 @@ def _plan(text: ConvolutionText) -> tuple[str, str]:
     plan.add("const", f"IN_X = {sizes['in_x']}, OUT_X = {sizes['out_x']}", "columns")
     plan.add("need", "IN_X % 4 == 0", "whole 16 bytes are copied")
     plan.add("const", "Y_WIDTH = 2 if OUT_X % 2 == 0 else 1", "elements of a store")
+    plan.read_once(f"{sizes['images']} * {text.convolution.groups} * {text.plane_in}")
     strips, room = plan.name("strips"), plan.name("room")
     plan.add("let", f"{strips} = ceil_div({sizes['out_y']}, ROWS)")
     loaded = f"((ROWS - 1) * {y.stride} + {_reach(y)})"

@@ -291,15 +291,23 @@ class PlacedKernel:
         more: list[tuple[str, str]],
         outputs: tuple[str, ...] | None = None,
         rest: str = "",
+        once: bool = False,
     ) -> list[str]:
         """The kernel's text, with its launch in the plan, of which `rest` is the end; `outputs` where it writes other
-        tensors than the program's results."""
+        tensors than the program's results. `once`: what it reads by vectors it reads once."""
         if outputs is None:
             outputs = tuple(one.name for one in self.program.outputs)
         signature = self.signature(outputs, more)
         name = f"{self.program.name}_{suffix}"
         self.plan.launch(name, grid, block, signature.given, rest)
-        return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
+        lines = [f"{one} = read_once({one});" for one in self.read_by_vectors()] if once else []
+        return kernel_lines(signature, f"__launch_bounds__({bounds})", name, [*lines, *body])
+
+    def read_by_vectors(self) -> list[str]:
+        """The tensors whose places no other tensor decides, under their names in the kernel."""
+        whole = [name for name, mode in self.modes.items() if mode in (Mode.VECTOR, Mode.REVERSED)]
+        reads = [one for name in whole if isinstance(one := self.program.leaves[name], Read) and not one.place.lookups]
+        return list(dict.fromkeys(self.pointers[one.tensor] for one in reads if one.tensor in self.pointers))
 
     # -- what threads own --
 

@@ -94,6 +94,7 @@ def _plan(kernel: PoolKernel, plan: PlanLines) -> tuple[str, str, str]:
     plan.add("need", "IN_X % 4 == 0", "whole 16 bytes are copied")
     kernel.fixed = {x.inside.size: "IN_X", x.outside.size: "OUT_X"}
     strips, planes, room = (plan.name(one) for one in ("strips", "planes", "room"))
+    kernel.read_once()
     loaded = f"((ROWS - 1) * {y.stride} + {y.reach})"
     plan.add("let", f"{strips} = ceil_div({y.outside.size.text}, ROWS), {planes} = {product_text(kernel.pool.planes)}")
     plan.add("let", f"{room} = 4 * ({loaded} * IN_X + ROWS * OUT_X + 4)", "bytes of shared memory")
@@ -158,7 +159,8 @@ def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
         "}",
         "#pragma unroll",
         "for (int tap = 0; tap < KERNEL_X; ++tap) {  // those that both windows have first: they are combined once",
-        "  const float one = entered[ODD + (tap + 1) % KERNEL_X * DILATION_X], two = entered[ODD + 1 + tap * DILATION_X];",
+        "  const float one = entered[ODD + (tap + 1) % KERNEL_X * DILATION_X];",
+        "  const float two = entered[ODD + 1 + tap * DILATION_X];",
         "  along[j][0] = tap ? combined(along[j][0], one) : one;",
         "  along[j][1] = tap ? combined(along[j][1], two) : two;",
         "}",

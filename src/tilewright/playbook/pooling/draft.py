@@ -14,8 +14,8 @@ from tilewright.records import DType
 
 _AXES = ("X", "Y", "Z")
 _OWN_NAMES = """
-all_lines along barriers bytes beside cell cells cells_here chunks columns combined entered group left line made most one
-pair planes pooled q r results strips tap target tile tiles top turned two unit units v window
+all_lines along barriers bytes beside cell cells cells_here chunks columns combined entered group left line made most
+one pair planes pooled q r results strips tap target tile tiles top turned two unit units v window
 """
 _OWN = frozenset(_OWN_NAMES.split())  # names in the text of the kernels, which no tensor may have
 
@@ -44,6 +44,11 @@ class PoolKernel(PlacedKernel):
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
         self._begins: dict[tuple[str, Index], str] = {}  # where the plane of a unit begins in a tensor
         self.fixed: dict[Size, str] = {}  # sizes that the kernel is built for, by constants of the plan
+
+    def read_once(self) -> None:
+        """A line of the plan: whether what windows go over is too large for any cache."""
+        sizes = [product_text(self.pool.planes), *(f"({one.inside.size.text})" for one in self.axes.values())]
+        self.plan.read_once(" * ".join(sizes))
 
     @property
     def pooled(self) -> int:

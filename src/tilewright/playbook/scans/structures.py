@@ -135,8 +135,10 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan.add("tune", f"VECTORS = {vectors}", "of a thread in one tile")
     plan.add("need", f"THREADS / 32 * VECTORS <= {most}", "a warp scans the totals of all others")
     width_line(plan, kernel)
+    plan.read_once(f"{rows} * {steps}")
     body = rows_body(kernel, kernel.split(program.rows, "blockIdx.x"))
-    text = kernel.launched("scan", rows, "THREADS", "THREADS, 1024 / THREADS", body, [("int steps", steps)])
+    bounds, sizes = "THREADS, 1024 / THREADS", [("int steps", steps)]
+    text = kernel.launched("scan", rows, "THREADS", bounds, body, sizes, once=True)
     header = (
         f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte "
         "vectors.\n\nThe loads of the next tile are issued before this one is scanned, so memory never waits for "

@@ -21,15 +21,29 @@ _MULTIPROCESSORS = 132  # of the GPU that choices are ordered for
 _LINE_BYTES = 128
 
 COPY = """\
-// Brings a vector to shared memory while the thread does other things.
+// Where vectors are copied to. The address is every thread's own, for all that the compiler knows: with a part of it
+// that a warp has in common, CUDA 13.0 writes copies with a policy as instructions that do not exist.
 template <typename T>
-__device__ __forceinline__ void copy_ahead(T* to, const T* from) {
-  if constexpr (sizeof(T) >= 4) {
-    __pipeline_memcpy_async(to, from, sizeof(T));
-  } else {
-    *to = *from;  // too small for an asynchronous copy
+struct Ahead {
+  T* to;
+  unsigned address;
+
+  __device__ explicit Ahead(T* room) : to(room) {
+    address = __shfl_sync(~0u, static_cast<unsigned>(__cvta_generic_to_shared(room)), 0);
   }
-}
+  // Brings a vector while the thread does other things.
+  __device__ __forceinline__ void copy(int place, const T* from) const {
+    if constexpr (ONCE && sizeof(T) == 16) {
+      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address + place * 16),
+                   "l"(from), "l"(to_stay())
+                   : "memory");
+    } else if constexpr (sizeof(T) >= 4) {
+      __pipeline_memcpy_async(to + place, from, sizeof(T));
+    } else {
+      to[place] = *from;  // too small for an asynchronous copy
+    }
+  }
+};
 """
 
 _DIVISION = """\
@@ -142,6 +156,7 @@ class _Ahead:
             f"VECTORS = max(ceil_div({share}, {self.holders}), 1) if {held} else 1",
             "of a thread, each unrolled",
         )
+        plan.read_once(f"{rows} * {cols}")
         teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if self.team is Team.GRID:
@@ -202,7 +217,9 @@ class _Ahead:
         for number, one in enumerate(streams):
             size = f"(share * WIDTH * {streams[number - 1].dtype.itemsize} + 15) / 16 * 16"
             lines += [f"room += {size};"] if number else []
-            lines.append(f"auto* {kernel.name(one.name)}_next = reinterpret_cast<Vector<{one.dtype.cpp}>*>(room);")
+            name = kernel.name(one.name)
+            lines.append(f"auto* {name}_next = reinterpret_cast<Vector<{one.dtype.cpp}>*>(room);")
+            lines.append(f"const Ahead<Vector<{one.dtype.cpp}>> {name}_copies({name}_next);")
         lines += self.exchange.places()
         if not self.shifts:
             count = "max(min(share, cols / WIDTH - first), 0)"
@@ -278,7 +295,7 @@ class _Ahead:
 
     def _copies(self) -> list[str]:
         names = (self.kernel.name(one.name) for one in self.program.streams)
-        return [f"copy_ahead({name}_next + place, {name}_ahead + place);" for name in names]
+        return [f"{name}_copies.copy(place, {name}_ahead + place);" for name in names]
 
     def _other_pointers(self) -> list[str]:
         kernel = self.kernel

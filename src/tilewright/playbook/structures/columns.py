@@ -120,6 +120,8 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
         plan.add("need", f"FEATURES * WIDTH * {per_thread} <= {_HELD_BYTES} or TEAMS == {_MOST_TEAMS}")
         plan.add("need", "FEATURES <= 128", "each is unrolled")
     plan.add("let", f"{tiles} = ceil_div({inner}, LANES * WIDTH)", "blocks side by side")
+    if held:
+        plan.read_once(f"{rows} * {cols}")
     sizes = [("int cols", cols), ("long long inner", inner), ("int tiles", tiles)]
     signature = KernelSignature.of(program, kernel.namer, sizes)
     name = f"{program.name}_tiles"
@@ -173,6 +175,7 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
     program, name = kernel.program, kernel.name
     whole = [one for one in program.inputs if one.is_whole]
     lines = [
+        *(kernel.once() if held else []),
         "__shared__ long long room[TEAMS * LANES * WIDTH];",
         "const long long outer = blockIdx.x / tiles, place = blockIdx.x % tiles * LANES + threadIdx.x;",
         "const long long step = inner / WIDTH, first_row = outer * inner + place * WIDTH;",

@@ -81,6 +81,7 @@ class _Kept:
         plan.add("let", f"{room} = (device.smem_block - 4096) / (HOLDERS * {size})")
         plan.add("const", f"HELD = min({steps}, {_HELD_BYTES} / max({size}, 16))", "vectors of a thread in registers")
         plan.add("const", f"KEPT = min({steps} - HELD, {room})", "vectors of a thread in shared memory")
+        plan.read_once(f"{rows} * {cols}")
         plan.add("let", f"{walks} = min({rows}, 1)")
         plan.add("need", f"{rows} * BLOCKS <= 2000000000", "so that the blocks that have come can be counted")
         declared, given = self.exchange.scratches(plan, walks)
@@ -120,8 +121,10 @@ class _Kept:
         ]
         rest = (one for level in self.levels[:-1] for one in kernel.own_reductions(level))
         return [
+            *kernel.once(),
             "extern __shared__ uint4 dynamic[];",
             f"auto* {name}_kept = reinterpret_cast<{self.vector}*>(dynamic);",
+            f"const Ahead<{self.vector}> {name}_copies({name}_kept);",
             *(line.replace("const int rank", "int rank") for line in self.exchange.places()),
             "// The last blocks may have less, or nothing.",
             "const int share_here = max(min(share, cols / WIDTH - first), 0);",
@@ -147,7 +150,7 @@ class _Kept:
         return f"{self.name}_{which}[at_segment(first + place, rows)]"
 
     def _copy(self) -> str:
-        return f"copy_ahead({self.name}_kept + place - HELD * HOLDERS, &{self._at('ahead')});"
+        return f"{self.name}_copies.copy(place - HELD * HOLDERS, &{self._at('ahead')});"
 
     # -- what the row comes to --
 

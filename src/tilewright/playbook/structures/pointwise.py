@@ -52,6 +52,7 @@ def vector_elements(program: RowProgram, op_line: str, hints: bool = False, quic
     plan.add("tune", "THREADS = 128 | 256 | 512")
     plan.add("const", f"WIDTH = {16 // program.widest.itemsize}", "elements of a vector: 16 bytes of the widest tensor")
     plan.add("let", f"{n} = {_total(program)}")
+    plan.read_once(n)
     signature = KernelSignature.of(program, kernel.namer, [("long long n", n)])
     kernel_name = f"{program.name}_vectors"
     plan.launch(kernel_name, f"ceil_div({n}, THREADS * WIDTH)", "THREADS", signature.given)
@@ -79,6 +80,7 @@ def _vectors_text(kernel: RowKernel, hints: bool) -> list[str]:
         *(_store_vector(kernel, one, "place", hints) for one in kernel.program.outputs_along),
     ]
     return [
+        *kernel.once(),
         *sweep.before,
         *(f"const auto* {name}_vectors = reinterpret_cast<const {vector}*>({name});" for name, vector in read),
         "const long long place = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
@@ -134,6 +136,7 @@ def _rectangle_plan(kernel: RowKernel, plan: PlanLines) -> tuple[KernelSignature
     )
     plan.add("need", f"{vectors} <= {MOST_32_BIT}", "a column fits an int")
     plan.add("let", f"{chunks} = ceil_div({vectors}, {lanes})")
+    plan.read_once(f"{rows} * {cols}")
     sizes = [("long long rows", rows), ("int vectors", vectors), ("int chunks", chunks)]
     signature = KernelSignature.of(kernel.program, kernel.namer, sizes)
     kernel_name = f"{kernel.program.name}_rectangles"
@@ -145,6 +148,7 @@ def _rectangle_plan(kernel: RowKernel, plan: PlanLines) -> tuple[KernelSignature
 def _rectangle_body(kernel: RowKernel) -> list[str]:
     program = kernel.program
     body = [
+        *kernel.once(),
         "// Blocks are numbered along the row first, so that they run in address order.",
         "const int column = static_cast<int>(blockIdx.x % chunks) * blockDim.x + threadIdx.x;",
         "const long long row = static_cast<long long>(blockIdx.x / chunks) * blockDim.y + threadIdx.y;",

@@ -5,10 +5,16 @@ from __future__ import annotations
 STAGES_TEXT = """\
 // Sends for bytes, which come to shared memory by themselves and are counted there.
 __device__ __forceinline__ void bring(void* to, const void* from, int bytes, unsigned long long* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  const unsigned target = shared_address(to), counted = shared_address(barrier);
+  if constexpr (ONCE) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(target), "l"(from), "r"(bytes), "r"(counted), "l"(to_stay())
+                 : "memory");
+  } else {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(target), "l"(from), "r"(bytes), "r"(counted)
+                 : "memory");
+  }
 }
 
 __device__ __forceinline__ void arrive(unsigned long long* barrier) {

@@ -119,6 +119,7 @@ class _Staged:
             plan.add("const", f"ALONE = EVEN if {whole} else 0", "one element of broadcast tensors for all threads")
         plan.add("const", "STAGES = (device.smem_block - 8192) / (STAGE * 16)", "of the ring")
         plan.add("tune", f"PACE = {'2 | 3' if grid else '4 | 3'}", "stages of a block that are on their way together")
+        plan.read_once(f"{rows} * {cols}")
         teams = "TEAMS" if grid else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if grid:
