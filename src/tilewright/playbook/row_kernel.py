@@ -226,9 +226,10 @@ class RowKernel:
 
     # -- vectors --
 
-    def once(self) -> list[str]:
-        """Lines that say what a kernel reads once."""
-        names = [self.name(one.name) for one in self.program.inputs if one.is_whole and not one.in_place]
+    def once(self, inputs: tuple[row_program.ProgramInput, ...] | None = None) -> list[str]:
+        """Lines that say what a kernel with these inputs, or with all, reads once."""
+        given = self.program.inputs if inputs is None else inputs
+        names = [self.name(one.name) for one in given if one.is_whole and not one.in_place]
         return [f"{name} = read_once({name});" for name in names]
 
     def pointers(self, first: str = "") -> list[str]:

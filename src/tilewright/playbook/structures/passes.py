@@ -104,6 +104,7 @@ class _Passes:
         plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
         plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
         plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
+        plan.read_once(f"{self.rows} * {self.cols}")
         if self._number == "unsigned":
             plan.add("need", f"{self.vectors} <= {MOST_32_BIT}", "so that a 32-bit division finds a segment")
 
@@ -186,7 +187,7 @@ class _Passes:
         signature = self._signature(kernel, (read, ()), parts, [], sizes)
         name = f"{self.program.name}_parts{suffix}"
         self.plan.launch(name, f"{self.pieces} * {self.rows}", "THREADS", signature.given)
-        body = self._part_body(kernel, read, levels, parts)
+        body = [*kernel.once(read), *self._part_body(kernel, read, levels, parts)]
         most = 1024 if self.looped else 512
         self._add(kernel, signature.kernel(f"__launch_bounds__(THREADS, {most} / THREADS)", name, body))
         self._combine(levels, parts, suffix)
@@ -347,6 +348,7 @@ class _Passes:
             *(f"{kernel.target(one)}[{self._at()}] = {name(one.name)}_made;" for one in program.outputs_along),
         ]
         return [
+            *kernel.once(read),
             WAIT,
             f"const long long block = gridDim.x - 1 - blockIdx.x, place = block % chunks * {_WRITING} + threadIdx.x;",
             "const long long first_row = block / chunks * TOGETHER;",

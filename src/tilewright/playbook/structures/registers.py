@@ -84,7 +84,7 @@ def register_rows(
     writer = _RegisterRows(kernel, team)
     plan = PlanLines(program, op_line)
     signature, kernel_name, longer, sums = writer.plan(plan, teams)
-    text = signature.kernel(writer.bounds(), kernel_name, writer.body(hints, sums))
+    text = signature.kernel(writer.bounds(), kernel_name, [*kernel.once(), *writer.body(hints, sums)])
     reduce = [LANES_REDUCE] if team is Team.LANES else []
     needed = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *longer.helpers, *reduce, FOR_EACH_VECTOR]
     helpers = ([one] for one in dict.fromkeys(needed))
@@ -105,6 +105,7 @@ class _RegisterRows:
         loads, held = plan.name("loads"), plan.name("held")
         plan.add("need", f"{cols} > 0" + (f" and {rows} <= {MOST_32_BIT}" if has_parts(self.program) else ""))
         plan.index_limit(cols)
+        plan.read_once(f"{rows} * {cols}")
         listed = " | ".join(str(one) for one in teams)
         if self.team is Team.LANES:
             plan.add("tune", f"LANES = {listed}", "of a warp that share a row")
