@@ -172,6 +172,23 @@ def test_rows_shared_by_blocks_are_right_and_clean(
     assert op.emulate(*given, gpu=gpu, schedules=2).findings == ()
 
 
+@pytest.mark.parametrize(("name", "rows", "length"), [("softmax", 40, 37), ("layernorm", 3, 4100)])
+def test_clusters_that_take_rows_in_turn_are_right_and_clean(name: str, rows: int, length: int, tmp_path: Path) -> None:
+    """Many rows for each of six clusters, and fewer rows than clusters, which all find out that none is left."""
+    function = BY_NAME[name]
+    task = task_of(function, {**SIZES, "cols": 200000})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == CLUSTER)
+    text = step.write(task_op_line(task))
+    assert "rows_taken" in text
+    path = tmp_path / "taken.cu"
+    path.write_text(text.replace("min(rows, max(device.sms / BLOCKS, 1))", "6"))
+    op = tilewright.load(str(path))
+    check(op, function, task, sizes_at(task, rows, length))
+    tensors = draw(task, sizes_at(task, rows, length), 1)
+    given = [tensors[one.name] for one in task.tensors]
+    assert op.emulate(*given, gpu="H200", schedules=3).findings == ()
+
+
 @pytest.mark.parametrize("id", ["cluster-stages", "grid-stages"])
 @pytest.mark.parametrize(("name", "sizes"), STAGED)
 def test_rows_that_come_in_stages_are_right_and_clean(

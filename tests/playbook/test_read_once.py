@@ -9,7 +9,6 @@ import torch
 from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, SIZES, draw, program_of, task_of
 from tests.playbook.placed import Placed, check_structure, structure
-from tests.playbook.test_class_losses import BY_NAME as LOSSES
 from tests.playbook.test_pooling import BY_NAME as POOLS
 from tests.playbook.test_pooling import COPIED
 from tests.playbook.test_scans import BY_NAME as SCANS
@@ -23,11 +22,9 @@ from tilewright.tasks import task_op_line
 ROWS = [
     ("bias_gelu", "rectangles", ((3, 512), (2, 127))),
     ("channel_rmsnorm", "column-tiles", ((3, 512), (2, 127))),
-    ("middle_places", "column-windows", ((72, 133), (37, 35))),
     ("softmax", "cluster-ahead", ((3, 33000), (2, 37))),
     ("softmax", "grid-ahead", ((7, 4100), (3, 37))),
     ("layernorm", "passes", ((5, 9000), (3, 37))),
-    ("mean_loss", "split", ((3, 512), (2, 127))),
     ("softmax", "block", ((3, 1000), (2, 127))),
     ("layernorm", "cluster-stages", ((5, 70000), (40, 4100))),
     ("layernorm", "grid-stages", ((5, 70000), (40, 4100))),
@@ -35,9 +32,7 @@ ROWS = [
 PLACED = [
     (SCANS["backwards"], "scan-rows"),
     (SCANS["exclusive"], "scan-rows"),
-    (LOSSES["smoothed"], "loss-warps"),
     (POOLS["line_max"], "pool-strips"),
-    (POOLS["volume_halves"], "pool-apart"),
     (COPIED[0], "pool-bulk"),
     (COPIED[1], "pool-bulk"),
 ]

@@ -227,8 +227,9 @@ class RowKernel:
     # -- vectors --
 
     def once(self, inputs: tuple[row_program.ProgramInput, ...] | None = None) -> list[str]:
-        """Lines that say what a kernel with these inputs, or with all, reads once."""
+        """Lines that say what a kernel with these inputs, or with all, reads once; where it writes no less."""
         given = self.program.inputs if inputs is None else inputs
+        given = given if self.program.outputs_along else ()
         names = [self.name(one.name) for one in given if one.is_whole and not one.in_place]
         return [f"{name} = read_once({name});" for name in names]
 

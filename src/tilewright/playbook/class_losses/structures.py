@@ -53,8 +53,6 @@ def _written(program: LossProgram, op_line: str, vector: bool) -> str:
         plan.add("tune", "TURNS = 1 | 2 | 4", "rows of a warp")
         plan.add("tune", "VECTORS = 8 | 4 | 2", "loads of a thread under way")
         width_line(plan, kernel)
-        if program.along is not None:
-            plan.read_once(f"{rows} * ({program.along.size.text})")
     else:
         constants = ("WARPS = 8", "TURNS = 1", "VECTORS = 1", "WIDTH = 1")
         for text in constants if program.log_sums else constants[:2]:
@@ -133,8 +131,7 @@ def _rows_kernel(kernel: LossKernel, parts: list[str], rows: str, blocks: str) -
     more.append(("unsigned rows", rows))
     if program.sums:
         kernel.program = replace(kernel.program, outputs=())
-    once = "ONCE" in kernel.plan.constants
-    return kernel.launched("rows", blocks, "WARPS * 32", "WARPS * 32", lines, more, once=once)
+    return kernel.launched("rows", blocks, "WARPS * 32", "WARPS * 32", lines, more)
 
 
 def _log_sums(kernel: LossKernel) -> list[str]:

@@ -34,8 +34,7 @@ def apart(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
     kernel = PoolKernel(program, plan, vector=True, quick=quick, width=_width(program))
     more, grid = _plan(kernel, plan)
     body = _body(kernel)
-    kernel.read_once()
-    text = kernel.launched("apart", grid, "THREADS", "THREADS, RESIDENT / THREADS", body, more, once=True)
+    text = kernel.launched("apart", grid, "THREADS", "THREADS, RESIDENT / THREADS", body, more)
     header = (
         f"{program.placed.name}, every input element read once: windows do not overlap, so a thread makes ROWS "
         "results, one below the other, and needs nothing of its neighbours.\n\nIt loads its windows whole before it "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Index, Variable
@@ -44,6 +46,12 @@ class PoolKernel(PlacedKernel):
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
         self._begins: dict[tuple[str, Index], str] = {}  # where the plane of a unit begins in a tensor
         self.fixed: dict[Size, str] = {}  # sizes that the kernel is built for, by constants of the plan
+
+    @property
+    def writes_much(self) -> bool:
+        """Whether there are half as many results as elements, or more: reading alone takes as long in any way."""
+        sizes = [(one.inside.size.own, one.outside.size.own) for one in self.axes.values()]
+        return math.prod(inside for inside, _ in sizes) <= 2 * math.prod(outside for _, outside in sizes)
 
     def read_once(self) -> None:
         """A line of the plan: whether what windows go over is too large for any cache."""

@@ -44,7 +44,7 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
     body = strip_body(kernel)
     block = f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}"
     bounds = "LANES * TEAMS, RESIDENT / (LANES * TEAMS)"
-    text = kernel.launched("strips", grid, block, bounds, body, more, once=True)
+    text = kernel.launched("strips", grid, block, bounds, body, more, once=kernel.writes_much)
     deep = (
         " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a "
         "plane is read once."
@@ -137,7 +137,8 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     if slides(kernel) and kernel.is_alone:
         bulk = "device.cc >= 90 and WIDTH == 4 and TEAMS == 1 and LANES >= 64"
         plan.add("const", f"BULK = {bulk}", "whether results leave in one copy")
-    kernel.read_once()
+    if kernel.writes_much:
+        kernel.read_once()
     names = {one: plan.name(one) for one in _NAMES.split()}
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
@@ -107,6 +107,8 @@ def _header(writer: _Ahead, team: Team) -> str:
         " What is summed up about the row's mean or greatest element is summed up about the block's own at first "
         f"and then corrected: so the blocks exchange once, each writing {where}."
     )
+    if writer.exchange.by_ticket:
+        header += " A cluster stays, and takes the next row that no other has taken."
     if writer.shifts:
         header += (
             "\n\nRows that are not a whole number of 16-byte vectors begin anywhere. Their vectors are those from the "
@@ -158,6 +160,9 @@ class _Ahead:
         )
         plan.read_once(f"{rows} * {cols}")
         teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
+        if self.exchange.by_ticket:
+            teams = "max(device.sms / BLOCKS, 1)"
+            plan.add("need", f"{rows} <= {MOST_32_BIT}", "so that rows can be counted as they are taken")
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if self.team is Team.GRID:
             plan.add("need", f"{rows} * BLOCKS <= 2000000000", "so that the blocks that have come can be counted")
@@ -177,8 +182,8 @@ class _Ahead:
         plan.add("const", "THREADS = 512")
         if self.team is Team.CLUSTER:
             plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
-            walk = "4 | 16" if self.exchange.by_message else "16 | 4"
-            plan.add("tune", f"WALK = {walk}", "rows that a block goes through, about")
+            if not self.exchange.by_ticket:
+                plan.add("tune", "WALK = 4 | 16", "rows that a block goes through, about")
             return "BLOCKS == 8"
         plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
         plan.add("tune", f"TEAMS = {self._team_counts()}", "of blocks on the whole GPU, each with a row")
@@ -189,7 +194,7 @@ class _Ahead:
     def _by_message(self) -> bool:
         """Two blocks go on to the next row soon. With messages, and copies without a branch, L1 norm of 65,535 columns
         took 4.2 ms on an H200 (4.3 where a block goes through 16 rows, not 4), and 4.4 with the barrier and the branch;
-        softmax of 393,216 columns, by eight, took 3.5 and 3.3."""
+        softmax of 393,216 columns, by eight, took 3.5 and 3.3, and 3.1 or less where clusters take rows in turn."""
         return self._smallest_cluster() == 2 and can_meet(self.program)
 
     def _smallest_cluster(self) -> int:
@@ -230,12 +235,13 @@ class _Ahead:
         lines += ["{", *indented(self._sent_for("start", "", "count")), "  __pipeline_commit();", "}"]
         lines += ["int turn = 0;  // so that a quick warp does not write over what a slow one still reads"]
         inner = [
+            *self.exchange.taking(),
             "__pipeline_wait_prior(0);",
             *self._divided("here", "row", "count", "end"),
             *(f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_held[VECTORS];" for one in streams),
             *self._each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
-            "const long long next = row + walks;",
+            *([] if self.exchange.by_ticket else ["const long long next = row + walks;"]),
             *self._next_sent_for(),
             "__pipeline_commit();",
             "",
@@ -245,7 +251,8 @@ class _Ahead:
             *self._steps(),
             *self.exchange.turned(),
         ]
-        return [*lines, "for (long long row = start; row < rows; row += walks) {", *indented(inner), "}"]
+        step = "" if self.exchange.by_ticket else " row += walks"
+        return [*lines, f"for (long long row = start; row < rows;{step}) {{", *indented(inner), "}"]
 
     def _end(self, one: ProgramInput) -> str:
         """The thread's own element of the ends of a row."""

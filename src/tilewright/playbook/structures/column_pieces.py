@@ -197,7 +197,6 @@ def _two_launches(
     )
     first = KernelSignature([*declared, *reads.declared], [*given, *reads.given])
     second = KernelSignature([*(f"const {one}" for one in declared), *writes.declared], [*given, *writes.given])
-    plan.read_once(f"{rows} * {cols}")
     names = f"{program.name}_parts", f"{program.name}_whole"
     teams = 1 if program.task_rows >= _MANY_ROWS else _TEAMS
     plan.launch(names[0], f"{outer} * {made.blocks}", made.threads, first.given)
@@ -209,7 +208,7 @@ def _two_launches(
         " pdl",
     )
     texts = [
-        first.kernel(f"__launch_bounds__({made.bounds})", names[0], [*kernel.once(), TRIGGER, *body(kernel, parts)]),
+        first.kernel(f"__launch_bounds__({made.bounds})", names[0], [TRIGGER, *body(kernel, parts)]),
         second.kernel(f"__launch_bounds__({_COMBINING})", names[1], [WAIT, *_whole_body(kernel, parts, teams)]),
     ]
     shared = (

@@ -120,7 +120,7 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
         plan.add("need", f"FEATURES * WIDTH * {per_thread} <= {_HELD_BYTES} or TEAMS == {_MOST_TEAMS}")
         plan.add("need", "FEATURES <= 128", "each is unrolled")
     plan.add("let", f"{tiles} = ceil_div({inner}, LANES * WIDTH)", "blocks side by side")
-    if held:
+    if held and program.outputs_along:
         plan.read_once(f"{rows} * {cols}")
     sizes = [("int cols", cols), ("long long inner", inner), ("int tiles", tiles)]
     signature = KernelSignature.of(program, kernel.namer, sizes)

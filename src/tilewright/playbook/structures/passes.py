@@ -104,7 +104,8 @@ class _Passes:
         plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
         plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
         plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
-        plan.read_once(f"{self.rows} * {self.cols}")
+        if self.program.outputs_along:
+            plan.read_once(f"{self.rows} * {self.cols}")
         if self._number == "unsigned":
             plan.add("need", f"{self.vectors} <= {MOST_32_BIT}", "so that a 32-bit division finds a segment")
 

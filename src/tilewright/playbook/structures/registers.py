@@ -105,7 +105,8 @@ class _RegisterRows:
         loads, held = plan.name("loads"), plan.name("held")
         plan.add("need", f"{cols} > 0" + (f" and {rows} <= {MOST_32_BIT}" if has_parts(self.program) else ""))
         plan.index_limit(cols)
-        plan.read_once(f"{rows} * {cols}")
+        if self.program.outputs_along:
+            plan.read_once(f"{rows} * {cols}")
         listed = " | ".join(str(one) for one in teams)
         if self.team is Team.LANES:
             plan.add("tune", f"LANES = {listed}", "of a warp that share a row")

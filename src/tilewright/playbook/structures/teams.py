@@ -99,6 +99,30 @@ __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
 """
 
 
+_FIRST_THREAD = "rank == 0 && threadIdx.x == 0"
+# A cluster's first two rows; the second is asked for after the first has come, so that all have one before any has two.
+_FIRST_ROWS = f"""\
+__shared__ int first_rows[2], rows_ahead[2];
+if ({_FIRST_THREAD}) {{
+  const int one = atomicAdd(rows_taken, 1), two = atomicAdd(rows_taken, one < rows ? 1 : 0);
+  for (int block = 0; block < BLOCKS; ++block) {{
+    *cluster.map_shared_rank(&first_rows[0], block) = one;
+    *cluster.map_shared_rank(&first_rows[1], block) = two;
+  }}
+}}
+cluster.sync();
+const long long start = first_rows[0];
+long long next = first_rows[1];
+if (start >= rows) return;  // all blocks of the cluster
+""".splitlines()
+_TICKET = """\
+if (rank == 0 && threadIdx.x < 32) {
+  ticket = __shfl_sync(~0u, ticket, 0);
+  if (threadIdx.x < BLOCKS) *cluster.map_shared_rank(&rows_ahead[turn], threadIdx.x) = ticket;
+}
+""".splitlines()
+
+
 def can_meet(program: RowProgram) -> bool:
     """Whether what blocks of a grid exchange are plain numbers."""
     kernel = RowKernel(program, quick=False)
@@ -110,12 +134,15 @@ class Exchange:
 
     `by_message`: the blocks of a cluster do not meet, but count the bytes that come. Messages wait for nothing that was
     stored before, as the barrier does, which decides where few blocks share a row and go on to the next soon.
+    `by_ticket`: clusters stay, and each takes the next row that none has taken, which its first block tells the others
+    with the exchange: multiprocessors do not get equal shares of memory's time.
     """
 
     def __init__(self, kernel: RowKernel, team: Team, shifts: bool, by_message: bool) -> None:
         self.kernel, self.program, self.team, self.shifts = kernel, kernel.program, team, shifts
         self.by_message = by_message and team is Team.CLUSTER
         self.passes = passes_of(kernel.program)
+        self.by_ticket = team is Team.CLUSTER and not by_message and bool(self.passes)
         self.corrections: list[str] = []
 
     @property
@@ -137,15 +164,20 @@ class Exchange:
             plan.add("scratch", f"{arrived}: i32[{teams}, 32] zeroed", "blocks that have come, a 128-byte line a team")
             declared.append("int* arrived_of_teams")
             given.append(arrived)
+        if self.by_ticket:
+            given.append(plan.name("taken"))
+            declared.append("int* rows_taken")
+            plan.add("scratch", f"{given[-1]}: i32[32] zeroed", "rows that clusters have taken")
         return declared, given
 
     def places(self) -> list[str]:
         """Which share of which rows the block has."""
         rank = "cluster.block_rank()" if self.team is Team.CLUSTER else "blockIdx.x % BLOCKS"
+        walks = "const long long start = blockIdx.x / BLOCKS, walks = gridDim.x / BLOCKS;"
         return [
             *(["const auto cluster = cg::this_cluster();"] if self.team is Team.CLUSTER else []),
             f"const int rank = {rank}, first = rank * share;",
-            "const long long start = blockIdx.x / BLOCKS, walks = gridDim.x / BLOCKS;",
+            *([] if self.by_ticket else [walks]),
         ]
 
     def room(self) -> list[str]:
@@ -160,6 +192,7 @@ class Exchange:
                 lines += [f"__shared__ unsigned long long arrived[{len(self.passes)}][2];"]
                 lines += [f"if (threadIdx.x < {count}) begin(arrived[0] + threadIdx.x, 1 + BLOCKS);", "int phase = 0;"]
             lines += ["cluster.sync();  // every block must have begun before another writes to its shared memory"]
+            lines += _FIRST_ROWS if self.by_ticket else []
         if self.team is Team.GRID:
             lines += [f"__shared__ {kind} {name}_together[2];" for kind, name in kinds]
             lines += [f"{kind}* {name} = {name}_of_teams + start * 2 * BLOCKS;" for kind, name in kinds]
@@ -168,7 +201,12 @@ class Exchange:
 
     def turned(self) -> list[str]:
         """After a row."""
-        return [*(["phase ^= turn;"] if self.by_message else []), "turn ^= 1;"]
+        following = ["row = next;", "next = rows_ahead[turn];"] if self.by_ticket else []
+        return [*following, *(["phase ^= turn;"] if self.by_message else []), "turn ^= 1;"]
+
+    def taking(self) -> list[str]:
+        """Before a row: the one after the next is asked for."""
+        return ["int ticket = 0;", f"if ({_FIRST_THREAD}) ticket = atomicAdd(rows_taken, 1);"] if self.by_ticket else []
 
     def own(self, level: int) -> list[str]:
         """The block's own mean or greatest element, in place of the row's."""
@@ -191,7 +229,7 @@ class Exchange:
                 combined += self._combined(index, level != levels[0])
             kernel.reduced(level, "")
         if self.team is Team.CLUSTER:
-            return [*(self._sent(own, number) if self.by_message else self._told(own)), *combined]
+            return [*(self._sent(own, number) if self.by_message else self._told(own, number)), *combined]
         for one in filter(None, (about(self.program, index) for index in own)):
             if one.value != one.first:
                 del kernel.row_known[one.value]  # the mean, which is known to the warp that exchanges alone
@@ -220,11 +258,12 @@ class Exchange:
         after = [f"{name} = {self._of_blocks(one)}_together[turn];" for one, name in zip(own, names, strict=True)]
         return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", "__syncthreads();", *after]
 
-    def _told(self, own: list[int]) -> list[str]:
-        """The exchange through the shared memory of the blocks of a cluster."""
+    def _told(self, own: list[int], number: int) -> list[str]:
+        """The exchange through the shared memory of the blocks of a cluster; with the first, the row after the next."""
         slots = [(f"&{self._of_blocks(one)}[turn][rank]", self.kernel.namer.of(one)) for one in own]
         sends = [f"*cluster.map_shared_rank({slot}, threadIdx.x) = {name};" for slot, name in slots]
-        return ["if (threadIdx.x < BLOCKS) {", *indented(sends), "}", "cluster.sync();"]
+        told = _TICKET if self.by_ticket and number == 0 else []
+        return [*told, "if (threadIdx.x < BLOCKS) {", *indented(sends), "}", "cluster.sync();"]
 
     def _sent(self, own: list[int], number: int) -> list[str]:
         """The exchange by messages between the blocks of a cluster."""
