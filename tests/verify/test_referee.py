@@ -25,8 +25,10 @@ from tilewright.records import (
     FindingKind,
     FindingRecord,
     Job,
+    NormalValues,
     NotBuilt,
     NotFaster,
+    Part,
     Passed,
     Pattern,
     Precision,
@@ -119,6 +121,28 @@ def test_a_kernel_that_is_right_at_one_rank_alone_is_not_right(referee: Make) ->
     assert isinstance(verdict.evidence, WrongValues)
     assert verdict.evidence.case.leading == ("leading_1",)
     assert "leading_1=2" in str(verdict.evidence.case)
+
+
+UPPER = NormalValues(part=Part.UPPER)
+TRIANGLES = replace(
+    tasks.MATMUL,
+    inputs=(replace(tasks.MATMUL.tensors[0], values=UPPER), replace(tasks.MATMUL.tensors[1], values=UPPER)),
+)
+
+
+def test_zeros_of_the_own_numbers_may_not_be_relied_upon(referee: Make) -> None:
+    """What lies below the diagonals is 0 in the task's own call, and the function is asked about other numbers too."""
+    text = kernels.MATMUL.replace("k < K ?", "k < K && k >= row ?").replace("j < K &&", "j < K && j <= column &&")
+    assert text.count(">= row") == text.count("<= column") == 1
+    verdict = referee(TRIANGLES).judge(text)
+    assert isinstance(verdict, Rejected), verdict
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.case.values != "task"
+
+
+@pytest.mark.slow
+def test_a_product_is_right_on_triangles(referee: Make) -> None:
+    assert isinstance(referee(TRIANGLES).judge(kernels.MATMUL), Passed)
 
 
 @dataclass(frozen=True)
