@@ -15,6 +15,7 @@ from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.records import (
     Attempt,
     Dimension,
+    Ending,
     Measured,
     Measurement,
     NumberInput,
@@ -194,6 +195,13 @@ def spend_words(run: Run) -> str:
         lost = f" (about {cut:,} in replies that were cut off)" if cut else ""
         parts += [f"{tokens:,} tokens{lost}", f"{dollars_words(run.dollars)} of {dollars_words(budget.dollars)}"]
     return ", ".join([*parts, seconds_words(run.seconds)])
+
+
+def addition_words(run: Run) -> str:
+    """What to add to a run that ended, so that it goes on with a chance. The playbook reads no hints."""
+    if run.ending is Ending.SECONDS:
+        return "--seconds S"
+    return "--model PROVIDER:NAME" if run.settings.author == "playbook" else "--hint ..."
 
 
 def attempts_words(run: Run) -> str:
