@@ -191,7 +191,7 @@ def test_a_run_of_every_kind_of_candidate_ends_with_the_best_good_one(
         "passed",
         "wrong values",
         "ran too long",
-        "crashed",
+        "out of bounds",
         "passed",
         "not built",
         reasons[8],  # refused by its plan's limits or at the launch

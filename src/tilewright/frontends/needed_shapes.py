@@ -24,7 +24,7 @@ class NeededShapes:
 
     def guess(self, names: Sequence[str], dtype: DType, shapes: Sequence[tuple[int, ...]]) -> list[TensorSpec]:
         """Tensors that are as is needed, and otherwise of this dtype and like those of `shapes`."""
-        usual = {len(one): one for one in shapes}
+        usual = {len(one): one for one in reversed(shapes)}  # of several the first
         made: dict[_Term, int] = {}
         specs = []
         for name in names:
