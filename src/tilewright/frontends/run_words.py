@@ -105,9 +105,11 @@ def _is_provisional(attempt: Attempt) -> bool:
 
 def limit_words(attempt: Attempt | None) -> str:
     """Which of the sizes that the task asks for a kernel takes: `n a multiple of 4`; "" where it takes them all."""
-    if attempt is None or not isinstance(attempt.verdict, records.Passed):
-        return ""
-    return records.SizeLimit.words(attempt.verdict.limits)
+    return records.SizeLimit.words(_limits_of(attempt))
+
+
+def _limits_of(attempt: Attempt | None) -> tuple[records.SizeLimit, ...]:
+    return attempt.verdict.limits if attempt is not None and isinstance(attempt.verdict, records.Passed) else ()
 
 
 def verdict_words(verdict: Verdict) -> str:
@@ -222,10 +224,7 @@ def task_words(task: Task, best: Attempt | None = None) -> list[str]:
 
     `best`: the attempt whose kernel is kept, which may take fewer sizes than the task asks for.
     """
-    limits = limit_words(best)
-    less = f"; of these the kernel takes only {limits}" if limits else ""
-    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}"]
-    lines += [f"{line}{less}" for line in _sizes(task)]
+    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task, _limits_of(best))]
     lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
     return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
@@ -251,14 +250,20 @@ def _results(task: Task) -> str:
     return f" -> {results}" if results else ""
 
 
-def _sizes(task: Task) -> list[str]:
-    """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying."""
-    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies]
+def _sizes(task: Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
+    """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying.
+
+    `less`: of which dimensions the kernel takes fewer sizes than the task asks for.
+    """
+    narrow = {one.dimension for one in less}
+    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies and one.name not in narrow]
     follow = [
         f"{one.name} = {one.formula}{_room(one.formula)}" for one in task.dimensions if one.varies and one.formula
     ]
     fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
     parts = [f"any {', '.join(varying)}"] if varying else []
+    asked = [f"{one.name}{_limits(one, task)}" for one in task.free if one.name in narrow]
+    parts += [f"only {records.SizeLimit.words(less)} (asked for: any {', '.join(asked)})"] if less else []
     parts += [f"then {', '.join(follow)}"] if follow else []
     parts += [f"always {', '.join(fixed)}"] if fixed else []
     bounds = [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]

@@ -85,9 +85,9 @@ class SizeLimit:
     multiple_of: int = 1
 
     def __str__(self) -> str:
-        """`n a multiple of 4`, `rows at least 3 and at most 1024`, `cols = 512 alone`."""
+        """`n a multiple of 4`, `rows at least 3 and at most 1024`, `cols = 512`."""
         if self.at_least is not None and self.at_least == self.at_most:
-            return f"{self.dimension} = {self.at_least} alone"
+            return f"{self.dimension} = {self.at_least}"
         told = [f"a multiple of {self.multiple_of}"] if self.multiple_of > 1 else []
         told += [f"at least {self.at_least}"] if self.at_least is not None else []
         told += [f"at most {self.at_most}"] if self.at_most is not None else []
@@ -98,7 +98,8 @@ class SizeLimit:
         some = (self.declined[step * (count - 1) // max(len(steps) - 1, 1)] for step in steps)
         return f"{self.dimension} other than, among others, {', '.join(map(str, some))}"
 
-    NOTE: ClassVar[str] = "sizes that the file declines: it takes only "  # begins the sentence of a verdict on them
+    NOTE: ClassVar[str] = "of the sizes that were asked for it takes only "  # begins the sentence of a verdict on them
+    FORMER_NOTE: ClassVar[str] = "sizes that the file declines: "
 
     @staticmethod
     def words(limits: tuple[SizeLimit, ...]) -> str:
