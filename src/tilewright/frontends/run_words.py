@@ -6,6 +6,7 @@ and whether it was kept.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,10 +27,11 @@ from tilewright.records import (
     Verdict,
 )
 from tilewright.store import LibraryEntry
-from tilewright.tasks import derivative_words, task_op_line
+from tilewright.tasks import derivative_words, may_convolve, task_op_line
 
 PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
+_NARROW = re.compile(r"\b(wg)?mma|tf32|tfloat32|__half|bfloat16", re.IGNORECASE)  # what multiplies with fewer digits
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,25 @@ def task_words(task: Task, best: Attempt | None = None) -> list[str]:
     lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
     return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
+
+
+def rounding_words(task: Task, kernel: str) -> str:
+    """Where a kernel computes f32 products with less than f32's digits, as its task allows: how; "" where not."""
+    f32 = any(one.dtype is records.DType.F32 for one in task.tensors)
+    code = re.sub(r"//.*|/\*[\s\S]*?\*/", "", kernel)
+    if not f32 or _NARROW.search(code) is None:
+        return ""
+    exact = "for f32's own digits make it anew with --precision strict"
+    if task.precision is records.Precision.HALF:
+        return f"computes f32 work in 16 bits, as was allowed; {exact}"
+    if task.precision is records.Precision.TF32:
+        return f"computes f32 products in TF32, which keeps 10 bits after the point of 23, as was allowed; {exact}"
+    if task.precision is records.Precision.DTYPE and may_convolve(task):
+        said = (
+            "computes f32 convolutions in TF32, which keeps 10 bits after the point of 23, as PyTorch does by default"
+        )
+        return f"{said}; {exact}"
+    return ""
 
 
 def _precision_matters(task: Task) -> bool:

@@ -223,6 +223,8 @@ def show_finished(console: Console, run: Run, path: Path | None, request: Reques
     for note in run.best.notes:
         console.print(Text(f"by algebra: {note}"), soft_wrap=True)
     show_notes(console, run)
+    if rounding := run_words.rounding_words(run.task, path.read_text("utf-8")):
+        console.print(Text(rounding, style="yellow"), soft_wrap=True)
     console.print()
     _show_kernel(console, run.task, path, request)
     console.print(Text(f"more: tilewright show {run.id}", style="dim"))
@@ -243,6 +245,8 @@ def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str 
     made = kernel.provenance()
     for note in made.notes if made is not None else ():
         console.print(Text(f"not covered: {note}", style="yellow"))
+    if rounding := run_words.rounding_words(kernel.task(), kernel.text()):
+        console.print(Text(rounding, style="yellow"), soft_wrap=True)
     _show_kernel(console, kernel.task(), path, kernel.request())
 
 
