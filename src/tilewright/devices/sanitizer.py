@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 
 from tilewright.child.process import uninterrupted
@@ -46,7 +47,8 @@ def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterru
     """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
     path = SANITIZER.path()
     with ThreadPoolExecutor(len(TOOLS)) as side_by_side:  # each spends seconds on starting torch
-        runs = [side_by_side.submit(_findings_of, name, path, job, index, interrupt) for name in TOOLS]
+        asked = (path, job, index, interrupt)
+        runs = [side_by_side.submit(copy_context().run, _findings_of, name, *asked) for name in TOOLS]
     return next(filter(None, (one.result() for one in runs)), ())
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.child.envelope import EnvelopeError, EnvelopeKind, header_of, seal
+from tilewright.child.process import check_stop
 from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.spool_files import (
     Announcement,
@@ -201,6 +202,7 @@ class SpoolQueue:
                 return
             if time.monotonic() - last_arrival > self.timeout + seconds:
                 raise Overdue(self._overdue(tuple(missing), self.timeout + seconds))
+            check_stop()
             time.sleep(self.poll)
 
     def _waits(self, ticket: Ticket) -> bool:

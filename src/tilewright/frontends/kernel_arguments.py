@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from tilewright.frontends.needed_shapes import needed_shapes
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter, evaluate
 from tilewright.records import (
     ARCHITECTURES,
@@ -163,7 +164,10 @@ def complete_arguments(
         return base, False
     deadline = time.monotonic() + GUESS_SECONDS
     reason = ""
-    for specs in _mixtures(len(wanted), guesses):
+    needed, names = needed_shapes(file, given), [p.name for p in wanted]
+    ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
+    as_needed = (needed.guess(names, dtype, shapes) for dtype, shapes in ways)
+    for specs in itertools.chain(as_needed, _mixtures(len(wanted), guesses)):
         candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
         try:
             evaluate(file, candidate, gpu)
@@ -174,8 +178,9 @@ def complete_arguments(
             pass
         if time.monotonic() > deadline:
             break
-    names = " ".join(f"--shape {p.name}=ROWSxCOLS:DTYPE" for p in wanted)
-    raise BadArgument(f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {names}")
+    raise BadArgument(
+        f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
+    )
 
 
 def _default(parameter: Parameter) -> ArgumentValue:

@@ -81,7 +81,7 @@ def _text_of(made: Made) -> str:
 
 
 def _run(run: Run) -> str:
-    state = f"ended: {run.ending.words}" if run.ending else "may go on"
+    state = f"ended: {run.ending_words}" if run.ending else "may go on"
     head = f"<div><b>{escape(run.id)}</b> by {escape(run.settings.author)} on {escape(run.environment.device)}</div>"
     foot = f"<div class='faint'>{escape(state)}; {escape(run_words.spend_words(run))}</div>"
     return head + "".join(_lines(run_words.task_words(run.task, run.best))) + _attempts(run) + foot

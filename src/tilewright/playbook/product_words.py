@@ -97,7 +97,27 @@ _LINEAR = r"(?:linear|fully connected|dense|projection)(?: projection)?"
 _FEED = r"(?: (?:feed ?forward|ffn|mlp)(?: network| block)?)"
 _UP, _DOWN = Tensor("w_up", ("hidden", -1)), Tensor("w_down", (-1, "hidden"))
 
+
+def _triangular(side: str, code: str) -> NamedOperation:
+    matrices = rf"(?:(?:two|2) )?{side} triangular(?: matrices)?"
+    return NamedOperation(
+        f"{side}_triangular_matmul",
+        f"the product of two {side} triangular matrices",
+        rf"{side} triangular (?:{_MATMUL})|(?:{_MATMUL}) (?:of|for|with|between) {matrices}"
+        rf"|(?:multiply|product of|multiplication of) {matrices}",
+        f"{code}({{v}} @ {{b}})",
+        Effect.RESHAPES,
+        (Tensor("b", (-1, -1)),),
+        f"both matrices are {side} triangular, with their zeros in memory, and so is the result",
+        takes=Tensor("a", ("n", "n")),
+        gives=(0, 1),
+        leads=True,
+    )
+
+
 _PRODUCTS = (
+    _triangular("upper", "torch.triu"),
+    _triangular("lower", "torch.tril"),
     NamedOperation(
         "matmul",
         "the product of two matrices",

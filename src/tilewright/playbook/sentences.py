@@ -35,7 +35,7 @@ _SIZES = re.compile(
 _COUNT = re.compile(
     r"(?:\b(?:of|for|on|with|over) )?"
     r"(?:(?<!top )\b(\d+(?:\.\d+)?) ?(k|m|million|thousand)? (?:elements|floats|numbers|entries)\b"
-    r"|\b(?:of )?(?:length|size) (\d+)\b)"
+    r"|\b(?:of )?(?:an? )?(?:length|size|vector of) (\d+)\b(?! ?(?:x|columns|rows)))"
 )
 _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
 _OPERANDS = (
@@ -44,6 +44,11 @@ _OPERANDS = (
 _NAMED_SIZE = re.compile(
     r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|filters|depth|height|width|heads|"
     r"sequence|hidden|classes|vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
+)
+_NOUNS = "rows|columns|cols|features|channels|classes"
+_COUNTED_SIZE = re.compile(
+    r"(?:\b(?:with|and|for|of|over|across|,) ?)?(?<!top )(?<!every )(?<!each )(?<!first )(?<!last )(?<!by )"
+    rf"\b(\d+) ({_NOUNS})\b(?! (?:per|in|each|of|at))"
 )
 _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b|\band\b(?! [\d.-])))*")
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
@@ -56,6 +61,9 @@ _POOLING = re.compile(
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
 _COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )\b\d{1,3}(?:,\d{3})+\b(?! ?[\])])")
+_COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{_NOUNS}|filters|tokens|elements|floats|numbers|entries)")
+_FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
+_CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")
 _LETTERS = (  # tensors by their names, with a verb
     (r"\b(?:add|(?:the )?sum of) ([a-z]) (?:and|to) ([a-z])\b", r"\1 + \2"),
     (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
@@ -107,8 +115,7 @@ def _normal(words: str) -> str:
     text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)
-    if commas := _COMMAS.search(text):
-        raise NotUnderstood(f'"{commas[0]}" could be one number or several; write numbers without commas')
+    text = _COMMAS.sub(_one_number, text)
     for pattern, sign in _LETTERS:
         text = re.sub(pattern, sign, text)
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
@@ -142,6 +149,19 @@ def _normal(words: str) -> str:
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _one_number(said: re.Match[str]) -> str:
+    """50,000 as 50000: of several numbers none begins with 0, has a noun after the last of them, or a cross. Where a
+    factor is said, 1,000 may be 1.0 to some."""
+    number, groups = said[0].replace(",", ""), said[0].split(",")
+    rest, before = said.string[said.end() :], said.string[: said.start()]
+    zeros = any(group.startswith("0") for group in groups[1:]) and _FACTOR.search(before) is None
+    one = zeros or _COUNTED.match(rest) or _CROSSED.search(before)
+    if not one:
+        other = said[0].replace(",", ".") if _FACTOR.search(before) else " and ".join(groups)
+        raise NotUnderstood(f'"{said[0]}" could be {number} or {other}; write it without the comma')
+    return number
 
 
 def _cast(said: re.Match[str]) -> str:
@@ -203,9 +223,12 @@ def _take_dtype(text: str) -> tuple[DType | None, str]:
 
 
 def _take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """m=1024 and the like."""
-    found = tuple(("cols" if one[1] == "columns" else one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text))
-    return found, _NAMED_SIZE.sub(" ", text)
+    """m=1024, with 1024 columns, and the like."""
+    found = [(one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text)]
+    text = _NAMED_SIZE.sub(" ", text)
+    found += [(one[2], int(one[1])) for one in _COUNTED_SIZE.finditer(text)]
+    named = tuple(("cols" if name == "columns" else name, size) for name, size in found)
+    return named, _COUNTED_SIZE.sub(" ", text)
 
 
 def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:

@@ -69,6 +69,12 @@ def verdict_words(verdict: records.Verdict) -> str:
     evidence = verdict.evidence
     detail = ""
     match evidence:
+        case records.WrongValues(drops_nan=True, right_cases=right):
+            detail = (
+                f"numbers are right in {len(right)} case{'s' if len(right) != 1 else ''}"
+                if right
+                else "the other elements are right"
+            )
         case records.WrongValues(outputs=outputs) if outputs:
             detail = outputs[0].pattern.value
         case records.Crashed(findings=findings) if findings:
@@ -88,6 +94,8 @@ def verdict_words(verdict: records.Verdict) -> str:
             detail = reason
         case _:
             pass
+    if detail.startswith(verdict.reason):  # a race is one in shared memory, or in global memory
+        return detail
     return f"{verdict.reason}: {detail}" if detail else verdict.reason
 
 
