@@ -72,7 +72,7 @@ class MeansStage:
         return self._program.outputs
 
 
-def _written(stage: MeansStage, op_line: str, quick: bool = True) -> Fragment:
+def _written(stage: MeansStage, op_line: str) -> Fragment:
     plan = PlanLines(stage._program, op_line)
     axes = dict(zip(_AXES[-len(stage.windows) :], stage.windows, strict=True))
     alone = not stage.inner.is_one  # a thread for each row of what is summed

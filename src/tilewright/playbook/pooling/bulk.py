@@ -55,10 +55,10 @@ def _rows(x: Window, y: Window) -> int:
     return min(room // (y.stride * x.inside.size.own + x.outside.size.own), 16)
 
 
-def bulk(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
+def bulk(program: PoolProgram, op_line: str) -> Fragment:
     """Strips copied to shared memory, combined there, and results copied back."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    kernel = PoolKernel(program, plan, vector=True, quick=quick)
+    kernel = PoolKernel(program, plan, vector=True, quick=True)
     strips, grid, room = _plan(kernel, plan)
     body = _body(kernel)
     bounds = "THREADS, RESIDENT / THREADS"

@@ -188,10 +188,10 @@ class Side:
 
 
 def tensor_core_product(
-    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
+    product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL
 ) -> Fragment:
     """BM x BN tiles of sums by warps that share it as a grid; STAGES steps along k are under way at once."""
-    text = ProductText(product, op_line, quick, choices)
+    text = ProductText(product, op_line, choices=choices)
     plan, element = text.plan, product.element
     wide = element is DType.F32
     sides = (Side("a", "m", "BM", product.a), Side("b", "n", "BN", product.b))

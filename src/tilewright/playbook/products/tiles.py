@@ -65,11 +65,9 @@ struct TileCopy {
 """
 
 
-def tiled_product(
-    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
-) -> Fragment:
+def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL) -> Fragment:
     """Tiles of BM by BN sums; with `pieces`, k is cut and a second kernel adds."""
-    text = ProductText(product, op_line, quick, choices)
+    text = ProductText(product, op_line, choices=choices)
     plan = text.plan
     text.tile("BM", (128, 64, 32), "rows and columns of a tile")
     text.tile("BN", (128, 64, 32))

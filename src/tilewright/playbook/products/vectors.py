@@ -58,9 +58,9 @@ class _Sides:
         return self.product.m if self.product.n.is_one else self.product.n
 
 
-def vector_product(product: Contraction, op_line: str, quick: bool = True, choices: Choices = Choices.ALL) -> Fragment:
+def vector_product(product: Contraction, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """One sum for each row of the matrix, or for each column where k goes down the columns."""
-    text, sides = ProductText(product, op_line, quick, choices), _Sides(product)
+    text, sides = ProductText(product, op_line, choices=choices), _Sides(product)
     plan, along = text.plan, sides.operand.along_k
     lines = text.m if product.n.is_one else text.n
     widest = 16 // sides.operand.dtype.itemsize
