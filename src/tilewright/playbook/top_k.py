@@ -110,8 +110,7 @@ LISTS = """\
 __device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {{
   if (met.value {worse} list[COUNT - 1].value || !comes_before(met, list[COUNT - 1])) return;  // as nearly all do
   list[COUNT - 1] = met;
-#pragma unroll
-  for (int place = COUNT - 1; place > 0; place -= 1) {{
+  unrolled for (int place = COUNT - 1; place > 0; place -= 1) {{
     if (comes_before(list[place], list[place - 1])) {{
       const Candidate better = list[place];
       list[place] = list[place - 1];
@@ -123,14 +122,12 @@ __device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {{
 // The best of the heads of all lanes' lists; the lane that had it goes on to its next.
 __device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
   Candidate best = list[0];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {{
+  unrolled for (int offset = 16; offset > 0; offset /= 2) {{
     const Candidate other = {{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.index, offset)}};
     if (comes_before(other, best)) best = other;
   }}
   if (list[0].index == best.index) {{
-#pragma unroll
-    for (int place = 0; place + 1 < COUNT; ++place) list[place] = list[place + 1];
+    unrolled for (int place = 0; place + 1 < COUNT; ++place) list[place] = list[place + 1];
     list[COUNT - 1] = none();
   }}
   return best;
@@ -200,8 +197,7 @@ def _body(kernel: PlacedKernel, program: TopProgram) -> list[str]:
         "if (row >= rows) return;",
         *kernel.split(program.rows, "row"),
         "Candidate list[COUNT];",
-        "#pragma unroll",
-        "for (int place = 0; place < COUNT; ++place) list[place] = none();",
+        "unrolled for (int place = 0; place < COUNT; ++place) list[place] = none();",
         *_met(kernel, program),
         "Candidate mine = none();  // the lane's share of the result",
         "for (int turn = 0; turn < COUNT; ++turn) {",

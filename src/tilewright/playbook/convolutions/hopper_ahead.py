@@ -152,8 +152,7 @@ struct Ahead {
       asm("" : "+l"(at));  // one address, to which instructions add
       __builtin_assume(__isShared(at));
       float v[8];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) v[c] = at[c * PIECE];
+      unrolled for (int c = 0; c < 8; ++c) v[c] = at[c * PIECE];
       then(v, along0 + part * 32 + lane, chunk);
     };
     bool some_lose = false;
