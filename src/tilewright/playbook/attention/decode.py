@@ -189,8 +189,7 @@ unrolled for (int d = 0; d < D_VECTORS / 2; ++d)
   }
 float sum[E_VECTORS][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {};
 
-#pragma unroll 1
-for (int step = 0; step < steps; ++step) {
+rolled for (int step = 0; step < steps; ++step) {
   __syncwarp();  // nobody reads the slot any more that is filled now
   fetch(step + STAGES - 1);
   if constexpr (BULK) {

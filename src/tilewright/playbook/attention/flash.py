@@ -137,8 +137,7 @@ copy_tile(count - 1);
 float sum[HALVES][E_VECTORS][4] = {}, greatest[HALVES][2], total[HALVES][2] = {};
 unrolled for (int h = 0; h < HALVES; ++h) greatest[h][0] = greatest[h][1] = -INFINITY;
 
-#pragma unroll 1
-for (int n = count - 1; n >= 0; n--) {
+rolled for (int n = count - 1; n >= 0; n--) {
   wait_for_copies();  // this tile is here, and nobody reads the one before it any more
   if (n > 0) copy_tile(n - 1);
   const @type *k_tile = k_tiles + n % 2 * (KEYS * D_PITCH), *v_tile = v_tiles + n % 2 * (KEYS * E_PITCH);

@@ -134,8 +134,7 @@ copy_rows<ROWS, D, D_LENGTH>(q_tile, q_rows + row0 * @q_pitch, @q_pitch, rows - 
 if (SLOTS == 2) copy_tile(count - 1);
 float sum[E_LENGTH / 8][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {}, less[2];
 
-#pragma unroll 1
-for (int n = count - 1; n >= 0; n--) {
+rolled for (int n = count - 1; n >= 0; n--) {
   if (SLOTS == 1) {
     __syncthreads();
     copy_tile(n);
@@ -144,8 +143,7 @@ for (int n = count - 1; n >= 0; n--) {
   if (SLOTS == 2 && n > 0) copy_tile(n - 1);
   const float *k_tile = k_tiles + n % SLOTS * (KEYS * D_PITCH), *v_tile = v_tiles + n % SLOTS * (KEYS * E_PITCH);
   float score[KEYS / 8][4] = {};
-#pragma unroll 1
-  for (int d = 0; d < D_LENGTH; d += 32) {
+  rolled for (int d = 0; d < D_LENGTH; d += 32) {
     Left query[4];
     unrolled for (int s = 0; s < 4; ++s)
       unrolled for (int i = 0; i < 4; ++i) {

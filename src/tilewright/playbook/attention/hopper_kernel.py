@@ -104,8 +104,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   unrolled for (int box = 0; box < CONSUMERS * @k_boxes; ++box)
     load_box(&q_map, q_full, q_tile + box * 8192, @q_place);
   load_keys(count - 1);
-#pragma unroll 1
-  for (int n = count - 1; n > 0; n--) load_keys(n - 1), load_values(n);
+  rolled for (int n = count - 1; n > 0; n--) load_keys(n - 1), load_values(n);
   load_values(0);
 }
 """
@@ -171,8 +170,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   release_keys();
   make_weights(count - 1);
   pack_weights();
-#pragma unroll 1
-  for (int n = count - 2; n >= 0; n--) {
+  rolled for (int n = count - 2; n >= 0; n--) {
     barrier_wait(k_full + k_slot * 8, k_parity);
     turn_wait(consumer);
     multiply_keys();

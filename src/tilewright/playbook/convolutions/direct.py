@@ -228,8 +228,7 @@ def _over_slices(text: ConvolutionText) -> list[str]:
             place = "(to_z + PAD_Z - tap_z * DILATION_Z) / STRIDE_Z"
         fits = ["if ((to_z + PAD_Z - tap_z * DILATION_Z) % STRIDE_Z != 0) continue;"]
         lines = [
-            "#pragma unroll 1",
-            "for (int tap_z = 0; tap_z < KERNEL_Z; ++tap_z) {",
+            "rolled for (int tap_z = 0; tap_z < KERNEL_Z; ++tap_z) {",
             *indented(fits if text.convolution.transposed and text.axes["z"].stride > 1 else []),
             f"  const int at_z = {place};",
             "  if (at_z < 0 || at_z >= in_z) continue;",
@@ -239,8 +238,7 @@ def _over_slices(text: ConvolutionText) -> list[str]:
     if text.convolution.is_depthwise:
         return lines
     return [
-        "#pragma unroll 1",
-        "for (int c = 0; c < channels; ++c) {",
+        "rolled for (int c = 0; c < channels; ++c) {",
         *indented(lines),
         "}",
     ]

@@ -165,8 +165,7 @@ struct Ahead {
       });
     const long long row0 = piece.line * (long long)s.width;
     if (__any_sync(~0u, some_lose)) {
-#pragma unroll 1
-      for (int i = 0; i < 8; ++i)
+      rolled for (int i = 0; i < 8; ++i)
         each(i, [&](const float (&v)[8], int along, int) {
           note(Eight(v), v, row0 + along, along >= begin && along < end, noted);
         });

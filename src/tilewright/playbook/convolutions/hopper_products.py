@@ -80,17 +80,14 @@ unrolled for (int slot = 0; slot < SLOTS; ++slot) {
 _ROWS_ONE_BY_ONE = """\
 [[maybe_unused]] const int lines = here.lines(), line_rows = here.line_rows(width);
 [[maybe_unused]] int line = 0;
-#pragma unroll 1
-for (int i = here.pairs() * channel_blocks; i > 0; i--) {
+rolled for (int i = here.pairs() * channel_blocks; i > 0; i--) {
 """
 _ROWS_OF_A_SLOT = """\
 const int lines = here.lines(), line_rows = here.line_rows(width);
-#pragma unroll 1
-for (int i = here.pairs() / lines * channel_blocks; i > 0; i--) {
+rolled for (int i = here.pairs() / lines * channel_blocks; i > 0; i--) {
 """
 _LINES = """\
-#pragma unroll 1
-  for (int line = 0; line < lines; ++line)
+  rolled for (int line = 0; line < lines; ++line)
 """
 _MULTIPLY = """\
 wgmma_fence();
@@ -105,8 +102,7 @@ _PLANAR_PRODUCTS = """\
 unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
-#pragma unroll 1
-  for (int line = 0; line < lines; ++line) {
+  rolled for (int line = 0; line < lines; ++line) {
     const int w_slot = RESIDENT ? weight : w_ring.slot();
     if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
     const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4) + line * line_rows;
@@ -142,8 +138,7 @@ __device__ __forceinline__ uint64_t step_at(int step) {  // where two of them be
 _SUM_OF_ROWS = """\
 float some[MI][POSITIONS / 2];  // the sum over a few rows of taps: tensor cores cut bits off when they add
 @first
-#pragma unroll 1
-for (const int last = max(1, i - ROWS_TOGETHER + 1); ROWS_TOGETHER > 1 && i > last; i--) {
+rolled for (const int last = max(1, i - ROWS_TOGETHER + 1); ROWS_TOGETHER > 1 && i > last; i--) {
   @others
 }
 wgmma_wait<0>();

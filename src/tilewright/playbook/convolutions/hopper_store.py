@@ -161,8 +161,7 @@ _AHEAD = """\
   const Run of_lane(slice + lane, false, here, s, tile_step);
   for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
-#pragma unroll 1
-    for (int k = lane * SECTOR; k < run.count; k += 32 * SECTOR) {
+    rolled for (int k = lane * SECTOR; k < run.count; k += 32 * SECTOR) {
       const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, of_line);
       const long long first = run.place + k + ends * (HEIGHT_PHASES - 1) * y_width;
 #pragma unroll 4
@@ -241,20 +240,16 @@ const unsigned first_run = here.position / length;
 const int runs = (here.position + here.count - 1) / length - first_run + 1;
 Job of_warp = here;
 if (ROW_KINDS > 1) of_warp.kind += warp * 16 / ROWS_OF_KIND;  // 64 rows: those of a warp are of one kind
-#pragma unroll 1
-for (int run0 = 0; run0 < runs; run0 += 32) {
+rolled for (int run0 = 0; run0 < runs; run0 += 32) {
   const Run of_lane(first_run + run0 + lane, by_lines, of_warp, s, tile_step);
   int channel0, filters_here;
   if (follow || by_lines) {
-#pragma unroll 1
-    for (int part = 0; part < PARTS; ++part) {
+    rolled for (int part = 0; part < PARTS; ++part) {
       stage(part, channel0, filters_here);
-#pragma unroll 1
-      for (int i = 0; i < min(32, runs - run0); ++i) {
+      rolled for (int i = 0; i < min(32, runs - run0); ++i) {
         const Run run(of_lane, i);
         if (run.count == 0) continue;
-#pragma unroll 1
-        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+        rolled for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
           int begin[FILTERS_TOGETHER];
           unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f) {
@@ -262,8 +257,7 @@ for (int run0 = 0; run0 < runs; run0 += 32) {
             begin[f] = lane - (int)(line[f].at & 31);
           }
           const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
-#pragma unroll 1
-          for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
+          rolled for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
             auto source = [&](int f, int i) {
               return from + f * ROWS_OF_FILTER * PITCH + staged_at(run.first + begin[f], i * 32);
             };
@@ -277,12 +271,10 @@ for (int run0 = 0; run0 < runs; run0 += 32) {
     continue;
   }
   // Short lines, others or gaps between them: where results are found behind an end is the same for all filters.
-#pragma unroll 1
-  for (int slice = 0; slice < min(32, runs - run0); ++slice) {
+  rolled for (int slice = 0; slice < min(32, runs - run0); ++slice) {
     const Run run(of_lane, slice);
     if (run.count == 0) continue;
-#pragma unroll 1
-    for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
+    rolled for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
       int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
       unrolled for (int i = 0; i < TOGETHER; ++i) {
         const int k = done + lane + i * 32;
@@ -291,11 +283,9 @@ for (int run0 = 0; run0 < runs; run0 += 32) {
         apart[i] = k + ends * between;
         found[i] = staged_at(number, 0);
       }
-#pragma unroll 1
-      for (int part = 0; part < PARTS; ++part) {
+      rolled for (int part = 0; part < PARTS; ++part) {
         stage(part, channel0, filters_here);
-#pragma unroll 1
-        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+        rolled for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
           unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f)
             line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;

@@ -233,13 +233,11 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
 AGAIN = """\
 if (consumer_any(consumer, is_lost)) {
   // Numbers that f16 does not hold: the tile in f32, eight filters at once.
-#pragma unroll 1
-  for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
+  rolled for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
     const int made = i % LINES, first_filter = f0 + i / LINES * 8, place = threadIdx.x % 128;
     if (here.y + made >= y_height || first_filter >= filters || here.x + place >= y_width) continue;
     float total[8] = {};
-#pragma unroll 1
-    for (int at = 0; at < CHANNELS * TAPS; ++at) {
+    rolled for (int at = 0; at < CHANNELS * TAPS; ++at) {
       const int c = at / TAPS, tap = at % TAPS;
       const int in_y = (here.y + made) * LINE_STRIDE + tap / WIDTH_TAPS * LINE_DILATION - LINE_PADDING;
       const int in_x = (here.x + place) * STRIDE + tap % WIDTH_TAPS * DILATION - PADDING;

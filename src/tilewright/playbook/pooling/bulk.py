@@ -166,8 +166,7 @@ def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
         "}",
     ]
     return [
-        "#pragma unroll 1",
-        f"for (int {out_x} = threadIdx.x; {out_x} < OUT_X; {out_x} += THREADS) {{",
+        f"rolled for (int {out_x} = threadIdx.x; {out_x} < OUT_X; {out_x} += THREADS) {{",
         "  float along[LOADED];  // what the window's part of each row comes to; few of them live at a time",
         "  unrolled for (int j = 0; j < LOADED; ++j) {",
         *indented(row, 2),
