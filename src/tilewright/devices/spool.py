@@ -21,7 +21,6 @@ from tilewright.devices.spool_files import (
     Heartbeats,
     Replied,
     SpoolFiles,
-    SpoolResult,
     checked_id,
     peek,
 )
@@ -194,7 +193,7 @@ class SpoolQueue:
         while missing:
             for job_id in sorted(self._files.result_ids() & missing.keys()):
                 result = self._files.result(job_id)
-                if result is not None and _answers(result, missing[job_id]):
+                if result is not None and result.digest in (missing[job_id].digest, ""):
                     del missing[job_id]
                     last_arrival = time.monotonic()
                     yield job_id, result.outcome
@@ -262,7 +261,3 @@ class SpoolQueue:
             f"no result on {self.directory} for {seconds:g} s: {len(missing)} job(s) are not done, "
             f"{first!r} first ({where}); {serving}"
         )
-
-
-def _answers(result: SpoolResult, ticket: Ticket) -> bool:
-    return result.digest in (ticket.digest, "")  # no digest: the job file could not be read

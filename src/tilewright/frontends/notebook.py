@@ -46,7 +46,7 @@ def html_of(thing: object) -> str:
         case Measured() | Modelled():
             return _whole(_measurement(thing))
         case records.Passed() | records.Rejected() | records.Unsupported():
-            return _whole(_verdict(thing))
+            return _whole(f"<div>{_badge(thing)}</div>{_pre(verdict_text(thing))}")
         case _:
             return _whole(_pre(str(thing)))
 
@@ -108,10 +108,6 @@ def _attempts(run: Run) -> str:
 
 
 # -- a verdict --
-
-
-def _verdict(verdict: Verdict) -> str:
-    return f"<div>{_badge(verdict)}</div>{_pre(verdict_text(verdict))}"
 
 
 def _badge(verdict: Verdict) -> str:

@@ -22,6 +22,7 @@ _LINE_WIDTH = 120
 MOST_32_BIT = 2000000000
 _MOST_LINES, _LONGEST_LINE = 100, 1000  # of a plan
 _CONTINUATION = "//!             "
+_LOOP = re.compile(r"^( *)(un)?rolled (?=for )", re.MULTILINE)
 
 
 Entry = tuple[str, str]  # a line of the plan and the remark beside it
@@ -317,9 +318,10 @@ def _renamed(line: str, names: dict[str, str], label: str) -> str:
 
 
 def _file(header: str, entries: list[Entry], *pieces: list[str]) -> str:
-    """The file: its parts with an empty line between them."""
+    """The file: its parts with an empty line between them, `unrolled for` and `rolled for` as the compiler has it."""
     parts = [_comment(header), _plan_text(entries), *pieces]
-    return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"
+    text = "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"
+    return _LOOP.sub(lambda found: f"#pragma unroll{'' if found[2] else ' 1'}\n{found[1]}", text)
 
 
 def _least_size(one: Dimension, task: Task) -> str:

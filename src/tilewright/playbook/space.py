@@ -27,6 +27,7 @@ from tilewright.playbook.row_program import (
 )
 from tilewright.playbook.tracing import ProbeSet
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
+from tilewright.records.reaching import reached
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,7 @@ class Space:
     # -- the space --
 
     def live(self) -> set[int]:
-        live: set[int] = set()
-        todo = [one.value for one in self.results]
-        while todo:
-            index = todo.pop()
-            if index not in live:
-                live.add(index)
-                todo += arguments_of(self.low.values[index])
-        return live
+        return reached((one.value for one in self.results), lambda index: arguments_of(self.low.values[index]))
 
     def plain(self, axes: Axes) -> Axes:
         return self.low.axes.atoms(axes)
