@@ -20,6 +20,7 @@ from tilewright.records import (
     GpuProfile,
     Integers,
     Normal,
+    Part,
     ScalarType,
     TensorSpec,
     Uniform,
@@ -137,13 +138,14 @@ def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
     return contents
 
 
-def _content(kind: str, numbers: Sequence[str], seed: int) -> Content:
-    if kind == "normal":
-        return Normal(seed, *map(float, numbers))
-    if kind == "uniform":
-        return Uniform(seed, *map(float, numbers))
+def _content(kind: str, words: Sequence[str], seed: int) -> Content:
+    part = Part(words[-1]) if words and words[-1] in (Part.UPPER.value, Part.LOWER.value) else Part.WHOLE
+    numbers = words if part is Part.WHOLE else words[:-1]
+    if kind in ("normal", "uniform") and len(numbers) <= 2:
+        first, second = (*map(float, numbers), *(0.0, 1.0)[len(numbers) :])
+        return (Normal if kind == "normal" else Uniform)(seed, first, second, part)
     if kind == "integers":
-        low, high = map(int, numbers)
+        low, high = map(int, words)
         return Integers(seed, low, high)
     raise ValueError(kind)
 
