@@ -55,10 +55,10 @@ def _rows(x: Window, y: Window) -> int:
     return min(room // (y.stride * x.inside.size.own + x.outside.size.own), 16)
 
 
-def bulk(program: PoolProgram, op_line: str) -> Fragment:
+def bulk(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
     """Strips copied to shared memory, combined there, and results copied back."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    kernel = PoolKernel(program, plan, vector=True, quick=True)
+    kernel = PoolKernel(program, plan, vector=True, quick=quick)
     strips, grid, room = _plan(kernel, plan)
     body = _body(kernel)
     bounds = "THREADS, RESIDENT / THREADS"
@@ -143,7 +143,8 @@ def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
     along = [
         f"const int column = {out_x} * STRIDE_X - PAD_X;",
         "const float* cell = cells + j * IN_X + column;",
-        "unrolled for (int tap = 0; tap < KERNEL_X; ++tap) {",
+        "#pragma unroll",
+        "for (int tap = 0; tap < KERNEL_X; ++tap) {",
         "  const bool is_inside = column + tap * DILATION_X >= 0 && column + tap * DILATION_X < IN_X;",
         f"  const float one = is_inside ? cell[tap * DILATION_X] : {kernel.pool.start};",
         "  along[j] = tap ? combined(along[j], one) : one;",
@@ -151,7 +152,8 @@ def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
     ]
     made = [
         "float made = along[top];",
-        "unrolled for (int tap = 1; tap < KERNEL_Y; ++tap) made = combined(made, along[top + tap * DILATION_Y]);",
+        "#pragma unroll",
+        "for (int tap = 1; tap < KERNEL_Y; ++tap) made = combined(made, along[top + tap * DILATION_Y]);",
         *kernel.made_lines("made", f"results[top / STRIDE_Y * OUT_X + {out_x}]"),
     ]
     row = [
@@ -166,9 +168,11 @@ def _down(kernel: PoolKernel, out_x: str, in_y: str, height: str) -> list[str]:
         "}",
     ]
     return [
-        f"rolled for (int {out_x} = threadIdx.x; {out_x} < OUT_X; {out_x} += THREADS) {{",
+        "#pragma unroll 1",
+        f"for (int {out_x} = threadIdx.x; {out_x} < OUT_X; {out_x} += THREADS) {{",
         "  float along[LOADED];  // what the window's part of each row comes to; few of them live at a time",
-        "  unrolled for (int j = 0; j < LOADED; ++j) {",
+        "#pragma unroll",
+        "  for (int j = 0; j < LOADED; ++j) {",
         *indented(row, 2),
         "  }",
         "}",
