@@ -47,8 +47,9 @@ def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterru
     """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
     path = SANITIZER.path()
     with ThreadPoolExecutor(len(TOOLS)) as side_by_side:  # each spends seconds on starting torch
-        asked = (path, job, index, interrupt)
-        runs = [side_by_side.submit(copy_context().run, _findings_of, name, *asked) for name in TOOLS]
+        runs = [
+            side_by_side.submit(copy_context().run, _findings_of, name, path, job, index, interrupt) for name in TOOLS
+        ]
     return next(filter(None, (one.result() for one in runs)), ())
 
 

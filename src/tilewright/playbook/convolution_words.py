@@ -62,7 +62,7 @@ def in_one_order(text: str) -> str:
 
 def _channels_first(text: str) -> str:
     """How many channels there are before and after, said before the convolution: "16 channels in, 32 out"."""
-    named = []
+    named: list[str] = []
     for pattern, names in _CHANNELS:
 
         def taken(said: re.Match[str], names: tuple[str, ...] = names) -> str:
