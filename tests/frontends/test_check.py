@@ -162,6 +162,11 @@ def test_in_place_references_may_change_or_return(folder: Path, function: str) -
     assert "y: right" in done.stdout
 
 
+def test_the_run_that_made_a_kernel_is_offered_as_its_reference(folder: Path) -> None:
+    (folder / "k.cu.provenance.json").write_text('{"run": "double-it-abcd"}')
+    assert "give --reference double-it-abcd to check the results too" in check("k.cu", cwd=folder).stdout
+
+
 @pytest.mark.parametrize(("factor", "status"), [("2.0", 0), ("3.0", 1)])
 @pytest.mark.usefixtures("here")
 def test_a_module_is_a_reference_of_its_inputs_and_parameters(folder: Path, factor: str, status: int) -> None:

@@ -40,6 +40,18 @@ _TWO_OPERANDS = (
     *_two("subtract", "-", "x minus y", "subtract", "subtract(?:ion)?|difference"),
     *_two("multiply", "*", "x times y", "multiply|mul", "multiply|multiplication|mul|hadamard product"),
     *_two("divide", "/", "x over y", "divide|div", "divi(?:de|sion)"),
+    *(
+        NamedOperation(
+            name,
+            f"the {says} of x and y",
+            rf"(?:elementwise |pointwise )?{name}(?:imum)? of {_TENSORS}|elementwise {name}(?:imum)?",
+            f"torch.{name}imum({{v}}, {{y}})",
+            extras=(Tensor("y"),),
+            takes=Tensor("x", _ROWS),
+            leads=True,
+        )
+        for name, says in (("max", "greater"), ("min", "smaller"))
+    ),
     NamedOperation(
         "multiply", "x times y", r"hadamard(?: product)?", "{v} * {y}", extras=(Tensor("y"),), takes=Tensor("x", _ROWS)
     ),
@@ -67,7 +79,7 @@ _TWO_OPERANDS = (
     NamedOperation(
         "cosine_similarity",
         "the cosine similarity of x and y",
-        r"cosine similarity(?: of (?:two|2) (?:tensors|inputs|vectors))?",
+        r"cosine similarity(?: (?:of|between) (?:(?:two|2) )?(?:tensors|inputs|vectors|rows))?",
         "F.cosine_similarity({v}, {y}, {over})",
         Effect.REDUCES,
         (Tensor("y"),),

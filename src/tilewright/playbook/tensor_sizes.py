@@ -239,6 +239,8 @@ class TensorSizes:
             return rows
         if name in ("m", "n", "k") and "batch" in (self.first.dimensions or ()):
             return _IN_BATCHES
+        if name == "keys" and "sequence" in self.sizes:
+            return self.sizes["sequence"]
         return USUAL_SIZES.get(name, _IN_BATCH)
 
     def _fit(self, tensor: Tensor, shape: tuple[int, ...]) -> None:

@@ -104,6 +104,7 @@ _READINGS: tuple[tuple[str, str], ...] = (
     (rf"triangular {_PRODUCT}", '"upper triangular matmul" or "lower triangular matmul"'),
     (r"loss", "mean squared error, cross entropy, huber loss or KL divergence"),
     (r"(?:masked|causal) soft ?max", '"multiply by a mask then softmax" or a softmax of scores with some left out'),
+    (r"bias \+ [a-z]+", '"add bias then gelu" or "gelu then add bias"'),
     (r"activation", "relu, gelu, silu or sigmoid"),
 )
 
