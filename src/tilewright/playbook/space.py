@@ -80,6 +80,7 @@ class Space:
             layout=layout,
             inner=self._product(inner_axes) if layout is not Layout.ROWS else "",
             task_inner=self._size(inner_axes),
+            has_clusters=self.task.profile.cc >= 90,
         )
 
     # -- the space --
