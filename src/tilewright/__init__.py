@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,31 +13,20 @@ if TYPE_CHECKING:
     from tilewright.runtime import load
 
 __version__ = "0.1.0"
+_HOMES = {
+    "find": "frontends.finding.finding",
+    "kernel": "frontends.decorated",
+    "load": "runtime",
+    "make": "frontends.api",
+    "smolagents_tools": "frontends.agents.serving",
+}
 __all__ = ["__version__", "find", "kernel", "load", "make", "smolagents_tools"]
 
 
 def __getattr__(name: str) -> object:
     """What brings torch is imported when it is first asked for."""
-    if name == "load":
-        from tilewright.runtime import load
-
-        return load
-    if name == "make":
-        from tilewright.frontends.api import make
-
-        return make
-    if name == "find":
-        from tilewright.frontends.finding.finding import find
-
-        return find
-    if name == "kernel":
-        from tilewright.frontends.decorated import kernel
-
-        return kernel
-    if name == "smolagents_tools":
-        from tilewright.frontends.agents.serving import smolagents_tools
-
-        return smolagents_tools
+    if name in _HOMES:
+        return getattr(import_module(f"tilewright.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tilewright import records
 from tilewright.authors import Author
+from tilewright.child.process import Interrupted, stopped_when
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, autotune, slower_than
 from tilewright.measure.floor import too_fast
@@ -227,11 +228,29 @@ class _Attempt:
         self._number = len(run.attempts) + 1
         self._place: AttemptFolder = folder.attempt(self._number)
         self._replies: list[Reply] = []
+        self._began = time.monotonic()
         self._waited_s = 0.0  # for a person, which is no work
 
+    @property
+    def _taken_s(self) -> float:
+        return time.monotonic() - self._began - self._waited_s
+
     def make(self) -> Attempt | Ending:
-        """The attempt; an ending where the author has nothing more to propose."""
-        began = time.monotonic()
+        """The attempt; an ending where the author has nothing more to propose, or no time is left.
+
+        Its processes are ended then, and it stays begun. A reply is waited for, since it is paid for.
+        """
+        left_s = self._run.settings.budget.seconds - self._run.seconds
+        try:
+            with stopped_when(lambda: self._taken_s > left_s):
+                return self._made()
+        except Interrupted:
+            if self._taken_s <= left_s:  # somebody else wants an end
+                raise
+            self._folder.cut_short(self._number, self._taken_s)
+            return Ending.SECONDS
+
+    def _made(self) -> Attempt | Ending:
         asked = self._proposal()
         if asked is None:
             return Ending.AUTHOR_DONE
@@ -256,7 +275,7 @@ class _Attempt:
             usage=sum((reply.usage for reply in self._replies), records.Usage()),
             dollars=None if None in prices else sum(price for price in prices if price is not None),
             replies=len(self._replies),
-            seconds=time.monotonic() - began - self._waited_s,
+            seconds=self._taken_s,
             cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
             notes=proposal.notes,

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.waiting import wait_until
 from tilewright.child import family, process
 from tilewright.child.envelope import Envelope, message, message_in
 from tilewright.child.environment import HOME_PREFIX, make_home
-from tilewright.child.process import Ended, EndedBy, Interrupted, SupervisedChild
+from tilewright.child.process import Ended, EndedBy, Interrupted, SupervisedChild, check_stop, stopped_when
 
 COMMAND = (sys.executable, str(Path(__file__).parent / "scripted_child.py"))
 MIB = 1 << 20
@@ -184,6 +186,16 @@ def test_an_interrupt_ends_it() -> None:
     with pytest.raises(Interrupted):
         tell(child, "hang")
     assert not child.alive
+
+
+def test_whoever_waits_within_a_limit_is_stopped_with_its_child_in_other_threads_too(child: SupervisedChild) -> None:
+    deadline = time.monotonic() + 1.0
+    with stopped_when(lambda: time.monotonic() > deadline), ThreadPoolExecutor(1) as threads:
+        talking = threads.submit(copy_context().run, tell, child, "hang")
+        with pytest.raises(Interrupted):
+            talking.result(20.0)
+    assert not child.alive
+    check_stop()  # nothing asks any more
 
 
 def test_a_program_that_does_not_exist_leaves_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

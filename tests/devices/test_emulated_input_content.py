@@ -9,7 +9,7 @@ import torch
 from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.devices.emulation.input_content import drawn
-from tilewright.records import Content, DType, Integers, Normal, TensorSpec, Uniform
+from tilewright.records import Content, DType, Integers, Normal, Part, TensorSpec, Uniform
 
 
 def tensor_of(spec: TensorSpec, content: Normal | Uniform | Integers) -> torch.Tensor:
@@ -33,6 +33,14 @@ def test_eight_bit_floats_reach_their_largest_and_smallest() -> None:
         near = tensor_of(TensorSpec.contiguous(dtype, (1000,)), Uniform(0, -1e-3, 1e-3))
         wide = tensor_of(TensorSpec.contiguous(DType.F32, (1000,)), Uniform(0, -1e-3, 1e-3))
         assert torch.equal(near.double(), wide.to(TORCH_DTYPE[dtype]).double())
+
+
+def test_triangles_are_drawn() -> None:
+    for stride in ((35, 7, 1), (60, 1, 8)):
+        spec = TensorSpec(DType.F32, (2, 5, 7), stride)
+        whole = tensor_of(spec, Uniform(4, 1.0, 2.0))
+        assert torch.equal(tensor_of(spec, Uniform(4, 1.0, 2.0, Part.UPPER)), whole.triu())
+        assert torch.equal(tensor_of(spec, Uniform(4, 1.0, 2.0, Part.LOWER)), whole.tril())
 
 
 def test_the_layout_does_not_change_the_values() -> None:

@@ -19,7 +19,7 @@ from tilewright.devices.inputs import (
     fill,
     same_bits,
 )
-from tilewright.records import Content, Data, DType, Integers, Normal, TensorSpec, Uniform
+from tilewright.records import Content, Data, DType, Integers, Normal, Part, TensorSpec, Uniform
 
 CPU = torch.device("cpu")
 FLOATS = [dtype for dtype in DType if dtype.is_float]
@@ -90,6 +90,17 @@ def test_layout_does_not_change_the_elements() -> None:
     assert torch.equal(gapped.tensor, plain)
     storage = gapped.storage.view(torch.float32)
     assert storage.isnan().sum().item() == storage.numel() - 35, "what no element occupies stays poisoned"
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("stride", [(35, 7, 1), (60, 1, 8)])
+def test_triangles_of_every_matrix_are_drawn(dtype: DType, stride: tuple[int, int, int]) -> None:
+    spec = TensorSpec(dtype, (2, 5, 7), stride)
+    whole = made(spec, Uniform(4, 1.0, 2.0)).tensor
+    assert torch.equal(made(spec, Uniform(4, 1.0, 2.0, Part.UPPER)).tensor, whole.triu())
+    assert torch.equal(made(spec, Uniform(4, 1.0, 2.0, Part.LOWER)).tensor, whole.tril())
+    with pytest.raises(ContentError, match="has no upper triangle; that takes two dimensions"):
+        made(TensorSpec.contiguous(dtype, (5,)), Normal(4, part=Part.UPPER))
 
 
 def test_repeated_and_overlapping_elements_are_filled() -> None:

@@ -41,6 +41,27 @@ def accumulate(y, x):
 
 def returned(y, x):
     return y + x
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.offset = torch.nn.Parameter(torch.randn(16))
+
+    def forward(self, x):
+        return self.factor * x + self.offset
+"""
+SCALED = """\
+//! op      scaled(x, offset) -> y
+//! out     y: x.dtype[x.shape]
+//! need    x.dtype == f32 and offset.dtype == f32 and x.ndim == 2 and offset.ndim == 1
+//! need    x.shape[1] == 16 and offset.shape[0] == x.shape[1]
+//! let     n = x.numel
+//! launch  scaled<<<ceil_div(n, 256), 256>>>(x, offset, y, n)
+__global__ void scaled(const float* x, const float* offset, float* y, long long n) {
+  long long i = blockIdx.x * 256ll + threadIdx.x;
+  if (i < n) y[i] = 2.f * x[i] + offset[i % 16];
+}
 """
 
 
@@ -141,9 +162,25 @@ def test_in_place_references_may_change_or_return(folder: Path, function: str) -
     assert "y: right" in done.stdout
 
 
+def test_the_run_that_made_a_kernel_is_offered_as_its_reference(folder: Path) -> None:
+    (folder / "k.cu.provenance.json").write_text('{"run": "double-it-abcd"}')
+    assert "give --reference double-it-abcd to check the results too" in check("k.cu", cwd=folder).stdout
+
+
+@pytest.mark.parametrize(("factor", "status"), [("2.0", 0), ("3.0", 1)])
+@pytest.mark.usefixtures("here")
+def test_a_module_is_a_reference_of_its_inputs_and_parameters(folder: Path, factor: str, status: int) -> None:
+    (folder / "k.cu").write_text(SCALED)
+    done = check("k.cu", "--reference", f"reference.py:Scaled({factor})", cwd=folder)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "at x = f32[7, 16], offset = f32[16]" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--reference", "a-run"), "there is no such file or run; write FILE.py:FUNCTION"),
+        (("--reference", "reference.py:Scaled"), "missing 1 required positional argument: 'factor'"),
         (("--reference", "nowhere.py:f"), "there is no file nowhere.py"),
         (("--reference", "reference.py"), "write FILE.py:FUNCTION"),
         (("--reference", "reference.py:nothing"), "defines no function 'nothing'; it has double_it"),
@@ -151,6 +188,9 @@ def test_in_place_references_may_change_or_return(folder: Path, function: str) -
         (("--reference", "reference.py:raises"), "RuntimeError: no such luck (line 13"),
         (("--shape", "z=3"), "double_it's parameters: x"),
         (("--fill", "x=ones"), "write normal"),
+        (("--fill", "x=normal:0:1:2"), "write normal"),
+        (("--shape", "x=16", "--fill", "x=normal:upper"), "has no upper triangle; that takes two dimensions"),
+        (("--fill", "x=integers:5:2"), "Integers from 5 to below 2 is empty"),
         (("--fill", "q=normal"), "double_it's tensors: x"),
         (("--gpu", "Z80"), "write one of T4"),
         (("--blocks", "2", "--reference", "reference.py:double_it"), "nothing to compare"),

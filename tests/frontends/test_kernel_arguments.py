@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
+from tilewright.frontends.kernel_arguments import SMALL_SHAPES, BadArgument, complete_arguments, parse_arguments
 from tilewright.kernel_file import parse
 from tilewright.records import PROFILES, DType, TensorSpec
 
@@ -72,7 +72,25 @@ def test_given_tensors_are_kept() -> None:
     assert arguments["factor"] == 2.0
 
 
-def test_what_cannot_be_guessed_says_what_to_give() -> None:
-    file = parse(PLAN.format(dtype="f8e4m3", ndim=2))
-    with pytest.raises(BadArgument, match=r"give --shape x=ROWSxCOLS:DTYPE"):
+CONVOLUTION = """//! op      convolve(x, weight, bias) -> y
+//! out     y: f32[x.shape[0], weight.shape[0], x.shape[2] - 2, x.shape[3] - 2]
+//! need    x.dtype == f16 and weight.dtype == f16 and bias.dtype == f32
+//! need    x.ndim == 4 and x.shape[1] % MULTIPLE == 0
+//! need    weight.ndim == 4 and weight.shape[1] == x.shape[1] and weight.shape[2] == 3 and weight.shape[3] == 3
+//! need    bias.ndim == 1 and bias.shape[0] == weight.shape[0]
+//! launch  convolve<<<1, 32>>>(x, weight, bias, y)
+__global__ void convolve(const void* x, const void* weight, const float* bias, float* y) {}
+"""
+
+
+def test_images_and_filters_are_guessed_as_the_needs_say() -> None:
+    arguments, _ = complete_arguments(parse(CONVOLUTION.replace("MULTIPLE", "8")), {}, H200, SMALL_SHAPES)
+    specs = [str(arguments[name]) for name in ("x", "weight", "bias")]
+    assert specs == ["f16[2, 136, 6, 4]", "f16[2, 136, 3, 3]", "f32[2]"]
+
+
+def test_what_cannot_be_guessed_is_asked_for_with_its_dimensions() -> None:
+    file = parse(CONVOLUTION.replace("MULTIPLE", "1009"))
+    with pytest.raises(BadArgument) as caught:
         complete_arguments(file, {}, H200)
+    assert str(caught.value).endswith("give --shape x=AxBxCxD:f16 --shape weight=ExBx3x3:f16 --shape bias=E:f32")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from tilewright.frontends.decorated import _size_distance
-from tilewright.frontends.run_words import task_words, verdict_words
+from tilewright.frontends.run_words import rounding_words, task_words, verdict_words
 from tilewright.records import (
     Dimension,
     DType,
@@ -55,6 +55,17 @@ def test_the_promise_of_precision_is_said_where_it_matters() -> None:
     assert here in task_words(replace(convolution, precision=Precision.DEFAULT_F32))
     halves = tuple(replace(one, dtype=DType.BF16) for one in TASK.tensors)
     assert not any("precision" in line for line in task_words(replace(convolution, inputs=halves)))
+
+
+def test_a_kernel_that_rounds_products_is_said_to() -> None:
+    convolution = replace(TASK, reference="def f(x): return torch.conv2d(x, w)")
+    tensor_cores = 'asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 ...");'
+    assert "convolutions in TF32" in rounding_words(convolution, tensor_cores)
+    assert rounding_words(convolution, "y[i] = sum;  // no mma, in place of TF32") == ""
+    assert "as was allowed" in rounding_words(replace(TASK, precision=Precision.TF32), tensor_cores)
+    for precision in (Precision.STRICT, Precision.DEFAULT_F32):
+        assert rounding_words(replace(convolution, precision=precision), tensor_cores) == ""
+    assert rounding_words(TASK, tensor_cores) == "", "products of f32 are made of parts"
 
 
 def test_what_was_not_judged_everywhere_is_not_called_passed() -> None:

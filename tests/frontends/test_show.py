@@ -141,7 +141,7 @@ def test_fewer_sizes_are_told_and_given_up_only_for_a_clear_gain(home: Path) -> 
     assert "gains too little for the sizes it gives up: it takes only n a multiple of 4" in rows["2"]
     assert "1.11x" in rows["2"]
     assert "17.0 1.18x best" in rows["3"]
-    assert "any n; of these the kernel takes only n a multiple of 4" in shown
+    assert "  only n a multiple of 4 (asked for: any n)\n" in shown
     waiting = replace(narrow, unseen="too large to emulate")
     made(home, attempt(1, 20.0), attempt(2, 1.0, verdict=waiting))
     shown = tilewright(home, "show", "last").stdout

@@ -57,6 +57,12 @@ REQUESTS: tuple[Request, ...] = (
     Request("x * sigmoid(x)", lambda x: x * torch.sigmoid(x), _rows()),
     Request("relu(x) + y", lambda x, y: torch.relu(x) + y, _rows()),
     Request("x + y * z / w - 3", lambda x, y, z, w: x + y * z / w - 3, _rows()),
+    Request("elementwise maximum of two tensors", lambda x, y: torch.maximum(x, y), _rows()),
+    Request("cosine similarity between rows", lambda x, y: F.cosine_similarity(x, y, -1), _rows()),
+    Request("swish gated linear unit", lambda x, gate: F.silu(x) * gate, _rows()),
+    Request("sum reduction of a large array", lambda x: x.sum(-1), _rows()),
+    Request("upper triangular matmul", lambda a, b: torch.triu(a @ b), {"a": "9x9:f32", "b": "9x9:f32"}),
+    Request("product of two lower-triangular matrices", lambda a, b: torch.tril(a @ b), {"a": "9x9:f32"}),
     Request("y + x @ w", lambda y, x, w: y + x @ w, {"y": "9x17:f32", "x": "9x24:f32", "w": "24x17:f32"}),
     Request("gate * x + y", lambda gate, x, y: gate * x + y, {"gate": "6x40:f32"}),
     Request("bias + x * y", lambda x, bias, y: bias + x * y, _rows()),
@@ -169,6 +175,21 @@ REQUESTS: tuple[Request, ...] = (
     Request("3D average pooling", lambda x: F.avg_pool3d(x, 2), {"x": "2x3x6x6x6:f32"}),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
     # convolutions
+    Request(
+        "causal conv1d with kernel size 4",
+        lambda x, weight, bias: F.conv1d(x, weight, bias, padding=3)[..., :-3],
+        {"x": "2x8x20:f32", "weight": "5x8x4:f32"},
+    ),
+    Request(
+        "causal depthwise conv1d, kernel size 3, dilation 2, without bias, then silu",
+        lambda x, weight: F.silu(F.conv1d(x, weight, None, padding=4, dilation=2, groups=8)[..., :-4]),
+        {"x": "2x8x20:f32"},
+    ),
+    Request(
+        "conv2d with 3x3 kernel, 8 channels in, 5 out, padding 1",
+        lambda x, weight, bias: F.conv2d(x, weight, bias, padding=1),
+        _convolved("3x3"),
+    ),
     *(
         Request(words, lambda x, weight, bias: F.relu(F.conv2d(x, weight, bias, padding=1)), _convolved("3x3"))
         for words in (
@@ -336,7 +357,13 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("softmax over dim 5", "6 dimensions"),
     ("softmax 128x64 with rows=32", "128 and 32"),
     ("relu on 16x16 with 1000 elements", "several sizes"),
-    ("scale by 1,000", '"1,000" could be one number or several'),
+    ("softmax of 32,768", '"32,768" could be 32768 or 32 and 768; write it without the comma'),
+    ("fused bias + GELU", '"add bias then gelu" or "gelu then add bias"'),
+    ("triangular matmul", '"upper triangular matmul" or "lower triangular matmul"'),
+    ("upper triangular matmul of 512x256", "a is square in the product of two upper triangular matrices"),
+    ("causal conv2d 3x3", "goes over one dimension"),
+    ("causal conv1d with padding 2", "pads before its first position"),
+    ("scale by 1,000", '"1,000" could be 1000 or 1.000'),
     ("gelu then embedding lookup", "takes i64"),
     ("mean(x) + bias", "leaves one element per row"),
     ("scale by 1e400", "smaller number"),

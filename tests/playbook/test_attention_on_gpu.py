@@ -30,8 +30,9 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     varied = {} if "few" in task.sizes else SIZES  # groups of heads are of the task's own sizes
     sizes = task.complete({one: varied.get(one, size) for one, size in task.sizes.items()})
     tensors = {one: tensor.cuda() for one, tensor in draw(task, sizes, 1).items()}
-    wanted = truth(case.function, task, tensors)
-    torchs = call_reference(case.function.callable, task, tensors)
+    with torch.device("cuda"):  # where references make tensors of their own
+        wanted = truth(case.function, task, tensors)
+        torchs = call_reference(case.function.callable, task, tensors)
     for step in case.answer.every:
         try:
             returned = load_structure(step, task, tmp_path)(*tensors.values())

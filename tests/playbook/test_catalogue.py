@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
@@ -54,6 +56,16 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
 def test_the_first_structure_suits_the_size(name: str, sizes: dict[str, int], first: str) -> None:
     program, _ = _program(name, **sizes)
     assert first in structures(program)[0].summary
+
+
+@pytest.mark.parametrize("gpu", ["T4", "A100", "L4", "B200"])
+@pytest.mark.parametrize(("name", "cols"), [("softmax", 262144), ("layernorm", 262144), ("layernorm", 2097152)])
+def test_every_structure_for_long_rows_takes_the_gpu(name: str, cols: int, gpu: str) -> None:
+    task = replace(task_of(BY_NAME[name], {**SIZES, "cols": cols}), gpu=gpu)
+    found = structures(program_of(BY_NAME[name], task))
+    assert found
+    for step in found:
+        evaluate(parse(step.write(task_op_line(task))), task.arguments(task.sizes), PROFILES[gpu])
 
 
 def test_a_vast_row_has_many_blocks_from_the_first_version_on() -> None:

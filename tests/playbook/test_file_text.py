@@ -46,6 +46,14 @@ def test_fragments_of_two_programs_are_one_file(way: str, tmp_path: Path) -> Non
     assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-7)
 
 
+def test_loops_have_the_pragmas_that_they_are_said_with() -> None:
+    code = ["unrolled for (;;)", "  rolled for (;;) {", "    int rolled;  // unrolled for the reader", "  }"]
+    text = replace(draft_way(_halves()[0]).fragment("f(x) -> y"), pieces=(code,)).file()
+    assert text.endswith(
+        "#pragma unroll\nfor (;;)\n#pragma unroll 1\n  for (;;) {\n    int rolled;  // unrolled for the reader\n  }\n"
+    )
+
+
 def test_sizes_at_which_the_reference_raises_are_declined() -> None:
     task = Task(
         "pad",

@@ -155,3 +155,35 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         for one in more.lstrip("-").split("x"):
             assert re.search(rf"(?<![\w.]){re.escape(one)}(?!\w)", written), " ".join(words)
     assert refused > 10
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ("softmax of a vector of 50,000", {"cols": 50000}),
+        ("softmax of 1,024 x 32,768", {"rows": 1024, "cols": 32768}),
+        ("softmax with 32,768 columns", {"rows": 4096, "cols": 32768}),
+        ("layernorm over 4,096 features then gelu", {"rows": 4096, "cols": 4096}),
+        ("relu of 1,048,576 elements", {"cols": 1 << 20}),
+        ("lower triangular matrix multiplication of 1,024 by 1,024", {"n": 1024}),
+        ("conv2d 16 to 32 channels, 3x3", {"channels": 16, "filters": 32}),
+        ("conv2d in_channels=3, out_channels=64, kernel_size=7, stride=2", {"channels": 3, "filters": 64}),
+        ("conv2d with 24 input channels and 48 output channels, kernel size 3", {"channels": 24, "filters": 48}),
+        ("depthwise convolution 3x3 with 96 channels", {"channels": 96}),
+        ("nn.Conv2d(16, 32, 3) then relu", {"channels": 16, "filters": 32}),
+        ("nn.Linear(1024, 4096) then relu", {"k": 1024, "n": 4096}),
+        ("linear layer with 1024 inputs and 512 outputs then gelu", {"k": 1024, "n": 512}),
+        ("fully connected layer 1024 -> 512 with relu", {"k": 1024, "n": 512}),
+        ("dot product of two vectors of length 1 million", {"elements": 1000000}),
+        ("causal attention for 2x8x1024x64", {"sequence": 1024, "keys": 1024}),
+        ("attention with batch size 4, 8 heads, head dim 64", {"batch": 4, "heads": 8, "head_size": 64}),
+        ("embedding lookup with vocab size 50,000 and dim 768", {"vocabulary": 50000, "features": 768}),
+    ],
+)
+def test_sizes_as_people_write_them(words: str, sizes: dict[str, int]) -> None:
+    described = tomllib.loads(specification(words, {}).description)
+    assert sizes.items() <= sizes_of(described).items()
+
+
+def test_floats_are_f32() -> None:
+    assert 'x = "f32[elements]"' in specification("vector addition of 1 million floats", {}).description

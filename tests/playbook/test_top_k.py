@@ -37,7 +37,14 @@ def test_every_structure_of_every_choice_is_right(
         check_structure(case, step, tmp_path)
 
 
-@pytest.mark.parametrize(("body", "said"), [("return torch.topk(x, 200)[0]", "at most 32")])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return torch.topk(x, 200)[0]", "at most 32"),
+        ("return torch.topk(torch.softmax(x, -1), 2)[0]", "writes softmax and topk, but not in one kernel"),
+        ("return torch.topk(x @ x.T, 2)[0]", "writes topk, but not together with the rest"),
+    ],
+)
 def test_long_choices_are_refused(body: str, said: str) -> None:
     with pytest.raises(NotSupported, match=said):
         _ = Placed("refused", body, _X, "f32[rows, 200]", ()).answer

@@ -299,7 +299,7 @@ def test_a_line_of_history_says_what_became_of_a_step() -> None:
     lines = history_text(sample_history(8), 0.01).split("\n")
     assert re.match(r"#1 draft: Step 1.* -> wrong values: the last elements at rows=3, cols=1001$", lines[0])
     assert re.match(r"#2 repair-wrong: .* -> right, 60 us \(modelled\), kept \[.*\]$", lines[1])
-    assert re.match(r"#3 structure from #2: .* -> crashed: global access outside every tensor$", lines[2])
+    assert re.match(r"#3 structure from #2: .* -> out of bounds: global access outside every tensor$", lines[2])
     facts = " [occupancy 75%, no spills; best WARPS=1 HELD=1]"
     assert lines[3].endswith(f"right, 48 us (modelled), 20 % faster than #2 (60 us): kept{facts}")
     changes = " (resources alone: device memory 48 to 52.8, issue slots 33.6 to 37 us)"  # and not what hardly changed
@@ -338,7 +338,7 @@ def test_a_long_history_is_condensed() -> None:
     lines = text.split("\n")
     assert len(lines) == 11
     assert lines[0].startswith("#1-#30: 1 wrong values, ")
-    assert "10 crashed" in lines[0]
+    assert "10 out of bounds" in lines[0]
     assert "best #28" in lines[0]
     assert lines[-1].startswith("#40 ")
     assert tokens(text) < 800

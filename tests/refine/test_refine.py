@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.refine import candidates
@@ -26,17 +29,20 @@ from tilewright.records import (
     JudgedAnswer,
     Measured,
     Measurement,
+    Message,
     NotBuilt,
     NotFaster,
     Proposal,
     Question,
     Rejected,
     Reply,
+    Role,
     Run,
     Settings,
     Situation,
     Specification,
     Stage,
+    StopReason,
     Timing,
     Unstable,
     Verdict,
@@ -185,7 +191,7 @@ def test_a_run_of_every_kind_of_candidate_ends_with_the_best_good_one(
         "passed",
         "wrong values",
         "ran too long",
-        "crashed",
+        "out of bounds",
         "passed",
         "not built",
         reasons[8],  # refused by its plan's limits or at the launch
@@ -283,3 +289,43 @@ def test_profiler_evidence_is_shown_in_the_last_stage_only(tmp_path: Path, bench
     assert "twice" in by_stage[Stage.PROFILED]
     assert run.ending is Ending.SETTLED
     assert [one.stage for one in run.attempts] == [Stage.DRAFT, *[Stage.STRUCTURE] * 2, *[Stage.PROFILED] * 2]
+
+
+class Sleepy(Scripted):
+    """An author that a person is: what it waits for is no work."""
+
+    def propose(self, situation: Situation, ask: Any) -> Proposal | None:
+        reply = ask(Question("0001-1", "", (Message(Role.USER, "?"),), 100))
+        assert reply.by_person
+        return super().propose(situation, ask)
+
+
+def slow_person(question: Question, on_text: object) -> Reply:
+    time.sleep(2.0)
+    return Reply("relay:x", "", StopReason.END, by_person=True)
+
+
+def test_the_budget_of_seconds_ends_the_attempt_under_way_which_goes_on_when_the_run_does(
+    tmp_path: Path, bench: tuple[Referee, Stopwatch]
+) -> None:
+    settings = Settings("scripted", Budget(seconds=0.05))
+    run, folder = carried_out(tmp_path, bench, Scripted([candidates.SIMPLE]), settings)
+    assert (run.ending, run.attempts, run.begun) == (Ending.SECONDS, (), 1)
+    assert run.seconds > 0.05
+    assert "attempt 1 was cut short" in run.ending_words
+    assert folder.attempt(1).text("kernel.cu") == candidates.SIMPLE
+
+    spent = run.seconds
+    folder.reopen(replace(settings, budget=Budget(attempts=1, seconds=spent + 600.0)))
+    resumed = refine(folder, Workshop(Scripted([candidates.SIMPLE]), no_model, *bench, Silent()))
+    assert [one.passed for one in resumed.attempts] == [True]
+    assert (resumed.ending, resumed.begun) == (Ending.ATTEMPTS, None)
+    assert resumed.seconds == pytest.approx(spent + resumed.attempts[0].seconds)
+
+
+def test_waiting_for_a_person_is_not_cut_short(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
+    folder = Store(tmp_path).create_run(TASK, Settings("relay:x", Budget(seconds=1.5)), ENVIRONMENT)
+    author = Sleepy([candidates.NOT_A_PLAN])
+    run = refine(folder, Workshop(author, slow_person, *bench, Silent()))
+    assert len(run.attempts) >= 1
+    assert run.attempts[0].seconds < 1.5

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from tilewright.records import Pattern, Precision, WrongOutput
+from tilewright.prompts.verdict_text import verdict_words
+from tilewright.records import Case, Pattern, Precision, Rejected, WrongOutput, WrongValues
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.expectation import expectations
 from tilewright.verify.tolerance import compare
@@ -173,6 +174,22 @@ def test_poison_and_not_finite(truth: torch.Tensor) -> None:
     lost = masked.clone()
     lost[5, 5] = 0.0
     assert "a number where -inf belongs, in 1 elements, first at [5, 5]" in spoilt(masked, lost).description
+
+
+def test_a_nan_that_is_dropped_is_told_from_wrong_numbers(truth: torch.Tensor) -> None:
+    expected = truth.clone()
+    expected[5, 5] = expected[7, 2] = math.nan
+    found = expected.nan_to_num()
+    result = spoilt(expected, found)
+    assert (result.pattern, result.wrong) == (Pattern.NAN_DROPPED, 2)
+    assert (
+        result.description == "a number where nan belongs, in 2 elements, first at [5, 5]; all other elements are right"
+    )
+    dropped = Rejected(WrongValues(Case({"n": 50}, 1), (result,), (Case({"n": 7}, 0),)))
+    assert dropped.reason == "drops NaN"
+    assert verdict_words(dropped) == "drops NaN: numbers are right in 1 case"
+    found[0, 0] += 1.0
+    assert spoilt(expected, found).pattern is Pattern.NOT_FINITE
 
 
 def test_numbers_of_a_diagnosis(truth: torch.Tensor) -> None:

@@ -25,8 +25,10 @@ from tilewright.records import (
     FindingKind,
     FindingRecord,
     Job,
+    NormalValues,
     NotBuilt,
     NotFaster,
+    Part,
     Passed,
     Pattern,
     Precision,
@@ -119,6 +121,28 @@ def test_a_kernel_that_is_right_at_one_rank_alone_is_not_right(referee: Make) ->
     assert isinstance(verdict.evidence, WrongValues)
     assert verdict.evidence.case.leading == ("leading_1",)
     assert "leading_1=2" in str(verdict.evidence.case)
+
+
+UPPER = NormalValues(part=Part.UPPER)
+TRIANGLES = replace(
+    tasks.MATMUL,
+    inputs=(replace(tasks.MATMUL.tensors[0], values=UPPER), replace(tasks.MATMUL.tensors[1], values=UPPER)),
+)
+
+
+def test_zeros_of_the_own_numbers_may_not_be_relied_upon(referee: Make) -> None:
+    """What lies below the diagonals is 0 in the task's own call, and the function is asked about other numbers too."""
+    text = kernels.MATMUL.replace("k < K ?", "k < K && k >= row ?").replace("j < K &&", "j < K && j <= column &&")
+    assert text.count(">= row") == text.count("<= column") == 1
+    verdict = referee(TRIANGLES).judge(text)
+    assert isinstance(verdict, Rejected), verdict
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.case.values != "task"
+
+
+@pytest.mark.slow
+def test_a_product_is_right_on_triangles(referee: Make) -> None:
+    assert isinstance(referee(TRIANGLES).judge(kernels.MATMUL), Passed)
 
 
 @dataclass(frozen=True)
@@ -305,18 +329,18 @@ def test_sizes_beyond_the_cases_that_a_file_declines_are_told(referee: Make) -> 
         "cols <= 1000 + rows and rows >= 3": "rows at least 24; cols at most 1512",
         "cols % 4 == 0 and cols >= 100": "cols a multiple of 4 and at least 100",
         "cols < 600 or cols % 4 == 0": "cols other than, among others, 1023, 1025, 2049, 4095",
-        "rows == 512": "rows = 512 alone",
+        "rows == 512": "rows = 512",
     }.items():
         verdict = referee(task).judge(kernels.MEAN.replace("//! out", f"//! need    {need}\n//! out", 1))
         assert isinstance(verdict, Passed), verdict
         assert "; ".join(map(str, verdict.limits)) == note
-        assert [one for one in verdict.notes if "declines" in one] == [
-            f"sizes that the file declines: it takes only {note}"
+        assert [one for one in verdict.notes if "asked for" in one] == [
+            f"of the sizes that were asked for it takes only {note}"
         ]
     free = referee(task).judge(kernels.MEAN)
     assert isinstance(free, Passed)
     assert not free.limits
-    assert not any("declines" in one for one in free.notes)
+    assert not any("asked for" in one for one in free.notes)
 
 
 def test_a_file_for_large_shapes_only_is_neither_right_nor_wrong(referee: Make) -> None:

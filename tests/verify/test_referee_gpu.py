@@ -223,17 +223,19 @@ def test_what_cannot_be_emulated_is_judged_on_the_gpu(
 ) -> None:
     if gpu.profile.cc != 90:
         pytest.skip("needs Hopper")
-    text = kernels.DOUBLE.replace("  if (i", '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n  if (i')
+    text = kernels.DOUBLE.replace(
+        "  if (i", '  asm volatile("{.reg .u64 place; stacksave.u64 place;}" ::: "memory");\n  if (i'
+    )
     verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
     assert isinstance(verdict, Passed)
-    assert any("wgmma" in note for note in verdict.notes)
+    assert any("stacksave" in note for note in verdict.notes)
     assert {one.device for one in verdict.cases} == {gpu.profile.name}
 
 
 # Results are right, and one thread reads past the end: only a sanitizer sees that where nothing is emulated.
 READS_PAST_THE_END = kernels.DOUBLE.replace(
     "  if (i",
-    """  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    """  asm volatile("{.reg .u64 place; stacksave.u64 place;}" ::: "memory");
   float past;
   if (i == n) asm volatile("ld.volatile.global.f32 %0, [%1];" : "=f"(past) : "l"(v + i));
   if (i""",

@@ -15,7 +15,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -42,6 +43,26 @@ def uninterrupted() -> bool:
 
 class Interrupted(Exception):
     """The caller asked for an end while something was in hand; the child is gone, there is no outcome."""
+
+
+_stop: ContextVar[Callable[[], bool]] = ContextVar("stop", default=uninterrupted)
+
+
+@contextlib.contextmanager
+def stopped_when(asked: Callable[[], bool]) -> Iterator[None]:
+    """Within it, whatever waits for any child ends with `Interrupted` once `asked` says yes. A thread that is started
+    within it has to be given the context."""
+    token = _stop.set(asked)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
+def check_stop() -> None:
+    """For who waits for something else than a child: raises `Interrupted` where `stopped_when` has it so."""
+    if _stop.get()():
+        raise Interrupted
 
 
 class EndedBy(Enum):
@@ -175,6 +196,7 @@ class SupervisedChild:
         unsent = memoryview(payload)
         try:
             while True:
+                check_stop()
                 if not (self._arrived or self._nonsense):
                     unsent = self._exchange(unsent)
                 while self._arrived:

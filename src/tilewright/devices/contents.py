@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.records import ALLOCATION_ALIGNMENT, Content, Data, Integers, Repeated, TensorSpec
+from tilewright.records import ALLOCATION_ALIGNMENT, Content, Data, Integers, Part, Repeated, TensorSpec
 
 POISON_BYTE = 0xFF  # NaN in every float type
 
@@ -28,6 +28,8 @@ def check_content(spec: TensorSpec, content: Content) -> None:
     elif not isinstance(content, Integers):
         if not dtype.is_float:
             raise ContentError(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")
+        if content.part is not Part.WHOLE and len(spec.shape) < 2:
+            raise ContentError(f"{spec} has no {content.part.value} triangle; that takes two dimensions")
     elif content.low >= content.high:
         raise ContentError(f"Integers from {content.low} to below {content.high} is empty")
     elif not dtype.is_float:

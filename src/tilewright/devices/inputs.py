@@ -14,7 +14,7 @@ import torch
 
 from tilewright.devices.contents import POISON_BYTE, ContentError, check_content, misalignment
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.records import Content, Data, Integers, Normal, Repeated, TensorSpec, Uniform
+from tilewright.records import Content, Data, Integers, Normal, Part, Repeated, TensorSpec, Uniform
 
 COLD_L2 = 3  # times the L2 cache: so much is written before a timed run, and tensors rotate over as much
 GUARD_BYTES = 4096  # on either side of a tensor that is guarded: as far as a tile or a vector reaches past its end
@@ -138,6 +138,8 @@ def fill(placed: PlacedTensor, content: Content) -> None:
         drawn = torch.empty(target.shape, dtype=target.dtype, device=target.device)
         _draw(drawn.view(-1), content, generator)
         target.copy_(drawn)
+    if isinstance(content, (Normal, Uniform)) and content.part is not Part.WHOLE and target.ndim > 1:
+        target.copy_(target.triu() if content.part is Part.UPPER else target.tril())
 
 
 def _without_repeats(placed: PlacedTensor) -> torch.Tensor:

@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 
 from tilewright.child.process import uninterrupted
 from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
@@ -46,7 +48,8 @@ def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterru
     """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
     path = SANITIZER.path()
     with ThreadPoolExecutor(len(TOOLS)) as side_by_side:  # each spends seconds on starting torch
-        runs = [side_by_side.submit(_findings_of, name, path, job, index, interrupt) for name in TOOLS]
+        asked = (partial(_findings_of, name, path, job, index, interrupt) for name in TOOLS)
+        runs = [side_by_side.submit(partial(copy_context().run, one)) for one in asked]
     return next(filter(None, (one.result() for one in runs)), ())
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.child.envelope import EnvelopeError, EnvelopeKind, header_of, seal
+from tilewright.child.process import check_stop
 from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.spool_files import (
     Announcement,
     Heartbeats,
     Replied,
     SpoolFiles,
-    SpoolResult,
     checked_id,
     peek,
 )
@@ -193,7 +193,7 @@ class SpoolQueue:
         while missing:
             for job_id in sorted(self._files.result_ids() & missing.keys()):
                 result = self._files.result(job_id)
-                if result is not None and _answers(result, missing[job_id]):
+                if result is not None and result.digest in (missing[job_id].digest, ""):
                     del missing[job_id]
                     last_arrival = time.monotonic()
                     yield job_id, result.outcome
@@ -201,6 +201,7 @@ class SpoolQueue:
                 return
             if time.monotonic() - last_arrival > self.timeout + seconds:
                 raise Overdue(self._overdue(tuple(missing), self.timeout + seconds))
+            check_stop()
             time.sleep(self.poll)
 
     def _waits(self, ticket: Ticket) -> bool:
@@ -260,7 +261,3 @@ class SpoolQueue:
             f"no result on {self.directory} for {seconds:g} s: {len(missing)} job(s) are not done, "
             f"{first!r} first ({where}); {serving}"
         )
-
-
-def _answers(result: SpoolResult, ticket: Ticket) -> bool:
-    return result.digest in (ticket.digest, "")  # no digest: the job file could not be read

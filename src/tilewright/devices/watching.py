@@ -17,7 +17,7 @@ from pathlib import Path
 from tilewright.child import family
 from tilewright.child.envelope import EnvelopeKind, seal
 from tilewright.child.environment import child_environment
-from tilewright.child.process import TICK_S, Interrupted
+from tilewright.child.process import TICK_S, Interrupted, check_stop
 from tilewright.records import Job
 
 
@@ -91,6 +91,7 @@ def run_tool(
             try:
                 return process.communicate(timeout=TICK_S)[0]
             except subprocess.TimeoutExpired:
+                check_stop()
                 if interrupt():
                     raise Interrupted from None
                 if time.monotonic() > deadline:

@@ -49,7 +49,7 @@ def layers_text(source: Source, form: Form, function: str, differentiable: bool)
         kind=form.layer,
         roles=form.roles,
         call=_call(source, form),
-        rank=_rank(source),
+        rank=_specs(source)[0].ndim,
         half_cosines=_half_cosines(source),
         trigonometry_rank=_trigonometry_rank(source),
         trigonometry_dtype=TORCH_DTYPES[_specs(source)[-1].dtype],
@@ -67,10 +67,6 @@ def _call(source: Source, form: Form) -> str:
 
 def _specs(source: Source) -> list[TensorSpec]:
     return [value for value in source.calls[0].values() if isinstance(value, TensorSpec)]
-
-
-def _rank(source: Source) -> int:
-    return _specs(source)[0].ndim
 
 
 def _half_cosines(source: Source) -> bool:

@@ -14,6 +14,7 @@ from tilewright.records import (
     IntegerValues,
     NormalValues,
     NumberInput,
+    Part,
     ScalarType,
     TensorInput,
     TensorSpec,
@@ -116,6 +117,9 @@ def _sizes(source: Source, call: Arguments) -> dict[str, int]:
     return found
 
 
+_KEPT = {Part.WHOLE: "", Part.UPPER: ".triu()", Part.LOWER: ".tril()"}
+
+
 def _tensor_text(spec: TensorSpec, known: TensorInput | NumberInput | None, sizes: dict[str, int]) -> str:
     shape = f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
     dtype = f"torch.{TORCH_DTYPES[spec.dtype]}"
@@ -123,14 +127,15 @@ def _tensor_text(spec: TensorSpec, known: TensorInput | NumberInput | None, size
     plain = f"device=device, dtype=torch.float32).to({dtype})"
     match values:
         case UniformValues(low=low, high=high):
-            return f"(torch.rand({shape}, device=device) * {high - low!r} + {low!r}).to({dtype})"
+            return f"(torch.rand({shape}, device=device) * {high - low!r} + {low!r}).to({dtype}){_KEPT[values.part]}"
         case IntegerValues(low=low, high=high):
             top = 2 if spec.dtype is DType.BOOL else high
             return f"torch.randint({max(low, 0) if top == 2 else low}, {top}, {shape}, device=device).to({dtype})"
         case IndexValues(dimension=dimension):
             return f"torch.randint(0, {max(sizes.get(dimension, 1), 1)}, {shape}, device=device).to({dtype})"
-        case NormalValues(mean=mean, deviation=deviation) if (mean, deviation) != (0.0, 1.0):
-            return f"(torch.randn({shape}, device=device) * {deviation!r} + {mean!r}).to({dtype})"
+        case NormalValues(mean=mean, deviation=deviation) if values != NormalValues():
+            drawn = f"(torch.randn({shape}, device=device) * {deviation!r} + {mean!r}).to({dtype})"
+            return drawn + _KEPT[values.part]
     if spec.dtype.is_float:
         return f"torch.randn({shape}, {plain}"
     return f"torch.randint(0, 2, {shape}, device=device).to({dtype})"

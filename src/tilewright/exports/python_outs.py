@@ -13,6 +13,7 @@ from tilewright.kernel_file.compiled_plan import DefinitionLine
 from tilewright.kernel_file.expression_analysis import Analysed
 from tilewright.kernel_file.syntax import Expr, Let
 from tilewright.records import DType
+from tilewright.records.reaching import reached
 
 TORCH_DTYPES = {
     DType.F64: "float64",
@@ -64,13 +65,8 @@ def _lets(file: KernelFile) -> Iterator[str]:
     parts: list[Analysed] = []
     for out in file.compiled.outs:
         parts += [out.dtype, *out.sizes, *(out.stride or ())]
-    wanted: set[str] = set()
-    pending = [name for part in parts for name in part.names]
-    while pending:
-        name = pending.pop()
-        if name in definitions and name not in wanted:
-            wanted.add(name)
-            pending.extend(definitions[name].value.names)
+    names = (name for part in parts for name in part.names)
+    wanted = reached(names, lambda name: definitions[name].value.names if name in definitions else ())
     for name, line in definitions.items():
         if name in wanted and isinstance(line.directive, Let):
             yield f"{local(name)} = {_text(line.value.expression)}"

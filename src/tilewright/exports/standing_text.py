@@ -16,7 +16,8 @@ def how_it_was_judged(source: Source) -> str:
     text = f"Run {known.run} judged it right in {known.right_cases} cases{where}{error}."
     if source.standing is not Standing.VERIFIED:
         text += f" It is {source.standing.words}."
-    notes = [note for note in known.notes if not note.startswith(SizeLimit.NOTE)]  # one file's; see `sizes_text`
+    of_sizes = (SizeLimit.NOTE, SizeLimit.FORMER_NOTE)  # one file's; see `sizes_text`
+    notes = [note for note in known.notes if not note.startswith(of_sizes)]
     return f"{text} Noted: {'; '.join(notes)}." if notes else text
 
 

@@ -21,7 +21,7 @@ from tilewright.frontends.named_objects import installed_name, is_named_object, 
 from tilewright.frontends.object_requests import ObjectRequest, object_request, parts_hint
 from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
-from tilewright.frontends.run_words import found_words
+from tilewright.frontends.run_words import addition_words, found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision, Run, Settings, Task, TensorSpec
@@ -43,8 +43,8 @@ class NoKernelMade(Carried, RuntimeError):
     def __init__(self, run: Run) -> None:
         self.run = run
         super().__init__(
-            f"no attempt of run {run.id} passed ({run.ending.words if run.ending else 'it may go on'}); "
-            f"see `tilewright show {run.id}`, and go on with `tilewright resume {run.id} --hint ...`"
+            f"no attempt of run {run.id} passed ({run.ending_words or 'it may go on'}); "
+            f"see `tilewright show {run.id}`, and go on with `tilewright resume {run.id} {addition_words(run)}`"
         )
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from tilewright import records
+from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lines, listing_of
 from tilewright.frontends.build_report import describe_argument
@@ -160,6 +161,11 @@ class _Check:
         specs = {name: value for name, value in self.arguments.items() if isinstance(value, TensorSpec)}
         smallest = min((size for spec in specs.values() for size in spec.shape if size), default=1)
         contents = self.options.contents
+        for name, content in contents.items():
+            try:
+                check_content(specs[name], content)
+            except ContentError as error:
+                raise BadArgument(f"--fill {name}: {error}") from None
         return tuple(
             records.InputTensor(name, spec, contents.get(name) or usual_content(spec.dtype, seed, smallest))
             for seed, (name, spec) in enumerate(specs.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -13,6 +15,7 @@ from tilewright.frontends.check import CheckOutcome, CheckReport
 from tilewright.frontends.lint_report import show_lint_section
 from tilewright.kernel_file import KernelFile
 from tilewright.records import KERNEL_FILE_NAME, FindingKind, FindingRecord
+from tilewright.store import provenance_path
 
 _STYLES = {CheckOutcome.CLEAN: "bold green", CheckOutcome.NOT_EMULABLE: "bold yellow"}
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
@@ -123,6 +126,14 @@ def _show_costs(console: Console, report: CheckReport) -> None:
     console.print()
 
 
+def _maker(file: str) -> str:
+    """What to give as the reference: the run that the record beside the file names."""
+    try:
+        return str(json.loads(provenance_path(Path(file)).read_text("utf-8"))["run"])
+    except (OSError, ValueError, KeyError):
+        return "FILE.py:FUNCTION"
+
+
 def _verdict(report: CheckReport) -> str:
     reason = f": {report.reason}" if report.reason else ""
     found = len(report.findings)
@@ -130,7 +141,7 @@ def _verdict(report: CheckReport) -> str:
     if report.outcome is CheckOutcome.CLEAN:
         if report.compared:
             return "clean: no findings, and the results agree with the reference"
-        return "clean: no findings; give --reference FILE.py:FUNCTION to check the results too"
+        return f"clean: no findings; give --reference {_maker(report.file)} to check the results too"
     if report.outcome is CheckOutcome.FINDINGS:
         return f"{findings}" + ("; the results agree with the reference all the same" if report.compared else "")
     if report.outcome is CheckOutcome.WRONG:

@@ -384,7 +384,7 @@ def resume(
         if settings is None:
             assert run is not None
             assert run.ending is not None
-            talk.say(f"run {run.id} has ended: {run.ending.words}; {_remedy(run.ending, run.settings.author)}")
+            talk.say(f"run {run.id} has ended: {run.ending_words}; {_remedy(run.ending, run.settings.author)}")
             return _ended(store, folder, run, before=True)
         if addition.hint and settings.author == choices.PLAYBOOK:
             talk.say("the playbook reads no hints; --model PROVIDER:NAME has a model read it")

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from tilewright.frontends.needed_shapes import needed_shapes
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter, evaluate
 from tilewright.records import (
     ARCHITECTURES,
@@ -19,6 +20,7 @@ from tilewright.records import (
     GpuProfile,
     Integers,
     Normal,
+    Part,
     ScalarType,
     TensorSpec,
     Uniform,
@@ -136,13 +138,14 @@ def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
     return contents
 
 
-def _content(kind: str, numbers: Sequence[str], seed: int) -> Content:
-    if kind == "normal":
-        return Normal(seed, *map(float, numbers))
-    if kind == "uniform":
-        return Uniform(seed, *map(float, numbers))
+def _content(kind: str, words: Sequence[str], seed: int) -> Content:
+    part = Part(words[-1]) if words and words[-1] in (Part.UPPER.value, Part.LOWER.value) else Part.WHOLE
+    numbers = words if part is Part.WHOLE else words[:-1]
+    if kind in ("normal", "uniform") and len(numbers) <= 2:
+        first, second = (*map(float, numbers), *(0.0, 1.0)[len(numbers) :])
+        return (Normal if kind == "normal" else Uniform)(seed, first, second, part)
     if kind == "integers":
-        low, high = map(int, numbers)
+        low, high = map(int, words)
         return Integers(seed, low, high)
     raise ValueError(kind)
 
@@ -163,7 +166,10 @@ def complete_arguments(
         return base, False
     deadline = time.monotonic() + GUESS_SECONDS
     reason = ""
-    for specs in _mixtures(len(wanted), guesses):
+    needed, names = needed_shapes(file, given), [p.name for p in wanted]
+    ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
+    as_needed = (needed.guess(names, dtype, shapes) for dtype, shapes in ways)
+    for specs in itertools.chain(as_needed, _mixtures(len(wanted), guesses)):
         candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
         try:
             evaluate(file, candidate, gpu)
@@ -174,8 +180,9 @@ def complete_arguments(
             pass
         if time.monotonic() > deadline:
             break
-    names = " ".join(f"--shape {p.name}=ROWSxCOLS:DTYPE" for p in wanted)
-    raise BadArgument(f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {names}")
+    raise BadArgument(
+        f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
+    )
 
 
 def _default(parameter: Parameter) -> ArgumentValue:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,7 @@ from tilewright.frontends.kernel_arguments import (
     parse_arguments,
     parse_contents,
 )
+from tilewright.frontends.named_references import named_reference
 from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.frontends.terminal import print_json, progress, stdout_console
 from tilewright.records import ARCHITECTURES, PROFILES, Budget, BuildFailure, Emulation, Settings
@@ -72,7 +75,11 @@ def check(
     file: FileArgument,
     reference: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters; results must agree."),
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="A PyTorch function of the op's parameters, a module (FILE.py:NAME(ARGUMENTS)), a KernelBench file or "
+            "the run that made it; results must agree.",
+        ),
     ] = None,
     shape: ShapeOption = None,
     set_: SetOption = None,
@@ -109,14 +116,13 @@ def check(
     options = CheckOptions(
         gpu=profile,
         emulation=Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
-        reference=split_reference(reference) if reference else None,
         contents=parse_contents(op, fill or []),
         tolerance=tolerance,
         seconds=seconds,
         keep_counts=counters,
     )
-    with progress() as say:
-        report = check_file(kernel_file, arguments, guessed, options, say)
+    with progress() as say, named_reference(reference, arguments) if reference else nullcontext() as known:
+        report = check_file(kernel_file, arguments, guessed, replace(options, reference=known), say)
     if as_json:
         print_json(report)
     else:

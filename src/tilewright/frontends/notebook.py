@@ -46,7 +46,7 @@ def html_of(thing: object) -> str:
         case Measured() | Modelled():
             return _whole(_measurement(thing))
         case records.Passed() | records.Rejected() | records.Unsupported():
-            return _whole(_verdict(thing))
+            return _whole(f"<div>{_badge(thing)}</div>{_pre(verdict_text(thing))}")
         case _:
             return _whole(_pre(str(thing)))
 
@@ -81,7 +81,7 @@ def _text_of(made: Made) -> str:
 
 
 def _run(run: Run) -> str:
-    state = f"ended: {run.ending.words}" if run.ending else "may go on"
+    state = f"ended: {run.ending_words}" if run.ending else "may go on"
     head = f"<div><b>{escape(run.id)}</b> by {escape(run.settings.author)} on {escape(run.environment.device)}</div>"
     foot = f"<div class='faint'>{escape(state)}; {escape(run_words.spend_words(run))}</div>"
     return head + "".join(_lines(run_words.task_words(run.task, run.best))) + _attempts(run) + foot
@@ -108,10 +108,6 @@ def _attempts(run: Run) -> str:
 
 
 # -- a verdict --
-
-
-def _verdict(verdict: Verdict) -> str:
-    return f"<div>{_badge(verdict)}</div>{_pre(verdict_text(verdict))}"
 
 
 def _badge(verdict: Verdict) -> str:

@@ -89,7 +89,9 @@ BaselinesOption = Annotated[
 AttemptsOption = Annotated[int, typer.Option(min=1, help="Most attempts.")]
 TokensOption = Annotated[int, typer.Option(min=1, help="Most tokens, in and out together.")]
 DollarsOption = Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")]
-SecondsOption = Annotated[float, typer.Option(min=1, help="Most time; an attempt under way is ended first.")]
+SecondsOption = Annotated[
+    float, typer.Option(min=1, help="Most time for attempts; one under way is cut short, and goes on when resumed.")
+]
 CandidatesOption = Annotated[int, typer.Option(min=1, help="Candidates for each step.")]
 EnoughOption = Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")]
 AllowLibraryOption = Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")]

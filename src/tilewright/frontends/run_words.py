@@ -6,6 +6,7 @@ and whether it was kept.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.records import (
     Attempt,
     Dimension,
+    Ending,
     Measured,
     Measurement,
     NumberInput,
@@ -25,10 +27,11 @@ from tilewright.records import (
     Verdict,
 )
 from tilewright.store import LibraryEntry
-from tilewright.tasks import derivative_words, task_op_line
+from tilewright.tasks import derivative_words, may_convolve, task_op_line
 
 PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
+_NARROW = re.compile(r"\b(wg)?mma|tf32|tfloat32|__half|bfloat16", re.IGNORECASE)  # what multiplies with fewer digits
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,11 @@ def _is_provisional(attempt: Attempt) -> bool:
 
 def limit_words(attempt: Attempt | None) -> str:
     """Which of the sizes that the task asks for a kernel takes: `n a multiple of 4`; "" where it takes them all."""
-    if attempt is None or not isinstance(attempt.verdict, records.Passed):
-        return ""
-    return records.SizeLimit.words(attempt.verdict.limits)
+    return records.SizeLimit.words(_limits_of(attempt))
+
+
+def _limits_of(attempt: Attempt | None) -> tuple[records.SizeLimit, ...]:
+    return attempt.verdict.limits if attempt is not None and isinstance(attempt.verdict, records.Passed) else ()
 
 
 def verdict_words(verdict: Verdict) -> str:
@@ -196,6 +201,13 @@ def spend_words(run: Run) -> str:
     return ", ".join([*parts, seconds_words(run.seconds)])
 
 
+def addition_words(run: Run) -> str:
+    """What to add to a run that ended, so that it goes on with a chance. The playbook reads no hints."""
+    if run.ending is Ending.SECONDS:
+        return "--seconds S"
+    return "--model PROVIDER:NAME" if run.settings.author == "playbook" else "--hint ..."
+
+
 def attempts_words(run: Run) -> str:
     count = len(run.attempts)
     return f"{count} attempt{'s' if count != 1 else ''}"
@@ -214,13 +226,29 @@ def task_words(task: Task, best: Attempt | None = None) -> list[str]:
 
     `best`: the attempt whose kernel is kept, which may take fewer sizes than the task asks for.
     """
-    limits = limit_words(best)
-    less = f"; of these the kernel takes only {limits}" if limits else ""
-    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}"]
-    lines += [f"{line}{less}" for line in _sizes(task)]
+    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task, _limits_of(best))]
     lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
     return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
+
+
+def rounding_words(task: Task, kernel: str) -> str:
+    """Where a kernel computes f32 products with less than f32's digits, as its task allows: how; "" where not."""
+    f32 = any(one.dtype is records.DType.F32 for one in task.tensors)
+    code = re.sub(r"//.*|/\*[\s\S]*?\*/", "", kernel)
+    if not f32 or _NARROW.search(code) is None:
+        return ""
+    exact = "for f32's own digits make it anew with --precision strict"
+    if task.precision is records.Precision.HALF:
+        return f"computes f32 work in 16 bits, as was allowed; {exact}"
+    if task.precision is records.Precision.TF32:
+        return f"computes f32 products in TF32, which keeps 10 bits after the point of 23, as was allowed; {exact}"
+    if task.precision is records.Precision.DTYPE and may_convolve(task):
+        said = (
+            "computes f32 convolutions in TF32, which keeps 10 bits after the point of 23, as PyTorch does by default"
+        )
+        return f"{said}; {exact}"
+    return ""
 
 
 def _precision_matters(task: Task) -> bool:
@@ -243,14 +271,20 @@ def _results(task: Task) -> str:
     return f" -> {results}" if results else ""
 
 
-def _sizes(task: Task) -> list[str]:
-    """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying."""
-    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies]
+def _sizes(task: Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
+    """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying.
+
+    `less`: of which dimensions the kernel takes fewer sizes than the task asks for.
+    """
+    narrow = {one.dimension for one in less}
+    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies and one.name not in narrow]
     follow = [
         f"{one.name} = {one.formula}{_room(one.formula)}" for one in task.dimensions if one.varies and one.formula
     ]
     fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
     parts = [f"any {', '.join(varying)}"] if varying else []
+    asked = [f"{one.name}{_limits(one, task)}" for one in task.free if one.name in narrow]
+    parts += [f"only {records.SizeLimit.words(less)} (asked for: any {', '.join(asked)})"] if less else []
     parts += [f"then {', '.join(follow)}"] if follow else []
     parts += [f"always {', '.join(fixed)}"] if fixed else []
     bounds = [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]

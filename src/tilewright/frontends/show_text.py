@@ -13,12 +13,11 @@ from rich.text import Text
 
 from tilewright import records
 from tilewright.frontends import run_words
-from tilewright.frontends.choices import PLAYBOOK
 from tilewright.frontends.progress_plot import text_plot
 from tilewright.frontends.run_words import PROVISIONAL, dollars_words, microseconds, spend_words, task_words, time_words
 from tilewright.frontends.terminal import plain_table
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
-from tilewright.records import Attempt, Measured, Measurement, Origin, Provenance, Run, Task
+from tilewright.records import Attempt, Ending, Measured, Measurement, Origin, Provenance, Run, Task
 from tilewright.store import LibraryKernel, Request, RunFolder, RunList
 
 _MARKS = {True: "best", False: "kept"}
@@ -81,7 +80,7 @@ def state_words(run: Run, worker: str = "") -> str:
         return f"being worked on by {worker}"
     if run.ending is None:
         return f"it may go on: tilewright resume {run.id}"
-    return f"ended: {run.ending.words}"
+    return f"ended: {run.ending_words}"
 
 
 def show_task(console: Console, task: Task, best: Attempt | None = None) -> None:
@@ -224,17 +223,20 @@ def show_finished(console: Console, run: Run, path: Path | None, request: Reques
     for note in run.best.notes:
         console.print(Text(f"by algebra: {note}"), soft_wrap=True)
     show_notes(console, run)
+    if rounding := run_words.rounding_words(run.task, path.read_text("utf-8")):
+        console.print(Text(rounding, style="yellow"), soft_wrap=True)
     console.print()
     _show_kernel(console, run.task, path, request)
     console.print(Text(f"more: tilewright show {run.id}", style="dim"))
+    if run.ending is Ending.SECONDS:
+        console.print(Text(f"go on: tilewright resume {run.id} {run_words.addition_words(run)}", style="dim"))
 
 
 def _show_next_commands(console: Console, run: Run) -> None:
-    """What to look at and what to add where no attempt passed. The playbook reads no hints."""
+    """What to look at and what to add where no attempt passed."""
     if run.attempts:
         console.print(Text(f"see why: tilewright show {run.id} --attempt {run.attempts[-1].number}"))
-    addition = "--model PROVIDER:NAME" if run.settings.author == PLAYBOOK else "--hint ..."
-    console.print(Text(f"go on: tilewright resume {run.id} {addition}"))
+    console.print(Text(f"go on: tilewright resume {run.id} {run_words.addition_words(run)}"))
 
 
 def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str = "") -> None:
@@ -243,6 +245,8 @@ def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str 
     made = kernel.provenance()
     for note in made.notes if made is not None else ():
         console.print(Text(f"not covered: {note}", style="yellow"))
+    if rounding := run_words.rounding_words(kernel.task(), kernel.text()):
+        console.print(Text(rounding, style="yellow"), soft_wrap=True)
     _show_kernel(console, kernel.task(), path, kernel.request())
 
 

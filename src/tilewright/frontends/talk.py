@@ -157,7 +157,7 @@ class PlainTalk(Talk):
             self.say(f"by algebra: {note}")
 
     def ended(self, run: Run) -> None:
-        self.say(f"{run.ending.words if run.ending else 'stopped'}; {spend_words(run)}")
+        self.say(f"{run.ending_words or 'stopped'}; {spend_words(run)}")
 
 
 def specification_text(specification: Specification) -> str:

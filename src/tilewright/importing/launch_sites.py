@@ -17,6 +17,7 @@ from tilewright.importing.signatures import parameter_name, parameters, split_co
 from tilewright.importing.sources import Item, Kind, Source, parsed
 from tilewright.importing.structs import Field, fields, type_of
 from tilewright.kernel_file.cpp_tokens import CppToken, closing
+from tilewright.records.reaching import reached
 
 _NUMBERS = frozenset((
     "unsigned", "signed", "int", "long", "short", "char", "bool", "float", "double", "size_t", "uint", "ulong",
@@ -247,14 +248,11 @@ class _Cut:
 
     def _behind(self, tokens: Sequence[CppToken]) -> set[str]:
         """The names that an expression depends on."""
-        found: set[str] = set()
-        waiting = [t.text for t in tokens if t.is_identifier]
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                waiting += [t.text for t in self.local[name].value if t.is_identifier] if name in self.local else []
-        return found
+
+        def named(some: Sequence[CppToken]) -> list[str]:
+            return [token.text for token in some if token.is_identifier]
+
+        return reached(named(tokens), lambda name: named(self.local[name].value) if name in self.local else [])
 
     def _is_macro_size(self, name: str) -> bool:
         """Whether a name is a number that a `#define` gives the host alone: a size that the author chose."""

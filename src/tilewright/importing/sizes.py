@@ -17,22 +17,6 @@ _MOST_THREADS = (1 << 14, 1 << 17)  # as few as can be
 _SMALL = 8  # sizes up to this are kept: kernel sizes, strides, channels
 
 
-def _odd(number: int, _: int) -> int:
-    return 11 + 8 * number
-
-
-def _eights(number: int, _: int) -> int:
-    return 16 + 8 * number
-
-
-def _warps(number: int, _: int) -> int:
-    return 32 + 32 * number
-
-
-def _powers(number: int, size: int) -> int:
-    return min(size, 128)
-
-
 def _less(divisor: int) -> Callable[[int, int], int]:
     return lambda _, size: max(size // divisor, 1) if size > _SMALL * divisor else size
 
@@ -41,15 +25,15 @@ Way = Callable[[int, int], int]
 # Sizes of the sort kernels are written for, which show whether the import is right; and others, which show what the
 # kernel counts on without saying so.
 ROUND: tuple[Way, ...] = (
-    _warps,
-    _powers,
+    lambda number, _: 32 + 32 * number,
+    lambda _, size: min(size, 128),
     lambda _, size: min(size, 256),
     _less(16),
     _less(4),
     _less(2),
     lambda _, size: size,
 )
-ODD: tuple[Way, ...] = (_odd, _eights)
+ODD: tuple[Way, ...] = (lambda number, _: 11 + 8 * number, lambda number, _: 16 + 8 * number)
 
 
 def small_arguments(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.kernel_file.cpp_tokens import CppText, CppToken
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing
 from tilewright.kernel_file.problems import Code
 
 _OPENERS = {"(": ")", "[": "]", "{": "}"}
@@ -148,7 +148,7 @@ class _Walker:
 
 def _closing_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
     """For every opening bracket the index of its closing one; brackets that do not pair are left out."""
-    closing: dict[int, int] = {}
+    found: dict[int, int] = {}
     awaited: list[int] = []
     for index, (kind, text, _) in enumerate(tokens):
         if kind != "punct":
@@ -160,8 +160,8 @@ def _closing_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
             while awaited and text == "}" and tokens[awaited[-1]].text != "{":
                 awaited.pop()
             if awaited and _OPENERS[tokens[awaited[-1]].text] == text:
-                closing[awaited.pop()] = index
-    return closing
+                found[awaited.pop()] = index
+    return found
 
 
 def _without_template(head: Sequence[CppToken]) -> list[CppToken]:
@@ -197,23 +197,11 @@ def _without_arguments(tokens: Sequence[CppToken]) -> list[CppToken]:
         following = tokens[position + 1].text if position + 1 < len(tokens) else ""
         attribute = token.text == "[" and following == "["
         if attribute or (token.text in _WITH_ARGUMENTS and following == "("):
-            position = _after_bracket(tokens, position if attribute else position + 1)
+            position = closing(tokens, position if attribute else position + 1, "()[]") + 1
         else:
             kept.append(token)
             position += 1
     return kept
-
-
-def _after_bracket(tokens: Sequence[CppToken], position: int) -> int:
-    depth = 0
-    for index in range(position, len(tokens)):
-        if tokens[index].text in ("(", "["):
-            depth += 1
-        elif tokens[index].text in (")", "]"):
-            depth -= 1
-            if not depth:
-                return index + 1
-    return len(tokens)
 
 
 def _is_function(tokens: Sequence[CppToken]) -> bool:

@@ -22,6 +22,7 @@ from tilewright.ptx.control_flow import ControlFlow, branch_targets, flow, immed
 from tilewright.ptx.syntax import Address, Function, Immediate, Instruction, Module, Operand, Register
 from tilewright.records import Dim3, PackedLaunch, TensorSpec
 from tilewright.records.emulation import kernel_line
+from tilewright.records.reaching import reached
 
 Mask = NDArray[np.bool_]
 _MOVES = ("ld", "st", "atom", "red", "ldmatrix", "cp")
@@ -83,17 +84,8 @@ class KernelReading:
     @cached_property
     def _behind(self) -> list[frozenset[int]]:
         """Of each block those that may run after it."""
-        found: list[frozenset[int]] = []
-        for block in self.flow.blocks:
-            seen: set[int] = set()
-            waiting = list(block.successors)
-            while waiting:
-                following = waiting.pop()
-                if following not in seen:
-                    seen.add(following)
-                    waiting += self.flow.blocks[following].successors
-            found.append(frozenset(seen))
-        return found
+        blocks = self.flow.blocks
+        return [frozenset(reached(block.successors, lambda one: blocks[one].successors)) for block in blocks]
 
     def may_follow(self, first: int, second: int) -> bool:
         """Whether an instruction can run after another."""

@@ -45,6 +45,7 @@ from tilewright.ptx.syntax import (
 )
 from tilewright.records import Dim3
 from tilewright.records.gpu import WARP_LANES
+from tilewright.records.reaching import reached
 
 _MOST_PASSES = 30  # over each block, on average
 
@@ -117,14 +118,8 @@ def evaluate_registers(function: Function, flow: ControlFlow, place: BlockPlace)
 
 def region_of(flow: ControlFlow, block: int, meeting: int | None) -> frozenset[int]:
     """The blocks between a block's branch and the block where its threads meet again."""
-    seen: set[int] = set()
-    waiting = list(flow.blocks[block].successors)
-    while waiting:
-        following = waiting.pop()
-        if following != meeting and following not in seen:
-            seen.add(following)
-            waiting += flow.blocks[following].successors
-    return frozenset(seen)
+    following = flow.blocks[block].successors
+    return frozenset(reached(following, lambda one: flow.blocks[one].successors if one != meeting else ())) - {meeting}
 
 
 class _Evaluator:

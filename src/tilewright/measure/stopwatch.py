@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 
+from tilewright.child.process import TICK_S, check_stop
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
 from tilewright.lint import lint_plan
@@ -224,7 +225,9 @@ class Stopwatch:
         """The baselines, once they have compiled what they compile."""
         if self._compiling is not None and self._compiling.is_alive():
             self._say("compiling the baselines")
-            self._compiling.join()
+            while self._compiling.is_alive():
+                check_stop()
+                self._compiling.join(TICK_S)
         return self._baseline_reference()
 
     def _baseline_reference(self) -> AnyReference:

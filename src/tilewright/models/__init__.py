@@ -14,22 +14,3 @@ from tilewright.models.protocol import (
 )
 from tilewright.models.provider_table import default_model_name, default_provider, key_variables, open_model, providers
 from tilewright.models.retries import RetryPolicy
-
-__all__ = [
-    "BadModelName",
-    "BadPriceTable",
-    "MissingKey",
-    "MissingPackage",
-    "Model",
-    "ModelError",
-    "ModelRejected",
-    "ModelUnavailable",
-    "NoRecordedReply",
-    "Price",
-    "RetryPolicy",
-    "default_model_name",
-    "default_provider",
-    "key_variables",
-    "open_model",
-    "providers",
-]

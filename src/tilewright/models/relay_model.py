@@ -97,7 +97,7 @@ class RelayModel:
 
     def _ask(self, question: Question) -> None:
         prompt, reply = self._path(question, "prompt"), self._path(question, "reply")
-        digest = _digest(question)
+        digest = hashlib.sha256(json.dumps(to_json(question), sort_keys=True).encode()).hexdigest()
         if _asked(prompt) == digest:
             return
         if reply.exists():
@@ -137,10 +137,6 @@ class RelayModel:
         if self._claim is not None:
             self._claim.close()
             self._claim = None
-
-
-def _digest(question: Question) -> str:
-    return hashlib.sha256(json.dumps(to_json(question), sort_keys=True).encode()).hexdigest()
 
 
 def _asked(prompt: Path) -> str | None:

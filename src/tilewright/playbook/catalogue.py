@@ -194,15 +194,16 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
         order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
+    staged = program.has_clusters and row_bytes % 16 == 0
     able = {
         "lanes": fits(program, Team.LANES, cols),
         "block": fits(program, Team.BLOCK, cols),
         "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
-        "cluster-ahead": row_bytes <= _CLUSTER_ROW_BYTES,
+        "cluster-ahead": program.has_clusters and row_bytes <= _CLUSTER_ROW_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
-        "cluster-stages": row_bytes % 16 == 0 and 4 * STAGED_BYTES < row_bytes <= 8 * STAGED_BYTES,
-        "grid-stages": row_bytes % 16 == 0 and row_bytes <= _MULTIPROCESSORS * STAGED_BYTES,
+        "cluster-stages": staged and 4 * STAGED_BYTES < row_bytes <= 8 * STAGED_BYTES,
+        "grid-stages": staged and row_bytes <= _MULTIPROCESSORS * STAGED_BYTES,
         "stream": program.sweeps == 1,
         "passes": draft_way(program).id != "passes",
     }

@@ -18,6 +18,7 @@ from tilewright.playbook.lowering import Item, Lowering
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, Reduce, RowProgram, Value
 from tilewright.playbook.space import Space, arguments_of
 from tilewright.records import DType, Task, TaskOutput, TensorInput
+from tilewright.records.reaching import reached
 
 _DTYPES = {NumberKind.FLOAT: DType.F32, NumberKind.INT: DType.I64}
 
@@ -75,14 +76,7 @@ class _Split:
 
     def _below(self, index: int, stop: Collection[int]) -> set[int]:
         """What a value is made of, without what reductions at which to stop are made of."""
-        found: set[int] = set()
-        todo = [index]
-        while todo:
-            one = todo.pop()
-            if one not in found:
-                found.add(one)
-                todo += arguments_of(self.space.low.values[one]) if one not in stop else ()
-        return found
+        return reached([index], lambda one: arguments_of(self.space.low.values[one]) if one not in stop else ())
 
     def _varies(self, values: set[int]) -> bool:
         loads = (self.space.low.values[one] for one in values)

@@ -8,7 +8,7 @@ from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import UNKNOWN, WHOLE_NUMBER, DimensionOf, Effect, NamedOperation, Tensor
 from tilewright.records import DType
 
-_KINDS = r"(?:(?:depth ?wise|point ?wise|transposed?|dilated|strided|standard|plain|[123] ?d|\d+(?:x\d+)+) )*"
+_KINDS = r"(?:(?:causal|depth ?wise|point ?wise|transposed?|dilated|strided|standard|plain|[123] ?d|\d+(?:x\d+)+) )*"
 _SETTING_WORDS = r"kernels?|windows?|size|strides?|padding|dilation|bias|without|no"
 _REST = rf"(?:[ (=,]|\b(?:with|of|and|using|an?|same|{_SETTING_WORDS})\b|\b\d+(?:x\d+)*\b)"
 _CONVOLUTION = re.compile(
@@ -17,6 +17,22 @@ _CONVOLUTION = re.compile(
 )
 _SETTING = re.compile(r"(strides?|padding|dilation)[ =]*(?:of |size )?(same|\d+(?:x\d+)*)")
 _BIAS = re.compile(r"(?:(without|no) |with )?(?:an? )?bias")
+_OUT = r"(?:channels?|filters?|features?)"
+_CHANNELS = (  # of x, of the result, or of both
+    (r"\bin(?:put)? channels? ?[=:] ?(\d+),?", ("channels",)),
+    (r"\bout(?:put)? channels? ?[=:] ?(\d+),?", ("filters",)),
+    (
+        rf"(?:\bfrom )?\b(\d+) (?:(?:input )?channels? )?(?:to|into|->) (\d+) (?:output )?{_OUT}\b",
+        ("channels", "filters"),
+    ),
+    (
+        r"\b(\d+) (?:channels? in|in(?:put)? channels?|in)\b,? (?:and )?(\d+) out\b(?! ?channels?)",
+        ("channels", "filters"),
+    ),
+    (r"\b(\d+) (?:channels? in|in(?:put)? channels?)\b", ("channels",)),
+    (rf"(?<!=)\b(?:with |and )?(\d+) (?:channels? out|out(?:put)? {_OUT}|filters?)\b(?! ?=)", ("filters",)),
+    (r"(?<=depthwise )(.*?)(?<!=)\b(?:with |of |for |on )?(\d+) channels\b", ("", "channels")),
+)
 _CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
 
 
@@ -39,8 +55,22 @@ def refuse_no_sizes(text: str) -> None:
 
 def in_one_order(text: str) -> str:
     """Every convolution with its window, stride, padding and dilation in one order: `conv2 3 1 1 1`."""
+    text = _channels_first(text) if "conv" in text else text
     text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
     return _CONVOLUTION.sub(_ordered, text)
+
+
+def _channels_first(text: str) -> str:
+    """How many channels there are before and after, said before the convolution: "16 channels in, 32 out"."""
+    named: list[str] = []
+    for pattern, names in _CHANNELS:
+
+        def taken(said: re.Match[str], names: tuple[str, ...] = names) -> str:
+            named.extend(f"{name}={size}" for name, size in zip(names, said.groups(), strict=True) if name)
+            return f"{'' if names[0] else said[1]} "
+
+        text = re.sub(pattern, taken, text)
+    return " ".join((*named, text))
 
 
 def _ordered(said: re.Match[str]) -> str:
@@ -58,18 +88,26 @@ def _ordered(said: re.Match[str]) -> str:
         if len(set(one.split("x"))) > 1:
             raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
     sides = window.split("x")
-    early = re.search(r"([123]) ?d", kinds)
-    rank = said["rank"] or (early[1] if early else str(len(sides)) if len(sides) > 1 else "2")
+    early, causal = re.search(r"([123]) ?d", kinds), "causal" in kinds
+    usual = "1" if causal else "2"
+    rank = said["rank"] or (early[1] if early else str(len(sides)) if len(sides) > 1 else usual)
     if any(len(one.split("x")) not in (1, int(rank)) for one in (window, *settings.values())):
         raise NotUnderstood(f'"{said[0].strip()}" goes over {rank} dimensions, and does not say {rank} sizes; say one')
     kind = "depthconv" if "depth" in kinds else "conv"
     if "transpose" in kinds or said["turned"] or said["back"]:
         kind = kind.replace("conv", "backconv")
+    if causal and (rank != "1" or "back" in kind or "padding" in settings):
+        raise NotUnderstood(
+            "a causal convolution goes over one dimension and pads before its first position, which needs no saying; "
+            'say "causal conv1d with kernel size 4"'
+        )
     side, stride, dilation = (
         one.split("x")[0] for one in (window, settings.get("stride", "1"), settings.get("dilation", "1"))
     )
     padding = settings.get("padding", "same" if re.search(r"\bsame\b", rest) else "0").split("x")[0]
-    if padding == "same":
+    if causal:
+        kind, padding = f"causal{kind}", str((int(side) - 1) * int(dilation))
+    elif padding == "same":
         padding = _same(int(side), int(stride), int(dilation))
     without = " without" if bias and bias[1] else ""
     then = " then " if re.search(r"(?:\band|,)\s*$", rest) else " "
@@ -85,25 +123,27 @@ def _same(side: int, stride: int, dilation: int) -> str:
 def _convolution(places: int, kind: str, bias: bool) -> NamedOperation:
     """Over the last `places` dimensions; the words are those that `in_one_order` writes."""
     inner = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}[places]
-    depth, back = "depth" in kind, "back" in kind
+    depth, back, causal = "depth" in kind, "back" in kind, "causal" in kind
     taps = ("{0}",) * places
     sizes: tuple[DimensionOf, ...] = (
         (1, "1", *taps) if depth else (1, "filters", *taps) if back else ("filters", 1, *taps)
     )
     channels: DimensionOf = 1 if depth else "filters"
     extras = (Tensor("weight", sizes), *((Tensor("bias", (channels,)),) if bias else ()))
-    call = f"F.conv{'_transpose' * back}{places}d({{v}}, {{weight}}, {'{bias}' if bias else 'None'}"
+    value = "F.pad({v}, ({2}, 0))" if causal else "{v}"
+    call = f"F.conv{'_transpose' * back}{places}d({value}, {{weight}}, {'{bias}' if bias else 'None'}"
     groups = ", groups={v}.shape[1]" if depth else ""
-    named = f"a {'depthwise ' * depth}{'transposed ' * back}convolution"
-    name = f"{'depthwise_' * depth}conv{'_transpose' * back}_{places}d"
+    named = f"a {'causal ' * causal}{'depthwise ' * depth}{'transposed ' * back}convolution"
+    name = f"{'causal_' * causal}{'depthwise_' * depth}conv{'_transpose' * back}_{places}d"
+    padding = "{2} before the first position" if causal else "{2} of padding"
     return NamedOperation(
         name,
         f"{named} with windows of {{0}}",
         rf"{kind}{places} {WHOLE_NUMBER} {WHOLE_NUMBER} {WHOLE_NUMBER} {WHOLE_NUMBER}{'' if bias else ' without'}",
-        f"{call}, stride={{1}}, padding={{2}}, dilation={{3}}{groups})",
+        f"{call}, stride={{1}}, {'' if causal else 'padding={2}, '}dilation={{3}}{groups})",
         Effect.RESHAPES,
         extras,
-        "windows are {0} wide, {1} apart, with {2} of padding and a dilation of {3}; "
+        f"windows are {{0}} wide, {{1}} apart, with {padding} and a dilation of {{3}}; "
         + ("the convolution has a weight and a bias" if bias else "the convolution has a weight and no bias"),
         takes=Tensor("x", ("batch", "channels", *inner)),
         gives=(0, channels, *(UNKNOWN,) * places),
@@ -115,7 +155,7 @@ def _convolution(places: int, kind: str, bias: bool) -> NamedOperation:
 
 CONVOLUTIONS: tuple[NamedOperation, ...] = tuple(
     _convolution(places, kind, bias)
-    for kind in ("conv", "depthconv", "backconv", "depthbackconv")
-    for places in (1, 2, 3)
+    for kind in ("conv", "depthconv", "backconv", "depthbackconv", "causalconv", "causaldepthconv")
+    for places in ((1,) if "causal" in kind else (1, 2, 3))
     for bias in (True, False)
 )

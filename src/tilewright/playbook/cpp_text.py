@@ -12,6 +12,7 @@ from tilewright.playbook import row_program
 from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction, RowProgram
 from tilewright.records import DType
+from tilewright.records.reaching import reached
 
 _INLINE_LENGTH = 48  # a longer expression gets a name
 _INLINE_LOAD_LENGTH = 20  # and a longer load too, where there are several
@@ -332,14 +333,10 @@ class Statements:
         return set(self._order(targets, {index: Text("") for index in known}))
 
     def _order(self, targets: tuple[int, ...], known: dict[int, Text]) -> list[int]:
-        wanted: set[int] = set()
-        todo = [one for one in targets if one not in known]
-        while todo:
-            index = todo.pop()
-            if index not in wanted:
-                wanted.add(index)
-                todo += [one for one in self.program.arguments(index) if one not in known]
-        return sorted(wanted)
+        def unknown(some: tuple[int, ...]) -> list[int]:
+            return [one for one in some if one not in known]
+
+        return sorted(reached(unknown(targets), lambda index: unknown(self.program.arguments(index))))
 
     def _text(self, index: int, texts: dict[int, Text], load: LoadText) -> Text:
         leaf = self.forms.leaf(index)

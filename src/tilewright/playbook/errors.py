@@ -20,6 +20,14 @@ class NotSupported(PlaybookProblem):
         super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
+def not_together(one: str, other: str) -> NotSupported:
+    """Two operations, by ATen's names, that the playbook writes in kernels of their own only."""
+    first, second = (text.strip("_").removeprefix("native_").removesuffix("_with_indices") for text in (one, other))
+    return NotSupported(
+        f"the playbook writes {first} and {second}, but not in one kernel; give it a function for each of the two"
+    )
+
+
 def outside_grammar(found: str, near: str = "") -> NotUnderstood:
     """Words for which there are others, or a function, or a model. `near`: a request like it that works."""
     instead = (f'the nearest it reads is "{near}", and ' if near else "") + "docs/playbook.md lists the words"

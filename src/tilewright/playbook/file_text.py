@@ -1,7 +1,8 @@
 """A kernel file put together: comment, launch plan, helpers, kernels.
 
 A structure writes a `Fragment`. Alone it is a file; several stand in one file, each in a namespace of its own, so that
-what one launch leaves in a scratch tensor the next one's program reads.
+what one launch leaves in a scratch tensor the next one's program reads. Its code may say `unrolled for (...)` and
+`rolled for (...)`, which become the pragmas that loops need.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MOST_32_BIT = 2000000000
 _MOST_LINES, _LONGEST_LINE = 100, 1000  # of a plan
 _CACHES = 4  # L2 caches: of a larger tensor nothing is found there again
 _CONTINUATION = "//!             "
+_LOOP = re.compile(r"^( *)(un)?rolled (?=for )", re.MULTILINE)
 
 
 Entry = tuple[str, str]  # a line of the plan and the remark beside it
@@ -327,9 +329,10 @@ def _renamed(line: str, names: dict[str, str], label: str) -> str:
 
 
 def _file(header: str, entries: list[Entry], *pieces: list[str]) -> str:
-    """The file: its parts with an empty line between them."""
+    """The file: its parts with an empty line between them, and the pragmas of loops."""
     parts = [_comment(header), _plan_text(entries), *pieces]
-    return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"
+    text = "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"
+    return _LOOP.sub(lambda found: f"#pragma unroll{'' if found[2] else ' 1'}\n{found[1]}", text)
 
 
 def _least_size(one: Dimension, task: Task) -> str:

@@ -27,6 +27,8 @@ KIND_OF_DTYPE = {
 }
 NARROW = {"int32": "to_i32", "int16": "to_i16", "int8": "to_i8", "uint8": "to_u8"}
 
+# Written of elements, and not beside products or work on rows.
+ALONE = frozenset(("topk", "cumsum", "cumprod", "cat", "flip", "roll", "gather", "index_select", "embedding"))
 _COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _LOGICAL = frozenset(("and", "or", "xor", "not", "isnan", "isinf"))
 _ORDER = (NumberKind.BOOL, NumberKind.INT, NumberKind.FLOAT)
@@ -69,6 +71,11 @@ class Lowering:
         unknown = dict.fromkeys(first.nodes[index].target for index in sorted(wanted))
         names = [one for one in unknown if one not in rules and one.removesuffix("_") not in rules]
         if names:
+            if set(names) <= ALONE:
+                raise NotSupported(
+                    f"the playbook writes {names[0]}, but not together with the rest of this function; give it a "
+                    "function of its own"
+                )
             raise NotSupported(
                 f"the playbook does not support {', '.join(names[:4])} in a function like this; "
                 "docs/playbook.md lists what it writes"

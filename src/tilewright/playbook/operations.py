@@ -37,10 +37,6 @@ def _constant(low: Lowering, node: TracedNode) -> Lowered:
     return Item(low.constant(value, kind_of(result.dtype)), (ONE,) * len(result.shape), result.shape)
 
 
-def _same(low: Lowering, node: TracedNode) -> Lowered:
-    return low.item(node, 0)
-
-
 def _of(count: int, make: Callable[..., int]) -> Rule:
     """A pointwise operation of the first operands: `make` has their values."""
 
@@ -193,10 +189,6 @@ def _threshold(low: Lowering, value: int, bound: int, other: int) -> int:
     return low.point("where", low.point("le", value, bound), low.convert(other, NumberKind.FLOAT), value)
 
 
-def _lerp(low: Lowering, a: int, b: int, weight: int) -> int:
-    return low.point("add", a, low.point("mul", weight, low.point("sub", b, a)))
-
-
 def _add_combined(op: str) -> Rule:
     """addcmul and addcdiv: a + value * (b op c)."""
 
@@ -260,7 +252,7 @@ POINTWISE_RULES: dict[str, Rule] = {
     "getitem": _getitem,
     **dict.fromkeys(("_to_copy", "convert_element_type"), _of(1, lambda low, value: value)),
     "copy": _of(2, lambda low, target, value: value),  # what is written over a tensor
-    **dict.fromkeys(_SAME, _same),
+    **dict.fromkeys(_SAME, lambda low, node: low.item(node, 0)),
     **{name: _float(name, 1) for name in _FLOAT_UNARY.split()},
     **{name: _plain(name, 1) for name in ("abs", "neg", "relu", "sign")},
     **{name: _rounding(name) for name in ("floor", "ceil", "round", "trunc")},
@@ -288,7 +280,7 @@ POINTWISE_RULES: dict[str, Rule] = {
     "masked_fill": _of(3, _masked_fill),
     "threshold": _of(3, _threshold),
     "log_sigmoid_forward": _log_sigmoid,
-    "lerp": _of(3, _lerp),
+    "lerp": _of(3, lambda low, a, b, weight: low.point("add", a, low.point("mul", weight, low.point("sub", b, a)))),
     "addcmul": _add_combined("mul"),
     "addcdiv": _add_combined("div"),
     "full": _full(1, 0.0),

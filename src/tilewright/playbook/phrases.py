@@ -170,6 +170,8 @@ def refused(words: tuple[str, ...]) -> NotUnderstood:
 
 def unordered(text: str) -> NotUnderstood:
     """Words that are known, in an arrangement that is not, or that could mean two things."""
+    if several := readings(text.strip()):
+        return outside_grammar(f'"{as_said(text.strip())}" could be {several}; say which')
     return outside_grammar(
         f'the playbook cannot tell what "{as_said(text.strip())}" means; join steps by "then" in the order in which '
         "they are done, or write brackets, such as relu(x + bias)"

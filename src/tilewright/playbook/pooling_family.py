@@ -33,10 +33,6 @@ def pool_ways(program: PoolProgram) -> tuple[Way, ...]:
     return tuple(found)
 
 
-def _claims(traced: TracedTask) -> bool:
-    return bool(traced.targets & (POOLS | _REFUSED))
-
-
 def _answer(traced: TracedTask) -> Answer:
     for name in sorted(traced.targets & _REFUSED):
         raise NotSupported(
@@ -55,4 +51,4 @@ def _answer(traced: TracedTask) -> Answer:
     return Answer(first, later, (first, *later))
 
 
-POOLING_FAMILY = Family("pooling", POOLS | _REFUSED, _claims, _answer)
+POOLING_FAMILY = Family("pooling", POOLS | _REFUSED, lambda traced: bool(traced.targets & (POOLS | _REFUSED)), _answer)

@@ -40,6 +40,18 @@ _TWO_OPERANDS = (
     *_two("subtract", "-", "x minus y", "subtract", "subtract(?:ion)?|difference"),
     *_two("multiply", "*", "x times y", "multiply|mul", "multiply|multiplication|mul|hadamard product"),
     *_two("divide", "/", "x over y", "divide|div", "divi(?:de|sion)"),
+    *(
+        NamedOperation(
+            name,
+            f"the {says} of x and y",
+            rf"(?:elementwise |pointwise )?{name}(?:imum)? of {_TENSORS}|elementwise {name}(?:imum)?",
+            f"torch.{name}imum({{v}}, {{y}})",
+            extras=(Tensor("y"),),
+            takes=Tensor("x", _ROWS),
+            leads=True,
+        )
+        for name, says in (("max", "greater"), ("min", "smaller"))
+    ),
     NamedOperation(
         "multiply", "x times y", r"hadamard(?: product)?", "{v} * {y}", extras=(Tensor("y"),), takes=Tensor("x", _ROWS)
     ),
@@ -67,7 +79,7 @@ _TWO_OPERANDS = (
     NamedOperation(
         "cosine_similarity",
         "the cosine similarity of x and y",
-        r"cosine similarity(?: of (?:two|2) (?:tensors|inputs|vectors))?",
+        r"cosine similarity(?: (?:of|between) (?:(?:two|2) )?(?:tensors|inputs|vectors|rows))?",
         "F.cosine_similarity({v}, {y}, {over})",
         Effect.REDUCES,
         (Tensor("y"),),
@@ -97,7 +109,27 @@ _LINEAR = r"(?:linear|fully connected|dense|projection)(?: projection)?"
 _FEED = r"(?: (?:feed ?forward|ffn|mlp)(?: network| block)?)"
 _UP, _DOWN = Tensor("w_up", ("hidden", -1)), Tensor("w_down", (-1, "hidden"))
 
+
+def _triangular(side: str, code: str) -> NamedOperation:
+    matrices = rf"(?:(?:two|2) )?{side} triangular(?: matrices)?"
+    return NamedOperation(
+        f"{side}_triangular_matmul",
+        f"the product of two {side} triangular matrices",
+        rf"{side} triangular (?:{_MATMUL})|(?:{_MATMUL}) (?:of|for|with|between) {matrices}"
+        rf"|(?:multiply|product of|multiplication of) {matrices}",
+        f"{code}({{v}} @ {{b}})",
+        Effect.RESHAPES,
+        (Tensor("b", (-1, -1)),),
+        f"both matrices are {side} triangular, with their zeros in memory, and so is the result",
+        takes=Tensor("a", ("n", "n")),
+        gives=(0, 1),
+        leads=True,
+    )
+
+
 _PRODUCTS = (
+    _triangular("upper", "torch.triu"),
+    _triangular("lower", "torch.tril"),
     NamedOperation(
         "matmul",
         "the product of two matrices",

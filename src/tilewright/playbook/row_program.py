@@ -155,6 +155,7 @@ class RowProgram:
     layout: Layout = Layout.ROWS
     inner: str = ""  # a plan expression, where the layout is not `ROWS`
     task_inner: int = 1
+    has_clusters: bool = True  # whether the task's GPU has clusters of blocks and bulk copies
 
     @cached_property
     def varies(self) -> tuple[bool, ...]:

@@ -217,7 +217,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     ),
     NamedOperation("silu", "SiLU", r"silu|swish", "F.silu({v})"),
     _with_tensor(
-        *("swiglu", "SiLU times a gate", r"swiglu(?: with gate)?", "*", _GATE),
+        *("swiglu", "SiLU times a gate", r"swiglu(?: with gate)?|swish gated linear unit", "*", _GATE),
         "SwiGLU is silu(x) * gate, with the gate a tensor of its own that has the shape of x",
         "F.silu({v})",
     ),

@@ -16,7 +16,7 @@ from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form
-from tilewright.playbook.phrases import Clause, unordered
+from tilewright.playbook.phrases import Clause, is_activation, unordered
 from tilewright.playbook.vocabulary import absent, as_said
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
@@ -35,7 +35,7 @@ _SIZES = re.compile(
 _COUNT = re.compile(
     r"(?:\b(?:of|for|on|with|over) )?"
     r"(?:(?<!top )\b(\d+(?:\.\d+)?) ?(k|m|million|thousand)? (?:elements|floats|numbers|entries)\b"
-    r"|\b(?:of )?(?:length|size) (\d+)\b)"
+    r"|\b(?:of )?(?:an? )?(?:length|size|vector of) (\d+(?:\.\d+)?) ?(k|m|million|thousand)?\b(?! ?(?:x|columns|rows)))"
 )
 _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
 _OPERANDS = (
@@ -45,6 +45,20 @@ _NAMED_SIZE = re.compile(
     r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|filters|depth|height|width|heads|"
     r"sequence|hidden|classes|vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
 )
+_SAID_SIZES = (  # as people name them, and as the tasks do
+    (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?", "sequence"),
+    (r"head (?:dim(?:ension)?|size)", "head_size"),
+    (r"batch(?: size)?", "batch"),
+    (r"vocab(?:ulary)?(?: size)?", "vocabulary"),
+    (r"hidden (?:dim(?:ension)?|size)", "hidden"),
+    (r"(?:embedding )?dim(?:ension)?|embedding size", "features"),
+)
+_NOUNS = "rows|columns|cols|features|channels|classes|heads"
+_COUNTED_SIZE = re.compile(
+    r"(?:\b(?:with|and|for|of|over|across|,) ?)?(?<!top )(?<!every )(?<!each )(?<!first )(?<!last )(?<!by )"
+    rf"\b(\d+) ({_NOUNS})\b(?! (?:per|in|each|of|at))"
+)
+_OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
 _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b|\band\b(?! [\d.-])))*")
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
 _WINDOW = r"(?:[ (=,]|\b(?:with|of|and|using|an?|kernels?|windows?|size|filters?|strides?|padding)\b|\b\d+(?:x\d+)*\b)"
@@ -56,6 +70,9 @@ _POOLING = re.compile(
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
 _COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )\b\d{1,3}(?:,\d{3})+\b(?! ?[\])])")
+_COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{_NOUNS}|filters|tokens|elements|floats|numbers|entries)")
+_FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
+_CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")
 _LETTERS = (  # tensors by their names, with a verb
     (r"\b(?:add|(?:the )?sum of) ([a-z]) (?:and|to) ([a-z])\b", r"\1 + \2"),
     (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
@@ -68,6 +85,10 @@ _METHODS = 4  # of a chain; what is longer is refused
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
+_LINEAR = re.compile(
+    r"\b(?:linear|fully connected|dense)(?: layer)?(?:\(| with| from)? ?(\d+)(?: in(?:put)?s?)?(?: features)?"
+    r"(?: (?:to|and) |, ?| ?-> ?)(\d+)(?: out(?:put)?s?| units)?(?: features)?\)?"
+)
 _POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
@@ -93,8 +114,8 @@ def parse_words(words: str) -> WordsRequest:
         raise outside_grammar(f"the playbook reads no words about {known[0]}", near=known[1])
     in_place = _IN_PLACE.search(text) is not None
     dtype, text = _take_dtype(_IN_PLACE.sub(" ", text))
-    text, axes = mark_axes(text)
     named, text = _take_named_sizes(text)
+    text, axes = mark_axes(text)
     sizes, text = _take_sizes(text)
     clauses = _in_order(_segments(text), words, axes)
     if not clauses:
@@ -107,8 +128,7 @@ def _normal(words: str) -> str:
     text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)
-    if commas := _COMMAS.search(text):
-        raise NotUnderstood(f'"{commas[0]}" could be one number or several; write numbers without commas')
+    text = _COMMAS.sub(_one_number, text)
     for pattern, sign in _LETTERS:
         text = re.sub(pattern, sign, text)
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
@@ -117,7 +137,9 @@ def _normal(words: str) -> str:
     text = re.sub(r"(pool ?\dd\(\d+), ?(\d+)(?=[,)])", r"\1, stride=\2", text)  # MaxPool2d(3, 2, 1)
     text = re.sub(r"(pool ?\dd\(\d+, stride=\d+), ?(\d+)\)", r"\1, padding=\2)", text)
     text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
-    text = re.sub(r"\blinear(?: layer)? from (\d+) to (\d+)(?: features| units| outputs)?", r"linear k=\1 n=\2", text)
+    text = _LINEAR.sub(r"linear k=\1 n=\2 ", text)
+    text = re.sub(r"\b(sum|mean|max|min) reduction\b", r"\1", text)
+    text = re.sub(r"\b(?:large|big|huge|long) (?=array|vector|matri|tensor)", "", text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
     text = re.sub(r"\bgroup ?norm ?\((\d+)\)", r"group norm with \1 groups", text)
     text = re.sub(r"\bgroup ?norm ?\((\d+), ?(\d+)\)", r"group norm with \1 groups channels=\2", text)
@@ -142,6 +164,19 @@ def _normal(words: str) -> str:
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _one_number(said: re.Match[str]) -> str:
+    """50,000 as 50000: of several numbers none begins with 0, has a noun after the last of them, or a cross. Where a
+    factor is said, 1,000 may be 1.0 to some."""
+    number, groups = said[0].replace(",", ""), said[0].split(",")
+    rest, before = said.string[said.end() :], said.string[: said.start()]
+    zeros = any(group.startswith("0") for group in groups[1:]) and _FACTOR.search(before) is None
+    one = zeros or _COUNTED.match(rest) or _CROSSED.search(before)
+    if not one:
+        other = said[0].replace(",", ".") if _FACTOR.search(before) else " and ".join(groups)
+        raise NotUnderstood(f'"{said[0]}" could be {number} or {other}; write it without the comma')
+    return number
 
 
 def _cast(said: re.Match[str]) -> str:
@@ -199,13 +234,23 @@ def _take_dtype(text: str) -> tuple[DType | None, str]:
     if len(found) > 1:
         listed = ", ".join(sorted(found))
         raise NotUnderstood(f"the words name several dtypes, {listed}; say one", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
-    return next(iter(found), None), _DTYPE.sub(" ", text)
+    numbers = DType.F32 if re.search(r"\bfloats\b", text) else None  # "1 million floats"
+    return next(iter(found), numbers), _DTYPE.sub(" ", text)
 
 
 def _take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """m=1024 and the like."""
-    found = tuple(("cols" if one[1] == "columns" else one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text))
-    return found, _NAMED_SIZE.sub(" ", text)
+    """m=1024, with 1024 columns, and the like."""
+    found = [(one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text)]
+    text = _NAMED_SIZE.sub(" ", text)
+    for pattern, name in _SAID_SIZES if found or _OF_SEVERAL.search(text) else ():
+        said = re.compile(
+            rf"(?:\b(?:with|and|for|of|,) ?)*(?:\ba )?(?<!over )(?<!along )\b(?:{pattern})(?: of| ?=)? (\d+)\b,?"
+        )
+        found += [(name, int(one[1])) for one in said.finditer(text)]
+        text = said.sub(" ", text)
+    found += [(one[2], int(one[1])) for one in _COUNTED_SIZE.finditer(text)]
+    named = tuple(("cols" if name == "columns" else name, size) for name, size in found)
+    return named, _COUNTED_SIZE.sub(" ", text)
 
 
 def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:
@@ -218,8 +263,7 @@ def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:
     text = re.sub(_OPERANDS, "matmul", text)
     text = re.sub(r"¤(?: ?(?:by|with|and|times|@|x)(?: an?)? ?¤)*", " ", text)
     counts = tuple(
-        (int(one[3]) if one[3] else int(float(one[1]) * _MULTIPLES.get(one[2] or "", 1)),)
-        for one in _COUNT.finditer(text)
+        (int(float(one[1] or one[3]) * _MULTIPLES.get(one[2] or one[4] or "", 1)),) for one in _COUNT.finditer(text)
     )
     if found and counts:
         raise NotUnderstood("the words name several sizes", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
@@ -321,7 +365,8 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
     found = [read_formula(piece, first and not place) for place, piece in enumerate(pieces)]
     for place in range(1, len(pieces)):
         left, right = found[place - 1], found[place]
-        alike = left and right and _kind(left[-1]) == _kind(right[0]) != Form.ACTION
+        leads = left and right and left[-1].operation.leads and is_activation(right[0])  # "batch norm and relu"
+        alike = left and right and _kind(left[-1]) == _kind(right[0]) != Form.ACTION and not leads
         nothing = not right or (not left and place > 1)
         bare = right and right[0].words[0] in ("bias", "residual")  # "sum x and bias"
         if right and (pieces[place].startswith(("its ", "their ")) or _gives_one_of_all(left, right)):

@@ -27,6 +27,7 @@ from tilewright.playbook.row_program import (
 )
 from tilewright.playbook.tracing import ProbeSet
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
+from tilewright.records.reaching import reached
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,13 @@ class Space:
             layout=layout,
             inner=self._product(inner_axes) if layout is not Layout.ROWS else "",
             task_inner=self._size(inner_axes),
+            has_clusters=self.task.profile.cc >= 90,
         )
 
     # -- the space --
 
     def live(self) -> set[int]:
-        live: set[int] = set()
-        todo = [one.value for one in self.results]
-        while todo:
-            index = todo.pop()
-            if index not in live:
-                live.add(index)
-                todo += arguments_of(self.low.values[index])
-        return live
+        return reached((one.value for one in self.results), lambda index: arguments_of(self.low.values[index]))
 
     def plain(self, axes: Axes) -> Axes:
         return self.low.axes.atoms(axes)

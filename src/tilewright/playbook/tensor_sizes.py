@@ -71,6 +71,9 @@ class TensorSizes:
         dimensions = self._of_rank(first.name, layout, rank)
         if shape is not None:
             self.sizes.update(zip(dimensions, shape, strict=True))
+            if any(self.sizes[name] != size for name, size in zip(dimensions, shape, strict=True)):
+                said = "x".join(map(str, shape))
+                raise NotUnderstood(f"{first.name} is square in {self.request.clauses[0].says}, and {said} is not")
         return dimensions
 
     def _layout(self) -> tuple[str, ...]:
@@ -200,6 +203,7 @@ class TensorSizes:
         known = {str(one) for tensor in self.tensors for one in tensor.dimensions or ()}
         for name, size in self.request.named:
             dimension = "elements" if name == "n" and "n" not in known else name
+            dimension = "cols" if name == "features" and "features" not in known else dimension
             if dimension not in known:
                 raise NotUnderstood(
                     f"{name}={size} is said, and the dimensions are {_listed(known)}; name one of these"
@@ -235,6 +239,8 @@ class TensorSizes:
             return rows
         if name in ("m", "n", "k") and "batch" in (self.first.dimensions or ()):
             return _IN_BATCHES
+        if name == "keys" and "sequence" in self.sizes:
+            return self.sizes["sequence"]
         return USUAL_SIZES.get(name, _IN_BATCH)
 
     def _fit(self, tensor: Tensor, shape: tuple[int, ...]) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.playbook.attention_family import ATTENTION
-from tilewright.playbook.class_loss_family import CLASS_LOSSES
+from tilewright.playbook.class_losses.structures import CLASS_LOSSES
 from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
-from tilewright.playbook.moves_family import MOVES_FAMILY
+from tilewright.playbook.moves import MOVES_FAMILY
 from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.family import PRODUCTS
 from tilewright.playbook.rows_family import ROWS
 from tilewright.playbook.scans_family import SCANS_FAMILY
-from tilewright.playbook.top_k_family import TOP_K
+from tilewright.playbook.top_k import TOP_K
 from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem

@@ -91,6 +91,7 @@ def nearest_example(text: str) -> str:
     return best if shared[best] or alike[best] > _ALIKE else ""
 
 
+_PRODUCT = r"(?:mat ?mul|gemm|(?:matrix )?(?:multiplication|product))"
 # Said by itself each could be several things.
 _READINGS: tuple[tuple[str, str], ...] = (
     (r"(?:normali[sz](?:e|ation)|norm)", "layernorm, rmsnorm, l2 normalise or group norm"),
@@ -100,8 +101,10 @@ _READINGS: tuple[tuple[str, str], ...] = (
     ),
     (r"(?:pooling|pool)", "max pooling 2x2 or average pooling 2x2"),
     (r"add (?:rms|layer) ?norm", '"residual add + rmsnorm" or "add two tensors then rmsnorm"'),
+    (rf"triangular {_PRODUCT}", '"upper triangular matmul" or "lower triangular matmul"'),
     (r"loss", "mean squared error, cross entropy, huber loss or KL divergence"),
     (r"(?:masked|causal) soft ?max", '"multiply by a mask then softmax" or a softmax of scores with some left out'),
+    (r"bias \+ [a-z]+", '"add bias then gelu" or "gelu then add bias"'),
     (r"activation", "relu, gelu, silu or sigmoid"),
 )
 
@@ -137,5 +140,5 @@ def _convolution_as_said(written: re.Match[str]) -> str:
 def as_said(text: str) -> str:
     """Words as people say them, of those that the grammar writes for itself."""
     text = re.sub(r"\b(max|av)g?pool[123] \d+ \d+ \d+", lambda one: f"{one[1].replace('av', 'average')} pooling", text)
-    text = re.sub(r"\b(?:depth)?(back)?conv[123] \d+ \d+ \d+ \d+(?: without)?", _convolution_as_said, text)
+    text = re.sub(r"\b(?:causal)?(?:depth)?(back)?conv[123] \d+ \d+ \d+ \d+(?: without)?", _convolution_as_said, text)
     return re.sub(r"\bcast(bf16|f16|f32)\b", r"cast to \1", text)

@@ -89,7 +89,7 @@ def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> st
     if one.time_us is None:
         return f"{said} -> right, no time{'' if one in kept else '; not kept'}"
     against = next((before for before in reversed(kept) if before.number < one.number), None)  # the best at that time
-    said += f" -> right, {_time(one.time_us)}{_label(one.measurement)}"
+    said += f" -> right, {_time(one.time_us)}{' (modelled)' if isinstance(one.measurement, records.Modelled) else ''}"
     if against is None or against.time_us is None:
         return said + (", kept" if one in kept else ", not kept")
     compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
@@ -223,10 +223,6 @@ def _occupancy(measurement: records.Modelled) -> str:
     spills = f"{measurement.spill_bytes} bytes spilled" if measurement.spill_bytes else "no spills"
     registers = f"{measurement.registers} registers a thread, " if measurement.registers else ""
     return f"occupancy {measurement.occupancy:.0%}, {registers}{spills}"
-
-
-def _label(measurement: records.Measurement | None) -> str:
-    return " (modelled)" if isinstance(measurement, records.Modelled) else ""
 
 
 def _choice(choice: tuple[tuple[str, int | bool], ...]) -> str:

@@ -149,12 +149,20 @@ def _typed(dtype: str, shape: tuple[str | int, ...], task: Task) -> str:
     return f"{dtype}[{sizes}]" + (f" = {numbers}" if any(isinstance(size, str) for size in shape) else "")
 
 
+# Kernels are judged on other numbers too.
+_PARTS = {
+    records.Part.WHOLE: "",
+    records.Part.UPPER: " on and above the diagonal, 0 below (in the timed call; any numbers must give right results)",
+    records.Part.LOWER: " on and below the diagonal, 0 above (in the timed call; any numbers must give right results)",
+}
+
+
 def _values(values: records.Values) -> str:
     match values:
         case records.NormalValues(mean=mean, deviation=deviation):
-            return f"normal({mean:g}, {deviation:g})"
+            return f"normal({mean:g}, {deviation:g}){_PARTS[values.part]}"
         case records.UniformValues(low=low, high=high):
-            return f"uniform({low:g}, {high:g})"
+            return f"uniform({low:g}, {high:g}){_PARTS[values.part]}"
         case records.IntegerValues(low=low, high=high):
             return f"integers {low} to {high - 1}"
         case records.IndexValues(dimension=dimension):

@@ -69,6 +69,12 @@ def verdict_words(verdict: records.Verdict) -> str:
     evidence = verdict.evidence
     detail = ""
     match evidence:
+        case records.WrongValues(drops_nan=True, right_cases=right):
+            detail = (
+                f"numbers are right in {len(right)} case{'s' if len(right) != 1 else ''}"
+                if right
+                else "the other elements are right"
+            )
         case records.WrongValues(outputs=outputs) if outputs:
             detail = outputs[0].pattern.value
         case records.Crashed(findings=findings) if findings:
@@ -88,6 +94,8 @@ def verdict_words(verdict: records.Verdict) -> str:
             detail = reason
         case _:
             pass
+    if detail.startswith(verdict.reason):  # a race is one in shared memory, or in global memory
+        return detail
     return f"{verdict.reason}: {detail}" if detail else verdict.reason
 
 
@@ -115,7 +123,7 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
         case records.Unstable(case=case, outputs=outputs, when=when, wrong=wrong):
             found = f"differently when it was timed ({when})" if when else "differently from run to run"
             text = (
-                f"At {case}, {_listed(outputs)} came out {found}: some order is left to chance "
+                f"At {case}, {' and '.join(outputs) or 'the result'} came out {found}: some order is left to chance "
                 "(a race, or floating-point atomics), an address decides, or a variable is used that nothing set. "
                 "Combine partial results in a fixed order, initialise every variable."
             )
@@ -288,10 +296,6 @@ def _cases(cases: Iterable[records.Case | records.CaseResult]) -> str:
 def _more(count: int, shown: int, what: str) -> list[str]:
     rest = count - shown
     return [f"(and {rest} more {what}{'s' if rest > 1 else ''})"] if rest > 0 else []
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return " and ".join(names) or "the result"
 
 
 def _shortened(text: str, characters: int) -> str:

@@ -20,8 +20,7 @@ def bfind(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type("u32", "s32", "u64", "s64")
     flags = int(modifiers.flag("shiftamt"))
-    modifiers.finish()
-    d, x = operands_of(i, 2)
+    d, x = modifiers.finish(2)
     b.emit(f"bfind_{kind}", (b.target(d, 4), b.source(x, TYPE_BYTES[kind])), flags=flags)
 
 
@@ -43,8 +42,7 @@ def bmsk_szext(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type("b32", "u32", "s32")
     wrap = modifiers.need("clamp", "wrap") == "wrap"
-    modifiers.finish()
-    operands_of(i, 3)
+    modifiers.finish(3)
     name = "bmsk_32" if i.opcode == "bmsk" else f"szext_{kind}"
     elementwise(b, i, name, 4, flags=int(wrap))
 
@@ -62,8 +60,7 @@ def prmt(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     modifiers.need("b32")
     mode = modifiers.one_of(*_PERMUTES)
-    modifiers.finish()
-    operands_of(i, 4)
+    modifiers.finish(4)
     elementwise(b, i, "prmt", 4, flags=0 if mode is None else 1 + _PERMUTES.index(mode))
 
 
@@ -95,8 +92,7 @@ def shf(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.type("b32")
     direction = modifiers.need("l", "r")
     wrap = modifiers.need("clamp", "wrap") == "wrap"
-    modifiers.finish()
-    operands_of(i, 4)
+    modifiers.finish(4)
     elementwise(b, i, f"shf_{direction}", 4, flags=int(wrap))
 
 
@@ -107,8 +103,7 @@ def dot(b: FunctionBuilder, i: Instruction) -> None:
     flags = (1 if first == "s32" else 0) | (2 if second == "s32" else 0)
     if i.opcode == "dp2a":
         flags |= 4 if modifiers.need("lo", "hi") == "hi" else 0
-    modifiers.finish()
-    operands_of(i, 4)
+    modifiers.finish(4)
     elementwise(b, i, i.opcode, 4, flags=flags)
 
 

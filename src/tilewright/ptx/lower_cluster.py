@@ -18,8 +18,7 @@ def mapa(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     size = TYPE_BYTES[modifiers.type("u32", "u64")]
     generic = not modifiers.flag("shared::cluster")
-    modifiers.finish()
-    d, a, rank = operands_of(i, 3)
+    d, a, rank = modifiers.finish(3)
     flags = (_WIDE if size == 8 else 0) | (_GENERIC if generic else 0)
     b.emit("mapa", (b.target(d, size), b.source(a, size), b.source(rank, 4)), flags=flags)
 
@@ -28,8 +27,7 @@ def getctarank(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     size = TYPE_BYTES[modifiers.type("u32", "u64")]
     modifiers.flag("shared::cluster")
-    modifiers.finish()
-    d, a = operands_of(i, 2)
+    d, a = modifiers.finish(2)
     b.emit("getctarank", (b.target(d, 4), b.source(a, size)), flags=_WIDE if size == 8 else 0)
 
 
@@ -38,8 +36,7 @@ def cluster_barrier(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) ->
     how = modifiers.need("arrive", "wait")
     order = modifiers.one_of("release", "relaxed") if how == "arrive" else modifiers.one_of("acquire")
     modifiers.flag("aligned")
-    modifiers.finish()
-    operands_of(i, 0)
+    modifiers.finish(0)
     b.emit(f"cluster_{how}", flags=_RELAXED if order == "relaxed" else 0)
 
 

@@ -6,7 +6,7 @@ from tilewright.ptx.classes import InstructionClass, class_of_type
 from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import BITS, FTZ, INTEGERS
 from tilewright.ptx.native import core
-from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, operands_of, pair_of, unsupported
+from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, pair_of, unsupported
 from tilewright.ptx.syntax import Immediate, Instruction, Operand, Register, Special, Vector
 
 _ORDERED = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -45,8 +45,7 @@ def _compare(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, kind: str
     name = _comparison(modifiers, kind)
     combine = modifiers.one_of(*_COMBINE)
     mod = FTZ if modifiers.flag("ftz") else 0
-    modifiers.finish()
-    x, y = operands_of(i, 4 if combine else 3)[1:3]
+    x, y = modifiers.finish(4 if combine else 3)[1:3]
     c = b.predicate(i.operands[3]) if combine else -1
     flags = _COMBINE[combine] if combine else 0
     if kind.endswith("x2"):

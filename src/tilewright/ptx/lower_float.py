@@ -27,8 +27,7 @@ def arithmetic(b: FunctionBuilder, i: Instruction) -> None:
     name = "fma" if i.opcode == "mad" else i.opcode
     rounding = ROUNDINGS.index(modifiers.one_of(*ROUNDINGS) or "rn")
     ftz, sat, relu = modifiers.flag("ftz"), modifiers.flag("sat"), modifiers.flag("relu")
-    modifiers.finish()
-    operands_of(i, 4 if name == "fma" else 3)
+    modifiers.finish(4 if name == "fma" else 3)
     mod = rounding | (FTZ if ftz else 0) | (SAT if sat else 0) | (RELU if relu else 0)
     if kind in HALVES:
         _half(b, i, name, kind, mod)
@@ -60,14 +59,12 @@ def div(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type("f32", "f64", *INTEGERS)
     if kind in INTEGERS:
-        modifiers.finish()
-        operands_of(i, 3)
+        modifiers.finish(3)
         elementwise(b, i, f"div_{kind}", TYPE_BYTES[kind])
         return
     how = modifiers.need("approx", "full", *ROUNDINGS)
     mod = FTZ if modifiers.flag("ftz") else 0
-    modifiers.finish()
-    operands_of(i, 3)
+    modifiers.finish(3)
     size = TYPE_BYTES[kind]
     if how in ("approx", "full"):
         if kind == "f64":
@@ -85,8 +82,7 @@ def root_reciprocal(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type("f32", "f64")
     how = modifiers.need("approx", *ROUNDINGS)
     ftz = modifiers.flag("ftz")
-    modifiers.finish()
-    operands_of(i, 2)
+    modifiers.finish(2)
     if how == "approx":
         if kind == "f64" and (i.opcode != "rcp" or not ftz):
             raise unsupported(i, f"{i.opcode}.approx.f64 in this form")
@@ -105,8 +101,7 @@ def approximate(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type("f32", "f64", *HALVES)
     modifiers.need("approx")
     ftz = modifiers.flag("ftz")
-    modifiers.finish()
-    operands_of(i, 2)
+    modifiers.finish(2)
     if kind in HALVES:
         if i.opcode not in ("ex2", "tanh") or (i.opcode == "ex2" and kind.startswith("bf16") and not ftz):
             raise unsupported(i, f"{i.opcode} of .{kind} in this form")
@@ -165,8 +160,7 @@ def neg_abs(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type("s16", "s32", "s64", "f32", "f64", *HALVES)
     ftz = modifiers.flag("ftz")
-    modifiers.finish()
-    operands_of(i, 2)
+    modifiers.finish(2)
     if kind in HALVES:
         _half(b, i, i.opcode, kind, FTZ if ftz else 0)
     elif kind == "f32":
@@ -193,8 +187,7 @@ def testp(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type("f32", "f64")
     test = _TESTS.index(modifiers.need(*_TESTS))
-    modifiers.finish()
-    operands_of(i, 2)
+    modifiers.finish(2)
     source = b.source(i.operands[1], TYPE_BYTES[kind], is_float=True)
     b.emit(f"testp_{kind}", (b.predicate_target(i.operands[0]), source), flags=test)
 

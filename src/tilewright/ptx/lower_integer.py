@@ -30,8 +30,7 @@ def mov(b: FunctionBuilder, i: Instruction) -> None:
         b.emit("mov_pred", (b.predicate_target(destination), b.predicate(source)))
         return
     kind = modifiers.type(*BITS, *INTEGERS, "f16", "bf16", "f32", "f64", "b128", "f16x2", "bf16x2")
-    modifiers.finish()
-    destination, source = operands_of(i, 2)
+    destination, source = modifiers.finish(2)
     size = REGISTER_BYTES[kind]
     if isinstance(source, Vector):
         _pack(b, i, destination, source, size)
@@ -95,8 +94,7 @@ def slct(b: FunctionBuilder, i: Instruction) -> None:
     by = modifiers.type("s32", "f32")
     kind = modifiers.type(*BITS, *INTEGERS, "f32", "f64")
     mod = FTZ if modifiers.flag("ftz") else 0
-    modifiers.finish()
-    d, x, y, c = operands_of(i, 4)
+    d, x, y, c = modifiers.finish(4)
     size = REGISTER_BYTES[kind]
     name = f"slct_f32_{8 * size}" if by == "f32" else f"slct_{8 * size}"
     b.emit(name, (b.target(d, size), b.source(x, size), b.source(y, size), b.source(c, 4)), mod=mod)
@@ -111,8 +109,7 @@ def add_sub(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type(*INTEGERS, "u16x2", "s16x2")
     carries = (CARRY_IN if i.opcode in ("addc", "subc") else 0) | (CARRY_OUT if modifiers.flag("cc") else 0)
     saturate = modifiers.flag("sat")
-    modifiers.finish()
-    operands_of(i, 3)
+    modifiers.finish(3)
     base = i.opcode[:3]
     if kind.endswith("x2"):
         if i.opcode != "add":
@@ -164,8 +161,7 @@ def mul24_mad24(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type("u32", "s32")
     part = modifiers.need("lo", "hi")
-    modifiers.finish()
-    operands_of(i, 3 if i.opcode == "mul24" else 4)
+    modifiers.finish(3 if i.opcode == "mul24" else 4)
     elementwise(b, i, f"{i.opcode}_hi_{kind}" if part == "hi" else f"{i.opcode}_{kind}", 4)
 
 
@@ -219,8 +215,7 @@ def cvta(b: FunctionBuilder, i: Instruction) -> None:
         raise unsupported(i, "32-bit addresses")
     to = modifiers.flag("to")
     space = modifiers.need(*_SPACE_NAMES)
-    modifiers.finish()
-    d, a = operands_of(i, 2)
+    d, a = modifiers.finish(2)
     if isinstance(a, SymbolOperand):
         placed = b.place_symbol(a.name)
         if placed is not None and placed.kind == "frame":
@@ -231,8 +226,7 @@ def cvta(b: FunctionBuilder, i: Instruction) -> None:
 def isspacep(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     space = modifiers.need(*_SPACE_NAMES)
-    modifiers.finish()
-    p, a = operands_of(i, 2)
+    p, a = modifiers.finish(2)
     if space == "const":
         raise unsupported(i, "isspacep.const")
     b.emit("isspacep", (b.predicate_target(p), b.source(a, 8)), mod=_space_number(space) << 10)

@@ -107,9 +107,11 @@ class Modifiers:
         self.left = [name for name in self.left if name not in _CACHE_HINTS and name not in _CACHE_OPERATORS]
         return policy
 
-    def finish(self) -> None:
+    def finish(self, *counts: int) -> tuple[Operand, ...]:
+        """All operands, of which there are as many as one of the counts, where any are given; no modifier is left."""
         if self.left:
             raise unsupported(self.instruction, f"the modifier .{self.left[0]}")
+        return operands_of(self.instruction, *counts) if counts else self.instruction.operands
 
 
 def only_type(instruction: Instruction, *allowed: str) -> str:

@@ -14,6 +14,14 @@ from tilewright.records.tensors import TensorSpec
 # -- how an input is made on the device --
 
 
+class Part(Enum):
+    """What of the matrices of a tensor's last two dimensions is drawn; the rest is 0."""
+
+    WHOLE = "whole"
+    UPPER = "upper"  # the diagonal and above
+    LOWER = "lower"
+
+
 @dataclass(frozen=True)
 class Data:
     """The elements themselves, in the order of the tensor's storage."""
@@ -23,16 +31,22 @@ class Data:
 
 @dataclass(frozen=True)
 class Normal:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("part",)
+
     seed: int
     mean: float = 0.0
     deviation: float = 1.0
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
 class Uniform:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("part",)
+
     seed: int
     low: float = 0.0
     high: float = 1.0
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)

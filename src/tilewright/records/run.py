@@ -39,7 +39,7 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend. The first to be used up ends it; a step under way is finished."""
+    """What a run may spend. The first to be used up ends it: seconds at once, others after the attempt under way."""
 
     attempts: int = 12
     tokens: int = 200_000  # in and out together
@@ -228,6 +228,7 @@ class Run(Displayed):
     attempts: tuple[Attempt, ...] = ()
     ending: Ending | None = None
     specifying: tuple[Reply, ...] = ()  # replies that made the task of words; they are paid for too
+    cut_short: tuple[tuple[int, float], ...] = ()  # attempts that the budget of seconds ended, and after how many
 
     @property
     def best(self) -> Attempt | None:
@@ -265,7 +266,20 @@ class Run(Displayed):
 
     @property
     def seconds(self) -> float:
-        return sum(one.seconds for one in self.attempts)
+        return sum(one.seconds for one in self.attempts) + sum(seconds for _, seconds in self.cut_short)
+
+    @property
+    def begun(self) -> int | None:
+        """The attempt that was under way when the budget of seconds was spent: the next one, if the run goes on."""
+        number = len(self.attempts) + 1
+        return number if any(number == one for one, _ in self.cut_short) else None
+
+    @property
+    def ending_words(self) -> str:
+        """Why it ended, in words; "" while it may go on."""
+        if self.ending is Ending.SECONDS and self.begun is not None:
+            return f"{self.ending.words}, so attempt {self.begun} was cut short (what it had made is kept)"
+        return self.ending.words if self.ending is not None else ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from tilewright.records.derivative import Derivative
 from tilewright.records.dtypes import DType
+from tilewright.records.execution import Part
 from tilewright.records.formulas import SizeFormula
 from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.records.json_form import to_json
@@ -22,14 +23,20 @@ from tilewright.records.tensors import TensorSpec
 
 @dataclass(frozen=True)
 class NormalValues:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("part",)  # so that tasks keep their identity
+
     mean: float = 0.0
     deviation: float = 1.0
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
 class UniformValues:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("part",)
+
     low: float = 0.0
     high: float = 1.0
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,9 @@ class SizeLimit:
     multiple_of: int = 1
 
     def __str__(self) -> str:
-        """`n a multiple of 4`, `rows at least 3 and at most 1024`, `cols = 512 alone`."""
+        """`n a multiple of 4`, `rows at least 3 and at most 1024`, `cols = 512`."""
         if self.at_least is not None and self.at_least == self.at_most:
-            return f"{self.dimension} = {self.at_least} alone"
+            return f"{self.dimension} = {self.at_least}"
         told = [f"a multiple of {self.multiple_of}"] if self.multiple_of > 1 else []
         told += [f"at least {self.at_least}"] if self.at_least is not None else []
         told += [f"at most {self.at_most}"] if self.at_most is not None else []
@@ -98,7 +98,8 @@ class SizeLimit:
         some = (self.declined[step * (count - 1) // max(len(steps) - 1, 1)] for step in steps)
         return f"{self.dimension} other than, among others, {', '.join(map(str, some))}"
 
-    NOTE: ClassVar[str] = "sizes that the file declines: it takes only "  # begins the sentence of a verdict on them
+    NOTE: ClassVar[str] = "of the sizes that were asked for it takes only "  # begins the sentence of a verdict on them
+    FORMER_NOTE: ClassVar[str] = "sizes that the file declines: "
 
     @staticmethod
     def words(limits: tuple[SizeLimit, ...]) -> str:
@@ -195,6 +196,9 @@ class Declined:
     message: str
 
 
+_FAULTS = {"RACE": "race", "OUT_OF_BOUNDS": "out of bounds", "UNINITIALISED": "unwritten read"}  # by kinds' names
+
+
 @dataclass(frozen=True)
 class Crashed:
     """The run did not get to its end, or a checker found a fault in it."""
@@ -221,7 +225,10 @@ class Crashed:
     def reason(self) -> str:
         if self.fault is FaultKind.MEMORY:
             return "took too much memory"
-        return "ran too long" if self.ran_out else "crashed"
+        if self.ran_out or self.fault is not None or not self.findings:
+            return "ran too long" if self.ran_out else "crashed"
+        kind = self.findings[0].kind.name  # it ran to its end
+        return next((words for start, words in _FAULTS.items() if kind.startswith(start)), "at fault")
 
 
 class Pattern(str, Enum):
@@ -238,6 +245,7 @@ class Pattern(str, Enum):
     SHIFTED = "shifted"
     UNWRITTEN = "never written"
     NOT_FINITE = "NaN or infinity"
+    NAN_DROPPED = "only where NaN belongs"
     PRECISION = "too little precision"
     SCATTERED = "scattered"
 
@@ -272,6 +280,11 @@ class WrongValues:
     case: Case
     outputs: tuple[WrongOutput, ...]
     right_cases: tuple[Case, ...] = ()  # that passed: where the fault does not show
+
+    @property
+    def drops_nan(self) -> bool:
+        """Whether nothing is wrong but that a NaN of the inputs does not reach the results."""
+        return bool(self.outputs) and all(one.pattern is Pattern.NAN_DROPPED for one in self.outputs)
 
 
 @dataclass(frozen=True)
@@ -340,6 +353,8 @@ class Rejected(Displayed):
     @property
     def reason(self) -> str:
         """A word or two for tables."""
+        if isinstance(self.evidence, WrongValues) and self.evidence.drops_nan:
+            return "drops NaN"
         return self.evidence.reason if isinstance(self.evidence, Crashed) else _REASONS[type(self.evidence)]
 
 

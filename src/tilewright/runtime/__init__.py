@@ -19,23 +19,3 @@ from tilewright.runtime.explanation import Explanation
 from tilewright.runtime.files import load
 from tilewright.runtime.on_emulator import EmulatedCall
 from tilewright.runtime.operation import Operation
-
-__all__ = [
-    "BuildDuringCapture",
-    "BuildFailed",
-    "CallRefused",
-    "EmulatedCall",
-    "Explanation",
-    "GradientNotSupported",
-    "KernelFault",
-    "KernelNotEmulable",
-    "LoadError",
-    "NoKernelApplies",
-    "NotOnCuda",
-    "Operation",
-    "OperationError",
-    "OverlappingTensors",
-    "ReferenceUsed",
-    "TooLargeToEmulate",
-    "load",
-]

@@ -6,25 +6,3 @@ from tilewright.store.home import NEWEST, RunList, Store, run_folders
 from tilewright.store.library import LibraryEntry, LibraryKernel, provenance_path
 from tilewright.store.provenance import line_authors, provenance_of
 from tilewright.store.run_folder import Header, Request, RunFolder
-
-__all__ = [
-    "NEWEST",
-    "AttemptFolder",
-    "Damaged",
-    "Header",
-    "LibraryEntry",
-    "LibraryKernel",
-    "NoSuchRun",
-    "NotAccepted",
-    "Request",
-    "RunBusy",
-    "RunFolder",
-    "RunList",
-    "Store",
-    "StoreError",
-    "line_authors",
-    "provenance_of",
-    "provenance_path",
-    "run_folders",
-    "write_text",
-]

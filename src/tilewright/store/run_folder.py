@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from typing import ClassVar, TextIO
 
 from tilewright.records import Attempt, Ending, Environment, Goal, Precision, Run, Settings, Task
 from tilewright.store import durable
@@ -52,12 +52,15 @@ class Request:
 class Header:
     """What is said of a run as a whole. It is replaced as one, so a run is never half reopened."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("cut_short",)
+
     id: str
     created: str  # ISO 8601, UTC
     settings: Settings
     environment: Environment
     ending: Ending | None = None
     format: int = FORMAT
+    cut_short: tuple[tuple[int, float], ...] = ()  # `Run.cut_short`
 
 
 class RunFolder:
@@ -94,6 +97,7 @@ class RunFolder:
             attempts=self._attempts(),
             ending=header.ending,
             specifying=self.attempt(0).replies(),
+            cut_short=header.cut_short,
         )
 
     def _attempts(self) -> tuple[Attempt, ...]:
@@ -146,6 +150,11 @@ class RunFolder:
 
     def end(self, ending: Ending) -> None:
         durable.write_record(self.path / HEADER, replace(self.header(), ending=ending))
+
+    def cut_short(self, number: int, seconds: float) -> None:
+        """Put down that the budget ended an attempt after so many seconds; what it has made lies in its folder."""
+        header = self.header()
+        durable.write_record(self.path / HEADER, replace(header, cut_short=(*header.cut_short, (number, seconds))))
 
     def reopen(self, settings: Settings) -> None:
         """Let a run go on under other settings: more budget, a hint. Its ending, if it had one, is taken back."""

@@ -5,22 +5,3 @@ from tilewright.suites.scheduling import Lost, Pool, SuiteWatcher, carry_out
 from tilewright.suites.statistics import Against, Summary, summarise
 from tilewright.suites.suite_folder import OtherSuite, SuiteFolder
 from tilewright.suites.suite_records import Status, Suite, SuiteTask, TaskRecord
-
-__all__ = [
-    "Against",
-    "Lost",
-    "NoTasks",
-    "OtherSuite",
-    "Pool",
-    "Status",
-    "Suite",
-    "SuiteFolder",
-    "SuiteTask",
-    "SuiteWatcher",
-    "Summary",
-    "TaskRecord",
-    "carry_out",
-    "folder_tasks",
-    "kernelbench_tasks",
-    "summarise",
-]

@@ -19,29 +19,3 @@ from tilewright.tasks.reading.modules import (
     task_from_module_source,
 )
 from tilewright.tasks.reading.requests import open_task, task_from_source
-
-__all__ = [
-    "Foresee",
-    "ModuleCall",
-    "RefusedRequest",
-    "Settle",
-    "TaskError",
-    "TaskOptions",
-    "backward_task",
-    "called_names",
-    "derivative_words",
-    "fit_specification",
-    "may_convolve",
-    "module_call",
-    "open_task",
-    "refuse_without_gradients",
-    "settled_by_channels",
-    "task_from_folder",
-    "task_from_kernelbench",
-    "task_from_module",
-    "task_from_module_source",
-    "task_from_source",
-    "task_from_specification",
-    "task_op_line",
-    "write_task_folder",
-]

@@ -18,28 +18,3 @@ from tilewright.toolchain.errors import ToolchainError
 from tilewright.toolchain.pool import BuildLimits, CompilePool
 from tilewright.toolchain.sass import SassInstruction, SassListing, disassemble, highlights, sass_text
 from tilewright.toolchain.toolkit import Toolkit, find_toolkit
-
-__all__ = [
-    "BuildCache",
-    "BuildLimits",
-    "BuiltPlan",
-    "CompilePool",
-    "LaunchReport",
-    "SassInstruction",
-    "SassListing",
-    "ToolchainError",
-    "Toolkit",
-    "bind_plan",
-    "build",
-    "build_key",
-    "build_many",
-    "build_plan",
-    "cache_directory",
-    "cache_size_bytes",
-    "disassemble",
-    "find_toolkit",
-    "highlights",
-    "launch_occupancy",
-    "report_launch",
-    "sass_text",
-]

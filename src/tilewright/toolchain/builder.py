@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -69,7 +70,7 @@ def build_many(
     if not requests:
         return ()
     with ThreadPoolExecutor(max_workers=min(len(requests), default_pool().size)) as executor:
-        futures = [executor.submit(build, request, cache=cache) for request in requests]
+        futures = [executor.submit(copy_context().run, build, request, cache=cache) for request in requests]
         return tuple(future.result() for future in futures)
 
 

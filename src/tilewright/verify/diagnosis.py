@@ -132,10 +132,10 @@ class _Diagnosis:
             first = lost.nonzero()[0].tolist()
             value, held = float(self._truth[tuple(first)]), float(self._wide[tuple(first)])
             told = "a number" if math.isfinite(held) else "NaN" if math.isnan(held) else f"{held}"
-            return (
-                Pattern.NOT_FINITE,
-                f"{told} where {value} belongs, in {int(lost.sum())} elements, first at {first}",
-            )
+            said = f"{told} where {value} belongs, in {int(lost.sum())} elements, first at {first}"
+            if bool((self._truth.isnan() & ~self._wide.isnan())[self._wrong].all()):
+                return Pattern.NAN_DROPPED, f"{said}; all other elements are right"
+            return Pattern.NOT_FINITE, said
         return None
 
     def _origin(self) -> str:

@@ -208,8 +208,8 @@ def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int) -> See
     if not one.dtype.is_float:
         return Integers(seed, 0, 2)
     if isinstance(values, records.NormalValues):
-        return records.Normal(seed, values.mean, values.deviation)
-    return records.Uniform(seed, values.low, values.high)
+        return records.Normal(seed, values.mean, values.deviation, values.part)
+    return records.Uniform(seed, values.low, values.high, values.part)
 
 
 def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> bytes:

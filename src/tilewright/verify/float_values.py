@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tilewright.records import DType, Normal, Uniform
 
 Floats = npt.NDArray[np.float64]
+Draw = Callable[[np.random.Generator, "Place"], Floats]
 
 _WIDE_RANGE = (DType.F32, DType.F64, DType.BF16)
 _TINY = {DType.F64: 2.2e-308, DType.F16: 6.1e-5, DType.F8E4M3: 2.0**-6, DType.F8E5M2: 2.0**-14}
@@ -48,7 +49,7 @@ class Distribution:
 
     name: str
     purpose: str
-    draw: Callable[[np.random.Generator, Place], Floats]
+    draw: Draw
     # Rows of different kinds, some of them extreme: what the reference itself is unsure of there is not judged.
     mixed: bool = False
 
@@ -72,23 +73,11 @@ def _normal(generator: np.random.Generator, place: Place) -> Floats:
     return generator.standard_normal(place.count)
 
 
-def _small(generator: np.random.Generator, place: Place) -> Floats:
-    return generator.standard_normal(place.count) * _SMALL
-
-
-def _offset(generator: np.random.Generator, place: Place) -> Floats:
-    return generator.standard_normal(place.count) + _common_part(place.dtype)
-
-
 def _negative_offset(generator: np.random.Generator, place: Place) -> Floats:
     values = generator.standard_normal(place.count)
     if not place.first:  # a product of two such would be decided by roundings
         return values
     return values - 1e4 if place.dtype in (DType.F32, DType.F64) else 8.0 * values - 300.0
-
-
-def _wide(generator: np.random.Generator, place: Place) -> Floats:
-    return generator.uniform(-_WIDEST, _WIDEST, place.count)
 
 
 def _impulse(generator: np.random.Generator, place: Place) -> Floats:
@@ -113,6 +102,13 @@ def _logarithmic(generator: np.random.Generator, place: Place) -> Floats:
 _Row = Callable[[np.random.Generator, int, Place], Floats]
 
 
+def _mixed(patterns: tuple[_Row, ...], first: bool = False) -> Draw:
+    """Rows by these patterns in main tensors, or in the first alone; elsewhere normal ones."""
+    return lambda generator, place: (
+        _by_rows(generator, place, patterns) if (place.first if first else place.main) else _normal(generator, place)
+    )
+
+
 def _by_rows(generator: np.random.Generator, place: Place, patterns: tuple[_Row, ...]) -> Floats:
     """Every row by the next pattern; a tensor of one dimension has every pattern in a piece of it."""
     shift = 2 * place.number
@@ -128,19 +124,6 @@ def _by_rows(generator: np.random.Generator, place: Place, patterns: tuple[_Row,
     return np.concatenate(drawn) if drawn else np.zeros(0)
 
 
-def _ties(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    return generator.choice((-1.0, -0.5, 0.5, 1.0), width)
-
-
-def _constant(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    # Few bits: a sum of them is exact, as it is in an honest kernel.
-    return np.full(width, float(generator.choice((-2.5, -0.75, 0.5, 1.5, 3.0))))
-
-
-def _zeros(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    return generator.choice((0.0, -0.0), width)
-
-
 def _at_thresholds(generator: np.random.Generator, width: int, place: Place) -> Floats:
     step = np.float32 if place.dtype in (DType.F32, DType.F64) else np.float16
     at = generator.choice(np.array(place.thresholds), width)
@@ -149,44 +132,24 @@ def _at_thresholds(generator: np.random.Generator, width: int, place: Place) -> 
     return np.where(beside == 0, at, np.where(np.isfinite(moved), moved, at))
 
 
-def _ascending(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    return np.sort(generator.standard_normal(width))
-
-
-def _negative(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    return -1.0 - np.abs(generator.standard_normal(width))
-
-
 def _tiny(generator: np.random.Generator, width: int, place: Place) -> Floats:
     """Around the least normal number and below it."""
     scale: Floats = place.tiny * generator.choice((2.0**-6, 1.0, 64.0), width)
     return generator.standard_normal(width) * scale
 
 
-def _descending(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    falling: Floats = -np.sort(generator.standard_normal(width))
-    return falling
-
-
-def _mostly_zero(generator: np.random.Generator, width: int, place: Place) -> Floats:
-    return np.where(generator.random(width) < 0.1, generator.standard_normal(width), 0.0)
-
-
-_PATTERNS = (
-    _ties,
-    _constant,
-    _zeros,
+_PATTERNS: tuple[_Row, ...] = (
+    lambda generator, width, _: generator.choice((-1.0, -0.5, 0.5, 1.0), width),
+    # One number, of few bits: a sum of them is exact, as it is in an honest kernel.
+    lambda generator, width, _: np.full(width, float(generator.choice((-2.5, -0.75, 0.5, 1.5, 3.0)))),
+    lambda generator, width, _: generator.choice((0.0, -0.0), width),
     _at_thresholds,
-    _ascending,
-    _negative,
+    lambda generator, width, _: np.sort(generator.standard_normal(width)),
+    lambda generator, width, _: -1.0 - np.abs(generator.standard_normal(width)),
     _tiny,
-    _descending,
-    _mostly_zero,
+    lambda generator, width, _: -np.sort(generator.standard_normal(width)),
+    lambda generator, width, _: np.where(generator.random(width) < 0.1, generator.standard_normal(width), 0.0),
 )
-
-
-def _patterned(generator: np.random.Generator, place: Place) -> Floats:
-    return _by_rows(generator, place, _PATTERNS) if place.main else _normal(generator, place)
 
 
 _HEIGHTS = (18.5, 12.0, 21.0, 15.0, 24.0)  # of which exponentials still count where there are thousands of them
@@ -253,18 +216,6 @@ _SPECIAL: tuple[_Row, ...] = (*_INFINITE[:3], _with((0.4, np.nan)), *_INFINITE[3
 _NAN_ROWS: tuple[_Row, ...] = (_with(), _with((0.4, np.nan)), _with(), _with((1.0, np.nan)))
 
 
-def _special(generator: np.random.Generator, place: Place) -> Floats:
-    return _by_rows(generator, place, _SPECIAL) if place.main else _normal(generator, place)
-
-
-def _infinite(generator: np.random.Generator, place: Place) -> Floats:
-    return _by_rows(generator, place, _INFINITE) if place.main else _normal(generator, place)
-
-
-def _nan_rows(generator: np.random.Generator, place: Place) -> Floats:
-    return _by_rows(generator, place, _NAN_ROWS) if place.first else _normal(generator, place)
-
-
 SPECIAL, INFINITE, NAN_ROWS = "special", "infinite", "NaN"
 PATTERNED, OUTLIERS, NEGATIVE_OFFSET, PEAKS = "patterned", "outliers", "negative offset", "peaks"
 
@@ -272,17 +223,33 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     one.name: one
     for one in (
         Distribution("normal", "zero-mean values, which show lost precision where positive ones hide it", _normal),
-        Distribution("small", "a constant that the kernel adds or a bound it assumes shows", _small),
-        Distribution("offset", "a large common part, which cancels in a variance or a maximum", _offset),
-        Distribution("wide", "exponentials that overflow unless a maximum is taken off first", _wide),
+        Distribution(
+            "small",
+            "a constant that the kernel adds or a bound it assumes shows",
+            lambda generator, place: generator.standard_normal(place.count) * _SMALL,
+        ),
+        Distribution(
+            "offset",
+            "a large common part, which cancels in a variance or a maximum",
+            lambda generator, place: generator.standard_normal(place.count) + _common_part(place.dtype),
+        ),
+        Distribution(
+            "wide",
+            "exponentials that overflow unless a maximum is taken off first",
+            lambda generator, place: generator.uniform(-_WIDEST, _WIDEST, place.count),
+        ),
         Distribution("impulse", "few elements decide the result, so each that is left out shows", _impulse),
         Distribution("logarithmic", "every order of magnitude", _logarithmic),
         Distribution(PEAKS, "terms that are left out because each of them is small", _peaks),
         Distribution(NEGATIVE_OFFSET, "a maximum that starts at 0", _negative_offset, mixed=True),
-        Distribution(PATTERNED, "ties, constant and sorted rows, zeros, denormals, thresholds", _patterned, mixed=True),
+        Distribution(
+            PATTERNED, "ties, constant and sorted rows, zeros, denormals, thresholds", _mixed(_PATTERNS), mixed=True
+        ),
         Distribution(OUTLIERS, "a range or a scale that one large number spoils", _outliers, mixed=True),
-        Distribution(SPECIAL, "NaN and infinities, masked rows", _special, mixed=True),
-        Distribution(INFINITE, "infinities, where the order of NaN is nobody's promise", _infinite, mixed=True),
-        Distribution(NAN_ROWS, "NaN in rows of the first operand of a product", _nan_rows, mixed=True),
+        Distribution(SPECIAL, "NaN and infinities, masked rows", _mixed(_SPECIAL), mixed=True),
+        Distribution(INFINITE, "infinities, where the order of NaN is nobody's promise", _mixed(_INFINITE), mixed=True),
+        Distribution(
+            NAN_ROWS, "NaN in rows of the first operand of a product", _mixed(_NAN_ROWS, first=True), mixed=True
+        ),
     )
 }

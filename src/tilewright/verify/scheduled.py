@@ -19,21 +19,13 @@ _LITTLE_WORK = 1 << 15
 Wanted = Callable[[Launch], bool]
 
 
-def _warps(launch: Launch) -> int:
-    return -(-math.prod(launch.block) // WARP_LANES)
-
-
 def _several(launch: Launch) -> bool:
-    return math.prod(launch.grid) > 1 and _warps(launch) > 1
-
-
-def _many(launch: Launch) -> bool:
-    return math.prod(launch.grid) >= _MANY_BLOCKS
+    return math.prod(launch.grid) > 1 and -(-math.prod(launch.block) // WARP_LANES) > 1
 
 
 # A case of its own for each: any; several blocks of several warps; blocks
 # enough that the last to come is hardly ever the last in number.
-_KINDS: tuple[Wanted, ...] = (lambda launch: True, _several, _many)
+_KINDS: tuple[Wanted, ...] = (lambda launch: True, _several, lambda launch: math.prod(launch.grid) >= _MANY_BLOCKS)
 
 
 def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile) -> frozenset[int]:

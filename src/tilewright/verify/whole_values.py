@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
-from tilewright import records
-from tilewright.records import DType, Integers
+from tilewright.records import DType, Integers, TensorSpec
 
 Whole = npt.NDArray[np.int64]
+Known = tuple[float, ...]  # what the reference compares with
 
 
-def flags(generator: np.random.Generator, shape: tuple[int, ...]) -> Whole:
+def flags(generator: Generator, shape: tuple[int, ...]) -> Whole:
     """Rows with few flags, none, long runs, all, and many; of one dimension, pieces of it."""
 
     def row(number: int, width: int) -> Whole:
@@ -34,7 +35,7 @@ def flags(generator: np.random.Generator, shape: tuple[int, ...]) -> Whole:
     return np.concatenate([row(number, shape[-1]) for number in range(rows)])
 
 
-Level = Callable[[np.random.Generator, records.TensorSpec, Integers, tuple[float, ...]], Whole]
+Level = Callable[[Generator, TensorSpec, Integers, Known], Whole]
 
 
 def _limits(dtype: DType) -> tuple[int, int]:
@@ -42,16 +43,14 @@ def _limits(dtype: DType) -> tuple[int, int]:
     return (0, 2**bits - 1) if dtype is DType.U8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _placed(generator: np.random.Generator, values: Whole, edges: list[int]) -> Whole:
+def _placed(generator: Generator, values: Whole, edges: list[int]) -> Whole:
     """The values with each of the edges somewhere among them, as far as there is room."""
     places = generator.permutation(values.size)[: len(edges)]
     values[places] = np.array(edges[: places.size], dtype=np.int64)
     return values
 
 
-def _full(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _full(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """All that the type holds: everywhere, around 0, at its ends and at what the reference compares with."""
     low, high = _limits(spec.dtype)
     values = generator.integers(low, high, spec.numel, dtype=np.int64, endpoint=True)
@@ -62,9 +61,7 @@ def _full(
     return _placed(generator, values, list(dict.fromkeys(edges)))
 
 
-def _large(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _large(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """Both signs, but not the few numbers that are no divisors, or next to them."""
     low, high = _limits(spec.dtype)
     sizes = generator.integers(3, high // 2, spec.numel, dtype=np.int64)
@@ -75,17 +72,13 @@ def _large(
     return both
 
 
-def _signed(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _signed(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """As far below 0 as the task goes above: indices that count from the end."""
     values = generator.integers(-content.high, content.high, spec.numel, dtype=np.int64)
     return _placed(generator, values, [-content.high, -1, 0, content.high - 1])
 
 
-def _own(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _own(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """The task's own domain with its ends, one number many times over, and rising numbers."""
     values = generator.integers(content.low, content.high, spec.numel, dtype=np.int64)
     third = spec.numel // 3
@@ -94,25 +87,19 @@ def _own(
     return _placed(generator, values, [content.low, content.high - 1])
 
 
-def _least(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _least(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """Nothing but the number furthest from 0, whose products add up to the most."""
     low, high = _limits(spec.dtype)
     return np.full(spec.numel, low or high, dtype=np.int64)
 
 
-def _next_to_least(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _next_to_least(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """Nothing but its neighbour, which is odd where that is even: sums that floats cannot hold."""
     low, high = _limits(spec.dtype)
     return np.full(spec.numel, low + 1 if low else high, dtype=np.int64)
 
 
-def _alike(
-    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
-) -> Whole:
+def _alike(generator: Generator, spec: TensorSpec, content: Integers, known: Known) -> Whole:
     """The task's own domain, nearly everywhere the same number of it."""
     values = generator.integers(content.low, content.high, spec.numel, dtype=np.int64)
     values[generator.random(spec.numel) < 0.9] = content.high - 1

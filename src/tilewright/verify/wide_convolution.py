@@ -31,7 +31,7 @@ def wide_convolution(
     """What `aten.convolution` gives, whose arguments these are; the sums are in another order."""
     dims = x.ndim - 2
     stride, padding, dilation, output_padding = (
-        _each(one, dims) for one in (stride, padding, dilation, output_padding)
+        list(one) * dims if len(one) == 1 else list(one) for one in (stride, padding, dilation, output_padding)
     )
     spans = [step * (taps - 1) + 1 for step, taps in zip(dilation, weight.shape[2:], strict=True)]
     if transposed:
@@ -43,10 +43,6 @@ def wide_convolution(
     if bias is not None:
         result = result + bias.view(-1, *(1 for _ in range(dims)))
     return result.contiguous()
-
-
-def _each(values: Sequence[int], dims: int) -> list[int]:
-    return list(values) * dims if len(values) == 1 else list(values)
 
 
 def _gathered(

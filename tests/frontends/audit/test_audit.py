@@ -14,10 +14,12 @@ from tilewright.frontends.audit.auditing import ranked
 from tilewright.frontends.audit.correctness import judged_by_checkers, judged_by_referee
 from tilewright.frontends.audit.report import Audit, Suggestion, Weight
 from tilewright.kernel_file import parse
+from tilewright.prompts.verdict_text import verdict_words
 from tilewright.records import (
     PROFILES,
     Case,
     Crashed,
+    FaultKind,
     FindingKind,
     FindingRecord,
     Modelled,
@@ -231,3 +233,18 @@ def test_of_what_lies_past_a_guessed_length_nothing_is_concluded() -> None:
     unsure, found = judged_by_checkers(file, arguments, PROFILES["H200"], None, str, frozenset(("x",)))
     assert (unsure.passed, found) == (None, ())
     assert "accesses go past x, whose length was guessed" in unsure.notes[-1]
+
+
+def test_a_race_is_called_one_and_a_crash_a_crash() -> None:
+    """Of a run that got to its end nobody says that it crashed."""
+    kinds = {
+        FindingKind.RACE_SHARED: ("race", "race in shared memory"),
+        FindingKind.OUT_OF_BOUNDS_GLOBAL: ("out of bounds", "out of bounds: global access outside every tensor"),
+        FindingKind.COUNTER_LEFT: ("at fault", "at fault: counter not left at zero"),
+    }
+    for kind, (reason, words) in kinds.items():
+        found = FindingRecord(kind, "f", 5, 10, 0, None, "y[0]", "", 9, 11)
+        verdict = Rejected(Crashed(Case({"rows": 7}, 1), None, "it ended, with findings", "f", 10, (found,)))
+        assert (verdict.reason, verdict_words(verdict)) == (reason, words)
+    stopped = Rejected(Crashed(Case({"rows": 7}, 1), FaultKind.STOPPED, "deadlock", "f", 10, (found,)))
+    assert stopped.reason == "crashed"

@@ -68,7 +68,7 @@ def test_the_list_and_a_run(home: Path, folder: RunFolder) -> None:
     assert at(folder).lstrip("/") in listed.page.links()
     assert "12.5 us modelled" in listed.page.text
     text = run.page.text
-    for said in ("double_it(x) -> y", "the budget of attempts is spent", "crashed", "1.60x", "best", "issue slots"):
+    for said in ("double_it(x) -> y", "the budget of attempts is spent", "race", "1.60x", "best", "issue slots"):
         assert said in text, said
     assert {f"attempt-{n}.html" for n in (1, 2, 3)} | {"change-3.html", "provenance.html"} <= set(run.page.links())
     assert "modelled time by attempt" in text  # the progress curve

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.nn.functional as F
 from tests.playbook.placed import Placed, check_structure
+from torch import Tensor
 
-from tilewright.records import Precision
+from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import answer
+from tilewright.records import NumberInput, Precision, ScalarType
+from tilewright.tasks import task_op_line
 
 _CONV = "x: f32[batch, heads, height, width]; w: f32[filters, heads, three, three]; b: f32[filters]"
 _AT = ({"height": 9, "width": 11, "filters": 4}, {"batch": 2, "height": 12, "width": 8, "filters": 8})
@@ -154,3 +160,19 @@ def test_a_chain_is_right_at_odd_sizes(name: str, tmp_path: Path) -> None:
     case = BY_NAME[name]
     for step in (case.answer.draft, *case.answer.structures[:1]):
         check_structure(case, step, tmp_path)
+
+
+def test_the_eps_of_a_norm_by_running_statistics_may_be_an_argument() -> None:
+    def normed(x: Tensor, w: Tensor, m: Tensor, v: Tensor, eps: float) -> Tensor:
+        return F.relu(F.batch_norm(F.conv2d(x, w), m, v, eps=eps))
+
+    more = "; m: f32[filters]; v: f32[filters]"
+    case = Placed(
+        "normed", "", _CONV.rpartition(";")[0] + more, "f32[batch, filters, h = height - 2, u = width - 2]", ()
+    )
+    dimensions = tuple(replace(one, varies=one.name != "three") for one in case.task.dimensions)
+    inputs = (*case.task.inputs, NumberInput("eps", ScalarType.FLOAT, 1e-5))
+    task = replace(case.task, inputs=inputs, dimensions=dimensions)
+    text = answer(task, lambda request: trace(normed, request)).draft.write(task_op_line(task))
+    launch = text[text.index("//! launch") : text.index("constexpr")]
+    assert "eps" in launch

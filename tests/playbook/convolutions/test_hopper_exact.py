@@ -56,7 +56,7 @@ def _run(form: Written, tensors: list[torch.Tensor], folder: Path, schedules: in
     return call.results
 
 
-def _ratio(form: Written, found: torch.Tensor, tensors: list[torch.Tensor]) -> float:
+def error_ratio(form: Written, found: torch.Tensor, tensors: list[torch.Tensor]) -> float:
     """The worst error over what the referee allows."""
     named = {str(place): one for place, one in enumerate(tensors)}
 
@@ -95,7 +95,7 @@ def test_long_rows_of_taps_are_added_up_by_halves() -> None:
 
 def test_f32_is_exact(tmp_path: Path) -> None:
     tensors = SMALL.draw()
-    assert _ratio(SMALL, _run(SMALL, tensors, tmp_path), tensors) <= 1
+    assert error_ratio(SMALL, _run(SMALL, tensors, tmp_path), tensors) <= 1
 
 
 def test_what_no_tap_meets_leaves_a_result_as_it_is(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_tf32_would_not_be(tmp_path: Path) -> None:
     """What the referee allows an exact convolution is less than rounding costs."""
     tensors = SMALL.draw()
     rounded = [one.half().float() for one in tensors]
-    assert _ratio(SMALL, SMALL.truth(rounded, torch.float32), tensors) > 10
+    assert error_ratio(SMALL, SMALL.truth(rounded, torch.float32), tensors) > 10
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_tf32_would_not_be(tmp_path: Path) -> None:
 def test_every_form_is_exact(name: str, tmp_path: Path) -> None:
     form = EXACT[name]
     tensors = form.draw()
-    assert _ratio(form, _run(form, tensors, tmp_path, 2), tensors) <= 1
+    assert error_ratio(form, _run(form, tensors, tmp_path, 2), tensors) <= 1
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_what_parts_do_not_hold_is_made_again(name: str, tmp_path: Path) -> None
     changed += [("weights beside large ones that meet zeros", x * (1 - first), w * (1 + first * 1e9))]
     for said, *tensors in changed:
         found = _run(form, tensors, tmp_path)
-        assert _ratio(form, found, tensors) <= 1, said
+        assert error_ratio(form, found, tensors) <= 1, said
         truth, magnitudes = form.truth(tensors), form.truth([one.abs() for one in tensors])
         assert ((found.double() - truth).abs() <= _OF_SUM * magnitudes + 1e-44).all(), said
 

@@ -97,16 +97,45 @@ def test_mistakes(change: tuple[str, str], message: str) -> None:
         read_description(WHOLE.replace(*change))
 
 
-@pytest.mark.parametrize("text", ["normal", "normal 0.5 2.0", "uniform -1.0 1.0", "integers -3 7", "index rows"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "normal",
+        "normal 0.5 2.0",
+        "uniform -1.0 1.0",
+        "normal upper",
+        "uniform 0.0 1.0 lower",
+        "integers -3 7",
+        "index rows",
+    ],
+)
 def test_values_are_printed_as_they_are_read(text: str) -> None:
-    assert print_values(parse_values(text, DType.F32)) == text
-    assert parse_values(text.replace(" ", ":"), DType.F32) == parse_values(text, DType.F32)
+    assert print_values(parse_values(text, DType.F32, 2)) == text
+    assert parse_values(text.replace(" ", ":"), DType.F32, 2) == parse_values(text, DType.F32, 2)
 
 
-@pytest.mark.parametrize("text", ["normal 1", "normal 0 -1", "uniform 2 1", "integers 5 5", "integers 0.5 2", "index"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "normal 1",
+        "normal 0 -1",
+        "upper",
+        "normal 0 upper",
+        "integers 0 9 upper",
+        "uniform 2 1",
+        "integers 5 5",
+        "integers 0.5 2",
+        "index",
+    ],
+)
 def test_values_that_make_no_sense(text: str) -> None:
     with pytest.raises(ValueError, match="says no values; write normal, normal:MEAN"):
-        parse_values(text, DType.F32)
+        parse_values(text, DType.F32, 2)
+
+
+def test_a_vector_has_no_triangle() -> None:
+    with pytest.raises(ValueError, match="fewer than two dimensions has no upper triangle; leave the word out"):
+        parse_values("normal upper", DType.F32, 1)
 
 
 def test_a_least_size_is_read_and_written() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.tasks.in_process import HereReference
 
-from tilewright.records import DType, NormalValues, Task, UniformValues
+from tilewright.records import DType, NormalValues, Part, Task, UniformValues
 from tilewright.tasks import TaskError, TaskOptions, open_task
 from tilewright.tasks.child.module_run import values_like
 from tilewright.tasks.reading import modules
@@ -101,7 +101,11 @@ def test_a_mean_of_noise_is_zero() -> None:
 @pytest.mark.parametrize(
     ("made", "note"),
     [
-        ("torch.tril(torch.rand(40, 40))", "x is drawn element by element; get_inputs leaves 49% of it zero"),
+        (
+            "torch.rand(40, 40) * (torch.arange(40) % 2)",
+            "x is drawn element by element; get_inputs leaves 50% of it zero",
+        ),
+        ("torch.tril(torch.rand(40, 40))", ""),
         ("(lambda a: a + a.T)(torch.rand(40, 40))", "x is drawn element by element; get_inputs makes it symmetric"),
         ("torch.rand(40, 40) * 2", ""),
     ],
@@ -114,6 +118,14 @@ def test_structure_that_is_lost_is_said(tmp_path: Path, made: str, note: str) ->
     assert not note.endswith("zero") or drawn == UniformValues(
         pytest.approx(0.0, abs=0.05), pytest.approx(1.0, abs=0.05)
     )
+
+
+@pytest.mark.parametrize("part", [Part.UPPER, Part.LOWER])
+def test_triangles_stay_triangles(tmp_path: Path, part: Part) -> None:
+    task = problem(tmp_path, "x @ x", f"torch.{'triu' if part is Part.UPPER else 'tril'}(torch.rand(40, 40))")
+    found = task.tensors[0].values
+    assert isinstance(found, UniformValues)
+    assert found.part is part
 
 
 def test_a_person_says_what_a_problem_holds(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tilewright.devices.contents import POISON_BYTE, ContentError, check_content
 from tilewright.ptx import sparse_memory
 from tilewright.ptx.global_memory import Bytes
-from tilewright.records import Data, DType, InputTensor, Integers, Normal, Repeated, TensorSpec, Uniform
+from tilewright.records import Data, DType, InputTensor, Integers, Normal, Part, Repeated, TensorSpec, Uniform
 
 Seeded = Normal | Uniform | Integers
 
@@ -90,7 +90,10 @@ def _along(elements: npt.NDArray[Any], axis: int, extent: int) -> npt.NDArray[An
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:
     """The tensor's storage, from its first element to its last; gaps between elements hold the poison."""
     check_content(spec, content)
-    return laid_out(spec, _values(spec, content))
+    values = _values(spec, content)
+    if not isinstance(content, Integers) and content.part is not Part.WHOLE and spec.numel:
+        values = (np.triu if content.part is Part.UPPER else np.tril)(values.reshape(spec.shape))
+    return laid_out(spec, values)
 
 
 def laid_out(spec: TensorSpec, values: npt.NDArray[Any]) -> Bytes:

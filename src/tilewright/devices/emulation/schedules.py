@@ -94,7 +94,7 @@ class _Runs:
         return _noted(run_plan(self.program, self.plan, memory, quick, in_order, self.announce))
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
-        return tuple(_bytes(outcome, name) for name in self.returned)
+        return tuple(outcome.memory.content(name).tobytes() for name in self.returned)
 
     def settled(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         """A run in which reads of what nothing wrote are findings only if something comes of what was read."""
@@ -136,10 +136,6 @@ def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:
     """Whether a tensor holds something else, where it holds anything, or is written elsewhere."""
     written, unequal = first.memory.written(name), first.content(name) != other.content(name)
     return bool(((unequal & written) | (written != other.memory.written(name))).any())
-
-
-def _bytes(outcome: PlanOutcome, name: str) -> bytes:
-    return outcome.memory.content(name).tobytes()
 
 
 def _without(emulation: Emulation, *checks: Check) -> Emulation:

@@ -148,40 +148,9 @@ def _veiled(value: Any, veil: Veil) -> Any:
     return [_veiled(one, veil) for one in value] if isinstance(value, list) else value
 
 
-# -- the deeds, from arguments --
-
-
 def _specify(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
     accept, start = given.pop("accept"), given.pop("start_kernel")
     return desk.specify(Wanted(**given, start=start), accept, talk)
-
-
-def _submit(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return desk.submit(given.pop("run"), given.pop("attempt"), talk, **given)
-
-
-def _advise(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return desk.advise(given.pop("run"), talk, **given)
-
-
-def _finish(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return desk.finish(given["run"], talk)
-
-
-def _check(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return looks.check(desk, given.pop("kernel"), talk, **given)
-
-
-def _bench(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return looks.bench(desk, given["run"], talk, attempt=given["attempt"])
-
-
-def _history(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return looks.history(desk, **given)
-
-
-def _export(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return looks.export(desk, given["run"], given["destination"], talk, to=given["to"])
 
 
 _RUN = Parameter("run", ValueKind.TEXT, "The run's name, as specify gave it.")
@@ -260,7 +229,7 @@ TOOLS: dict[str, AgentTool] = {
                 ),
                 Parameter("summary", ValueKind.TEXT, "One line: what it does or changes, and why.", default=""),
             ),
-            _submit,
+            lambda desk, talk, given: desk.submit(given.pop("run"), given.pop("attempt"), talk, **given),
         ),
         AgentTool(
             "advise",
@@ -273,7 +242,7 @@ TOOLS: dict[str, AgentTool] = {
                 Parameter("more_attempts", ValueKind.WHOLE, "So many further attempts.", default=0),
                 Parameter("hint", ValueKind.TEXT, "Something to try, kept with the run.", default=""),
             ),
-            _advise,
+            lambda desk, talk, given: desk.advise(given.pop("run"), talk, **given),
         ),
         AgentTool(
             "check",
@@ -287,7 +256,7 @@ TOOLS: dict[str, AgentTool] = {
                 _SHAPES,
                 _NUMBERS,
             ),
-            _check,
+            lambda desk, talk, given: looks.check(desk, given.pop("kernel"), talk, **given),
             reads_only=True,
         ),
         AgentTool(
@@ -296,7 +265,7 @@ TOOLS: dict[str, AgentTool] = {
             "Time a kernel of a run that passed: on a GPU measured beside eager PyTorch and torch.compile, without one "
             "modelled from emulated counts. The answer says which; the two are never comparable.",
             (_RUN, Parameter("attempt", ValueKind.WHOLE, "Which attempt; 0 for the best.", default=0)),
-            _bench,
+            lambda desk, talk, given: looks.bench(desk, given["run"], talk, attempt=given["attempt"]),
             reads_only=True,
         ),
         AgentTool(
@@ -307,7 +276,7 @@ TOOLS: dict[str, AgentTool] = {
                 Parameter("run", ValueKind.TEXT, "A run; empty for the list of runs.", default=""),
                 Parameter("attempt", ValueKind.WHOLE, "One of its attempts; 0 for the whole run.", default=0),
             ),
-            _history,
+            lambda desk, talk, given: looks.history(desk, **given),
             reads_only=True,
         ),
         AgentTool(
@@ -315,7 +284,7 @@ TOOLS: dict[str, AgentTool] = {
             "End a run",
             "End a run with the best file it has, which is then found again for the same task.",
             (_RUN,),
-            _finish,
+            lambda desk, talk, given: desk.finish(given["run"], talk),
         ),
         AgentTool(
             "export",
@@ -330,7 +299,7 @@ TOOLS: dict[str, AgentTool] = {
                 ),
                 Parameter("to", ValueKind.TEXT, f"The form: {', '.join(looks.FORMS)}.", default=looks.FILE),
             ),
-            _export,
+            lambda desk, talk, given: looks.export(desk, given["run"], given["destination"], talk, to=given["to"]),
         ),
     )
 }

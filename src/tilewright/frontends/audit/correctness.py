@@ -55,6 +55,8 @@ def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: Kernel
     if not suggestions:
         line = lines.get(evidence.line or 0) if isinstance(evidence, records.Crashed) else None
         suggestions = (_wrong(verdict_words(verdict), told, line, file),)
+        if isinstance(evidence, records.WrongValues) and evidence.drops_nan:
+            suggestions = (replace(suggestions[0], weight=Weight.FAULT),)
     return Correctness(False, verdict_words(verdict), judge, told), suggestions
 
 

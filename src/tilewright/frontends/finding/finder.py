@@ -52,7 +52,7 @@ def search(
         say(f"asking the playbook about {region.title}")
         listed.append(_entry(region, recording, times, profile))
     order = sorted(range(len(listed)), key=lambda place: listed[place].time_us - listed[place].expected_us)[::-1]
-    kept = [place for place in order if _is_worth(listed[place])]
+    kept = [place for place in order if listed[place].time_us > _LEAST_GAIN * listed[place].expected_us]
     total = sum(times)
     shown = tuple(_numbered(listed[place], number, total) for number, place in enumerate(kept, start=1))
     products = sum(time for time, one in zip(times, recording.operations, strict=True) if is_product(one))
@@ -148,10 +148,6 @@ def _matched(wanted: list[Operation], recording: Recording, times: list[float], 
 
 def _alike(one: Operation, other: Operation) -> bool:
     return (one.name, one.reads, one.writes) == (other.name, other.reads, other.writes)
-
-
-def _is_worth(entry: FoundRegion) -> bool:
-    return entry.time_us > _LEAST_GAIN * entry.expected_us
 
 
 def _numbered(entry: FoundRegion, number: int, total: float) -> FoundRegion:

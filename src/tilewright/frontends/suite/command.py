@@ -24,7 +24,7 @@ from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
 from tilewright.frontends.options import SuiteKind
 from tilewright.frontends.run_words import dollars_words
 from tilewright.frontends.suite.display import SuiteDisplay
-from tilewright.frontends.suite.report_text import SuiteReport, closing_words, write_report
+from tilewright.frontends.suite.report_text import closing_words, write_report
 from tilewright.frontends.suite.task_program import PROGRAM
 from tilewright.frontends.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
 from tilewright.records import PROFILES, Precision, Settings
@@ -217,9 +217,5 @@ def _close(folder: SuiteFolder, as_json: bool) -> None:
             console.print(Text(line))
         for file in files:
             console.print(Text(f"wrote {file}"))
-    if _failed(report):
+    if any(one.status is Status.FAILED for one in report.tasks):
         raise typer.Exit(FAULT)
-
-
-def _failed(report: SuiteReport) -> bool:
-    return any(one.status is Status.FAILED for one in report.tasks)

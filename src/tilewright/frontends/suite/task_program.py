@@ -168,7 +168,7 @@ def _found(folder: SuiteFolder, task: SuiteTask, kernel: LibraryKernel) -> TaskR
 
 def _why(run: Run) -> str:
     """Why no attempt passed: how the run ended, and what was wrong with the last."""
-    ended = run.ending.words if run.ending else "the run was stopped"
+    ended = run.ending_words or "the run was stopped"
     if not run.attempts:
         return ended
     verdict = run.attempts[-1].verdict

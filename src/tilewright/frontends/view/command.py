@@ -35,7 +35,7 @@ def view(what: str | None, options: ViewOptions) -> None:
     shelf = Shelf(chosen(what, Store()))
     if options.export is not None:
         count = export_site(shelf, options.export)
-        print(f"wrote {count} pages; open {options.export / _first(shelf)}")
+        print(f"wrote {count} pages; open {options.export / unquote(Site(shelf, served=False, counts=False).home)}")
         return
     with listening(shelf, options) as server:
         print(f"serving at {server.url} until Ctrl-C", flush=True)
@@ -85,7 +85,3 @@ def export_site(shelf: Shelf, folder: Path) -> int:
     for name, content in static_files().items():
         (folder / name).write_bytes(content)
     return written
-
-
-def _first(shelf: Shelf) -> str:
-    return unquote(Site(shelf, served=False, counts=False).home)

@@ -103,8 +103,7 @@ constexpr int SUM_PITCH = E_VECTORS * 8 + 4;
 template <int LENGTH, int VECTORS>
 __device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
                                           int rows) {
-#pragma unroll
-  for (int first = 0; first < STEP * VECTORS; first += 32) {
+  unrolled for (int first = 0; first < STEP * VECTORS; first += 32) {
     const int i = first + threadIdx.x % 32, row = i / VECTORS, column = i % VECTORS * 8;
     const bool inside = row < rows && column < LENGTH;
     if (STEP * VECTORS % 32 == 0 || i < STEP * VECTORS)
@@ -179,22 +178,18 @@ if constexpr (BULK) {
   }
   __syncwarp();
 }
-#pragma unroll
-for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+unrolled for (int s = 0; s < STAGES - 1; ++s) fetch(s);
 
 uint32_t query[D_VECTORS / 2][4];  // two neighbours each, of rows g and g + 8
-#pragma unroll
-for (int d = 0; d < D_VECTORS / 2; ++d)
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+unrolled for (int d = 0; d < D_VECTORS / 2; ++d)
+  unrolled for (int i = 0; i < 4; ++i) {
     const int shared_row = first_row + g + i % 2 * 8, at = d * 16 + i / 2 * 8 + t * 2;
     const bool inside = shared_row < shared_rows && at < D;
     query[d][i] = inside ? *reinterpret_cast<const uint32_t*>(query_of(shared_row) + at) : 0;
   }
 float sum[E_VECTORS][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {};
 
-#pragma unroll 1
-for (int step = 0; step < steps; ++step) {
+rolled for (int step = 0; step < steps; ++step) {
   __syncwarp();  // nobody reads the slot any more that is filled now
   fetch(step + STAGES - 1);
   if constexpr (BULK) {
@@ -206,51 +201,40 @@ for (int step = 0; step < steps; ++step) {
   const @type *k_tile = ring + step % STAGES * SLOT, *v_tile = k_tile + STEP * D_PITCH;
   const int key0 = begin + step * (WARPS * STEP) + t * 2;
   float score[STEP / 8][4] = {};
-#pragma unroll
-  for (int d = 0; d < D_VECTORS / 2; ++d)
-#pragma unroll
-    for (int j = 0; j < STEP / 16; ++j) {
+  unrolled for (int d = 0; d < D_VECTORS / 2; ++d)
+    unrolled for (int j = 0; j < STEP / 16; ++j) {
       uint32_t b[4];
       load4(b, k_tile + (j * 16 + lane % 16) * D_PITCH + d * 16 + lane / 16 * 8);
       mma(score[2 * j], query[d], b[0], b[2]);
       mma(score[2 * j + 1], query[d], b[1], b[3]);
     }
   float top[2] = {greatest[0], greatest[1]};
-#pragma unroll
-  for (int n = 0; n < STEP / 8; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+  unrolled for (int n = 0; n < STEP / 8; ++n)
+    unrolled for (int e = 0; e < 4; ++e) {
       const int key = key0 + n * 8 + e % 2;
       @masked
       top[e / 2] = fmaxf(top[e / 2], score[n][e]);
     }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  unrolled for (int r = 0; r < 2; ++r) {
     top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
     top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
   }
   if (__any_sync(~0u, top[0] > greatest[0] || top[1] > greatest[1])) {  // seldom, after the first steps
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled for (int r = 0; r < 2; ++r) {
       const float less = power_of_two(greatest[r] - (top[r] == -INFINITY ? 0.0f : top[r]));
       greatest[r] = top[r], total[r] *= less;
-#pragma unroll
-      for (int j = 0; j < E_VECTORS; ++j) sum[j][2 * r] *= less, sum[j][2 * r + 1] *= less;
+      unrolled for (int j = 0; j < E_VECTORS; ++j) sum[j][2 * r] *= less, sum[j][2 * r + 1] *= less;
     }
   }
-#pragma unroll
-  for (int n = 0; n < STEP / 8; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+  unrolled for (int n = 0; n < STEP / 8; ++n)
+    unrolled for (int e = 0; e < 4; ++e) {
       const float base = top[e / 2] == -INFINITY ? 0.0f : top[e / 2];  // so far every key may be masked
       total[e / 2] += score[n][e] = power_of_two(score[n][e] - base);
     }
-#pragma unroll
-  for (int s = 0; s < STEP / 16; ++s) {
+  unrolled for (int s = 0; s < STEP / 16; ++s) {
     const float (&a)[4] = score[2 * s], (&b)[4] = score[2 * s + 1];
     const uint32_t weight[4] = {pair(a[0], a[1]), pair(a[2], a[3]), pair(b[0], b[1]), pair(b[2], b[3])};
-#pragma unroll
-    for (int j = 0; j < E_VECTORS / 2; ++j) {
+    unrolled for (int j = 0; j < E_VECTORS / 2; ++j) {
       uint32_t b[4];
       load4_transposed(b, v_tile + (s * 16 + lane % 16) * E_PITCH + j * 16 + lane / 16 * 8);
       mma(sum[2 * j], weight, b[0], b[1]);
@@ -260,24 +244,19 @@ for (int step = 0; step < steps; ++step) {
 }
 
 // What the warps have found, put together.
-#pragma unroll
-for (int r = 0; r < 2; ++r) {
+unrolled for (int r = 0; r < 2; ++r) {
   total[r] += __shfl_xor_sync(~0u, total[r], 1);
   total[r] += __shfl_xor_sync(~0u, total[r], 2);
   if (t == 0) tops[warp][g + r * 8] = greatest[r], totals[warp][g + r * 8] = total[r];
 }
 __syncthreads();  // and the ring is free
 auto* gathered = reinterpret_cast<float*>(shared);  // [WARPS][16][SUM_PITCH]
-#pragma unroll
-for (int r = 0; r < 2; ++r) {
+unrolled for (int r = 0; r < 2; ++r) {
   float top = tops[0][g + r * 8];
-#pragma unroll
-  for (int w = 1; w < WARPS; ++w) top = fmaxf(top, tops[w][g + r * 8]);
+  unrolled for (int w = 1; w < WARPS; ++w) top = fmaxf(top, tops[w][g + r * 8]);
   const float less = power_of_two(greatest[r] - (top == -INFINITY ? 0.0f : top));
-#pragma unroll
-  for (int j = 0; j < E_VECTORS; ++j)
-#pragma unroll
-    for (int e = 0; e < 2; ++e)
+  unrolled for (int j = 0; j < E_VECTORS; ++j)
+    unrolled for (int e = 0; e < 2; ++e)
       gathered[(warp * 16 + g + r * 8) * SUM_PITCH + j * 8 + t * 2 + e] = sum[j][2 * r + e] * less;
 }
 __syncthreads();
@@ -285,17 +264,14 @@ const int live = min(16, shared_rows - first_row);
 const long long out_row = (long long)unit * shared_rows + first_row;
 for (int i = threadIdx.x; i < live * E; i += THREADS) {
   float sum = 0.0f;
-#pragma unroll
-  for (int w = 0; w < WARPS; ++w) sum += gathered[(w * 16 + i / E) * SUM_PITCH + i % E];
+  unrolled for (int w = 0; w < WARPS; ++w) sum += gathered[(w * 16 + i / E) * SUM_PITCH + i % E];
   part[((out_row + i / E) * pieces + piece_at) * E + i % E] = sum;
 }
 if (threadIdx.x < live) {
   float top = tops[0][threadIdx.x], sum = 0.0f;
-#pragma unroll
-  for (int w = 1; w < WARPS; ++w) top = fmaxf(top, tops[w][threadIdx.x]);
+  unrolled for (int w = 1; w < WARPS; ++w) top = fmaxf(top, tops[w][threadIdx.x]);
   const float base = top == -INFINITY ? 0.0f : top;
-#pragma unroll
-  for (int w = 0; w < WARPS; ++w) sum += totals[w][threadIdx.x] * power_of_two(tops[w][threadIdx.x] - base);
+  unrolled for (int w = 0; w < WARPS; ++w) sum += totals[w][threadIdx.x] * power_of_two(tops[w][threadIdx.x] - base);
   float* to = stat + ((out_row + threadIdx.x) * pieces + piece_at) * 2;
   to[0] = top, to[1] = sum;
 }

@@ -79,8 +79,7 @@ constexpr int THREADS = WARPS * 32, ROWS = WARPS * HALVES * 16;
 template <int COUNT, int LENGTH, int VECTORS>
 __device__ __forceinline__ void copy_rows(@type* to, const @type* __restrict__ from, long long pitch,
                                           int rows) {
-#pragma unroll
-  for (int first = 0; first < COUNT * VECTORS; first += THREADS) {
+  unrolled for (int first = 0; first < COUNT * VECTORS; first += THREADS) {
     const int i = first + threadIdx.x, row = i / VECTORS, column = i % VECTORS * 8;
     const bool inside = row < rows && column < LENGTH;
     if (COUNT * VECTORS % THREADS == 0 || i < COUNT * VECTORS)
@@ -136,27 +135,21 @@ auto copy_tile = [&](int n) {
 copy_rows<ROWS, D, D_VECTORS>(q_tile, q_rows + row0 * @q_pitch, @q_pitch, rows - row0);
 copy_tile(count - 1);
 float sum[HALVES][E_VECTORS][4] = {}, greatest[HALVES][2], total[HALVES][2] = {};
-#pragma unroll
-for (int h = 0; h < HALVES; ++h) greatest[h][0] = greatest[h][1] = -INFINITY;
+unrolled for (int h = 0; h < HALVES; ++h) greatest[h][0] = greatest[h][1] = -INFINITY;
 
-#pragma unroll 1
-for (int n = count - 1; n >= 0; n--) {
+rolled for (int n = count - 1; n >= 0; n--) {
   wait_for_copies();  // this tile is here, and nobody reads the one before it any more
   if (n > 0) copy_tile(n - 1);
   const @type *k_tile = k_tiles + n % 2 * (KEYS * D_PITCH), *v_tile = v_tiles + n % 2 * (KEYS * E_PITCH);
   float score[HALVES][KEYS / 8][4] = {};
-#pragma unroll
-  for (int d = 0; d < D_VECTORS / 2; ++d) {
+  unrolled for (int d = 0; d < D_VECTORS / 2; ++d) {
     uint32_t query[HALVES][4];
-#pragma unroll
-    for (int h = 0; h < HALVES; ++h)
+    unrolled for (int h = 0; h < HALVES; ++h)
       load4(query[h], q_tile + (warp_row + h * 16 + lane % 16) * D_PITCH + d * 16 + lane / 16 * 8);
-#pragma unroll
-    for (int j = 0; j < KEYS / 16; ++j) {
+    unrolled for (int j = 0; j < KEYS / 16; ++j) {
       uint32_t b[4];
       load4(b, k_tile + (j * 16 + lane % 16) * D_PITCH + d * 16 + lane / 16 * 8);
-#pragma unroll
-      for (int h = 0; h < HALVES; ++h) {
+      unrolled for (int h = 0; h < HALVES; ++h) {
         mma(score[h][2 * j], query[h], b[0], b[2]);
         mma(score[h][2 * j + 1], query[h], b[1], b[3]);
       }
@@ -164,53 +157,41 @@ for (int n = count - 1; n >= 0; n--) {
   }
   // A thread has of two rows, 8 apart, two neighbours of every eight: [2 * r + e] is element e of row r.
   const int key0 = n * KEYS + lane % 4 * 2;
-#pragma unroll
-  for (int h = 0; h < HALVES; ++h) {
+  unrolled for (int h = 0; h < HALVES; ++h) {
     @masked
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled for (int r = 0; r < 2; ++r) {
       float top = greatest[h][r];
-#pragma unroll
-      for (int j = 0; j < KEYS / 8; ++j) top = fmaxf(top, fmaxf(score[h][j][2 * r], score[h][j][2 * r + 1]));
+      unrolled for (int j = 0; j < KEYS / 8; ++j) top = fmaxf(top, fmaxf(score[h][j][2 * r], score[h][j][2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       const float base = top == -INFINITY ? 0.0f : top@scale;  // so far every key may be masked
       const float less = power_of_two(greatest[h][r]@scale - base);
       greatest[h][r] = top, total[h][r] *= less;
-#pragma unroll
-      for (int j = 0; j < KEYS / 8; ++j)
+      unrolled for (int j = 0; j < KEYS / 8; ++j)
 #pragma unroll
         for (int e = 2 * r; e < 2 * r + 2; ++e) total[h][r] += score[h][j][e] = power_of_two(@power);
-#pragma unroll
-      for (int j = 0; j < E_VECTORS; ++j) sum[h][j][2 * r] *= less, sum[h][j][2 * r + 1] *= less;
+      unrolled for (int j = 0; j < E_VECTORS; ++j) sum[h][j][2 * r] *= less, sum[h][j][2 * r + 1] *= less;
     }
   }
-#pragma unroll
-  for (int s = 0; s < KEYS / 16; ++s) {  // scores of 16 keys are the first operand of a product as they are
+  unrolled for (int s = 0; s < KEYS / 16; ++s) {  // scores of 16 keys are the first operand of a product as they are
     uint32_t weight[HALVES][4];
-#pragma unroll
-    for (int h = 0; h < HALVES; ++h)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+    unrolled for (int h = 0; h < HALVES; ++h)
+      unrolled for (int i = 0; i < 4; ++i) {
         const float* two = &score[h][2 * s + i / 2][i % 2 * 2];
         weight[h][i] = pair(two[0], two[1]);
       }
-#pragma unroll
-    for (int j = 0; j < E_VECTORS / 2; ++j) {
+    unrolled for (int j = 0; j < E_VECTORS / 2; ++j) {
       uint32_t b[4];
       load4_transposed(b, v_tile + (s * 16 + lane % 16) * E_PITCH + j * 16 + lane / 16 * 8);
-#pragma unroll
-      for (int h = 0; h < HALVES; ++h) {
+      unrolled for (int h = 0; h < HALVES; ++h) {
         mma(sum[h][2 * j], weight[h], b[0], b[1]);
         mma(sum[h][2 * j + 1], weight[h], b[2], b[3]);
       }
     }
   }
 }
-#pragma unroll
-for (int h = 0; h < HALVES; ++h)
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
+unrolled for (int h = 0; h < HALVES; ++h)
+  unrolled for (int r = 0; r < 2; ++r) {
     total[h][r] += __shfl_xor_sync(~0u, total[h][r], 1);
     total[h][r] += __shfl_xor_sync(~0u, total[h][r], 2);
     @inverse
@@ -252,10 +233,8 @@ def _masked(kernel: AttentionKernel) -> list[str]:
     needs_row = general or made.scores.causal is not None
     loop = ["const int row = row0 + warp_row + h * 16 + lane / 4;"] if needs_row else []
     loop += [
-        "#pragma unroll",
-        "for (int j = 0; j < KEYS / 8; ++j)",
-        "#pragma unroll",
-        "  for (int e = 0; e < 4; ++e) {",
+        "unrolled for (int j = 0; j < KEYS / 8; ++j)",
+        "  unrolled for (int e = 0; e < 4; ++e) {",
         "    const int key = key0 + j * 8 + e % 2;",
     ]
     if general:

@@ -134,8 +134,7 @@ copy_rows<ROWS, D, D_LENGTH>(q_tile, q_rows + row0 * @q_pitch, @q_pitch, rows - 
 if (SLOTS == 2) copy_tile(count - 1);
 float sum[E_LENGTH / 8][4] = {}, greatest[2] = {-INFINITY, -INFINITY}, total[2] = {}, less[2];
 
-#pragma unroll 1
-for (int n = count - 1; n >= 0; n--) {
+rolled for (int n = count - 1; n >= 0; n--) {
   if (SLOTS == 1) {
     __syncthreads();
     copy_tile(n);
@@ -144,79 +143,61 @@ for (int n = count - 1; n >= 0; n--) {
   if (SLOTS == 2 && n > 0) copy_tile(n - 1);
   const float *k_tile = k_tiles + n % SLOTS * (KEYS * D_PITCH), *v_tile = v_tiles + n % SLOTS * (KEYS * E_PITCH);
   float score[KEYS / 8][4] = {};
-#pragma unroll 1
-  for (int d = 0; d < D_LENGTH; d += 32) {
+  rolled for (int d = 0; d < D_LENGTH; d += 32) {
     Left query[4];
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+    unrolled for (int s = 0; s < 4; ++s)
+      unrolled for (int i = 0; i < 4; ++i) {
         const float* from = q_tile + (warp_row + g + i % 2 * 8) * D_PITCH + d + s * 8 + t + i / 2 * 4;
         split(*from, query[s].big[i], query[s].small[i]);
       }
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; ++j) {
+    unrolled for (int j = 0; j < KEYS / 8; ++j) {
       const float* key = k_tile + (j * 8 + g) * D_PITCH + d + t;
       float part[4] = {};
-#pragma unroll
-      for (int s = 0; s < 4; ++s) mma(part, query[s], key[s * 8], key[s * 8 + 4]);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) score[j][e] += part[e];
+      unrolled for (int s = 0; s < 4; ++s) mma(part, query[s], key[s * 8], key[s * 8 + 4]);
+      unrolled for (int e = 0; e < 4; ++e) score[j][e] += part[e];
     }
   }
   // score[j][2 * r + e] is of row r and of key 8 j + 2 t + e.
   const int key0 = n * KEYS + t * 2;
   @masked
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  unrolled for (int r = 0; r < 2; ++r) {
     float top = greatest[r];
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; ++j) top = fmaxf(top, fmaxf(score[j][2 * r], score[j][2 * r + 1]));
+    unrolled for (int j = 0; j < KEYS / 8; ++j) top = fmaxf(top, fmaxf(score[j][2 * r], score[j][2 * r + 1]));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     const float base = top == -INFINITY ? 0.0f : top;  // so far every key may be masked
     less[r] = power_of_two((greatest[r] - base)@scale);
     greatest[r] = top;
     float added = 0.0f;
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; ++j)
+    unrolled for (int j = 0; j < KEYS / 8; ++j)
 #pragma unroll
       for (int e = 2 * r; e < 2 * r + 2; ++e) added += score[j][e] = power_of_two((score[j][e] - base)@scale);
     total[r] = total[r] * less[r] + added;
   }
-#pragma unroll
-  for (int first = 0; first < KEYS / 8; first += 4) {
+  unrolled for (int first = 0; first < KEYS / 8; first += 4) {
     // Weights are the first operand as they are, if the second has its rows in their order: 2 t and 2 t + 1 of 8.
     Left weight[4];
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
+    unrolled for (int s = 0; s < 4; ++s)
+      unrolled for (int i = 0; i < 4; ++i)
         split(score[first + s][i % 2 * 2 + i / 2], weight[s].big[i], weight[s].small[i]);
-#pragma unroll
-    for (int j = 0; j < E_LENGTH / 8; ++j) {
+    unrolled for (int j = 0; j < E_LENGTH / 8; ++j) {
       float part[4] = {};
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
+      unrolled for (int s = 0; s < 4; ++s) {
         const float* value = v_tile + ((first + s) * 8 + t * 2) * E_PITCH + j * 8 + g;
         mma(part, weight[s], value[0], value[E_PITCH]);
       }
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sum[j][e] = (first == 0 ? sum[j][e] * less[e / 2] : sum[j][e]) + part[e];
+      unrolled for (int e = 0; e < 4; ++e) sum[j][e] = (first == 0 ? sum[j][e] * less[e / 2] : sum[j][e]) + part[e];
     }
   }
 }
-#pragma unroll
-for (int r = 0; r < 2; ++r) {
+unrolled for (int r = 0; r < 2; ++r) {
   total[r] += __shfl_xor_sync(~0u, total[r], 1);
   total[r] += __shfl_xor_sync(~0u, total[r], 2);
   @inverse
   const int @row = row + r * 8;
   if (@row >= rows) continue;
-#pragma unroll
-  for (int j = 0; j < E_LENGTH / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
+  unrolled for (int j = 0; j < E_LENGTH / 8; ++j)
+    unrolled for (int e = 0; e < 2; ++e) {
       const int @column = j * 8 + t * 2 + e;
       if (@column >= E) break;
       @store
@@ -252,10 +233,8 @@ def _masked(kernel: AttentionKernel) -> list[str]:
     """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
     outside = kernel.outside("row + e / 2 * 8", "key")
     loop = [
-        "#pragma unroll",
-        "for (int j = 0; j < KEYS / 8; ++j)",
-        "#pragma unroll",
-        "  for (int e = 0; e < 4; ++e) {",
+        "unrolled for (int j = 0; j < KEYS / 8; ++j)",
+        "  unrolled for (int e = 0; e < 4; ++e) {",
         "    const int key = key0 + j * 8 + e % 2;",
     ]
     if kernel.made.scores.value is not None:

@@ -86,8 +86,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
     const uint32_t full = k_full + k_slot * 8, to = k_slots + k_slot * K_BYTES;
     barrier_wait(k_empty + k_slot * 8, k_parity);
     barrier_arrive_expecting(full, K_BYTES);
-#pragma unroll
-    for (int box = 0; box < @k_boxes; ++box)
+    unrolled for (int box = 0; box < @k_boxes; ++box)
       load_box(&k_map, full, to + box * (KEYS * 128), @k_place);
     if (++k_slot == STAGES) k_slot = 0, k_parity ^= 1;
   };
@@ -95,20 +94,17 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
     const uint32_t full = v_full + v_slot * 8, to = v_slots + v_slot * V_BYTES;
     barrier_wait(v_empty + v_slot * 8, v_parity);
     barrier_arrive_expecting(full, V_BYTES);
-#pragma unroll
-    for (int box = 0; box < @v_boxes; ++box)
+    unrolled for (int box = 0; box < @v_boxes; ++box)
       load_box(&v_map, full, to + box * (KEYS * 128), @v_place);
     if (++v_slot == STAGES) v_slot = 0, v_parity ^= 1;
   };
   barrier_wait(q_empty, q_parity);
   q_parity ^= 1;
   barrier_arrive_expecting(q_full, CONSUMERS * Q_BYTES);
-#pragma unroll
-  for (int box = 0; box < CONSUMERS * @k_boxes; ++box)
+  unrolled for (int box = 0; box < CONSUMERS * @k_boxes; ++box)
     load_box(&q_map, q_full, q_tile + box * 8192, @q_place);
   load_keys(count - 1);
-#pragma unroll 1
-  for (int n = count - 1; n > 0; n--) load_keys(n - 1), load_values(n);
+  rolled for (int n = count - 1; n > 0; n--) load_keys(n - 1), load_values(n);
   load_values(0);
 }
 """
@@ -146,8 +142,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   auto make_weights = [&](int n) {  // of the scores of tile n, in their place
     const int key0 = n * KEYS + lane % 4 * 2;
     @masked
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled for (int r = 0; r < 2; ++r) {
       float top = greatest[r];
 #pragma unroll
       for (int i = 0; i < KEYS / 8; ++i) top = fmaxf(top, fmaxf(score[i * 4 + r * 2], score[i * 4 + r * 2 + 1]));
@@ -157,8 +152,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
       less[r] = power_of_two(@less - base);
       greatest[r] = top;
       float added = 0.0f;
-#pragma unroll
-      for (int i = 0; i < KEYS / 8; ++i)
+      unrolled for (int i = 0; i < KEYS / 8; ++i)
 #pragma unroll
         for (int e = i * 4 + r * 2; e < i * 4 + r * 2 + 2; ++e) added += score[e] = power_of_two(@power);
       total[r] = total[r] * less[r] + added;
@@ -176,8 +170,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   release_keys();
   make_weights(count - 1);
   pack_weights();
-#pragma unroll 1
-  for (int n = count - 2; n >= 0; n--) {
+  rolled for (int n = count - 2; n >= 0; n--) {
     barrier_wait(k_full + k_slot * 8, k_parity);
     turn_wait(consumer);
     multiply_keys();
@@ -189,8 +182,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
     make_weights(n);
     wgmma_wait<0>();
     release_values();
-#pragma unroll
-    for (int i = 0; i < E / 2; ++i) @lessen
+    unrolled for (int i = 0; i < E / 2; ++i) @lessen
     pack_weights();
   }
   if (thread == 0) barrier_arrive(q_empty);
@@ -200,8 +192,7 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
   release_values();
   @add_up
 
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  unrolled for (int r = 0; r < 2; ++r) {
     total[r] += __shfl_xor_sync(~0u, total[r], 1);
     total[r] += __shfl_xor_sync(~0u, total[r], 2);
     @inverse
@@ -215,36 +206,30 @@ if (consumer == 0) turn_wait(consumer);  // for the turn that was passed on last
 _MULTIPLY = """\
 auto multiply_keys = [&] {
   wgmma_fence();
-#pragma unroll
-  for (int d = 0; d < D / 16; ++d)
+  unrolled for (int d = 0; d < D / 16; ++d)
     wgmma(score, q_place + ((d / 4 * 8192 + d % 4 * 32) >> 4),
           k_place + ((k_slot * K_BYTES + d / 4 * (KEYS * 128) + d % 4 * 32) >> 4), d > 0);
   wgmma_commit();
 };
 auto multiply_values = [&](int add) {
   wgmma_fence();
-#pragma unroll
-  for (int s = 0; s < KEYS / 16; ++s)
+  unrolled for (int s = 0; s < KEYS / 16; ++s)
     wgmma(sum, weights[s], v_place + ((v_slot * V_BYTES + s * 2048) >> 4), add || s > 0);
   wgmma_commit();
 };
 """
 _PACK = """\
 auto pack_weights = [&] {  // as wgmma takes them: two neighbours in a register
-#pragma unroll
-  for (int s = 0; s < KEYS / 16; ++s)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) weights[s][e] = pair(score[s * 8 + e * 2], score[s * 8 + e * 2 + 1]);
+  unrolled for (int s = 0; s < KEYS / 16; ++s)
+    unrolled for (int e = 0; e < 4; ++e) weights[s][e] = pair(score[s * 8 + e * 2], score[s * 8 + e * 2 + 1]);
 };
 """
 # Of two numbers in parts three products: small times big, big times small, big times big.
 _MULTIPLY_PARTS = """\
 auto multiply_keys = [&] {
   wgmma_fence();
-#pragma unroll
-  for (int product = 0; product < 3; ++product)
-#pragma unroll
-    for (int d = 0; d < D / 16; ++d)
+  unrolled for (int product = 0; product < 3; ++product)
+    unrolled for (int d = 0; d < D / 16; ++d)
       wgmma(score, q_place + (((product == 0) * (64 * D * 2) + d / 4 * 8192 + d % 4 * 32) >> 4),
             k_place + ((k_slot * K_BYTES + (product == 1) * (KEYS * D * 2) + d / 4 * (KEYS * 128) + d % 4 * 32) >> 4),
             product > 0 || d > 0);
@@ -252,10 +237,8 @@ auto multiply_keys = [&] {
 };
 auto multiply_values = [&] {
   wgmma_fence();
-#pragma unroll
-  for (int product = 0; product < 3; ++product)
-#pragma unroll
-    for (int s = 0; s < KEYS / 16; ++s)
+  unrolled for (int product = 0; product < 3; ++product)
+    unrolled for (int s = 0; s < KEYS / 16; ++s)
       wgmma(some, product == 0 ? small_weights[s] : weights[s],
             v_place + ((v_slot * V_BYTES + (product == 1) * (KEYS * E * 2) + s * 2048) >> 4), product > 0 || s > 0);
   wgmma_commit();
@@ -263,10 +246,8 @@ auto multiply_values = [&] {
 """
 _PACK_PARTS = """\
 auto pack_weights = [&] {  // as wgmma takes them: two neighbours in a register; and what that leaves of them
-#pragma unroll
-  for (int s = 0; s < KEYS / 16; ++s)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+  unrolled for (int s = 0; s < KEYS / 16; ++s)
+    unrolled for (int e = 0; e < 4; ++e) {
       const float x = score[s * 8 + e * 2], y = score[s * 8 + e * 2 + 1];
       weights[s][e] = pair(x, y);
       small_weights[s][e] = pair(x - low_half(weights[s][e]), y - high_half(weights[s][e]));

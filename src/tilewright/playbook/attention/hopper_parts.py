@@ -167,8 +167,7 @@ if (is_q || is_k) {
   all = __reduce_max_sync(~0u, max(max(most[0], most[1]), max(most[2], most[3])));
   if (threadIdx.x % 32 == 0) atomicMax(peak, all);
 } else {
-#pragma unroll
-  for (int e = 0; e < 4; ++e)
+  unrolled for (int e = 0; e < 4; ++e)
     if (threadIdx.x < step) atomicMax(peak + column + e, most[e]);
 }
 __syncthreads();
@@ -187,8 +186,7 @@ for (int i = threadIdx.x; i < count * vectors; i += 256) {
   const float4 v = *reinterpret_cast<const float4*>(from + i / vectors * pitch + column);
   const float given[4] = {v.x, v.y, v.z, v.w};
   float scaled[4];
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
+  unrolled for (int e = 0; e < 4; ++e) {
     scaled[e] = given[e] * scale_of(peaks[is_q || is_k ? 0 : column + e]);
     // Below a quarter the small part has fewer than 11 bits.
     if (!is_q && !is_k && scaled[e] != 0.0f && fabsf(scaled[e]) < 0.25f) atomicAdd(lost + column + e, 1);

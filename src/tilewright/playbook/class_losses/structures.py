@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from tilewright.playbook.class_losses.program import LossProgram
+from tilewright.playbook.class_losses.program import EXPONENTIALS, PICKS, RULES, SUMS, LossProgram, loss_program
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
 from tilewright.playbook.places.vectors import Known, across_warp, each_element, guarded, over_vectors
 from tilewright.playbook.row_program import NumberKind
@@ -34,15 +37,7 @@ class LossKernel(PlacedKernel):
         return self.namer.tensors[leaf]
 
 
-def draft(program: LossProgram, op_line: str) -> str:
-    return _written(program, op_line, vector=False)
-
-
-def warps(program: LossProgram, op_line: str) -> str:
-    return _written(program, op_line, vector=True)
-
-
-def _written(program: LossProgram, op_line: str, vector: bool) -> str:
+def written(program: LossProgram, vector: bool, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, blocks = plan.name("rows"), plan.name("blocks")
     plan.add("let", f"{rows} = {product_text(program.rows)}")
@@ -213,3 +208,23 @@ def _total_kernel(
         lines.append(f"{kernel.pointer(output.name)}[0] = {kernel.stored(output, texts[output.value])};")
     helpers += kernel.forms.helpers()
     return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", blocks)], rest=" pdl")
+
+
+def _claims(traced: TracedTask) -> bool:
+    picks = bool(traced.targets & PICKS) and bool(traced.targets & (EXPONENTIALS | SUMS))
+    return picks and traced.targets <= POINTWISE_RULES.keys() | RULES.keys()
+
+
+def _answer(traced: TracedTask) -> Answer:
+    program = loss_program(traced)
+    first = Structure(
+        "draft-loss", "first version: a warp per row, element by element", partial(written, program, False)
+    )
+    later: tuple[Structure, ...] = ()
+    if program.along is not None:
+        summary = "a warp per row, read once in 16-byte vectors, several under way"
+        later = (Structure("loss-warps", summary, partial(written, program, True)),)
+    return Answer(first, later, (first, *later))
+
+
+CLASS_LOSSES = Family("class losses", frozenset((*EXPONENTIALS, *PICKS)), _claims, _answer)

@@ -228,8 +228,7 @@ def _over_slices(text: ConvolutionText) -> list[str]:
             place = "(to_z + PAD_Z - tap_z * DILATION_Z) / STRIDE_Z"
         fits = ["if ((to_z + PAD_Z - tap_z * DILATION_Z) % STRIDE_Z != 0) continue;"]
         lines = [
-            "#pragma unroll 1",
-            "for (int tap_z = 0; tap_z < KERNEL_Z; ++tap_z) {",
+            "rolled for (int tap_z = 0; tap_z < KERNEL_Z; ++tap_z) {",
             *indented(fits if text.convolution.transposed and text.axes["z"].stride > 1 else []),
             f"  const int at_z = {place};",
             "  if (at_z < 0 || at_z >= in_z) continue;",
@@ -239,8 +238,7 @@ def _over_slices(text: ConvolutionText) -> list[str]:
     if text.convolution.is_depthwise:
         return lines
     return [
-        "#pragma unroll 1",
-        "for (int c = 0; c < channels; ++c) {",
+        "rolled for (int c = 0; c < channels; ++c) {",
         *indented(lines),
         "}",
     ]
@@ -257,11 +255,9 @@ def _slice(text: ConvolutionText) -> list[str]:
     plane = " + at_z * (in_y * static_cast<long long>(in_x))" if "z" in text.axes else ""
     return [
         "float filter[FILTERS][SLICE];",
-        "#pragma unroll",
-        "for (int f = 0; f < FILTERS; ++f) {",
+        "unrolled for (int f = 0; f < FILTERS; ++f) {",
         f"  const {element}* of_filter = weight + {place}{' + tap_z * SLICE' if 'z' in text.axes else ''};",
-        "#pragma unroll",
-        "  for (int t = 0; t < SLICE; ++t) {",
+        "  unrolled for (int t = 0; t < SLICE; ++t) {",
         "    filter[f][t] = first + f < filters ? static_cast<float>(of_filter[t]) : 0.0f;",
         "  }",
         "}",
@@ -276,8 +272,7 @@ def _rows_met(text: ConvolutionText) -> list[str]:
     tap = "tap_y * KERNEL_X + tap_x" if "y" in text.axes else "tap_x"
     adding = [
         "const float met = entered[source_x(made_x, tap_x) - FIRST_X];",
-        "#pragma unroll",
-        "for (int f = 0; f < FILTERS; ++f) {",
+        "unrolled for (int f = 0; f < FILTERS; ++f) {",
         f"  sums[f]{patch} = fmaf(filter[f][{tap}], met, sums[f]{patch});",
         "}",
     ]
@@ -301,15 +296,13 @@ def _row_loads(text: ConvolutionText, row: str, inside: str) -> list[str]:
     return [
         "float entered[VECTORS * X_WIDTH];",
         f"const {element}* row = {row};",
-        "#pragma unroll",
-        "for (int v = 0; v < VECTORS; ++v) {",
+        "unrolled for (int v = 0; v < VECTORS; ++v) {",
         "  const int at_x = from_x + FIRST_X + v * X_WIDTH;",
         f"  Pack<{element}, X_WIDTH> pack = {{}};",
         f"  if ({inside}at_x >= 0 && at_x < in_x) {{",
         f"    pack = *reinterpret_cast<const Pack<{element}, X_WIDTH>*>(row + at_x);",
         "  }",
-        "#pragma unroll",
-        "  for (int j = 0; j < X_WIDTH; ++j) entered[v * X_WIDTH + j] = static_cast<float>(pack.at[j]);",
+        "  unrolled for (int j = 0; j < X_WIDTH; ++j) entered[v * X_WIDTH + j] = static_cast<float>(pack.at[j]);",
         "}",
     ]
 
@@ -333,8 +326,7 @@ def _store(text: ConvolutionText) -> list[str]:
         "if (result_x >= out_x) continue;",
         f"const int column0 = {place};",
         f"Pack<{cpp}, Y_WIDTH> made;",
-        "#pragma unroll",
-        "for (int w = 0; w < Y_WIDTH; ++w) {",
+        "unrolled for (int w = 0; w < Y_WIDTH; ++w) {",
         *indented(each),
         "}",
         f"*reinterpret_cast<Pack<{cpp}, Y_WIDTH>*>(y + row * plane_out + column0) = made;",
@@ -342,16 +334,14 @@ def _store(text: ConvolutionText) -> list[str]:
     lines = ["#pragma unroll", "for (int i = 0; i < COLUMNS; i += Y_WIDTH) {", *indented(lines), "}"]
     if "y" in text.axes:
         lines = [
-            "#pragma unroll",
-            "for (int m = 0; m < ROWS; ++m) {",
+            "unrolled for (int m = 0; m < ROWS; ++m) {",
             "  const int result_y = to_y + m;",
             "  if (result_y >= out_y) continue;",
             *indented(lines),
             "}",
         ]
     return [
-        "#pragma unroll",
-        "for (int f = 0; f < FILTERS; ++f) {",
+        "unrolled for (int f = 0; f < FILTERS; ++f) {",
         "  if (first + f >= filters) continue;",
         *(["  const int channel = group * filters + first + f;"] if "channel" in takes else []),
         "  const long long row = static_cast<long long>(of_image) * filters + first + f;",

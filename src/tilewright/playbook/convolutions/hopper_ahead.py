@@ -152,8 +152,7 @@ struct Ahead {
       asm("" : "+l"(at));  // one address, to which instructions add
       __builtin_assume(__isShared(at));
       float v[8];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) v[c] = at[c * PIECE];
+      unrolled for (int c = 0; c < 8; ++c) v[c] = at[c * PIECE];
       then(v, along0 + part * 32 + lane, chunk);
     };
     bool some_lose = false;
@@ -166,8 +165,7 @@ struct Ahead {
       });
     const long long row0 = piece.line * (long long)s.width;
     if (__any_sync(~0u, some_lose)) {
-#pragma unroll 1
-      for (int i = 0; i < 8; ++i)
+      rolled for (int i = 0; i < 8; ++i)
         each(i, [&](const float (&v)[8], int along, int) {
           note(Eight(v), v, row0 + along, along >= begin && along < end, noted);
         });

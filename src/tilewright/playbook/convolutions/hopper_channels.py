@@ -271,8 +271,7 @@ __device__ __forceinline__ int over_lanes(float (&part)[COLUMNS], Combine combin
     return 0;
   } else {
     const bool upper = threadIdx.x & OFFSET;
-#pragma unroll
-    for (int i = 0; i < COUNT / 2; ++i) {
+    unrolled for (int i = 0; i < COUNT / 2; ++i) {
       const float given = upper ? part[i] : part[i + COUNT / 2], own = upper ? part[i + COUNT / 2] : part[i];
       part[i] = combine(own, __shfl_xor_sync(~0u, given, OFFSET));
     }
@@ -286,13 +285,11 @@ __device__ __forceinline__ void over_channels(float (&part)[COLUMNS], Combine co
   const int thread = threadIdx.x % 128, lane = thread % 32;
   const int first = over_lanes<COLUMNS, 16>(part, combine);
   float* to = of_warps + thread / 32 * COLUMN_VALUES + lane / 4 % ROWS_OF_FILTER * POSITIONS + lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < COLUMNS * ROWS_OF_FILTER / 8; ++i) to[(first + i) / 2 * 8 + (first + i) % 2] = part[i];
+  unrolled for (int i = 0; i < COLUMNS * ROWS_OF_FILTER / 8; ++i) to[(first + i) / 2 * 8 + (first + i) % 2] = part[i];
   consumer_sync(consumer);
   for (int i = thread; i < COLUMN_VALUES; i += 128) {
     float all = of_warps[i];
-#pragma unroll
-    for (int warp = 1; warp < 4; ++warp) all = combine(all, of_warps[warp * COLUMN_VALUES + i]);
+    unrolled for (int warp = 1; warp < 4; ++warp) all = combine(all, of_warps[warp * COLUMN_VALUES + i]);
     of_columns[i] = all;
   }
   consumer_sync(consumer);
@@ -307,12 +304,10 @@ _COLUMN = "const int column = lane / 4 % ROWS_OF_FILTER * POSITIONS + c / 2 * 8 
 _SWEEP = """\
 {
   @parts
-#pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
+  unrolled for (int c = 0; c < COLUMNS; ++c) {
     @known
     @begun
-#pragma unroll
-    for (int r = 0; r < MI * 2; ++r) {
+    unrolled for (int r = 0; r < MI * 2; ++r) {
       const int channel = channel_of[r];
       if (!EVERY && channel >= filters) continue;
       @element
@@ -334,8 +329,7 @@ for (int i = thread; i < here.count * WIDTH_PHASES; i += 128) {
 }
 """
 _SWEEP_AGAIN = """\
-#pragma unroll
-for (int k = 0; k < FILTERS_OF_LANE; ++k) {
+unrolled for (int k = 0; k < FILTERS_OF_LANE; ++k) {
   const int channel = lane + k * 32;
   float& value = total[k];
   if (channel >= filters) continue;
@@ -344,8 +338,7 @@ for (int k = 0; k < FILTERS_OF_LANE; ++k) {
 """
 OVER_WARP = """\
 template <typename Combine> __device__ __forceinline__ float over_warp(float value, Combine combine) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(~0u, value, offset));
+  unrolled for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(~0u, value, offset));
   return value;
 }
 """

@@ -95,12 +95,10 @@ struct Eight {
   bool beyond, small;  // an element is not finite or larger than f16 holds; one loses bits because it is small
   __device__ __forceinline__ Eight(const float (&v)[8]) {
     uint32_t two[4], largest = 0, smallest = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
+    unrolled for (int i = 0; i < 4; ++i)
       asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two[i]) : "f"(v[i * 2 + 1]), "f"(v[i * 2]));
     packed = make_uint4(two[0], two[1], two[2], two[3]);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    unrolled for (int i = 0; i < 8; ++i) {
       const uint32_t magnitude = __float_as_uint(v[i]) * 2;
       largest = max(largest, magnitude), smallest = max(smallest, magnitude - TWICE_LEAST);
     }
@@ -136,8 +134,7 @@ struct Eight {
   bool beyond = false, small = false;  // an element is not finite; and none loses bits
   __device__ __forceinline__ Eight(const float (&v)[8]) {
     union { @type v[8]; uint4 all; } some;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) some.v[i] = static_cast<@type>(v[i]), beyond |= !(fabsf(v[i]) < INFINITY);
+    unrolled for (int i = 0; i < 8; ++i) some.v[i] = static_cast<@type>(v[i]), beyond |= !(fabsf(v[i]) < INFINITY);
     packed = some.all;
   }
 };
@@ -181,11 +178,9 @@ const long long flat = blockIdx.x * 256ll + threadIdx.x, plane_size = (long long
 const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
 const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
 const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
-#pragma unroll
-for (int @number) {
+unrolled for (int @number) {
   float v[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  unrolled for (int i = 0; i < 8; ++i) {
     const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
     const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
     v[i] = given ? static_cast<float>(x[at.from + (@group * channels + channel) * plane_size + column]) : 0.f;
@@ -222,28 +217,24 @@ auto element = [&](int place) {  // so many places behind the block's first: mos
   return at;
 };
 float v[ITEMS][8];
-#pragma unroll
-for (int item = 0; item < ITEMS; ++item) {  // all are asked for before any is looked at
+unrolled for (int item = 0; item < ITEMS; ++item) {  // all are asked for before any is looked at
   const int place = place_of_item(item);
   const Element at = element(place);
   const bool given = flat0 + place < count && at.from >= 0 && group < GROUPS && (unsigned)at.column < x_width;
   const auto* from = one_address(x + at.from + at.column + (group * channels + first) * plane_size);
-#pragma unroll
-  for (int i = 0; i < 8; ++i, from += plane_size)
+  unrolled for (int i = 0; i < 8; ++i, from += plane_size)
     v[item][i] = given && (WHOLE || first + i < channels) ? static_cast<float>(*from) : 0.f;
   if (chunk == 0) row_of_held[place] = at.row;
 }
 bool some_lose = false;
-#pragma unroll
-for (int item = 0; item < ITEMS; ++item) {
+unrolled for (int item = 0; item < ITEMS; ++item) {
   const int place = place_of_item(item);
   const Eight some(v[item]);
   some_lose |= some.beyond || some.small;
   @stored
 }
 if (__any_sync(~0u, some_lose)) {
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
+  unrolled for (int item = 0; item < ITEMS; ++item) {
     const int place = place_of_item(item);
     note(Eight(v[item]), v[item], element(place).row, flat0 + place < count, noted);
   }
@@ -267,8 +258,7 @@ _PLANES_OF_PARTS = {
     "@stored": "const Parts parts(v);\n@store_parts",
 }
 _STORE_PARTS = """\
-#pragma unroll
-for (int plane = 0; plane < @planes; ++plane)
+unrolled for (int plane = 0; plane < @planes; ++plane)
   if (inside) copied[(group * @planes + plane) * all_rows + at.row] = parts.packed[plane];
 """
 # The second plane: what the position and its neighbours have beyond eight elements. Neighbours that no tap meets are
@@ -276,8 +266,7 @@ for (int plane = 0; plane < @planes; ++plane)
 _STORE_NEIGHBOURS = """\
 if (inside) copied[group * 2 * all_rows + at.row] = parts.packed[0];
 float beyond[8];
-#pragma unroll
-for (int i = 0; i < 8; ++i) {
+unrolled for (int i = 0; i < 8; ++i) {
   const int number = 8 + i % @rest, away = i / @rest, column = at.column + away * WIDTH_COPIES;
   const bool is_there = inside && at.from >= 0 && (unsigned)column < x_width;
   const bool given = is_there && number / 3 < channels && away < @neighbours;

@@ -71,8 +71,7 @@ def _taps(geometry: Geometry, by_lanes: bool) -> list[str]:
     body = [
         "const float from_x = image_of_x[((long long)from_depth * x_height + from_height) * x_width + from_width];",
         "const int t = (tap_depth * HEIGHT_TAPS + tap_height) * WIDTH_TAPS + tap_width;",
-        "#pragma unroll",
-        f"for (int k = 0; k < {'FILTERS_OF_LANE' if by_lanes else '8'}; ++k)",
+        f"unrolled for (int k = 0; k < {'FILTERS_OF_LANE' if by_lanes else '8'}; ++k)",
         f"  if (f0 + k{' * 32' if by_lanes else ''} < filters)",
         "    total[k] = fmaf(from_x, static_cast<float>(from_weight[k * next_filter + t]), total[k]);",
     ]
@@ -146,8 +145,7 @@ if (f0 >= filters) continue;
 const int results = here.count * WIDTH_PHASES;  // of a kind
 for (int i = threadIdx.x; i < results * ROW_KINDS; i += 256) {
   @sums
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
+  unrolled for (int k = 0; k < 8; ++k) {
     if (f0 + k >= min(filters, (here.row_tile + 1) * FILTERS)) break;
     const int channel = here.group * filters + f0 + k;
     const long long at = first_at + channel * s.plane();

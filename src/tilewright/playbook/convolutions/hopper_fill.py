@@ -56,16 +56,14 @@ const long long first = (long long)blockIdx.x * @each, all = (long long)batch * 
 #pragma unroll 4
 for (int i = threadIdx.x * 4; i < @each; i += 1024) {
   Four four;
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
+  unrolled for (int e = 0; e < 4; ++e) {
     @place
     four.of[e] = @made;
   }
   if (first + i + 4 <= all) {
     *reinterpret_cast<Four*>(y + first + i) = four;
   } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
+    unrolled for (int e = 0; e < 4; ++e)
       if (first + i + e < all) y[first + i + e] = four.of[e];
   }
 }

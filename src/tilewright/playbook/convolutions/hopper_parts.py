@@ -17,11 +17,9 @@ PARTS_OF_EIGHT = """\
 struct Parts {
   uint4 packed[3];
   __device__ __forceinline__ Parts(const float (&x)[8]) {
-#pragma unroll
-    for (int chunk = 0; chunk < 3; ++chunk) {
+    unrolled for (int chunk = 0; chunk < 3; ++chunk) {
       float v[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      unrolled for (int i = 0; i < 8; ++i) {
         const float whole = x[(chunk * 8 + i) / 3], low = (whole - __half2float(__float2half_rn(whole))) * 2048.f;
         v[i] = (chunk * 8 + i) % 3 == 1 ? low : whole;  // which is rounded to the high part when it is packed
       }

@@ -58,8 +58,7 @@ def empty_text(geometry: Geometry) -> str:
 
 
 _ROW_PRODUCTS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
+unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
 @lines#pragma unroll
@@ -81,36 +80,29 @@ for (int slot = 0; slot < SLOTS; ++slot) {
 _ROWS_ONE_BY_ONE = """\
 [[maybe_unused]] const int lines = here.lines(), line_rows = here.line_rows(width);
 [[maybe_unused]] int line = 0;
-#pragma unroll 1
-for (int i = here.pairs() * channel_blocks; i > 0; i--) {
+rolled for (int i = here.pairs() * channel_blocks; i > 0; i--) {
 """
 _ROWS_OF_A_SLOT = """\
 const int lines = here.lines(), line_rows = here.line_rows(width);
-#pragma unroll 1
-for (int i = here.pairs() / lines * channel_blocks; i > 0; i--) {
+rolled for (int i = here.pairs() / lines * channel_blocks; i > 0; i--) {
 """
 _LINES = """\
-#pragma unroll 1
-  for (int line = 0; line < lines; ++line)
+  rolled for (int line = 0; line < lines; ++line)
 """
 _MULTIPLY = """\
 wgmma_fence();
-#pragma unroll
-for (int step = 0; step < STEPS; ++step)@along
-#pragma unroll
-  for (int m = 0; m < MI; ++m)
+unrolled for (int step = 0; step < STEPS; ++step)@along
+  unrolled for (int m = 0; m < MI; ++m)
     wgmma(@sum[m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + @step, @before || step);
 wgmma_commit();
 wgmma_wait<1>();  // the products before these are done: what they read may be filled again
 """
 _ALONG_POSITIONS = "  // k goes from position to position: a row of a plane is 16 bytes"
 _PLANAR_PRODUCTS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
+unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
-#pragma unroll 1
-  for (int line = 0; line < lines; ++line) {
+  rolled for (int line = 0; line < lines; ++line) {
     const int w_slot = RESIDENT ? weight : w_ring.slot();
     if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
     const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4), b = x_slots + (x_slot * X_SLOT >> 4) + line * line_rows;
@@ -124,8 +116,7 @@ for (int slot = 0; slot < SLOTS; ++slot) {
 """
 # The same for one line after the other.
 _PLANAR_SUMS = """\
-#pragma unroll
-for (int slot = 0; slot < SLOTS; ++slot) {
+unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot(), w_slot = RESIDENT ? weight : w_ring.slot();
   if (line == 0) barrier_wait(x_full + x_slot * 8, x_ring.parity());
   if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
@@ -147,13 +138,11 @@ __device__ __forceinline__ uint64_t step_at(int step) {  // where two of them be
 _SUM_OF_ROWS = """\
 float some[MI][POSITIONS / 2];  // the sum over a few rows of taps: tensor cores cut bits off when they add
 @first
-#pragma unroll 1
-for (const int last = max(1, i - ROWS_TOGETHER + 1); ROWS_TOGETHER > 1 && i > last; i--) {
+rolled for (const int last = max(1, i - ROWS_TOGETHER + 1); ROWS_TOGETHER > 1 && i > last; i--) {
   @others
 }
 wgmma_wait<0>();
-#pragma unroll
-for (int j = 0; j < MI * POSITIONS / 2; ++j)
+unrolled for (int j = 0; j < MI * POSITIONS / 2; ++j)
   sum[j / (POSITIONS / 2)][j % (POSITIONS / 2)] += some[j / (POSITIONS / 2)][j % (POSITIONS / 2)];
 """
 _HALVES = """\
@@ -161,31 +150,26 @@ _HALVES = """\
 constexpr int SLOT_STEPS[] = {@steps};
 float some[2][MI][POSITIONS / 4];  // tensor cores cut bits off when they add
 auto begin_row = [&] {
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used, ++w_ring.used, ++weight) {
+  unrolled for (int slot = 0; slot < SLOTS; ++slot, ++x_ring.used, ++w_ring.used, ++weight) {
     barrier_wait(x_full + x_ring.slot() * 8, x_ring.parity());
     if (!RESIDENT) barrier_wait(w_full + w_ring.slot() * 8, w_ring.parity());
   }
 };
 auto multiply = [&](int half) {
   wgmma_fence();
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
+  unrolled for (int slot = 0; slot < SLOTS; ++slot) {
     const int x_slot = (x_ring.used - SLOTS + slot) % X_SLOTS;
     const int w_slot = RESIDENT ? weight - SLOTS + slot : (w_ring.used - SLOTS + slot) % W_SLOTS;
     const uint64_t a = w_slots + (w_slot * WEIGHT_BYTES >> 4);
     const uint64_t b = x_slots + (x_slot * X_SLOT >> 4) + half * (POSITIONS / 2);  // a row of a plane is 16 bytes
-#pragma unroll
-    for (int step = 0; step < SLOT_STEPS[slot]; ++step)@along
-#pragma unroll
-      for (int m = 0; m < MI; ++m)
+    unrolled for (int step = 0; step < SLOT_STEPS[slot]; ++step)@along
+      unrolled for (int m = 0; m < MI; ++m)
         wgmma(some[half][m], a + ((m * 64 * ROW_BYTES + step * 32) >> 4), b + @step, slot || step);
   }
   wgmma_commit();
 };
 auto add = [&](int half) {
-#pragma unroll
-  for (int j = 0; j < MI * POSITIONS / 4; ++j)
+  unrolled for (int j = 0; j < MI * POSITIONS / 4; ++j)
     sum[j / (POSITIONS / 4)][half * (POSITIONS / 4) + j % (POSITIONS / 4)] +=
         some[half][j / (POSITIONS / 4)][j % (POSITIONS / 4)];
 };
@@ -196,8 +180,7 @@ auto release_row = [&](int before) {  // so many slots before those to come
   }
 };
 auto rows_of_taps = [&](auto count) {
-#pragma unroll
-  for (int row = 0; row < count(); ++row) {
+  unrolled for (int row = 0; row < count(); ++row) {
     begin_row();
     multiply(0);
     if (row > 0) {
@@ -220,7 +203,6 @@ else
 """
 _EMPTY = """\
 if (here.pairs() == 0) {  // no tap meets such results
-#pragma unroll
-  for (int i = 0; i < MI * POSITIONS / 2; ++i) sum[i / (POSITIONS / 2)][i % (POSITIONS / 2)] = 0.f;
+  unrolled for (int i = 0; i < MI * POSITIONS / 2; ++i) sum[i / (POSITIONS / 2)][i % (POSITIONS / 2)] = 0.f;
 }
 """

@@ -161,8 +161,7 @@ _AHEAD = """\
   const Run of_lane(slice + lane, false, here, s, tile_step);
   for (int i = 0; i < min(32, slices); ++i) {
     const Run run(of_lane, i);
-#pragma unroll 1
-    for (int k = lane * SECTOR; k < run.count; k += 32 * SECTOR) {
+    rolled for (int k = lane * SECTOR; k < run.count; k += 32 * SECTOR) {
       const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, of_line);
       const long long first = run.place + k + ends * (HEIGHT_PHASES - 1) * y_width;
 #pragma unroll 4
@@ -179,11 +178,9 @@ _AHEAD = """\
 SCALED = """\
 // Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows warp * 16 + lane / 4 and 8 further.
 const float* my_scales = scales + (here.group * row_tiles + here.row_tile) * ROWS + warp * 16 + lane / 4;
-#pragma unroll
-for (int m = 0; m < MI; ++m) {
+unrolled for (int m = 0; m < MI; ++m) {
   const float scale[2] = {my_scales[m * 64], my_scales[m * 64 + 8]};
-#pragma unroll
-  for (int i = 0; i < POSITIONS / 2; ++i) sum[m][i] *= scale[i / 2 % 2];
+  unrolled for (int i = 0; i < POSITIONS / 2; ++i) sum[m][i] *= scale[i / 2 % 2];
 }
 """
 _STORE = """\
@@ -195,30 +192,24 @@ const unsigned inverse = 0xFFFFFFFFu / y_width;  // n / y_width is the upper hal
 auto finish_some = [&](const Line* line, const int* begin, auto source, auto base, auto apart) {
   float value[FILTERS_TOGETHER][TOGETHER];
   @there
-#pragma unroll
-  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+  unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     @from
-#pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) {
+    unrolled for (int i = 0; i < TOGETHER; ++i) {
       value[f][i] = *source(f, i);
       @read
     }
   }
-#pragma unroll
-  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+  unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     const int channel = line[f].channel;
     @row
-#pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) {
+    unrolled for (int i = 0; i < TOGETHER; ++i) {
       value[f][i] = @made;
       asm volatile("" : "+f"(value[f][i]));  // made here: else it is read and made in a branch around its store
     }
   }
-#pragma unroll
-  for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+  unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f) {
     auto* to = one_address(y + base(f));
-#pragma unroll
-    for (int i = 0; i < TOGETHER; ++i)
+    unrolled for (int i = 0; i < TOGETHER; ++i)
       if (line[f].has(begin[f] + i * 32)) to[apart(i)] = @stored;
   }
 };
@@ -230,13 +221,11 @@ auto stage = [&](int part, int& channel0, int& filters_here) {
   channel0 = here.group * filters + filter0, filters_here = min(FILTERS_OF_PART, filters - filter0);
   if (filters_here <= 0) return;
   __syncwarp();
-#pragma unroll
-  for (int one = 0; one < PARTS; ++one) {  // registers have names, not numbers: code for each part
+  unrolled for (int one = 0; one < PARTS; ++one) {  // registers have names, not numbers: code for each part
     const int m = one * STAGE_ROWS / 16, upper = one * STAGE_ROWS / 8 % 2, first_lane = one * STAGE_ROWS % 8 * 4;
     if (one != part || lane < first_lane || lane >= first_lane + STAGE_ROWS * 4) continue;
     float* to = mine + (lane - first_lane) / 4 * PITCH + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < POSITIONS / 8; ++j)
+    unrolled for (int j = 0; j < POSITIONS / 8; ++j)
       *reinterpret_cast<float2*>(to + j * 8) = make_float2(sum[m][j * 4 + upper * 2], sum[m][j * 4 + upper * 2 + 1]);
   }
   __syncwarp();
@@ -251,37 +240,30 @@ const unsigned first_run = here.position / length;
 const int runs = (here.position + here.count - 1) / length - first_run + 1;
 Job of_warp = here;
 if (ROW_KINDS > 1) of_warp.kind += warp * 16 / ROWS_OF_KIND;  // 64 rows: those of a warp are of one kind
-#pragma unroll 1
-for (int run0 = 0; run0 < runs; run0 += 32) {
+rolled for (int run0 = 0; run0 < runs; run0 += 32) {
   const Run of_lane(first_run + run0 + lane, by_lines, of_warp, s, tile_step);
   int channel0, filters_here;
   if (follow || by_lines) {
-#pragma unroll 1
-    for (int part = 0; part < PARTS; ++part) {
+    rolled for (int part = 0; part < PARTS; ++part) {
       stage(part, channel0, filters_here);
-#pragma unroll 1
-      for (int i = 0; i < min(32, runs - run0); ++i) {
+      rolled for (int i = 0; i < min(32, runs - run0); ++i) {
         const Run run(of_lane, i);
         if (run.count == 0) continue;
-#pragma unroll 1
-        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+        rolled for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
           int begin[FILTERS_TOGETHER];
-#pragma unroll
-          for (int f = 0; f < FILTERS_TOGETHER; ++f) {
+          unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f) {
             line[f] = Line(run, channel0, filter + f, filters_here, s);
             begin[f] = lane - (int)(line[f].at & 31);
           }
           const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
-#pragma unroll 1
-          for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
+          rolled for (int done = 0; done < run.count + run.tail + 31; done += TOGETHER * 32) {
             auto source = [&](int f, int i) {
               return from + f * ROWS_OF_FILTER * PITCH + staged_at(run.first + begin[f], i * 32);
             };
             finish_some(
                 line, begin, source, [&](int f) { return line[f].at + begin[f]; }, [](int i) { return i * 32; });
-#pragma unroll
-            for (int f = 0; f < FILTERS_TOGETHER; ++f) begin[f] += TOGETHER * 32;
+            unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f) begin[f] += TOGETHER * 32;
           }
         }
       }
@@ -289,29 +271,23 @@ for (int run0 = 0; run0 < runs; run0 += 32) {
     continue;
   }
   // Short lines, others or gaps between them: where results are found behind an end is the same for all filters.
-#pragma unroll 1
-  for (int slice = 0; slice < min(32, runs - run0); ++slice) {
+  rolled for (int slice = 0; slice < min(32, runs - run0); ++slice) {
     const Run run(of_lane, slice);
     if (run.count == 0) continue;
-#pragma unroll 1
-    for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
+    rolled for (int done = -(int)(run.place % SECTOR); done < run.count + run.tail; done += TOGETHER * 32) {
       int found[TOGETHER], apart[TOGETHER], begin[FILTERS_TOGETHER];
-#pragma unroll
-      for (int i = 0; i < TOGETHER; ++i) {
+      unrolled for (int i = 0; i < TOGETHER; ++i) {
         const int k = done + lane + i * 32;
         const int ends = k < run.left ? 0 : 1 + (int)__umulhi(k - run.left + 1, inverse);
         const int number = run.first + k + ends * gap;
         apart[i] = k + ends * between;
         found[i] = staged_at(number, 0);
       }
-#pragma unroll 1
-      for (int part = 0; part < PARTS; ++part) {
+      rolled for (int part = 0; part < PARTS; ++part) {
         stage(part, channel0, filters_here);
-#pragma unroll 1
-        for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
+        rolled for (int filter = 0; filter < filters_here; filter += FILTERS_TOGETHER) {
           Line line[FILTERS_TOGETHER];
-#pragma unroll
-          for (int f = 0; f < FILTERS_TOGETHER; ++f)
+          unrolled for (int f = 0; f < FILTERS_TOGETHER; ++f)
             line[f] = Line(run, channel0, filter + f, filters_here, s), begin[f] = done + lane;
           const float* from = mine + filter * ROWS_OF_FILTER * PITCH;
           finish_some(

@@ -22,8 +22,7 @@ _AXES = ("z", "y", "x")
 _BLOCK_SUM = """\
 // The values of all threads of the block added up, in the first thread.
 __device__ __forceinline__ float block_sum(float value, float* of_warps) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(~0u, value, offset);
+  unrolled for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(~0u, value, offset);
   __syncthreads();  // what was there has been read
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
@@ -72,7 +71,7 @@ class MeansStage:
         return self._program.outputs
 
 
-def _written(stage: MeansStage, op_line: str, quick: bool = True) -> Fragment:
+def _written(stage: MeansStage, op_line: str) -> Fragment:
     plan = PlanLines(stage._program, op_line)
     axes = dict(zip(_AXES[-len(stage.windows) :], stage.windows, strict=True))
     alone = not stage.inner.is_one  # a thread for each row of what is summed
@@ -133,8 +132,7 @@ def _added(stage: MeansStage, axes: dict[str, Window]) -> list[str]:
             found = f"const int to = at_{axis} + PADDING_{upper} - {tap};"
             inside = f"to >= 0 && to % STRIDE_{upper} == 0 && to / STRIDE_{upper} < results_{axis}"
         lines += [
-            "#pragma unroll",
-            f"for (int tap = 0; tap < TAPS_{upper}; ++tap) {{",
+            f"unrolled for (int tap = 0; tap < TAPS_{upper}; ++tap) {{",
             f"  {found}",
             f"  seen_{axis}[tap] = {inside};",
             "}",
@@ -145,8 +143,7 @@ def _added(stage: MeansStage, axes: dict[str, Window]) -> list[str]:
         rest = f"{rest} / TAPS_{axis.upper()}"
     return [
         *lines,
-        "#pragma unroll",
-        f"for (int tap = 0; tap < ALL_TAPS; ++tap) sums[tap] += {' && '.join(seen)} ? value : 0.0f;",
+        f"unrolled for (int tap = 0; tap < ALL_TAPS; ++tap) sums[tap] += {' && '.join(seen)} ? value : 0.0f;",
     ]
 
 
@@ -161,8 +158,7 @@ def _row_of_block(stage: MeansStage, axes: dict[str, Window]) -> list[str]:
         "  const float value = x[at];",
         *indented(_added(stage, axes)),
         "}",
-        "#pragma unroll",
-        "for (int tap = 0; tap < ALL_TAPS; ++tap) {",
+        "unrolled for (int tap = 0; tap < ALL_TAPS; ++tap) {",
         "  const float total = block_sum(sums[tap], of_warps);",
         "  if (threadIdx.x == 0) means[static_cast<long long>(blockIdx.x) * ALL_TAPS + tap] = total * share;",
         "}",
@@ -182,8 +178,7 @@ def _row_of_thread(stage: MeansStage, axes: dict[str, Window]) -> list[str]:
         "  const float value = x[at * inner];",
         *indented(_added(stage, axes)),
         "}",
-        "#pragma unroll",
-        "for (int tap = 0; tap < ALL_TAPS; ++tap) {",
+        "unrolled for (int tap = 0; tap < ALL_TAPS; ++tap) {",
         "  means[(before * ALL_TAPS + tap) * inner + behind] = sums[tap] * share;",
         "}",
     ]

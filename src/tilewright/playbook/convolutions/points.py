@@ -38,47 +38,34 @@ they read {read} positions at once, and hold {held} neighbouring results to stor
 """
 
 _ROUNDED_STEP = """\
-#pragma unroll
-for (int p = 0; p < LINES / 8; ++p) {
+unrolled for (int p = 0; p < LINES / 8; ++p) {
   unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
     load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
-#pragma unroll
-  for (int j = 0; j < BLOCKS_N; j += 2)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+  unrolled for (int j = 0; j < BLOCKS_N; j += 2)
+    unrolled for (int r = 0; r < 2; ++r) {
       const auto two = *reinterpret_cast<const Pack<float, 2>*>(b_lane + (p * 8 + r * 4) * B_PITCH + j * 8);
       b_part[j][r] = tf32(two.at[0]), b_part[j + 1][r] = tf32(two.at[1]);
     }
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)
+    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
 }
 """
 
 _HALF_STEP = """\
-#pragma unroll
-for (int p = 0; p < LINES / 16; ++p) {
+unrolled for (int p = 0; p < LINES / 16; ++p) {
   unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i) load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 16);
-#pragma unroll
-  for (int j = 0; j < BLOCKS_N; j += 4)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {  // four positions of two channels; the instruction takes channels in pairs
+  unrolled for (int i = 0; i < BLOCKS_M; ++i) load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 16);
+  unrolled for (int j = 0; j < BLOCKS_N; j += 4)
+    unrolled for (int r = 0; r < 2; ++r) {  // four positions of two channels; the instruction takes channels in pairs
       const Element* from = b_lane + (p * 16 + r * 8) * B_PITCH + j * 8;
       const auto low = *reinterpret_cast<const Pack<unsigned, 2>*>(from);
       const auto high = *reinterpret_cast<const Pack<unsigned, 2>*>(from + B_PITCH);
-#pragma unroll
-      for (int t = 0; t < 4; ++t)
+      unrolled for (int t = 0; t < 4; ++t)
         b_part[j + t][r] = __byte_perm(low.at[t / 2], high.at[t / 2], t % 2 ? 0x7632 : 0x5410);
     }
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)
+    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
 }
 """
 
@@ -242,8 +229,7 @@ def _copy_lines() -> list[str]:
         "    const int image = copied_tile / tiles_n, n0 = (copied_tile - image * tiles_n) * BN;",
         "    const Element* from =",
         "        x + ((static_cast<long long>(image) * GROUPS + group) * channels + copied) * plane + n0;",
-        "#pragma unroll",
-        "    for (int i = 0; i < LINES * BN / X_WIDTH / THREADS; ++i) {",
+        "    unrolled for (int i = 0; i < LINES * BN / X_WIDTH / THREADS; ++i) {",
         "      const int at = (threadIdx.x + i * THREADS) * X_WIDTH, line = at / BN, v = at % BN;",
         "      const bool inside = copied + line < channels && n0 + v < plane;",
         "      const Element* source = inside ? from + static_cast<long long>(line) * plane + v : x;",
@@ -283,8 +269,7 @@ def _weight_lines(text: ConvolutionText) -> list[str]:
         "wait<STAGES - 1>();  // the weights are there: every thread rounds those that it has copied",
         *places,
         "  auto& some = *reinterpret_cast<Pack<Element, W_WIDTH>*>(weights + f * A_PITCH + c);",
-        "#pragma unroll",
-        "  for (int i = 0; i < W_WIDTH; ++i) some.at[i] = __uint_as_float(tf32(some.at[i]));",
+        "  unrolled for (int i = 0; i < W_WIDTH; ++i) some.at[i] = __uint_as_float(tf32(some.at[i]));",
         "}",
     ]
 
@@ -297,23 +282,18 @@ def _store_lines(text: ConvolutionText) -> list[str]:
     return [
         "// Of every 16 x 8 block a lane has columns lane % 4 * 2 and the next, in rows lane / 4 and lane / 4 + 8.",
         "const int image = tile / tiles_n, n0 = (tile - image * tiles_n) * BN;",
-        "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "  for (int h = 0; h < 2; ++h) {",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int h = 0; h < 2; ++h) {",
         "    const int line = warp_m + i * 16 + h * 8 + lane / 4;",
         "    if (m0 + line >= filters) continue;",
         *channel,
         "    const long long row = (static_cast<long long>(image) * GROUPS + group) * filters + m0 + line;",
-        "#pragma unroll",
-        "    for (int j = 0; j < BLOCKS_N; j += TOGETHER)",
-        "#pragma unroll",
-        "      for (int w = 0; w < 2 * TOGETHER; w += Y_WIDTH) {",
+        "    unrolled for (int j = 0; j < BLOCKS_N; j += TOGETHER)",
+        "      unrolled for (int w = 0; w < 2 * TOGETHER; w += Y_WIDTH) {",
         "        const int column = n0 + warp_n + j * 8 + lane % 4 * 2 * TOGETHER + w;",
         "        if (column >= plane) continue;",
         "        Pack<Result, Y_WIDTH> made;",
-        "#pragma unroll",
-        "        for (int v = 0; v < Y_WIDTH; ++v)",
+        "        unrolled for (int v = 0; v < Y_WIDTH; ++v)",
         f"          made.at[v] = {text.stored(made)};",
         "        *reinterpret_cast<Pack<Result, Y_WIDTH>*>(y + row * plane + column) = made;",
         "      }",

@@ -123,8 +123,7 @@ auto bring = [&](int consumer, int tile, int from, int to, int& filled) {
     const int slot = consumer * SLOTS + filled % SLOTS, line = i / STAGES;
     barrier_wait(empty + slot * 8, filled / SLOTS % 2 ^ 1);
     barrier_arrive_expecting(full + slot * 8, SLOT_FLOATS * 4);
-#pragma unroll
-    for (int box = 0; box < BOXES; ++box)
+    unrolled for (int box = 0; box < BOXES; ++box)
       load_box(&x_map, full + slot * 8, slots_at + (slot * SLOT_FLOATS + box * CB * PITCH) * 4,
                (here.x + box * (POSITIONS / BOXES)) * STRIDE - PADDING - LEAD,
                here.y * LINE_STRIDE + line * LINE_DILATION - LINE_PADDING, i % STAGES * CB, here.image);
@@ -157,8 +156,7 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
   const Tile here(tile, tiles_x, tiles_y);
   float sum[LINES][2][N / 2];
   bool is_lost = *lost;
-#pragma unroll
-  for (int line = 0; line < IN_LINES; ++line) {
+  unrolled for (int line = 0; line < IN_LINES; ++line) {
     float most[WINDOW] = {};  // at each place of the window, over the lane's channels
 #pragma unroll (CB == K ? 2 : 1)
     for (int stage = 0; stage < STAGES; ++stage) {
@@ -168,21 +166,17 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
       const uint64_t w_stage =
           weights + ((stage * CB / PER_ROW * (N * ROW_BYTES) + stage * CB % PER_ROW * BYTES) >> 4);
       ++used;
-#pragma unroll
-      for (int step = 0; step < CB / K; ++step) {
+      unrolled for (int step = 0; step < CB / K; ++step) {
         // K channels: the lane has those that are quarter, quarter + 4, .. of them; in f16 two and two together.
         uint32_t two[2][WINDOW];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        unrolled for (int h = 0; h < 2; ++h) {
           float of_low = 0.f, of_high = 0.f;  // the largest of each channel's window
-#pragma unroll
-          for (int i = 0; i < WINDOW; i += 4) {
+          unrolled for (int i = 0; i < WINDOW; i += 4) {
             const float* at = from + (step * K + h * (K / 2)) * PITCH + i;
             const float4 low = *reinterpret_cast<const float4*>(at);
             const float4 high = TF32 ? low : *reinterpret_cast<const float4*>(at + 4 * PITCH);
             const float a[4] = {low.x, low.y, low.z, low.w}, b[4] = {high.x, high.y, high.z, high.w};
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
+            unrolled for (int e = 0; e < 4; ++e) {
               if (!is_used(i + e)) continue;
               two[h][i + e] = TF32 ? tf32(a[e]) : as_halves(a[e], b[e]);
               if (TF32) continue;
@@ -194,14 +188,11 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
           is_lost |= !TF32 && (is_small(of_low) || is_small(of_high));
         }
         wgmma_fence();
-#pragma unroll
-        for (int made = 0; made < LINES; ++made) {
+        unrolled for (int made = 0; made < LINES; ++made) {
           const int line_tap = line - made;
           if (line_tap < 0 || line_tap >= LINE_TAPS) continue;
-#pragma unroll
-          for (int tap = 0; tap < WIDTH_TAPS; ++tap)
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {  // rows `pair` and `pair + 8` of the warp's are neighbours
+          unrolled for (int tap = 0; tap < WIDTH_TAPS; ++tap)
+            unrolled for (int m = 0; m < 2; ++m) {  // rows `pair` and `pair + 8` of the warp's are neighbours
               const int i = LEAD + m * 2 * STRIDE + tap * DILATION;
               const uint32_t a[4] = {two[0][i], two[0][i + STRIDE], two[1][i], two[1][i + STRIDE]};
               const int block = (line_tap * WIDTH_TAPS + tap) * CHANNEL_BLOCKS;
@@ -217,8 +208,7 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
         wgmma_wait<1>();  // the registers of the step before may be written
       }
     }
-#pragma unroll
-    for (int i = 0; i < WINDOW; ++i) {  // f16 holds the largest channel of every position, or all are 0
+    unrolled for (int i = 0; i < WINDOW; ++i) {  // f16 holds the largest channel of every position, or all are 0
       if (TF32 || !is_used(i)) continue;
       most[i] = larger(most[i], __shfl_xor_sync(~0u, most[i], 1));
       most[i] = larger(most[i], __shfl_xor_sync(~0u, most[i], 2));
@@ -227,8 +217,7 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
   }
   wgmma_wait<0>();
 @again
-#pragma unroll
-  for (int made = 0; made < LINES; ++made) {
+  unrolled for (int made = 0; made < LINES; ++made) {
     if (here.y + made >= y_height) break;
     const long long row0 = (long long)here.image * filters + f0;
     const long long at0 = row0 * plane + (long long)(here.y + made) * y_width + here.x;
@@ -244,24 +233,20 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
 AGAIN = """\
 if (consumer_any(consumer, is_lost)) {
   // Numbers that f16 does not hold: the tile in f32, eight filters at once.
-#pragma unroll 1
-  for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
+  rolled for (int i = 0; i < LINES * ((N + 7) / 8); ++i) {
     const int made = i % LINES, first_filter = f0 + i / LINES * 8, place = threadIdx.x % 128;
     if (here.y + made >= y_height || first_filter >= filters || here.x + place >= y_width) continue;
     float total[8] = {};
-#pragma unroll 1
-    for (int at = 0; at < CHANNELS * TAPS; ++at) {
+    rolled for (int at = 0; at < CHANNELS * TAPS; ++at) {
       const int c = at / TAPS, tap = at % TAPS;
       const int in_y = (here.y + made) * LINE_STRIDE + tap / WIDTH_TAPS * LINE_DILATION - LINE_PADDING;
       const int in_x = (here.x + place) * STRIDE + tap % WIDTH_TAPS * DILATION - PADDING;
       if (in_y < 0 || in_y >= height || in_x < 0 || in_x >= width) continue;
       const float v = x[(((long long)here.image * CHANNELS + c) * height + in_y) * width + in_x];
-#pragma unroll
-      for (int k = 0; k < 8; ++k)
+      unrolled for (int k = 0; k < 8; ++k)
         if (first_filter + k < filters) total[k] = fmaf(v, weight[@again_at], total[k]);
     }
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
+    unrolled for (int k = 0; k < 8; ++k) {
       const int channel = first_filter + k;
       if (channel >= filters) break;
       const long long row = (long long)here.image * filters + channel;
@@ -276,14 +261,11 @@ if (consumer_any(consumer, is_lost)) {
 
 STAGE = """\
 // 16 filters at a time are put in order in shared memory; then a warp stores four lines of them.
-#pragma unroll
-for (int piece = 0; piece < N / 16; ++piece) {
+unrolled for (int piece = 0; piece < N / 16; ++piece) {
   float* there = staged + (consumer * 2 + (piece + made * (N / 16)) % 2) * STAGED_FLOATS;
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
+  unrolled for (int j = 0; j < 2; ++j) {
     const float2 scale = *reinterpret_cast<const float2*>(inverse + piece * 16 + j * 8 + quarter * 2);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
+    unrolled for (int e = 0; e < 2; ++e) {
       const int i = (piece * 2 + j) * 4 + e;
       const float by = TF32 ? 1.f : e ? scale.y : scale.x;
       *reinterpret_cast<float4*>(there + (j * 8 + quarter * 2 + e) * STAGED_PITCH + of_consumer * 32 + pair * 4) =
@@ -293,28 +275,24 @@ for (int piece = 0; piece < N / 16; ++piece) {
   consumer_sync(consumer);
   float value[4][4];
 @there
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  unrolled for (int k = 0; k < 4; ++k) {
     const int of_tile = piece * 16 + of_consumer * 4 + k;
     const long long at = at0 + of_tile * plane;
     const Owned owned(here, at, y_width);
 @from
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       const int place = owned.begin + lane + i * 32;
       const bool has = place < owned.end && f0 + of_tile < filters;
       value[k][i] = there[(of_consumer * 4 + k) * STAGED_PITCH + min(place, POSITIONS)];
 @read
     }
   }
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  unrolled for (int k = 0; k < 4; ++k) {
     const int of_tile = piece * 16 + of_consumer * 4 + k, channel = min(f0 + of_tile, filters - 1);
     const long long row = (long long)here.image * filters + channel;
     const Owned owned(here, at0 + of_tile * plane, y_width);
     float* to = y + at0 + of_tile * plane + owned.begin + lane;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       const float made_value = @made;
       if (owned.begin + lane + i * 32 < owned.end && f0 + of_tile < filters) to[i * 32] = made_value;
     }
@@ -326,11 +304,9 @@ DIRECT = """\
 // Four results that lie side by side are a lane's: whole lines of the cache are a warp's.
 const int place = of_consumer * 32 + pair * 4;
 if (here.x + place < y_width)
-#pragma unroll
-  for (int j = 0; j < N / 8; ++j) {
+  unrolled for (int j = 0; j < N / 8; ++j) {
     const float2 scale = *reinterpret_cast<const float2*>(inverse + j * 8 + quarter * 2);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
+    unrolled for (int e = 0; e < 2; ++e) {
       const int of_tile = j * 8 + quarter * 2 + e, channel = f0 + of_tile, i = j * 4 + e;
       if (channel >= filters) continue;
       const long long row = row0 + of_tile, at = at0 + of_tile * plane + place;

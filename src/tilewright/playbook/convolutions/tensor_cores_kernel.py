@@ -11,20 +11,14 @@ from tilewright.records import DType
 _ROUNDED_STEP = """\
 const Element* a_lane = a_tile + (warp_m + lane % 16) * ACopy::PITCH + lane / 16 * 4;
 const Element* b_lane = b_tile + lane % 4 * BCopy::PITCH + warp_n + lane / 4;
-#pragma unroll
-for (int p = 0; p < STEPS_K; ++p) {
+unrolled for (int p = 0; p < STEPS_K; ++p) {
   unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
     load_matrices<false>(a_part[i], a_lane + i * 16 * ACopy::PITCH + p * 8);
-#pragma unroll
-  for (int j = 0; j < BLOCKS_N; ++j)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) b_part[j][r] = tf32(b_lane[(p * 8 + r * 4) * BCopy::PITCH + j * 8]);
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+  unrolled for (int j = 0; j < BLOCKS_N; ++j)
+    unrolled for (int r = 0; r < 2; ++r) b_part[j][r] = tf32(b_lane[(p * 8 + r * 4) * BCopy::PITCH + j * 8]);
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)
+    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
 }
 """
 
@@ -138,12 +132,9 @@ def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
         "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "  for (int j = 0; j < BLOCKS_N; ++j)",
-        "#pragma unroll",
-        "    for (int r = 0; r < 4; ++r) {",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        "    unrolled for (int r = 0; r < 4; ++r) {",
         "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
         "      staged[line * STAGED + at * PHASES_X + phase_x] = sums[i][j][r];",
         "    }",
@@ -236,10 +227,8 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
         "    ACopy::start(slot, weights, k_pitch, m0, step * BK, filters, k_pitch);",
         *([] if held else [f"    {column}"]),
         "    Entry entries[COPIES];  // all read before the first copy: none waits for the one before",
-        "#pragma unroll",
-        "    for (int i = 0; i < COPIES; ++i) entries[i] = table[step % STAGES][line0 + i];",
-        "#pragma unroll",
-        "    for (int i = 0; i < COPIES; ++i) {",
+        "    unrolled for (int i = 0; i < COPIES; ++i) entries[i] = table[step % STAGES][line0 + i];",
+        "    unrolled for (int i = 0; i < COPIES; ++i) {",
         "      const bool inside = (entries[i].needs & ~have) == 0;",
         *indented(moved, 3),
         "    }",

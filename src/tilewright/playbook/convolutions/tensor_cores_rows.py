@@ -42,22 +42,16 @@ const Element* b_lane = b_slot + lane % 4 * B_PITCH + LEAD + (warp_n + lane / 4)
 """
 _EXACT_PLACE = "(p % (LINES / 8) * 8 + r * 4) * B_PITCH + p / (LINES / 8) * DILATION_X + j * 8 * STRIDE_X"
 _STEP = """\
-#pragma unroll
-for (int p = 0; p < STEP / 8; ++p) {
+unrolled for (int p = 0; p < STEP / 8; ++p) {
   const int tap = p / (LINES / 8), line = p % (LINES / 8) * 8;
   unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
     load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
-#pragma unroll
-  for (int j = 0; j < BLOCKS_N; ++j)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
+  unrolled for (int j = 0; j < BLOCKS_N; ++j)
+    unrolled for (int r = 0; r < 2; ++r)
       b_part[j][r] = tf32(b_lane[(line + r * 4) * B_PITCH + tap * DILATION_X + j * 8 * STRIDE_X]);
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)
+    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
 }
 """
 
@@ -257,22 +251,19 @@ def _copy_lines(text: ConvolutionText) -> list[str]:
         "  if (step < steps) {",
         "    Element* slot = slots + step % STAGES * SLOT;",
         "    const Element* weights = packed + (step * filters + m0) * STEP;",
-        "#pragma unroll",
-        "    for (int i = 0; i < (BM * STEP / 4 + THREADS - 1) / THREADS; ++i) {",
+        "    unrolled for (int i = 0; i < (BM * STEP / 4 + THREADS - 1) / THREADS; ++i) {",
         "      const int at = threadIdx.x + i * THREADS, f = at / (STEP / 4), k = at % (STEP / 4) * 4;",
         "      if (f >= BM) break;",
         "      copy_async<16>(slot + f * A_PITCH + k, weights + at * 4, m0 + f < filters);",
         "    }",
-        "#pragma unroll",
-        "    for (int i = 0; i < LINES / (WARPS_M * WARPS_N); ++i) {  // a warp copies whole rows",
+        "    unrolled for (int i = 0; i < LINES / (WARPS_M * WARPS_N); ++i) {  // a warp copies whole rows",
         "      const int line = warp + i * (WARPS_M * WARPS_N), number = step * LINES + line;",
         "      const int c = number / OTHERS, of_line = number - c * OTHERS;",
         *lines,
         f"      const bool is_inside = {' && '.join(tests)};",
         f"      const Element* row = x + (is_inside ? c * plane_in{place} : 0);",
         "      Element* to = slot + A_ELEMENTS + line * B_PITCH;",
-        "#pragma unroll",
-        "      for (int v = lane; v < PIECES; v += 32) {",
+        "      unrolled for (int v = lane; v < PIECES; v += 32) {",
         "        const int at_x = from_x + v * X_WIDTH;",
         "        const bool inside = is_inside && at_x >= 0 && at_x < in_x;",
         "        copy_async<4 * X_WIDTH>(to + v * X_WIDTH, row + at_x, inside);",
@@ -292,12 +283,9 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "__syncthreads();  // nobody reads the slots any more",
         "float* staged = reinterpret_cast<float*>(shared);",
         "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "  for (int j = 0; j < BLOCKS_N; ++j)",
-        "#pragma unroll",
-        "    for (int r = 0; r < 4; ++r) {",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        "    unrolled for (int r = 0; r < 4; ++r) {",
         "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
         "      staged[line * STAGED + at] = sums[i][j][r];",
         "    }",
@@ -312,15 +300,13 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "  constexpr int PARTS = BN / 32 + 1;",
         "  float value[PARTS];",
         *indented(finish.arrays("[PARTS]") + finish.pointers("@ + first")),
-        "#pragma unroll",
-        "  for (int i = 0; i < PARTS; ++i) {",
+        "  unrolled for (int i = 0; i < PARTS; ++i) {",
         "    const int at = before + i * 32;",
         "    const bool inside = at >= 0 && at < width;",
         "    value[i] = inside ? staged[line * STAGED + at] : 0.0f;",
         *indented(finish.reads("[i]", "inside", "at"), 2),
         "  }",
-        "#pragma unroll",
-        "  for (int i = 0; i < PARTS; ++i) {",
+        "  unrolled for (int i = 0; i < PARTS; ++i) {",
         "    const int at = before + i * 32;",
         f"    if (at >= 0 && at < width) y[first + at] = {text.stored(finish.call_read('value[i]', '[i]'))};",
         "  }",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.playbook.space import number_need
 from tilewright.records import DType, TaskOutput
+from tilewright.records.reaching import reached
 
 Change = Callable[[Variable], Index | None]
 
@@ -56,18 +57,14 @@ class PlacedProgram:
 
     def closure(self, targets: tuple[int, ...]) -> frozenset[int]:
         """The values that these need; those by which a place is looked up too."""
-        found: set[int] = set()
-        todo = list(targets)
-        while todo:
-            index = todo.pop()
-            if index in found:
-                continue
-            found.add(index)
-            todo += self.arguments(index)
+
+        def needed(index: int) -> Sequence[int]:
             value = self.values[index]
             if isinstance(value, Load):
-                todo += [one.value for place in places_of(self.leaves[value.input]) for one in place.lookups]
-        return frozenset(found)
+                return [one.value for place in places_of(self.leaves[value.input]) for one in place.lookups]
+            return self.arguments(index)
+
+        return frozenset(reached(targets, needed))
 
     def leaves_of(self, targets: tuple[int, ...]) -> dict[str, Leaf]:
         """The leaves that these values need."""

@@ -11,10 +11,6 @@ from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.tracing import Items, Node, TracedNode
 
 
-def _input(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    return reader.read(str(node.arguments[0]), places)
-
-
 def reshaped(places: Places, sizes: tuple[Size, ...], source: tuple[Size, ...], one: Size) -> Places:
     """The place in a tensor of the sizes `source` of what lies at `places` in a view with other sizes."""
     found: list[Index] = [constant(one.minus(one))] * len(source)
@@ -334,7 +330,7 @@ def _whole_remainder(reader: PlaceReader, index: int, node: TracedNode, places: 
 
 
 PLACE_RULES: dict[str, PlaceRule] = {
-    "input": _input,
+    "input": lambda reader, index, node, places: reader.read(str(node.arguments[0]), places),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape"), _reshape),
     "expand": _expand,
     "permute": _permute,

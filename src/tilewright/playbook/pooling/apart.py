@@ -28,10 +28,10 @@ def taps(program: PoolProgram) -> int:
     return math.prod(one.kernel for one in program.windows)
 
 
-def apart(program: PoolProgram, op_line: str, quick: bool = True) -> Fragment:
+def apart(program: PoolProgram, op_line: str) -> Fragment:
     """One thread for ROWS windows, one below the other."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    kernel = PoolKernel(program, plan, vector=True, quick=quick, width=_width(program))
+    kernel = PoolKernel(program, plan, vector=True, quick=True, width=_width(program))
     more, grid = _plan(kernel, plan)
     body = _body(kernel)
     text = kernel.launched("apart", grid, "THREADS", "THREADS, RESIDENT / THREADS", body, more)

@@ -51,10 +51,8 @@ def _margins(kernel: PoolKernel) -> list[str]:
     return [
         "// Cells beside what is loaded.",
         "constexpr int LOADED_CELLS = LANES * VECTORS * WIDTH;",
-        "#pragma unroll 1",
-        "for (int beside = threadIdx.x; beside < cells - LOADED_CELLS; beside += LANES) {",
-        "#pragma unroll",
-        "  for (int r = 0; r < LINES; ++r) {",
+        "rolled for (int beside = threadIdx.x; beside < cells - LOADED_CELLS; beside += LANES) {",
+        "  unrolled for (int r = 0; r < LINES; ++r) {",
         f"    line[r * cells + (beside < MARGIN ? beside : beside + LOADED_CELLS)] = {kernel.pool.start};",
         "  }",
         "}",
@@ -103,10 +101,8 @@ def _over_rows(lines: list[str]) -> list[str]:
 def _over(name: str, count: str, lines: list[str]) -> list[str]:
     """For every vector of a thread, and for every row of the loaded ones or of the result's."""
     return [
-        "#pragma unroll",
-        "for (int v = 0; v < VECTORS; ++v) {",
-        "#pragma unroll",
-        f"  for (int {name} = 0; {name} < {count}; ++{name}) {{",
+        "unrolled for (int v = 0; v < VECTORS; ++v) {",
+        f"  unrolled for (int {name} = 0; {name} < {count}; ++{name}) {{",
         *indented(lines, 2),
         "  }",
         "}",
@@ -119,8 +115,7 @@ def _combined_rows(kernel: PoolKernel) -> list[str]:
         return ["Vector<float> columns;", *each_element(["columns.at[i] = entered[v][0][i];"])]
     combining = [
         "columns.at[i] = entered[v][r * STRIDE_Y][i];",
-        "#pragma unroll",
-        "for (int tap = 1; tap < KERNEL_Y; ++tap) {",
+        "unrolled for (int tap = 1; tap < KERNEL_Y; ++tap) {",
         "  columns.at[i] = combined(columns.at[i], entered[v][r * STRIDE_Y + tap * DILATION_Y][i]);",
         "}",
     ]
@@ -142,8 +137,7 @@ def _rows(kernel: PoolKernel, line: str) -> list[str]:
     each = [
         f"const float* cell = {line} + {row}{out_x} * STRIDE_X - PAD_X - from_x + MARGIN;",
         "float made = cell[0];",
-        "#pragma unroll",
-        "for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
+        "unrolled for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
         *kernel.result_lines("made"),
     ]
     lines = [
@@ -156,8 +150,7 @@ def _rows(kernel: PoolKernel, line: str) -> list[str]:
         return lines
     out_y = kernel.variable(axes["Y"].outside)
     return [
-        "#pragma unroll",
-        "for (int made_row = 0; made_row < ROWS; ++made_row) {",
+        "unrolled for (int made_row = 0; made_row < ROWS; ++made_row) {",
         f"  const int {out_y} = first_y + made_row;",
         f"  if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
         *indented(lines),
@@ -171,8 +164,7 @@ def _slide(kernel: PoolKernel) -> list[str]:
     out_x = kernel.variable(x.outside)
     making = [
         "float window[PER + KERNEL_X - 1];",
-        "#pragma unroll",
-        "for (int m = 0; m < PER + KERNEL_X - 1; ++m) {",
+        "unrolled for (int m = 0; m < PER + KERNEL_X - 1; ++m) {",
         "  window[m] = line[left - PAD_X + MARGIN + first + m * DILATION_X];",
         "}",
         *(_doubled(kernel) if not kernel.pool.is_mean or x.kernel & (x.kernel - 1) == 0 else _tapped(kernel)),
@@ -188,8 +180,7 @@ def _slide(kernel: PoolKernel) -> list[str]:
         *results,
         "// Neighbouring threads are PER results apart, which is odd: they meet different banks.",
         "const int group = threadIdx.x % GROUPS, phase = threadIdx.x / GROUPS;",
-        "#pragma unroll 1",
-        "for (int base = 0; base < tile && phase < DILATION_X; base += GROUPS * DILATION_X * PER) {",
+        "rolled for (int base = 0; base < tile && phase < DILATION_X; base += GROUPS * DILATION_X * PER) {",
         "  const int first = base + group * DILATION_X * PER + phase;",
         *indented(making),
         "}",
@@ -218,11 +209,9 @@ def _kept(kernel: PoolKernel) -> list[str]:
 
 def _tapped(kernel: PoolKernel) -> list[str]:
     return [
-        "#pragma unroll",
-        "for (int m = 0; m < PER; ++m) {",
+        "unrolled for (int m = 0; m < PER; ++m) {",
         "  float made = window[m];",
-        "#pragma unroll",
-        "  for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, window[m + tap]);",
+        "  unrolled for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, window[m + tap]);",
         *indented(_kept(kernel)),
         "}",
     ]
@@ -235,13 +224,11 @@ def _doubled(kernel: PoolKernel) -> list[str]:
     made = "window[m]" if whole == taps else f"combined(window[m], window[m + KERNEL_X - {whole}])"
     return [
         "// Two windows of half as many taps make one.",
-        "#pragma unroll",
-        f"for (int taps = 1; taps < {whole}; taps *= 2) {{",
+        f"unrolled for (int taps = 1; taps < {whole}; taps *= 2) {{",
         "#pragma unroll",
         "  for (int m = 0; m + taps < PER + KERNEL_X - 1; ++m) window[m] = combined(window[m], window[m + taps]);",
         "}",
-        "#pragma unroll",
-        "for (int m = 0; m < PER; ++m) {",
+        "unrolled for (int m = 0; m < PER; ++m) {",
         f"  const float made = {made};",
         *indented(_kept(kernel)),
         "}",
@@ -264,14 +251,12 @@ def _walk(kernel: PoolKernel) -> list[str]:
     out_z = kernel.variable(z.outside)
     combining = [
         "columns.at[i] = planes[0][v][r].at[i];",
-        "#pragma unroll",
-        "for (int tap = 1; tap < KERNEL_Z; ++tap) {",
+        "unrolled for (int tap = 1; tap < KERNEL_Z; ++tap) {",
         "  columns.at[i] = combined(columns.at[i], planes[tap * DILATION_Z][v][r].at[i]);",
         "}",
     ]
     step = [
-        "#pragma unroll",
-        "for (int q = KEPT; q < REACH_Z; ++q) {",
+        "unrolled for (int q = KEPT; q < REACH_Z; ++q) {",
         f"  if (plane_is_used(q)) plane_of({out_z} * STRIDE_Z - PAD_Z + q, planes[q]);",
         "}",
         "float* turned = line + turn * ROWS * cells;",
@@ -280,8 +265,7 @@ def _walk(kernel: PoolKernel) -> list[str]:
                 "Vector<float> columns;",
                 *each_element(combining),
                 *_cell_stores("turned"),
-                "#pragma unroll",
-                "for (int q = 0; q < KEPT; ++q) {",
+                "unrolled for (int q = 0; q < KEPT; ++q) {",
                 "  if (plane_is_used(q + STRIDE_Z)) planes[q][v][r] = planes[q + STRIDE_Z][v][r];",
                 "}",
             ]
@@ -292,8 +276,7 @@ def _walk(kernel: PoolKernel) -> list[str]:
     ]
     return [
         "Vector<float> planes[REACH_Z][VECTORS][ROWS];  // what rows come to, of planes that a window reaches",
-        "#pragma unroll",
-        "for (int q = 0; q < KEPT; ++q) {",
+        "unrolled for (int q = 0; q < KEPT; ++q) {",
         "  if (plane_is_used(q)) plane_of(first_z * STRIDE_Z - PAD_Z + q, planes[q]);",
         "}",
         "int turn = 0;",

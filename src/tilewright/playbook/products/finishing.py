@@ -14,6 +14,7 @@ from tilewright.playbook.products.program import Extent
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowPart, RowProgram, Value
 from tilewright.records import DType
+from tilewright.records.reaching import reached
 
 SUM = "sum_of_products"  # the input of a finish that stands for the sum
 
@@ -100,15 +101,11 @@ class _Rows:
 
 
 def _live(low: Lowering, value: int) -> set[int]:
-    found: set[int] = set()
-    todo = [value]
-    while todo:
-        index = todo.pop()
-        if index not in found:
-            found.add(index)
-            held = low.values[index]
-            todo += held.arguments if isinstance(held, Pointwise) else ()
-    return found
+    def needed(index: int) -> tuple[int, ...]:
+        held = low.values[index]
+        return held.arguments if isinstance(held, Pointwise) else ()
+
+    return reached([value], needed)
 
 
 def _renumbered(value: Value, numbers: Mapping[int, int]) -> Value:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, TracedNode, TracedTensor
+from tilewright.records.reaching import reached
 
 PRODUCT = "product"
 CONVOLUTION = "convolution"  # of two tensors and its settings; a bias is an addition of its own
@@ -58,13 +59,8 @@ class Graph:
 
     def ancestors(self, index: int, stop: Iterable[int] = ()) -> set[int]:
         """What a node is made from, itself included; nothing behind a node of `stop`."""
-        ends, found, todo = set(stop), set[int](), [index]
-        while todo:
-            one = todo.pop()
-            if one not in found:
-                found.add(one)
-                todo += () if one in ends else taken(self.nodes[one])
-        return found
+        ends = set(stop)
+        return reached([index], lambda one: () if one in ends else taken(self.nodes[one]))
 
     def extracted(self, outputs: tuple[int, ...], inputs: Mapping[int, str]) -> Graph:
         """The part that makes the outputs from nodes that are given, by names that they have as inputs."""

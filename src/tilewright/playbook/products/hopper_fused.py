@@ -179,7 +179,7 @@ float not_a_number[4] = {};  // short sums side by side
 #pragma unroll
 for (int i = 0; i < BN / 2; ++i) not_a_number[i % 4] = fmaf(sum[i], 0.f, not_a_number[i % 4]);
 too_wide = too_wide || (not_a_number[0] + not_a_number[1]) + (not_a_number[2] + not_a_number[3]) != 0.f;
-if (too_wide) wide[0] = 1, wide[1 + @which] = 1;
+if (too_wide) wide[0] = 1, atomicOr(&wide[1 + @which], -1);
 @row_scales
 """
 

@@ -365,10 +365,11 @@ def f32_tiles_text(form: Form) -> list[str]:
 def _flag(form: Form) -> list[str]:
     """Whether one of the block's tiles is too wide, told by the thread that looks at it."""
     of_tiles = form.fused and not form.ready_b
-    flag = "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n]" if of_tiles else "flags[m] || flags[tiles_m + n]"
+    tile = "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n] >> columns % (BN / COLUMNS) & 1"
+    flag = tile if of_tiles else "flags[m] || flags[tiles_m + n]"
     return [
-        "const int mine = from + thread * gridDim.x, m = mine % tiles_m;",
-        "const int matrix = mine / tiles_m / tiles_n, n = mine / tiles_m % tiles_n * COLUMNS / BN;",
+        "const int mine = from + thread * gridDim.x, m = mine % tiles_m, matrix = mine / tiles_m / tiles_n;",
+        "const int columns = mine / tiles_m % tiles_n, n = columns * COLUMNS / BN;",
         *([] if of_tiles else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
         f"is_wide[thread] = mine < jobs && ({flag});",
     ]
@@ -386,30 +387,42 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         ]
     else:
         lines += ["const int z = matrix, first = 0, last = K;"]
-    loops: list[str] = []
+    fetch: list[str] = []
+    put: list[str] = []
     for name, one, size, start, limit in (("a", a, "ROWS", "m0", "M"), ("b", b, "COLUMNS", "n0", "N")):
         row = {"a": "m", "b": "n"}[name]
-        taken = "power(@, greatest_of[m])" if name == "a" and form.product.weighs else "@"
+        taken = f"next_{name}[j]"
+        if name == "a" and form.product.weighs:  # nothing has no weight
+            taken = "k0 + k < last && m0 + m < M ? power(next_a[j], greatest_of[m]) : 0.f"
         if one.along_k:
             place, at = f"const int k = i % DEPTH, {row} = i / DEPTH;", f"({start} + {row}) * {name}_pitch + k0 + k"
         else:
             place, at = f"const int {row} = i % {size}, k = i / {size};", f"(k0 + k) * {name}_pitch + {start} + {row}"
         element = f"{name}[z * {name}_matrix_pitch + {at}]"
-        loops += [
-            f"for (int i = thread; i < DEPTH * {size}; i += 256) {{",
+        each = f"for (int j = 0, i = thread; j < DEPTH * {size} / 256; ++j, i += 256) {{"
+        fetch += [
+            "#pragma unroll",
+            each,
             f"  {place}",
             f"  const bool inside = k0 + k < last && {start} + {row} < {limit};",
-            f"  {name}_tile[k][{row}] = inside ? {taken.replace('@', element)} : 0.f;",
+            f"  next_{name}[j] = inside ? {element} : 0.f;",
             "}",
         ]
+        put += ["#pragma unroll", each, f"  {place}", f"  {name}_tile[k][{row}] = {taken};", "}"]
     weighs = form.product.weighs
     lines += _OF_SCORES.splitlines() if weighs else []
     lines += [
         "float sum[8][4] = {}, some[8][4] = {};  // a long sum is a sum of sums",
+        "float next_a[DEPTH * ROWS / 256], next_b[DEPTH * COLUMNS / 256];  // on their way while others are multiplied",
+        "auto fetch = [&](int k0) {",
+        *indented(fetch),
+        "};",
+        "fetch(first);",
         "for (int k0 = first, step = 1; k0 < last; k0 += DEPTH, ++step) {",
         "  __syncthreads();",
-        *indented(loops),
+        *indented(put),
         "  __syncthreads();",
+        "  fetch(k0 + DEPTH);",
         "#pragma unroll",
         "  for (int k = 0; k < DEPTH; ++k)",
         "#pragma unroll",

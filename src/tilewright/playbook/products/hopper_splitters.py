@@ -102,8 +102,9 @@ for (int step = 0; step < tile.steps; ++step) {
     splitters_sync();
     for (int i = splitter; i < OWN; i += SPLITTERS) {
       if (!of_columns[i].is_too_wide(tile.steps * BK)) continue;
-      wide[0] = 1, wide[1 + which] = 1;
-      if constexpr (CLUSTER > 1) wide[1 + which + (rank ? -tile.tiles_n : tile.tiles_n)] = 1;
+      const int bit = 1 << (rank * OWN + i) / 64;  // of the tile's columns, 64 are made again
+      wide[0] = 1, atomicOr(&wide[1 + which], bit);
+      if constexpr (CLUSTER > 1) atomicOr(&wide[1 + which + (rank ? -tile.tiles_n : tile.tiles_n)], bit);
     }
   }
   show_to_tma();

@@ -109,9 +109,15 @@ class _Norm:
         x, mean, variance = (
             builder.numbers[one.index] for place in (0, 3, 4) if isinstance(one := self.node.arguments[place], Node)
         )
-        eps = self.node.arguments[6]
+        traces = self.graph.traces  # eps may be an argument, and so another number in each
         mean, variance = (writer.add("view", one, self._by_channel, None) for one in (mean, variance))
-        above = builder.add("add", lambda _: (Node(variance), eps), self._by_channel, "float32", "Scalar")
+        above = builder.add(
+            "add",
+            lambda probe: (Node(variance), traces[probe].nodes[self.index].arguments[6]),
+            self._by_channel,
+            "float32",
+            "Scalar",
+        )
         scale = builder.add("rsqrt", lambda _: (Node(above),), self._by_channel, "float32")
         made = writer.add("sub", x, self._whole, mean)
         return self._scaled(writer, writer.add("mul", made, self._whole, scale))

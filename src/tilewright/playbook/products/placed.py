@@ -9,9 +9,8 @@ from functools import partial
 from tilewright.playbook.catalogue import Way
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.moves.structures import draft as draft_moves
-from tilewright.playbook.moves.structures import vectors
-from tilewright.playbook.moves_family import moved
+from tilewright.playbook.moves import draft as draft_moves
+from tilewright.playbook.moves import moved, vectors
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.pooling.draft import draft as draft_pool
 from tilewright.playbook.pooling.program import POOLS, PoolProgram, pool_program

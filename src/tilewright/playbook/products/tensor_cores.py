@@ -49,8 +49,7 @@ struct TileCopy {
 
   static __device__ __forceinline__ void start(Element* tile, const Element* from, long long pitch, int line0,
                                                int inner0, int lines, int inners) {
-#pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
+    unrolled for (int i = 0; i < COPIES; ++i) {
       const int place = threadIdx.x + i * THREADS, line = place / PER_LINE, inner = place % PER_LINE * WIDTH;
       const bool inside = line0 + line < lines && inner0 + inner < inners;
       const Element* source = inside ? from + (line0 + line) * pitch + inner0 + inner : from;
@@ -123,29 +122,22 @@ __device__ __forceinline__ void exact_mma(float (&d)[4], const unsigned (&a_big)
   mma(part, a_small, b_big[0], b_big[1]);
   mma(part, a_big, b_small[0], b_small[1]);
   mma(part, a_big, b_big[0], b_big[1]);
-#pragma unroll
-  for (int r = 0; r < 4; ++r) d[r] += part[r];
+  unrolled for (int r = 0; r < 4; ++r) d[r] += part[r];
 }
 """
 
 _EXACT_STEP = """\
-#pragma unroll
-for (int p = 0; p < STEPS; ++p) {
+unrolled for (int p = 0; p < STEPS; ++p) {
   unsigned a_big[BLOCKS_M][4], a_small[BLOCKS_M][4];
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; ++i) {
+  unrolled for (int i = 0; i < BLOCKS_M; ++i) {
     unsigned a_part[4];  // four elements of f32 are eight of 16 bits to the instruction
     load_matrices<false>(a_part, a_lane + i * 16 * A_PITCH + A_PLACE);
-#pragma unroll
-    for (int r = 0; r < 4; ++r) split(__uint_as_float(a_part[r]), a_big[i][r], a_small[i][r]);
+    unrolled for (int r = 0; r < 4; ++r) split(__uint_as_float(a_part[r]), a_big[i][r], a_small[i][r]);
   }
-#pragma unroll
-  for (int j = 0; j < BLOCKS_N; ++j) {
+  unrolled for (int j = 0; j < BLOCKS_N; ++j) {
     unsigned b_big[2], b_small[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) split(b_lane[B_PLACE], b_big[r], b_small[r]);
-#pragma unroll
-    for (int i = 0; i < BLOCKS_M; ++i) exact_mma(sums[i][j], a_big[i], a_small[i], b_big, b_small);
+    unrolled for (int r = 0; r < 2; ++r) split(b_lane[B_PLACE], b_big[r], b_small[r]);
+    unrolled for (int i = 0; i < BLOCKS_M; ++i) exact_mma(sums[i][j], a_big[i], a_small[i], b_big, b_small);
   }
 }
 """
@@ -188,10 +180,10 @@ class Side:
 
 
 def tensor_core_product(
-    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
+    product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL
 ) -> Fragment:
     """BM x BN tiles of sums by warps that share it as a grid; STAGES steps along k are under way at once."""
-    text = ProductText(product, op_line, quick, choices)
+    text = ProductText(product, op_line, choices=choices)
     plan, element = text.plan, product.element
     wide = element is DType.F32
     sides = (Side("a", "m", "BM", product.a), Side("b", "n", "BN", product.b))
@@ -331,17 +323,13 @@ def _body(text: ProductText, sides: tuple[Side, Side], pieces: bool) -> list[str
         *(_overflown(a, b) if text.product.is_strict else []),
         "",
         "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "  for (int h = 0; h < 2; ++h) {",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int h = 0; h < 2; ++h) {",
         "    const int at_row = m0 + warp_m + i * 16 + h * 8 + lane / 4;",
         "    if (at_row >= m) continue;",
         f"    const long long row = {text.first_row} + at_row;",
-        "#pragma unroll",
-        "    for (int j = 0; j < BLOCKS_N; ++j)",
-        "#pragma unroll",
-        "      for (int q = 0; q < 2; q += C_WIDTH) {",
+        "    unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        "      unrolled for (int q = 0; q < 2; q += C_WIDTH) {",
         "        const int column0 = n0 + warp_n + j * 8 + lane % 4 * 2 + q;",
         "        if (column0 >= n) continue;",
         *indented(store, 4),
@@ -361,18 +349,14 @@ def _overflown(a: Side, b: Side) -> list[str]:
         "",
         "// Small parts of huge numbers overflow too, some the other way, which makes infinity less infinity. What is",
         "// no number is added up again as f32 arithmetic does.",
-        "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "  for (int j = 0; j < BLOCKS_N; ++j)",
-        "#pragma unroll",
-        "    for (int r = 0; r < 4; ++r)",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        "    unrolled for (int r = 0; r < 4; ++r)",
         "      if (sums[i][j][r] != sums[i][j][r]) {",
         "        const int at_row = min(m0 + warp_m + i * 16 + r / 2 * 8 + lane / 4, m - 1);",
         "        const int column = min(n0 + warp_n + j * 8 + lane % 4 * 2 + r % 2, n - 1);",
         "        float sum = 0.f;",
-        "#pragma unroll 1",
-        "        for (long long at = k_begin; at < k_end; ++at)",
+        "        rolled for (long long at = k_begin; at < k_end; ++at)",
         f"          sum = fmaf(a[{places[0]}], b[{places[1]}], sum);",
         "        sums[i][j][r] = sum;",
         "      }",
@@ -388,19 +372,14 @@ def half_step(sides: tuple[Side, Side]) -> list[str]:
     b_k = "p * 16 + lane / 8 % 2 * 8" if b.operand.along_k else "p * 16 + lane % 16"
     a_turned, b_turned = (str(not one.operand.along_k).lower() for one in sides)
     return [
-        "#pragma unroll",
-        "for (int p = 0; p < STEPS_K; ++p) {",
+        "unrolled for (int p = 0; p < STEPS_K; ++p) {",
         "  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N / 2][4];",
-        "#pragma unroll",
-        "  for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int i = 0; i < BLOCKS_M; ++i)",
         f"    load_matrices<{a_turned}>(a_part[i], &{a.element('a_tile', a_row, a_k)});",
-        "#pragma unroll",
-        "  for (int j = 0; j < BLOCKS_N / 2; ++j)",
+        "  unrolled for (int j = 0; j < BLOCKS_N / 2; ++j)",
         f"    load_matrices<{b_turned}>(b_part[j], &{b.element('b_tile', b_row, b_k)});",
-        "#pragma unroll",
-        "  for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "    for (int j = 0; j < BLOCKS_N; ++j)",
+        "  unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "    unrolled for (int j = 0; j < BLOCKS_N; ++j)",
         "      mma(sums[i][j], a_part[i], b_part[j / 2][j % 2 * 2], b_part[j / 2][j % 2 * 2 + 1]);",
         "}",
     ]
@@ -413,49 +392,32 @@ def wide_step(sides: tuple[Side, Side], strict: bool) -> list[str]:
     taken_b = b.element("b_tile", "warp_n + j * 8 + lane / 4", "p * 8 + r * 4 + lane % 4")
     if not strict:
         return [
-            "#pragma unroll",
-            "for (int p = 0; p < STEPS_K; ++p) {",
+            "unrolled for (int p = 0; p < STEPS_K; ++p) {",
             "  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];",
-            "#pragma unroll",
-            "  for (int i = 0; i < BLOCKS_M; ++i)",
-            "#pragma unroll",
-            f"    for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});",
-            "#pragma unroll",
-            "  for (int j = 0; j < BLOCKS_N; ++j)",
-            "#pragma unroll",
-            f"    for (int r = 0; r < 2; ++r) b_part[j][r] = tf32({taken_b});",
-            "#pragma unroll",
-            "  for (int i = 0; i < BLOCKS_M; ++i)",
-            "#pragma unroll",
-            "    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);",
+            "  unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+            f"    unrolled for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});",
+            "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+            f"    unrolled for (int r = 0; r < 2; ++r) b_part[j][r] = tf32({taken_b});",
+            "  unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+            "    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);",
             "}",
         ]
     return [
         "float part[BLOCKS_M][BLOCKS_N][4] = {};",
-        "#pragma unroll",
-        "for (int p = 0; p < STEPS_K; ++p) {",
+        "unrolled for (int p = 0; p < STEPS_K; ++p) {",
         "  unsigned a_big[BLOCKS_M][4], a_small[BLOCKS_M][4], b_big[BLOCKS_N][2], b_small[BLOCKS_N][2];",
-        "#pragma unroll",
-        "  for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        f"    for (int r = 0; r < 4; ++r) split({taken_a}, a_big[i][r], a_small[i][r]);",
-        "#pragma unroll",
-        "  for (int j = 0; j < BLOCKS_N; ++j)",
-        "#pragma unroll",
-        f"    for (int r = 0; r < 2; ++r) split({taken_b}, b_big[j][r], b_small[j][r]);",
-        "#pragma unroll",
-        "  for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "    for (int j = 0; j < BLOCKS_N; ++j) {",
+        "  unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        f"    unrolled for (int r = 0; r < 4; ++r) split({taken_a}, a_big[i][r], a_small[i][r]);",
+        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        f"    unrolled for (int r = 0; r < 2; ++r) split({taken_b}, b_big[j][r], b_small[j][r]);",
+        "  unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "    unrolled for (int j = 0; j < BLOCKS_N; ++j) {",
         "      mma(part[i][j], a_small[i], b_big[j][0], b_big[j][1]);",
         "      mma(part[i][j], a_big[i], b_small[j][0], b_small[j][1]);",
         "      mma(part[i][j], a_big[i], b_big[j][0], b_big[j][1]);",
         "    }",
         "}",
-        "#pragma unroll",
-        "for (int i = 0; i < BLOCKS_M; ++i)",
-        "#pragma unroll",
-        "  for (int j = 0; j < BLOCKS_N; ++j)",
-        "#pragma unroll",
-        "    for (int r = 0; r < 4; ++r) sums[i][j][r] += part[i][j][r];",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        "    unrolled for (int r = 0; r < 4; ++r) sums[i][j][r] += part[i][j][r];",
     ]

@@ -36,26 +36,22 @@ struct TileCopy {
   Pack<T, WIDTH> held[LOADS];
 
   __device__ __forceinline__ void fetch(const T* from, long long pitch, int row0, int k0, int rows, int k_end) {
-#pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
+    unrolled for (int i = 0; i < LOADS; ++i) {
       const int place = threadIdx.x + i * THREADS, line = place / PER_LINE, inner = place % PER_LINE * WIDTH;
       const int row = row0 + (ALONG_K ? line : inner), at_k = k0 + (ALONG_K ? inner : line);
       if (row < rows && at_k < k_end) {
         const long long at = ALONG_K ? row * pitch + at_k : at_k * pitch + row;
         held[i] = *reinterpret_cast<const Pack<T, WIDTH>*>(from + at);
       } else {
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j) held[i].at[j] = static_cast<T>(0.0f);
+        unrolled for (int j = 0; j < WIDTH; ++j) held[i].at[j] = static_cast<T>(0.0f);
       }
     }
   }
 
   __device__ __forceinline__ void keep(float (*tile)[ROWS + PAD]) const {
-#pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
+    unrolled for (int i = 0; i < LOADS; ++i) {
       const int place = threadIdx.x + i * THREADS, line = place / PER_LINE, inner = place % PER_LINE * WIDTH;
-#pragma unroll
-      for (int j = 0; j < WIDTH; ++j) {
+      unrolled for (int j = 0; j < WIDTH; ++j) {
         const int row = ALONG_K ? line : inner + j, at_k = ALONG_K ? inner + j : line;
         tile[at_k][row] = static_cast<float>(held[i].at[j]);
       }
@@ -65,11 +61,9 @@ struct TileCopy {
 """
 
 
-def tiled_product(
-    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
-) -> Fragment:
+def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choices: Choices = Choices.ALL) -> Fragment:
     """Tiles of BM by BN sums; with `pieces`, k is cut and a second kernel adds."""
-    text = ProductText(product, op_line, quick, choices)
+    text = ProductText(product, op_line, choices=choices)
     plan = text.plan
     text.tile("BM", (128, 64, 32), "rows and columns of a tile")
     text.tile("BN", (128, 64, 32))
@@ -150,18 +144,14 @@ def _body(text: ProductText, pieces: bool) -> list[str]:
         "    a_copy.fetch(a, a_pitch, m0, k0 + BK, m, k_end);",
         "    b_copy.fetch(b, b_pitch, n0, k0 + BK, n, k_end);",
         "  }",
-        "#pragma unroll",
-        "  for (int i = 0; i < BK; ++i) {",
+        "  unrolled for (int i = 0; i < BK; ++i) {",
         "    float x[8], y[8];",
-        "#pragma unroll",
-        "    for (int j = 0; j < 4; ++j) {",
+        "    unrolled for (int j = 0; j < 4; ++j) {",
         "      x[j] = a_tile[buffer][i][my_row + j], x[j + 4] = a_tile[buffer][i][my_row + HALF_M + j];",
         "      y[j] = b_tile[buffer][i][my_column + j], y[j + 4] = b_tile[buffer][i][my_column + HALF_N + j];",
         "    }",
-        "#pragma unroll",
-        "    for (int p = 0; p < 8; ++p)",
-        "#pragma unroll",
-        "      for (int q = 0; q < 8; ++q) sums[p][q] = fmaf(x[p], y[q], sums[p][q]);",
+        "    unrolled for (int p = 0; p < 8; ++p)",
+        "      unrolled for (int q = 0; q < 8; ++q) sums[p][q] = fmaf(x[p], y[q], sums[p][q]);",
         "  }",
         "  if (more) {  // nobody reads that buffer: its readers passed the barrier of the step before",
         "    a_copy.keep(a_tile[buffer ^ 1]);",
@@ -170,13 +160,11 @@ def _body(text: ProductText, pieces: bool) -> list[str]:
         "  __syncthreads();",
         "}",
         "",
-        "#pragma unroll",
-        "for (int p = 0; p < 8; ++p) {",
+        "unrolled for (int p = 0; p < 8; ++p) {",
         "  const int at_row = m0 + my_row + p % 4 + p / 4 * HALF_M;",
         "  if (at_row >= m) continue;",
         f"  const long long row = {text.first_row} + at_row;",
-        "#pragma unroll",
-        "  for (int q = 0; q < 8; q += C_WIDTH) {",
+        "  unrolled for (int q = 0; q < 8; q += C_WIDTH) {",
         "    const int column0 = n0 + my_column + q % 4 + q / 4 * HALF_N;",
         "    if (column0 >= n) continue;",
         *indented(partial_store(text, "sums[p][q + w]") if pieces else finished_store(text, "sums[p][q + w]"), 2),
@@ -190,8 +178,7 @@ def finished_store(text: ProductText, sum: str) -> list[str]:
     cpp = text.product.output.dtype.cpp
     lines = [
         f"Pack<{cpp}, C_WIDTH> made;",
-        "#pragma unroll",
-        "for (int w = 0; w < C_WIDTH; ++w) {",
+        "unrolled for (int w = 0; w < C_WIDTH; ++w) {",
     ]
     inner = []
     if "column" in text.finish.takes or text.product.kept:
@@ -213,8 +200,7 @@ def partial_store(text: ProductText, sum: str) -> list[str]:
     rows = "static_cast<long long>(gridDim.x / (tiles_m * tiles_n)) * m" if text.product.is_batched else "m"
     return [
         "Pack<float, C_WIDTH> made;",
-        "#pragma unroll",
-        f"for (int w = 0; w < C_WIDTH; ++w) made.at[w] = {sum};",
+        f"unrolled for (int w = 0; w < C_WIDTH; ++w) made.at[w] = {sum};",
         f"const long long line = static_cast<long long>(blockIdx.y) * {rows} + row;",
         "*reinterpret_cast<Pack<float, C_WIDTH>*>(partial + line * n + column0) = made;",
     ]
@@ -243,8 +229,7 @@ def add_pieces(text: ProductText, partial: str, when: str = "") -> list[str]:
         "for (int piece = 0; piece < PIECES; ++piece) {",
         "  const float* from = partial + (piece * rows + row) * n + column0;",
         "  const auto one = *reinterpret_cast<const Pack<float, C_WIDTH>*>(from);",
-        "#pragma unroll",
-        "  for (int i = 0; i < C_WIDTH; ++i) sums[i] += one.at[i];",
+        "  unrolled for (int i = 0; i < C_WIDTH; ++i) sums[i] += one.at[i];",
         "}",
         "const int at_row = static_cast<int>(row % m);" if product.kept else "",
         *finished_store(text, "sums[w]"),

@@ -13,13 +13,11 @@ from tilewright.playbook.products.tiles import PACK, add_pieces
 _BLOCK_SUM = """\
 // The values of all threads of the block added up, in every thread of the first warp.
 __device__ __forceinline__ float block_sum(float value, float* of_warps) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  unrolled for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
   value = threadIdx.x % 32 < THREADS / 32 ? of_warps[threadIdx.x % 32] : 0.0f;
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  unrolled for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
   return value;
 }
 """
@@ -58,9 +56,9 @@ class _Sides:
         return self.product.m if self.product.n.is_one else self.product.n
 
 
-def vector_product(product: Contraction, op_line: str, quick: bool = True, choices: Choices = Choices.ALL) -> Fragment:
+def vector_product(product: Contraction, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """One sum for each row of the matrix, or for each column where k goes down the columns."""
-    text, sides = ProductText(product, op_line, quick, choices), _Sides(product)
+    text, sides = ProductText(product, op_line, choices=choices), _Sides(product)
     plan, along = text.plan, sides.operand.along_k
     lines = text.m if product.n.is_one else text.n
     widest = 16 // sides.operand.dtype.itemsize
@@ -132,20 +130,16 @@ def _along_rows(text: ProductText, sides: _Sides) -> list[str]:
         "#pragma unroll 4",
         "for (int at_k = k_begin + threadIdx.x * WIDTH; at_k < k_end; at_k += THREADS * WIDTH) {",
         f"  const auto given = *reinterpret_cast<const Pack<{vector_cpp}, WIDTH>*>({vector} + at_k);",
-        "#pragma unroll",
-        "  for (int i = 0; i < ROWS; ++i) {",
+        "  unrolled for (int i = 0; i < ROWS; ++i) {",
         f"    const int line = min(first + i, {lines} - 1);  // rows beyond the last are read again and not stored",
         f"    const auto one = *reinterpret_cast<const Pack<{cpp}, WIDTH>*>({matrix} + line * {matrix}_pitch + at_k);",
-        "#pragma unroll",
-        "    for (int j = 0; j < WIDTH; ++j)",
+        "    unrolled for (int j = 0; j < WIDTH; ++j)",
         "      sums[i][j] = fmaf(static_cast<float>(one.at[j]), static_cast<float>(given.at[j]), sums[i][j]);",
         "  }",
         "}",
-        "#pragma unroll",
-        "for (int i = 0; i < ROWS; ++i) {",
+        "unrolled for (int i = 0; i < ROWS; ++i) {",
         "  float total = 0.0f;",
-        "#pragma unroll",
-        "  for (int j = 0; j < WIDTH; ++j) total += sums[i][j];",
+        "  unrolled for (int j = 0; j < WIDTH; ++j) total += sums[i][j];",
         "  total = block_sum(total, of_warps[i]);",
         "  const int line = first + i;",
         f"  if (threadIdx.x == 0 && line < {lines}) {{",
@@ -167,11 +161,9 @@ def _down_columns(text: ProductText, sides: _Sides) -> list[str]:
         "for (int at_k = k_begin; at_k < k_end; ++at_k) {",
         f"  const float given = static_cast<float>({vector}[at_k]);",
         f"  const auto one = *reinterpret_cast<const Pack<{cpp}, WIDTH>*>({matrix} + at_k * {matrix}_pitch + line0);",
-        "#pragma unroll",
-        "  for (int j = 0; j < WIDTH; ++j) sums[j] = fmaf(static_cast<float>(one.at[j]), given, sums[j]);",
+        "  unrolled for (int j = 0; j < WIDTH; ++j) sums[j] = fmaf(static_cast<float>(one.at[j]), given, sums[j]);",
         "}",
-        "#pragma unroll",
-        "for (int j = 0; j < WIDTH; ++j) {",
+        "unrolled for (int j = 0; j < WIDTH; ++j) {",
         "  const int line = line0 + j;",
         *indented(_store(text, "sums[j]")),
         "}",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tilewright.records import Task
+from tilewright.records.reaching import reached
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import TORCH_DTYPE, flat_results
 from tilewright.tasks.child.input_values import draw
@@ -155,18 +156,12 @@ def undetached(node: Any) -> Any:
 
 def _met(wanted: Sequence[Any], kept: set[Any]) -> set[Any]:
     """The nodes on the way back from those wanted; what lies behind a kept one, or is taken for its shape, is not."""
-    met: set[Any] = set()
-    waiting = list(wanted)
-    while waiting:
-        node = waiting.pop()
-        if node in met:
-            continue
-        met.add(node)
+
+    def before(node: Any) -> list[Any]:
         name = str(node.target).split(".")
-        if node in kept or (len(name) > 1 and name[1] in _SHAPE_ONLY):
-            continue
-        waiting += node.all_input_nodes
-    return met
+        return [] if node in kept or (len(name) > 1 and name[1] in _SHAPE_ONLY) else node.all_input_nodes
+
+    return reached(wanted, before)
 
 
 def _autograd_bytes(function: Callable[..., Any], task: Task) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tilewright.records import NumberInput, ScalarType, Task, TaskInput
+from tilewright.records.reaching import reached
 from tilewright.reference.torch_calls import flat_results
 from tilewright.tasks.child.differentiation import (
     arguments_of,
@@ -104,17 +105,10 @@ class _Printing:
         self._lines: list[str] = []
 
     def text(self) -> PrintedGradients:
-        needed: set[Any] = set()
-        waiting = list(self._wanted)
-        while waiting:
-            node = waiting.pop()
-            if node in needed or node in self._names:
-                continue
-            needed.add(node)
-            if not _is_size(node):
-                waiting += node.all_input_nodes
+        ends = {*self._names}
+        needed = reached(self._wanted, lambda node: () if node in ends or _is_size(node) else node.all_input_nodes)
         for node in self._nodes:
-            if node in needed:
+            if node in needed and node not in ends:
                 self._print(node)
         return PrintedGradients(tuple(self._lines), tuple(self._names[one] for one in self._wanted))
 

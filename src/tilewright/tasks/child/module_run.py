@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tilewright.records import IntegerValues, NormalValues, UniformValues, Values
+from tilewright.records import IntegerValues, NormalValues, Part, UniformValues, Values
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe as describe_error
 from tilewright.reference.torch_calls import dtype_of
@@ -207,6 +207,9 @@ def _looked_at(one: Any, known: Values | None) -> FoundTensor | FoundNumber:
     sparse = _MANY_ZEROS < zeros < 1.0
     found = _input(one, values_like(one[one != 0] if sparse else one))
     assert isinstance(found, FoundTensor)
+    for part, kept in ((Part.UPPER, torch.triu), (Part.LOWER, torch.tril)) if sparse and one.ndim >= 2 else ():
+        if torch.equal(one, kept(one)) and isinstance(found.values, (NormalValues, UniformValues)):
+            return replace(found, values=replace(found.values, part=part))
     if sparse:
         return replace(found, structure=f"get_inputs leaves {zeros:.0%} of it zero")
     if one.ndim >= 2 and one.shape[-1] == one.shape[-2] and torch.equal(one, one.mT):

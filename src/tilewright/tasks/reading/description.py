@@ -135,7 +135,7 @@ class _TensorReader:
         if not isinstance(values, str):
             raise TaskError(f'{self._where}: [values] {name} is text, such as "uniform -1 1"')
         try:
-            return replace(tensor, values=parse_values(values, dtype))
+            return replace(tensor, values=parse_values(values, dtype, len(named)))
         except ValueError as error:
             raise TaskError(f"{self._where}: [values] {name}: {error}") from None
 

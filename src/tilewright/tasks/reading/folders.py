@@ -143,7 +143,7 @@ def _as_given(
         inputs[name] = _renumbered(described, name, text)
     for name, text in values.items():
         one = _tensor(described, ArgumentKind.VALUES, name)
-        inputs[name] = replace(one, values=read_values(name, one.dtype, text))
+        inputs[name] = replace(one, values=read_values(name, one, text))
     return replace(described, inputs=inputs, unsaid=described.unsaid - values.keys())
 
 

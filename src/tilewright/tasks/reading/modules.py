@@ -231,7 +231,7 @@ class _ModuleMaker:
             if name not in known:
                 found = f"the problem has no such tensor; it has {', '.join(known)}"
                 raise TaskError(found, given=GivenArgument(ArgumentKind.VALUES, name))
-            known[name] = replace(known[name], values=read_values(name, known[name].dtype, text))
+            known[name] = replace(known[name], values=read_values(name, known[name], text))
         self.unsaid -= values.keys()
         return [known.get(one.name, one) for one in given], {own: known[one.name] for own, one in named.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.records import (
     Dimension,
@@ -14,6 +14,7 @@ from tilewright.records import (
     IntegerValues,
     NormalValues,
     NumberInput,
+    Part,
     ScalarType,
     TaskInput,
     TensorInput,
@@ -63,7 +64,7 @@ def match_arguments(
         name = usable_name(one.name, (given.name for given in inputs), "x")
         if one.name in shapes:
             spec = read_shape(one.name, shapes[one.name])
-            said = read_values(one.name, spec.dtype, values[one.name]) if one.name in values else NormalValues()
+            said = read_values(one.name, spec, values[one.name]) if one.name in values else NormalValues()
             inputs.append(TensorInput(name, spec.dtype, axes_of(spec.shape, dimensions), said))
         elif (made := _number(function, one, name, numbers.get(one.name))) is not None:
             inputs.append(made)
@@ -106,15 +107,17 @@ def read_shape(name: str, text: str) -> TensorSpec:
         raise TaskError(str(error), given=GivenArgument(ArgumentKind.SHAPE, name, text)) from None
 
 
-def read_values(name: str, dtype: DType, text: str) -> Values:
+def read_values(name: str, one: TensorSpec | TensorInput, text: str) -> Values:
+    rank = len(one.shape if isinstance(one, TensorSpec) else one.dimensions)
     try:
-        return parse_values(text, dtype)
+        return parse_values(text, one.dtype, rank)
     except ValueError as error:
         raise TaskError(str(error), given=GivenArgument(ArgumentKind.VALUES, name, text)) from None
 
 
-def parse_values(text: str, dtype: DType) -> Values:
-    """What a tensor of that dtype holds: `normal`, `normal 0 2`, `uniform -1 1`, `integers 0 100`, `index rows`.
+def parse_values(text: str, dtype: DType, rank: int) -> Values:
+    """What a tensor of that dtype and so many dimensions holds: `normal`, `normal 0 2`, `uniform -1 1`,
+    `integers 0 100`, `index rows`; of floats `upper` or `lower` at the end: the rest of its matrices is 0.
 
     Words are parted by blanks or colons. Raises `ValueError` with one sentence.
     """
@@ -126,25 +129,31 @@ def parse_values(text: str, dtype: DType) -> Values:
     if not dtype.is_float and isinstance(made, (NormalValues, UniformValues)):
         shown = print_values(made)
         raise ValueError(f"{dtype} cannot hold {shown}; write integers:LOW:HIGH or index:DIMENSION")
+    if rank < 2 and isinstance(made, (NormalValues, UniformValues)) and made.part is not Part.WHOLE:
+        raise ValueError(f"a tensor of fewer than two dimensions has no {made.part.value} triangle; leave the word out")
     return made
 
 
 def _values(kind: str, words: list[str]) -> Values:
+    if kind in ("normal", "uniform") and words and words[-1] in (Part.UPPER.value, Part.LOWER.value):
+        whole = _values(kind, words[:-1])
+        assert isinstance(whole, (NormalValues, UniformValues))
+        return replace(whole, part=Part(words[-1]))
     if kind == "normal" and len(words) in (0, 2):
-        made = NormalValues(*map(float, words))
+        made = NormalValues(float(words[0]), float(words[1])) if words else NormalValues()
         if made.deviation < 0:
             raise ValueError
         return made
     if kind == "uniform" and len(words) in (0, 2):
-        between = UniformValues(*map(float, words))
+        between = UniformValues(float(words[0]), float(words[1])) if words else UniformValues()
         if not between.low <= between.high:
             raise ValueError
         return between
     if kind == "integers" and len(words) == 2:
-        whole = IntegerValues(*map(int, words))
-        if whole.low >= whole.high:
+        numbers = IntegerValues(*map(int, words))
+        if numbers.low >= numbers.high:
             raise ValueError
-        return whole
+        return numbers
     if kind == "index" and len(words) == 1:
         return IndexValues(words[0])
     raise ValueError(kind)
@@ -152,6 +161,8 @@ def _values(kind: str, words: list[str]) -> Values:
 
 def print_values(values: Values) -> str:
     """The text that `parse_values` reads as these values."""
+    if isinstance(values, (NormalValues, UniformValues)) and values.part is not Part.WHOLE:
+        return f"{print_values(replace(values, part=Part.WHOLE))} {values.part.value}"
     if isinstance(values, NormalValues):
         return "normal" if values == NormalValues() else f"normal {values.mean!r} {values.deviation!r}"
     if isinstance(values, UniformValues):

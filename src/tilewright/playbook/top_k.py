@@ -1,15 +1,88 @@
-"""Kernels for top-k: every thread keeps the best it has met, and the threads' lists are merged best by best."""
+"""Top-k: the few greatest or least elements of every row, in order, and where they are.
+
+Every thread keeps the best it has met, and the threads' lists are merged best by best.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.indices import Variable, of_variable
+from tilewright.playbook.places.program import PlacedProgram, whole_program
+from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places, Whole
+from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
 from tilewright.playbook.places.vectors import Known, each_element, guarded, over_vectors
-from tilewright.playbook.top_k.program import TopProgram
+from tilewright.playbook.row_program import NumberKind
+from tilewright.playbook.tracing import Node, TracedNode
+
+MOST = 32  # elements that are chosen: what one warp writes at once
+
+
+@dataclass(frozen=True)
+class TopProgram:
+    placed: PlacedProgram
+    rows: tuple[Variable, ...]
+    along: Variable  # what the elements are chosen from
+    chosen: Variable  # their number in the result
+    count: int
+    value: int  # of an element
+    largest: bool
+    values_leaf: str | None  # stand for the chosen values and their indices, where they are used
+    indices_leaf: str | None
+
+
+def top_program(traced: TracedTask) -> TopProgram:
+    """The one choice of the task. Raises `NotSupported` for anything else."""
+    reader = PlaceReader(traced, RULES)
+    placed = whole_program(reader, "with topk")
+    wholes = placed.wholes
+    if len({(one.node, one.places) for one in wholes.values()}) != 1:
+        raise NotSupported("the playbook writes one topk at a time, whose values and indices are used in one order")
+    whole = next(iter(wholes.values()))
+    node = reader.nodes[whole.node]
+    counts = set(reader.whole_number(whole.node, 1, "k", 0))
+    if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST:
+        raise NotSupported(f"the playbook writes topk with a fixed k of at most {MOST}")
+    dim = reader.dimension(node, 2, "dim", len(whole.places), len(whole.places) - 1)
+    place = whole.places[dim]
+    chosen = place.atoms[0] if len(place.terms) == 1 and place.constant.is_always(0) else None
+    if count == 1 and not place.terms:
+        chosen = Variable("at_chosen", reader.book.number(1))
+    if not isinstance(chosen, Variable) or (place.terms and not place.terms[0][1].is_always(1)):
+        raise NotSupported("the playbook writes what topk chose in its own order")
+    along = Variable("at_element", reader.shape(reader.source(node))[dim])
+    value = reader.argument(node, 0, (*whole.places[:dim], of_variable(along), *whole.places[dim + 1 :]))
+    if reader.kinds[value] is not NumberKind.FLOAT:
+        raise NotSupported("the playbook writes topk of floats only")
+    placed = placed.renewed(reader, value)
+    if any(isinstance(leaf, Whole) for leaf in placed.leaves_of((value,)).values()):
+        raise NotSupported("the playbook writes one topk at a time, not one of another")
+    names = {one.result: name for name, one in wholes.items()}
+    largest = reader.flag(node, 3, "largest", True)
+    rows = tuple(one for one in placed.variables if one != chosen)
+    return TopProgram(placed, rows, along, chosen, count, value, largest, names.get(0), names.get(1))
+
+
+def _getitem(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
+    source, which = node.arguments
+    assert isinstance(source, Node)
+    if reader.nodes[source.index].target != "topk":
+        return PLACE_RULES["getitem"](reader, index, node, places)
+    assert isinstance(which, int)
+    kind = NumberKind.INT if which else NumberKind.FLOAT
+    return reader.leaf("best_index" if which else "best", Whole(source.index, places, (), which), kind)
+
+
+RULES: dict[str, PlaceRule] = {**PLACE_RULES, "getitem": _getitem}
+
 
 _MANY_ROWS = 4096
 
@@ -37,8 +110,7 @@ LISTS = """\
 __device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {{
   if (met.value {worse} list[COUNT - 1].value || !comes_before(met, list[COUNT - 1])) return;  // as nearly all do
   list[COUNT - 1] = met;
-#pragma unroll
-  for (int place = COUNT - 1; place > 0; place -= 1) {{
+  unrolled for (int place = COUNT - 1; place > 0; place -= 1) {{
     if (comes_before(list[place], list[place - 1])) {{
       const Candidate better = list[place];
       list[place] = list[place - 1];
@@ -50,14 +122,12 @@ __device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {{
 // The best of the heads of all lanes' lists; the lane that had it goes on to its next.
 __device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
   Candidate best = list[0];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {{
+  unrolled for (int offset = 16; offset > 0; offset /= 2) {{
     const Candidate other = {{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.index, offset)}};
     if (comes_before(other, best)) best = other;
   }}
   if (list[0].index == best.index) {{
-#pragma unroll
-    for (int place = 0; place + 1 < COUNT; ++place) list[place] = list[place + 1];
+    unrolled for (int place = 0; place + 1 < COUNT; ++place) list[place] = list[place + 1];
     list[COUNT - 1] = none();
   }}
   return best;
@@ -65,15 +135,7 @@ __device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
 """
 
 
-def draft(program: TopProgram, op_line: str) -> str:
-    return _written(program, op_line, vector=False)
-
-
-def lists(program: TopProgram, op_line: str) -> str:
-    return _written(program, op_line, vector=True)
-
-
-def _written(program: TopProgram, op_line: str, vector: bool) -> str:
+def _written(program: TopProgram, vector: bool, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, steps = plan.name("rows"), plan.name("steps")
     plan.add("let", f"{rows} = {product_text(program.rows)}, {steps} = {program.along.size.text}")
@@ -135,8 +197,7 @@ def _body(kernel: PlacedKernel, program: TopProgram) -> list[str]:
         "if (row >= rows) return;",
         *kernel.split(program.rows, "row"),
         "Candidate list[COUNT];",
-        "#pragma unroll",
-        "for (int place = 0; place < COUNT; ++place) list[place] = none();",
+        "unrolled for (int place = 0; place < COUNT; ++place) list[place] = none();",
         *_met(kernel, program),
         "Candidate mine = none();  // the lane's share of the result",
         "for (int turn = 0; turn < COUNT; ++turn) {",
@@ -175,3 +236,15 @@ def _met(kernel: PlacedKernel, program: TopProgram) -> list[str]:
     body += over_vectors(guarded(place, f"{at} < steps", held.loads())) if held.reads else []
     body += over_vectors(guarded(place, f"{at} < steps", each_element(meeting)))
     return ["for (int first = 0; first * VECTORS * WARPS * 32 * WIDTH < steps; ++first) {", *indented(body), "}"]
+
+
+def _answer(traced: TracedTask) -> Answer:
+    program = top_program(traced)
+    summary = "first version: a block per row, lists of the best merged"
+    first = Structure("draft-top", summary, partial(_written, program, False))
+    summary = "a block per row read once in 16-byte vectors, lists of the best kept in registers and merged"
+    later = (Structure("top-lists", summary, partial(_written, program, True)),)
+    return Answer(first, later, (first, *later))
+
+
+TOP_K = Family("top-k", frozenset(("topk",)), lambda traced: "topk" in traced.targets, _answer)
