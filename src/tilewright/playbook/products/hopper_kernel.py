@@ -189,9 +189,14 @@ def _kernel(form: Form) -> list[str]:
     return [*signature(f"__launch_bounds__({bounds}) ", "product", declared), *indented(body), "}"]
 
 
+_TURNS = "bool back = true;  // every other tile begins at the end of k: what the one before read last is still in L2"
+
+
 def _producer(form: Form) -> list[str]:
     dec = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));'
     k = "tile.k0 + step * BK" if form.pieces else "(first + step) * BK" if form.sorted else "step * BK"
+    turns = not form.parts and not form.pieces
+    k = "(back ? tile.steps - 1 - step : step) * BK" if turns else k
     lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
@@ -235,7 +240,9 @@ def _producer(form: Form) -> list[str]:
         "if (threadIdx.x == 256) {",
         *indented([*first, *(["const int rank = blockIdx.x % PAIR;"] if form.late else [])]),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
+        *indented([_TURNS] if turns else []),
         "  while (tile.next()) {",
+        *indented(["back = !back;"] if turns else [], 2),
         *indented(SPANS.splitlines() if form.sorted else [], 2),
         "#pragma unroll 1",
         "    for (int step = 0; step < tile.steps; ++step) {",
