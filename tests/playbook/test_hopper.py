@@ -207,16 +207,19 @@ SHORT = (
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),
     Product((1, 300, 77, 51), b_transposed=True),
     Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)),
+    Product((2, 780, 132, 30), a_transposed=True, batched=True, residual=True),
 )
 
 
 @pytest.mark.parametrize("form", SHORT, ids=str)
-def test_strips_of_short_sums_keep_the_second_operand(form: Product, tmp_path: Path) -> None:
-    """Strips of two tiles, the last of one, as results have that are too large to emulate."""
-    text = form.text.replace("tune    STRIP = 16 | 4 | 1", "const   STRIP = 2")
+@pytest.mark.parametrize("sms", [1, 132])
+def test_strips_of_short_sums_keep_the_second_operand(form: Product, sms: int, tmp_path: Path) -> None:
+    """Strips of two tiles, the last of one, as results have that are too large to emulate; one for a block, and many
+    for each of two."""
+    text = form.text.replace("tune    STRIP = 4 | 8 | 16 | 1", "const   STRIP = 2")
     text = re.sub(r"//! need    STRIP == 1 .*\n", "", text)
     assert "const   STRIP = 2" in text
-    _check_emulated(form, 2, tmp_path, text)
+    _check_emulated(form, 2, tmp_path, text, replace(H200, sms=sms))
 
 
 def test_what_tma_does_not_take_is_refused() -> None:
@@ -338,6 +341,9 @@ WIDE_TILES = (
     (Product((1, 140, 260, 68), b_transposed=True, fused=True), "b", 131),
     (Product((1, 40, 72, 1100), a_transposed=True), "a", 33),
     (Product((1, 40, 72, 1100)), "b", 3),
+    (Product((1, 260, 72, 32)), "a", 130),
+    (Product((1, 140, 260, 64), a_transposed=True, b_transposed=True), "b", 131),
+    (Product((1, 140, 260, 30)), "b", 131),
 )
 
 
@@ -445,13 +451,14 @@ def test_a_small_number_of_a_short_row_is_not_lost_where_it_is_the_result(ready_
 
 
 @pytest.mark.parametrize("b_transposed", [False, True])
-def test_infinities_and_nan_come_out_where_f32_has_them(b_transposed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fused", [False, True])  # of a short k, or where it is multiplied
+def test_infinities_and_nan_come_out_where_f32_has_them(fused: bool, b_transposed: bool, tmp_path: Path) -> None:
     """In either operand, in rows and columns of both blocks of a cluster, among the first of k and later."""
-    form = Product((1, 140, 260, 100), b_transposed=b_transposed, fused=True)
+    form = Product((1, 140, 260, 100 if fused else 60), b_transposed=b_transposed, fused=fused)
     a, b = form.draw()
     columns = b.mT if b_transposed else b
-    a[3, 2], a[131, 70] = torch.inf, torch.nan
-    columns[1, 5], columns[90, 200] = -torch.inf, torch.nan
+    a[3, 2], a[131, -30] = torch.inf, torch.nan
+    columns[1, 5], columns[-10, 200] = -torch.inf, torch.nan
     path = tmp_path / "product.cu"
     path.write_text(form.text)
     call = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1)
@@ -541,9 +548,10 @@ def test_rows_too_wide_for_parts_are_made_in_f32(transposed: bool, batched: bool
         _check_wide(form, name, change(torch.randn(33)), name in WIDE, tmp_path)
 
 
-def test_an_outlier_beside_zero_weights_is_made_in_f32(tmp_path: Path) -> None:
-    form = Product((1, 140, 68, 33))
-    _check_wide(form, "an outlier", WIDE["an outlier of 1e12"](torch.randn(33)), True, tmp_path)
+@pytest.mark.parametrize("k", [33, 70])  # split by one kernel, and by two
+def test_an_outlier_beside_zero_weights_is_made_in_f32(k: int, tmp_path: Path) -> None:
+    form = Product((1, 140, 68, k))
+    _check_wide(form, "an outlier", WIDE["an outlier of 1e12"](torch.randn(k)), True, tmp_path)
 
 
 def _check_wide(form: Product, name: str, row: torch.Tensor, expected: bool, folder: Path) -> None:
@@ -554,7 +562,7 @@ def _check_wide(form: Product, name: str, row: torch.Tensor, expected: bool, fol
     c, _, b_parts, _, b_scales, wide = _run(form, a, b, folder)
     if not form.b_transposed and not form.batched:
         _check_parts(b_parts[..., : form.sizes[2]], b_scales, b)
-    assert wide.tolist() == [int(expected), *[0, int(expected), 0] * form.sizes[0]], name
+    assert wide.tolist() == [int(expected), *[0, int(expected), 0] * form.sizes[0], 0], name  # no strip is taken here
     if expected:
         truth = form.truth([a, b])[..., 128:, :]
         right = torch.isclose(c[..., 128:, :].double(), truth, rtol=1e-5, atol=1e-30, equal_nan=True)

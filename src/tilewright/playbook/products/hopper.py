@@ -9,6 +9,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, frag
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
+from tilewright.playbook.products.hopper_short import short_parameters, short_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
 from tilewright.playbook.products.program import Contraction, Operand
@@ -105,7 +106,7 @@ def hopper_product(
     header += _PIECES_HEADER if pieces else ""
     code = [device_text(form)] if not fused else [fused_text(form), f32_tiles_text(form)]
     if parts and not fused:
-        code = [splitting_text(form), *code, f32_tiles_text(form)]
+        code = [splitting_text(form), *([short_text(form)] if form.split_at_once else []), *code, f32_tiles_text(form)]
     if ready_b:
         code.insert(0, splitting_text(form))
     if pieces:
@@ -138,7 +139,7 @@ class _Plan:
         self, kernel: str, grid: str, block: str, given: list[str], early: bool = False, more: str = ""
     ) -> None:
         """`early`: it may begin before the launch before it has ended, and waits for it where it must."""
-        rest = more + (" pdl" if early else "")
+        rest = (" pdl" if early else "") + more
         self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given], rest)
 
     def sizes(self, per_row: int) -> None:
@@ -230,7 +231,8 @@ class _Plan:
         if form.pieces:
             self._add("scratch", "@c: f32[@pieces * @batch, @m, @n]")
         if form.boxes:
-            self._add("map", "@c_map = tiled(@c, shape=[@batch, @m, @n], box=[1, 64, 64], swizzle=128)")
+            rows = "64 - 48 * LATE" if form.late else "64"
+            self._add("map", f"@c_map = tiled(@c, shape=[@batch, @m, @n], box=[1, {rows}, 64], swizzle=128)")
 
     def _product_launch(self, threads: str) -> None:
         form = self._form
@@ -243,7 +245,7 @@ class _Plan:
             self._launch("product", pairs, f"{threads}, @smem", given, more=" cluster(2) when LATE == 1")
             more = " when LATE == 0"
         if form.strips:
-            grid = f"(@tiles_n * ceil_div(@tiles_m, STRIP) * @batch if KEPT > 0 else {grid})"
+            grid = "min(@tiles, device.sms * BLOCKS)"
         self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
@@ -263,24 +265,30 @@ class _Plan:
         self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
         self._add("let", "@slot = 2 * (128 if KEPT > 0 else 128 + BN) * 32 * 2")
-        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {20 if form.sorted else 16} + 16"
-        self._add("let", f"@smem = STAGES * @slot + KEPT * 2 * BN * 32 * 2{places}")
+        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {20 if form.sorted else 16} + 48"
+        kept = " + (2 if KEPT > 0 else 0) * 2 * BN * 32 * 2" if form.strips else ""
+        self._add("let", f"@smem = STAGES * @slot{kept}{places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
         if form.strips:
-            self._add("tune", "STRIP = 16 | 4 | 1")
+            self._add("tune", "STRIP = 4 | 8 | 16 | 1")
             self._add("need", "STRIP == 1 or KEPT > 0 and @tiles >= device.sms * 8 * STRIP")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
             self._add("need", "@batch <= 65535", "the third dimension of a grid")
         each, remark = ("3 * ", "any, which, then spans") if form.sorted else ("", "whether any, then which")
-        self._add("scratch", f"@wide: i32[1 + {each}@batch * @pieces * (@tiles_m + @tiles_n)] zeroed", remark)
+        first, remark = ("2", f"{remark}; strips taken") if form.strips else ("1", remark)
+        self._add("scratch", f"@wide: i32[{first} + {each}@batch * @pieces * (@tiles_m + @tiles_n)] zeroed", remark)
         for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()
         for name, one in self._operands:
             self._split_launch(name, one)
+        if form.split_at_once:
+            given = [text for _, text in short_parameters(form)]
+            grid = "(@tiles_m + ceil_div(@n, 128)) * @batch"
+            self._launch("split_both", grid, "256", given, more=" when KEPT > 0")
         self._product_launch("THREADS")
 
     def of_fused(self) -> None:
@@ -311,7 +319,8 @@ class _Plan:
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
         outer, inner = (rows, "@k") if one.along_k else ("@k", rows)
-        self._add("let", f"@{name}_pitch = round_up({inner}, 64)", "rows begin at whole lines of the cache")
+        lines = "32 if @k <= 32 else 64" if self._form.strips and one.along_k else "64"
+        self._add("let", f"@{name}_pitch = round_up({inner}, {lines})", "rows begin at whole lines of the cache")
         self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
         self._add("scratch", f"@{name}_scales: f32[@batch * @pieces, {rows}]")
         whole = [f"({one.pitch.expression}) % 4 == 0", f"{inner} % 4 == 0"]
@@ -335,16 +344,16 @@ class _Plan:
         buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
         pitches = [one.pitch.expression, one.batch_pitch.expression, f"@{name}_pitch"]
         flags = [tile, first, "@tiles_m + @tiles_n"]
-        upper = name.upper()
+        upper, when = name.upper(), " when KEPT == 0" if self._form.split_at_once else ""
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
             given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
-            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=after_another)
+            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, after_another, when)
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
             kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH>", f" cluster({upper}_CLUSTER)"
-            self._launch(kernel, grid, "512", given, early=after_another, more=cluster)
+            self._launch(kernel, grid, "512", given, after_another, cluster + when)
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

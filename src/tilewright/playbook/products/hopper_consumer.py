@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, matrix_text, operands
 from tilewright.playbook.products.hopper_sorted import STEPS, unkept_half
-from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some
+from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some, who_stores
 
 
 def consumer(form: Form) -> list[str]:
@@ -46,7 +46,6 @@ def consumer(form: Form) -> list[str]:
         columns = "my_columns" if form.of_columns else "0"
         finish = ["#pragma unroll", f"for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {columns}, i);"]
     tiles = [
-        *(["if constexpr (KEPT) barrier_wait(kept_full, 0);"] if form.strips else []),
         "while (tile.next()) {",
         *indented(STEPS.splitlines() if form.sorted else []),
         *indented(_column_loads(form)),
@@ -56,12 +55,40 @@ def consumer(form: Form) -> list[str]:
         *indented(finish),
         "}",
     ]
+    if form.strips:
+        tiles = _strips(form, tiles)
     if form.late:
         tiles = ["if constexpr (!LATE) {", *indented(tiles), "} else {", *indented(_late_tiles(form)), "}"]
     lines += tiles
     if form.boxes or form.rows:
-        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
+        lines.append(f"if ({who_stores(form) if form.boxes else 'lane < 8'}) wait_until_stored();")
     return lines
+
+
+def _strips(form: Form, tiles: list[str]) -> list[str]:
+    """Strip after strip, as the producer tells their numbers; else tile after tile."""
+    return [
+        "// `place`: where what b has for a strip is; `of_strip`: scales of its columns.",
+        "auto make_tiles = [&](int place, uint32_t of_strip) {",
+        *indented(tiles),
+        "};",
+        "if constexpr (KEPT) {",
+        "  for (int number = 0;; ++number) {",
+        "    const int place = number % STRIPS_AT_ONCE;",
+        "    barrier_wait(kept_full + place * 8, number / STRIPS_AT_ONCE % 2);",
+        "    const int strip = number_at(told + place * 4);",
+        "    if (strip >= tile.strips() * batch) break;",
+        "    tile.begin_strip(strip);",
+        "    const uint32_t of_strip = columns + (consumer * 2 + number % 2) * BN * 4;",
+        f"    const float scale = {form.of_columns.replace('@n', 'min(tile.n0 + thread, N - 1)')};",
+        '    asm volatile("st.shared.f32 [%0], %1;" ::"r"(of_strip + thread * 4), "f"(scale) : "memory");',
+        "    consumer_sync(consumer);",
+        "    make_tiles(place, of_strip);",
+        "  }",
+        "} else {",
+        "  make_tiles(0, 0);",
+        "}",
+    ]
 
 
 def _steps(form: Form) -> tuple[str, str]:
@@ -115,10 +142,13 @@ def _late_tiles(form: Form) -> list[str]:
         "  before = slot;",
         "  advance(parity);",
         "};",
-        "auto products = [&](float (&sum)[BN / 2], int done) {  // of a tile, of which some are",
+        "Walk last = tile;  // whose products are made; `tile` is the next one, if there are more",
+        "bool more = tile.next();",
+        "auto products = [&](float (&sum)[BN / 2], int done) {  // of the next tile, of which some are",
         *indented(_column_loads(form)),
         "#pragma unroll 1",
         "  for (int step = done; step < tile.steps; ++step) begin(sum, step == 0), go_on(step == 0);",
+        "  last = tile, more = tile.next();  // while the last of them run",
         "  wgmma_wait<0>();",
         "  release(before);",
         *indented(["turn ^= 1;"] if form.of_columns else []),
@@ -128,7 +158,7 @@ def _late_tiles(form: Form) -> list[str]:
         "#pragma unroll",
         f"  for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {places}, i);",
         "};",
-        "auto products_and_finish = [&](float (&sum)[BN / 2], const float (&old)[BN / 2], const Walk& tile_of_old) {",
+        "auto products_and_finish = [&](float (&sum)[BN / 2], const float (&old)[BN / 2], const Walk tile_of_old) {",
         "#pragma unroll",
         "  for (int i = 0; i < BN / 16; ++i) {",
         "    begin(sum, i == 0);",
@@ -138,17 +168,20 @@ def _late_tiles(form: Form) -> list[str]:
         "  products(sum, BN / 16);",
         "};",
         "float sum[BN / 2], other[BN / 2];",
-        "bool more = tile.next();",
-        "if (more) products(sum, 0);",
-        "while (more) {",
-        "  Walk last = tile;",
-        "  more = tile.next();",
-        "  if (more) products_and_finish(other, sum, last);",
-        "  else finish_all(sum, last);",
-        "  if (!more) break;",
-        "  last = tile, more = tile.next();",
-        "  if (more) products_and_finish(sum, other, last);",
-        "  else finish_all(other, last);",
+        "if (more) {",
+        "  products(sum, 0);",
+        "  while (true) {",
+        "    if (!more) {",
+        "      finish_all(sum, last);",
+        "      break;",
+        "    }",
+        "    products_and_finish(other, sum, last);",
+        "    if (!more) {",
+        "      finish_all(other, last);",
+        "      break;",
+        "    }",
+        "    products_and_finish(sum, other, last);",
+        "  }",
         "}",
     ]
 
@@ -156,11 +189,14 @@ def _late_tiles(form: Form) -> list[str]:
 def _sums_of_parts(form: Form) -> list[str]:
     a_step, b_step = _steps(form)
     half = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
+    b_slot = "slot * SLOT_BYTES"
+    b_slot = f"KEPT ? place * KEPT_BYTES + step * 2 * B_BYTES : {b_slot}" if form.strips else b_slot
+    used = ["if (KEPT && tile.m0 >= tile.last && thread == 0) barrier_arrive(kept_empty + place * 8);"]
     return [
         "// low * high + high * low + high * high, the small products first; low * low is below the last bit.",
         "auto products = [&](float (&some)[WIDTH / 2], int half, int step, bool add) {",
         "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);",
-        "  const uint64_t b_slot = b_slots + ((KEPT ? step * 2 * B_BYTES : slot * SLOT_BYTES) >> 4);",
+        f"  const uint64_t b_slot = b_slots + (({b_slot}) >> 4);",
         "  wgmma_fence();",
         "#pragma unroll",
         "  for (int which = 0; which < 3; ++which)",
@@ -193,6 +229,7 @@ def _sums_of_parts(form: Form) -> list[str]:
         "  }",
         "  advance(parity);",
         "}",
+        *(used if form.strips else []),
     ]
 
 
@@ -209,13 +246,14 @@ def _column_loads(form: Form) -> list[str]:
         ]
     if not form.of_columns:
         return lines
+    known = "if constexpr (!KEPT) " if form.strips else ""  # a strip's are there
     return [
         "// On its way while the products run: what the tile's columns have one number of each.",
         *lines,
         "float of_column[(BN + 127) / 128];",
         "#pragma unroll",
         "for (int i = 0; i < (BN + 127) / 128; ++i)",
-        f"  of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
+        f"  {known}of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
     ]
 
 
@@ -224,8 +262,8 @@ def _column_stores(form: Form) -> list[str]:
     if not form.of_columns:
         return []
     place = "(consumer * 2 + turn)" if form.parts else "(consumer * (1 + LATE) + turn)"
-    return [
-        f"const uint32_t my_columns = columns + {place} * BN * 4;",
+    place = f"columns + {place} * BN * 4"
+    stores = [
         "#pragma unroll",
         "for (int i = 0; i < (BN + 127) / 128; ++i)",
         "  if (thread + i * 128 < BN)",
@@ -233,3 +271,6 @@ def _column_stores(form: Form) -> list[str]:
         '                 ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");',
         *(["turn ^= 1;", "consumer_sync(consumer);"] if form.parts else []),
     ]
+    if form.strips:
+        place, stores = f"KEPT ? of_strip : {place}", ["if constexpr (!KEPT) {", *indented(stores), "}"]
+    return [f"const uint32_t my_columns = {place};", *stores]

@@ -50,6 +50,11 @@ class Form:
         return self.split_before and not self.pieces
 
     @property
+    def split_at_once(self) -> bool:
+        """Whether one launch may split both operands: where k is short, and nothing is to be known of zeros."""
+        return self.strips and not self.sorted
+
+    @property
     def sorted(self) -> bool:
         """Whether tiles of which nothing is kept are left to warps with nothing else to do, and the others sorted."""
         return self.strips and self.product.kept is not None and not self.boxes
@@ -130,7 +135,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs += [("const float* __restrict__ b_scales", "@b_scales")] if form.ready_b else []
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
-        pairs += [("const int* __restrict__ wide", "@wide")] if form.sorted else []
+        pairs += [("int* __restrict__ wide", "@wide")] if form.strips else []
     pairs += greatest_parameters(form)
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))

@@ -25,7 +25,7 @@ def device_text(form: Form) -> list[str]:
         "",
         *BARRIERS.splitlines(),
         *tma(form.boxes, form.rows).splitlines(),
-        *(NUMBERS.splitlines() if form.sorted else []),
+        *(NUMBERS.splitlines() if form.strips else []),
         *(PAIRS.splitlines() if form.late else []),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
@@ -55,6 +55,9 @@ def _constants(form: Form) -> list[str]:
     if form.boxes or not form.tma_store:
         buffers = f", C_BUFFERS = {'2 - LATE' if form.late else '2'}" if form.boxes else ""
         lines.append(f"constexpr int C_BYTES = 64 * 128{buffers};  // per consumer")
+    if form.strips:
+        lines.append("constexpr int STRIPS_AT_ONCE = KEPT == 1 ? 2 : 1;  // of whose b there is room for what is kept")
+        lines.append("constexpr int SHORT_STRIP = STRIP > 4 ? STRIP / 4 : 1;")
     if form.rows:
         lines.append("constexpr int C_PITCH = BN * 4 + 32, C_BYTES = (BLOCKS - 1) * 8 * C_PITCH;  // eight rows")
     if form.parts:
@@ -109,10 +112,10 @@ def walk(form: Form) -> list[str]:
         first = [first[0], "job = blockIdx.x, this->batch = batch, z = 0;", first[2]]
     if form.strips:
         members += ["int last;  // of a strip's rows"]
-        first += ["if constexpr (KEPT) {", *indented(_STRIP.splitlines()), "}"]
         inside = ["if (m0 >= last) return false;", "m0 += BM, steps = KEPT;"]
         inside += [f"if ({outside}) steps = 0;"] if outside else []
         body = ["if constexpr (KEPT) {", *indented([*inside, "return true;"]), "}", *body]
+    strip = _STRIP.splitlines() if form.strips else []
     return [
         "// The walk over tiles, the same for producer and consumers.",
         "struct Walk {",
@@ -120,6 +123,7 @@ def walk(form: Form) -> list[str]:
         f"  __device__ __forceinline__ Walk({', '.join(given)}) {{",
         *indented(first, 2),
         "  }",
+        *indented(strip),
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
@@ -129,11 +133,24 @@ def walk(form: Form) -> list[str]:
 
 # The blocks that run together store whole rows of the result, about as they follow each other in memory.
 _STRIP = """\
-// Short sums: a block takes STRIP tiles one below the other, and neighbouring blocks neighbouring columns of tiles.
-const int strips = (tiles_m + STRIP - 1) / STRIP, strip = job / tiles_n % strips * STRIP;
-n0 = job % tiles_n * BN, z = job / tiles_n / strips;
-m0 = (strip - 1) * BM, last = (min(strip + STRIP, tiles_m) - 1) * BM;
+// Short sums: a strip is STRIP tiles one below the other, and neighbouring strips are neighbouring columns of tiles.
+// The last are shorter, so that blocks end together.
+__device__ __forceinline__ int long_rows() const { return STRIP > 1 ? max(tiles_m - 2 * STRIP, 0) : 0; }
+__device__ __forceinline__ int long_strips() const { return (long_rows() + STRIP - 1) / STRIP; }
+__device__ __forceinline__ int strips() const {  // of a matrix
+  return (long_strips() + (tiles_m - long_rows() + SHORT_STRIP - 1) / SHORT_STRIP) * tiles_n;
+}
+__device__ __forceinline__ void begin_strip(int number) {
+  const int at = number % strips() / tiles_n, shorter = at - long_strips();
+  const int first = shorter < 0 ? at * STRIP : long_rows() + shorter * SHORT_STRIP;
+  const int end = shorter < 0 ? min(first + STRIP, long_rows()) : min(first + SHORT_STRIP, tiles_m);
+  n0 = number % tiles_n * BN, z = number / strips();
+  m0 = (first - 1) * BM, last = (end - 1) * BM;
+}
 """
+
+
+_KEPT_BARRIERS = "for (int i = 0; i < 2; ++i) barrier_init(kept_full + i * 8, 1), barrier_init(kept_empty + i * 8, 2);"
 
 
 def _kernel(form: Form) -> list[str]:
@@ -141,7 +158,7 @@ def _kernel(form: Form) -> list[str]:
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     places = form.store_places
     pairs = " * PAIR" if form.late else ""
-    slots_end = f"slots + STAGES * SLOT_BYTES{' + KEPT_BYTES' if form.parts else ''}"
+    slots_end = f"slots + STAGES * SLOT_BYTES{' + STRIPS_AT_ONCE * KEPT_BYTES' if form.strips else ''}"
     after = f"c_buffers + {places} * C_BYTES" if places else slots_end
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
@@ -153,16 +170,19 @@ def _kernel(form: Form) -> list[str]:
         after = f"columns{form.column_bytes}"
     body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
     if form.strips:
-        body += ["const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;"]
+        body += [
+            "const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;",
+            "const uint32_t kept_empty = kept_full + 16, told = kept_empty + 16;  // numbers of strips",
+        ]
     if form.sorted:
-        body += ["const uint32_t steps_of_tiles = kept_full + 8;  // of the tile that begins in a slot"]
+        body += ["const uint32_t steps_of_tiles = told + 16;  // of the tile that begins in a slot"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
         f"  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2{pairs});",
-        *(["  if constexpr (KEPT) barrier_init(kept_full, 1);"] if form.strips else []),
+        *([f"  {_KEPT_BARRIERS}"] if form.strips else []),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         *(["if constexpr (LATE) cluster_sync();"] if form.late else []),
@@ -189,9 +209,14 @@ def _kernel(form: Form) -> list[str]:
     return [*signature(f"__launch_bounds__({bounds}) ", "product", declared), *indented(body), "}"]
 
 
+_TURNS = "bool back = true;  // every other tile begins at the end of k: what the one before read last is still in L2"
+
+
 def _producer(form: Form) -> list[str]:
     dec = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));'
     k = "tile.k0 + step * BK" if form.pieces else "(first + step) * BK" if form.sorted else "step * BK"
+    turns = not form.parts and not form.pieces
+    k = "(back ? tile.steps - 1 - step : step) * BK" if turns else k
     lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
@@ -228,42 +253,69 @@ def _producer(form: Form) -> list[str]:
         b_loads = [b_at, *of_operands["b"]]
         b_loads = ["if constexpr (!KEPT) {", *indented(b_loads), "}"] if form.strips else b_loads
         loads = [*each_part, *indented([*of_operands["a"], *b_loads]), "}"]
-        first = _kept_loads([*each_part, *indented(of_operands["b"]), "}"]) if form.strips else []
+        first = [*each_part, *indented(of_operands["b"]), "}"] if form.strips else []
     told = ["if (!KEPT && step == 0) store_number(steps_of_tiles + slot * 4, tile.steps);"] if form.sorted else []
+    tiles = [
+        "while (tile.next()) {",
+        *indented(["back = !back;"] if turns else []),
+        *indented(SPANS.splitlines() if form.sorted else []),
+        "#pragma unroll 1",
+        "  for (int step = 0; step < tile.steps; ++step) {",
+        f"    const int k = {k};",
+        "    const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
+        "    barrier_wait(empty + slot * 8, parity);",
+        *indented(told, 2),
+        "    barrier_arrive_expecting(arrived, SLOT_BYTES);",
+        *indented(loads, 2),
+        "    advance(parity);",
+        "  }",
+        "}",
+    ]
     return [
         *lines,
         "if (threadIdx.x == 256) {",
-        *indented([*first, *(["const int rank = blockIdx.x % PAIR;"] if form.late else [])]),
+        *indented(["const int rank = blockIdx.x % PAIR;"] if form.late else []),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
-        "  while (tile.next()) {",
-        *indented(SPANS.splitlines() if form.sorted else [], 2),
-        "#pragma unroll 1",
-        "    for (int step = 0; step < tile.steps; ++step) {",
-        f"      const int k = {k};",
-        "      const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
-        "      barrier_wait(empty + slot * 8, parity);",
-        *indented(told, 3),
-        "      barrier_arrive_expecting(arrived, SLOT_BYTES);",
-        *indented(loads, 3),
-        "      advance(parity);",
-        "    }",
-        "  }",
+        *indented([_TURNS] if turns else []),
+        *indented(_strips(tiles, first, 3 if form.sorted else 1) if form.strips else tiles),
         "}",
         *rest,
     ]
 
 
-def _kept_loads(loads: list[str]) -> list[str]:
-    """What the second operand has for all tiles of a strip, brought once."""
+def _strips(tiles: list[str], loads_of_b: list[str], flags: int) -> list[str]:
+    """Strip after strip, where blocks take strips; else tile after tile."""
     return [
+        "auto load_tiles = [&]() {",
+        *indented(tiles),
+        "};",
         "if constexpr (KEPT) {",
-        "  const uint32_t arrived = kept_full;",
-        "  barrier_arrive_expecting(arrived, KEPT_BYTES);",
+        "  // Who is ready takes the next strip, so that all end together; what b has for it comes ahead. Nobody takes",
+        "  // many more than others: so a few blocks that are run alone do about their part.",
+        f"  int* taken = wide + 1 + {flags}ll * batch * (tile.tiles_m + tile.tiles_n);",
+        "  const int strips = tile.strips() * batch, share = (strips + gridDim.x - 1) / gridDim.x;",
+        "  for (int strip = blockIdx.x, left = share + share / 16, number = 0;; ++number) {",
+        "    const int place = number % STRIPS_AT_ONCE;",
+        "    const uint32_t arrived = kept_full + place * 8;",
+        "    barrier_wait(kept_empty + place * 8, number / STRIPS_AT_ONCE % 2 ^ 1);",
+        "    store_number(told + place * 4, strip);",
+        "    if (strip >= strips) {",
+        "      barrier_arrive(arrived);",
+        "      break;",
+        "    }",
+        "    const int later = left-- > 0 ? gridDim.x + atomicAdd(taken, 1) : strips;",
+        "    tile.begin_strip(strip);",
+        "    barrier_arrive_expecting(arrived, KEPT_BYTES);",
         "#pragma unroll",
-        "  for (int step = 0; step < KEPT; ++step) {",
-        "    const int k = step * BK;",
-        "    const uint32_t b_at = kept + step * 2 * B_BYTES;",
-        *indented(loads, 2),
+        "    for (int step = 0; step < KEPT; ++step) {",
+        "      const int k = step * BK;",
+        "      const uint32_t b_at = kept + place * KEPT_BYTES + step * 2 * B_BYTES;",
+        *indented(loads_of_b, 3),
+        "    }",
+        "    load_tiles();",
+        "    strip = later;",
         "  }",
+        "} else {",
+        "  load_tiles();",
         "}",
     ]

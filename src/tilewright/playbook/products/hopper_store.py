@@ -43,7 +43,7 @@ def epilogue(form: Form) -> list[str]:
     """Statements that make results of all sums of a tile."""
     lines = _finishing(form)
     if form.boxes:
-        return [*lines, "#pragma unroll", "for (int i = 0; i < BN / 16; ++i) {", *indented(_store_16_bit()), "}"]
+        return [*lines, "#pragma unroll", "for (int i = 0; i < BN / 16; ++i) {", *indented(_store_16_bit(form)), "}"]
     return [*lines, *(_store_fours(form) if form.tma_store else _store_plainly(form))]
 
 
@@ -51,7 +51,7 @@ def finishing_of_some(form: Form) -> list[str]:
     """A function that makes results of 16 columns of a tile's sums."""
     return [
         "auto finish_some = [&](const float* sum, const Walk& tile, uint32_t my_columns, int i) {",
-        *indented([*_finishing(form), *_store_16_bit()]),
+        *indented([*_finishing(form), *_store_16_bit(form)]),
         "};",
     ]
 
@@ -204,16 +204,29 @@ for (int upper = 0; upper < 2; ++upper) {
 """
 
 
-def _store_16_bit() -> list[str]:
-    """Columns 16 i and on: put in order in rows of 128 bytes, swizzled as TMA expects; 64 columns leave at once."""
+def who_stores(form: Form) -> str:
+    """Of the threads that put results in order the one that has TMA store them: a warp's, or a consumer's."""
+    return "(LATE ? lane : thread) == 0" if form.late else "thread == 0"
+
+
+def _store_16_bit(form: Form) -> list[str]:
+    """Columns 16 i and on: put in order in rows of 128 bytes, swizzled as TMA expects; 64 columns leave at once. Under
+    products each warp stores its own 16 rows, so that it waits for no other; but once for what the columns have."""
+    begin = end = ["consumer_sync(consumer);"]
+    place, row = "buffer", "tile.m0 + consumer * 64"
+    if form.late:
+        begin = ["if (LATE && i > 0) __syncwarp();", "else consumer_sync(consumer);"]
+        end = ["if (LATE) __syncwarp();", "else consumer_sync(consumer);"]
+        place, row = f"{place} + LATE * warp * 16 * 128", f"{row} + LATE * warp * 16"
     return [
         "const uint32_t buffer = c_buffers + (consumer * C_BUFFERS + i / 4 % C_BUFFERS) * C_BYTES;",
         "if (i % 4 == 0) {",
-        "  if (thread == 0) {  // a tile of an odd number of pieces ends in the buffer in which the next one begins",
+        "  // A tile of an odd number of pieces ends in the buffer in which the next one begins.",
+        f"  if ({who_stores(form)}) {{",
         "    if (i == 0 && BN / 64 % C_BUFFERS) wait_until_read<0>();",
         "    else wait_until_read<C_BUFFERS - 1>();",
         "  }",
-        "  consumer_sync(consumer);",
+        *indented(begin),
         "}",
         "float v[4], w[4];",
         "four(sum + i * 8, i * 16 + lane % 4 * 2, v);",
@@ -225,8 +238,9 @@ def _store_16_bit() -> list[str]:
         '               "r"(pack(w[2], w[3])) : "memory");',
         "if (i % 4 == 3) {",
         "  show_to_tma();",
-        "  consumer_sync(consumer);",
-        "  if (thread == 0) store_box(&c_map, buffer, tile.n0 + i / 4 * 64, tile.m0 + consumer * 64, tile.z);",
+        *indented(end),
+        f"  if ({who_stores(form)})",
+        f"    store_box(&c_map, {place}, tile.n0 + i / 4 * 64, {row}, tile.z);",
         "}",
     ]
 
