@@ -119,15 +119,10 @@ _MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
 _REWORDED: tuple[tuple[str, str], ...] = (
     (r"\b(?:transpose|swap) (?:of )?the last (?:two|2) (?:dim(?:ension)?s|axes)\b", "transpose"),
     (r"\bswap (?:the )?rows and columns\b", "transpose"),
-    (
-        r"\badaptive (average|avg|mean|max) pool(?:ing)?(?: ?2d)? ?(?:to |\()(?:1x1|1|\(1, ?1\))\)?",
-        r"global \1 pooling",
-    ),
     (r"\bscaled softmax with (?:a )?scale (?:of )?([\d.]+)", r"scale by \1 then softmax"),
     (r"\b(sum|mean|max|min) reduction\b", r"\1"),
     (r"\b(?:large|big|huge|long) (?=array|vector|matri|tensor)", ""),
     (rf"\b{_MATRIX} ?(?:times|by|and|with|@|\*) ?{_MATRIX}", r"\1 by \2"),
-    (r"\bdivergence between two distributions\b", "divergence"),
     (r"\bdequantiz", "dequantis"),
 )
 
