@@ -59,7 +59,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("x + y * z / w - 3", lambda x, y, z, w: x + y * z / w - 3, _rows()),
     Request("transpose the last two dimensions", lambda x: x.mT.contiguous(), _rows()),
     Request("scaled softmax with scale 0.125", lambda x: torch.softmax(x * 0.125, -1), _rows()),
-    Request("matrix multiplication A (9 x 24) times B (24 x 17)", lambda a, b: a @ b, {}),
+    Request("matrix multiplication A (1024 x 24) times B (24 x 17)", lambda a, b: a @ b, {}),
     Request("dequantize int8", lambda x, scale: x.float() * scale, {"x": "6x40:i8"}),
     Request("elementwise maximum of two tensors", lambda x, y: torch.maximum(x, y), _rows()),
     Request("cosine similarity between rows", lambda x, y: F.cosine_similarity(x, y, -1), _rows()),
