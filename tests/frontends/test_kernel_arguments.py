@@ -36,6 +36,7 @@ def test_options_become_values() -> None:
     [
         (["q=3"], [], "one of scale's parameters: x, mask, factor, axes, flag"),
         (["x"], [], "write --shape NAME=VALUE"),
+        (["64x128:f16"], [], "write --shape NAME=64x128:f16"),
         (["factor=3"], [], "factor is given with --set"),
         ([], ["x=3"], "x is given with --shape"),
         (["x=3", "x=4"], [], "x is given twice"),

@@ -175,6 +175,7 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         ("linear layer with 1024 inputs and 512 outputs then gelu", {"k": 1024, "n": 512}),
         ("fully connected layer 1024 -> 512 with relu", {"k": 1024, "n": 512}),
         ("dot product of two vectors of length 1 million", {"elements": 1000000}),
+        ("residual add and rmsnorm, hidden size 512", {"cols": 512}),
         ("causal attention for 2x8x1024x64", {"sequence": 1024, "keys": 1024}),
         ("attention with batch size 4, 8 heads, head dim 64", {"batch": 4, "heads": 8, "head_size": 64}),
         ("embedding lookup with vocab size 50,000 and dim 768", {"vocabulary": 50000, "features": 768}),

@@ -51,6 +51,10 @@ def test_spec_from_text() -> None:
     assert TensorSpec.parse(":i64") == TensorSpec.contiguous(DType.I64, ())
     assert TensorSpec.parse("scalar:i64") == TensorSpec.parse(":i64")
     assert TensorSpec.parse("0x3").numel == 0
+    for name, dtype in (("float32", "f32"), ("torch.bfloat16", "bf16"), ("FP16", "f16"), ("half", "f16")):
+        assert TensorSpec.parse(f"3:{name}").dtype is DType(dtype)
+    for name, dtype in (("int64", "i64"), ("uint8", "u8"), ("int8", "i8"), ("double", "f64"), ("bool", "bool")):
+        assert TensorSpec.parse(f"3:{name}").dtype is DType(dtype)
 
 
 @pytest.mark.parametrize("text", ["4096*1024", "4x-1:f32", "x:f32", "4x4:float99"])

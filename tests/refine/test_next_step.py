@@ -141,3 +141,13 @@ def test_an_author_that_sees_nothing_better_is_shown_a_profile_and_then_asked_no
     assert next_step(run_of(*attempts[:2], gained)) == Step(Stage.PROFILED, 4)
     hinted = replace(Settings("playbook"), hints=((3, "try tensor cores"),))
     assert next_step(run_of(*attempts, settings=hinted)) == Step(Stage.STRUCTURE, 4)
+
+
+def test_time_of_attempts_that_were_cut_short_counts() -> None:
+    """So a process that was killed between the note of it and the run's end leaves a run that ends when it goes on."""
+    settings = Settings("scripted", Budget(seconds=10.0))
+    made = replace(attempt(1, Stage.DRAFT, WRONG), seconds=4.0)
+    run = replace(run_of(made, settings=settings), cut_short=((2, 6.5),))
+    assert run.seconds == pytest.approx(10.5)
+    assert next_step(run) is Ending.SECONDS
+    assert run.begun == 2

@@ -72,7 +72,8 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name or not value.strip():
-            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE")
+            said = text.strip() if text.strip()[:1].isdigit() and not equals else "VALUE"
+            raise BadArgument(f"{option} {text}: write {option} NAME={said}")
         if name in made:
             raise BadArgument(f"{option} {text}: {name} is given twice")
         made[name] = value.strip()

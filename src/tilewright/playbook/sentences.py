@@ -17,7 +17,7 @@ from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form
 from tilewright.playbook.phrases import Clause, is_activation, unordered
-from tilewright.playbook.vocabulary import absent, as_said
+from tilewright.playbook.vocabulary import absent, as_said, reworded
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
@@ -138,8 +138,6 @@ def _normal(words: str) -> str:
     text = re.sub(r"(pool ?\dd\(\d+, stride=\d+), ?(\d+)\)", r"\1, padding=\2)", text)
     text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
     text = _LINEAR.sub(r"linear k=\1 n=\2 ", text)
-    text = re.sub(r"\b(sum|mean|max|min) reduction\b", r"\1", text)
-    text = re.sub(r"\b(?:large|big|huge|long) (?=array|vector|matri|tensor)", "", text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
     text = re.sub(r"\bgroup ?norm ?\((\d+)\)", r"group norm with \1 groups", text)
     text = re.sub(r"\bgroup ?norm ?\((\d+), ?(\d+)\)", r"group norm with \1 groups channels=\2", text)
@@ -156,6 +154,7 @@ def _normal(words: str) -> str:
     )
     text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
     text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
+    text = reworded(text)
     refuse_no_sizes(text)
     text = in_one_order(_POOLING.sub(_pooling, text))
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
@@ -242,7 +241,8 @@ def _take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
     """m=1024, with 1024 columns, and the like."""
     found = [(one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text)]
     text = _NAMED_SIZE.sub(" ", text)
-    for pattern, name in _SAID_SIZES if found or _OF_SEVERAL.search(text) else ():
+    several = bool(found) or _OF_SEVERAL.search(text) is not None
+    for pattern, name in (one for one in _SAID_SIZES if several or one[1] == "hidden"):
         said = re.compile(
             rf"(?:\b(?:with|and|for|of|,) ?)*(?:\ba )?(?<!over )(?<!along )\b(?:{pattern})(?: of| ?=)? (\d+)\b,?"
         )

@@ -203,7 +203,7 @@ class TensorSizes:
         known = {str(one) for tensor in self.tensors for one in tensor.dimensions or ()}
         for name, size in self.request.named:
             dimension = "elements" if name == "n" and "n" not in known else name
-            dimension = "cols" if name == "features" and "features" not in known else dimension
+            dimension = "cols" if name in ("features", "hidden") and name not in known else dimension
             if dimension not in known:
                 raise NotUnderstood(
                     f"{name}={size} is said, and the dimensions are {_listed(known)}; name one of these"

@@ -114,6 +114,26 @@ def readings(text: str) -> str | None:
     return next((what for pattern, what in _READINGS if re.fullmatch(pattern, text)), None)
 
 
+_MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
+# What people say, and what the grammar reads in its place.
+_REWORDED: tuple[tuple[str, str], ...] = (
+    (r"\b(?:transpose|swap) (?:of )?the last (?:two|2) (?:dim(?:ension)?s|axes)\b", "transpose"),
+    (r"\bswap (?:the )?rows and columns\b", "transpose"),
+    (r"\bscaled softmax with (?:a )?scale (?:of )?([\d.]+)", r"scale by \1 then softmax"),
+    (r"\b(sum|mean|max|min) reduction\b", r"\1"),
+    (r"\b(?:large|big|huge|long) (?=array|vector|matri|tensor)", ""),
+    (rf"\b{_MATRIX} ?(?:times|by|and|with|@|\*) ?{_MATRIX}", r"\1 by \2"),
+    (r"\bdequantiz", "dequantis"),
+)
+
+
+def reworded(text: str) -> str:
+    """Other words for the same, of which the grammar has one."""
+    for pattern, words in _REWORDED:
+        text = re.sub(pattern, words, text)
+    return text
+
+
 # Single words of the grammar, for a suggestion where another is meant.
 _WORDS = """
 layernorm rmsnorm softmax normalise normalize mean average sum max maximum min minimum gelu silu swish swiglu geglu relu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 
@@ -20,6 +21,19 @@ class DType(str, Enum):
     I8 = "i8"
     U8 = "u8"
     BOOL = "bool"
+
+    @classmethod
+    def read(cls, text: str) -> DType:
+        """The dtype that somebody writes, who may know PyTorch's names: bf16, bfloat16, torch.float16, half, int64.
+
+        Raises `ValueError` with one sentence.
+        """
+        name = text.strip().lower().removeprefix("torch.")
+        short = re.sub(r"^(float|fp|uint|int)(?=\d)", lambda found: found[1][0], name)
+        try:
+            return cls(_OTHER_NAMES.get(name, short))
+        except ValueError:
+            raise ValueError(f"{text!r} is not a dtype; write one of {', '.join(cls)}") from None
 
     @property
     def itemsize(self) -> int:
@@ -44,6 +58,7 @@ class DType(str, Enum):
         return self.value
 
 
+_OTHER_NAMES = {"bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64", "long": "i64", "int": "i32"}
 _BYTES = {DType.F64: 8, DType.I64: 8, DType.F32: 4, DType.I32: 4, DType.F16: 2, DType.BF16: 2, DType.I16: 2}
 _CPP = {
     DType.F64: "double",

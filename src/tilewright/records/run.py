@@ -278,7 +278,7 @@ class Run(Displayed):
     def ending_words(self) -> str:
         """Why it ended, in words; "" while it may go on."""
         if self.ending is Ending.SECONDS and self.begun is not None:
-            return f"{self.ending.words}, so attempt {self.begun} was cut short (what it had made is kept)"
+            return f"{self.ending.words}, so attempt {self.begun} was cut short, with what it had made kept"
         return self.ending.words if self.ending is not None else ""
 
 

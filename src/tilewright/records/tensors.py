@@ -45,10 +45,7 @@ class TensorSpec:
         except ValueError:
             such = "such as 4096x1024:bf16, or scalar:f32"
             raise ValueError(f"{text!r} is not a shape; write sizes and a dtype, {such}") from None
-        try:
-            return cls.contiguous(DType(dtype or "f32"), shape)
-        except ValueError:
-            raise ValueError(f"{dtype!r} is not a dtype; write one of {', '.join(DType)}") from None
+        return cls.contiguous(DType.read(dtype or "f32"), shape)
 
     @property
     def numel(self) -> int:

@@ -61,7 +61,7 @@ def test_words_are_words(words: str) -> None:
         ),
         ("{}/ops.py:scale_", {"x": "8"}, {}, "no value is given for factor; give a number for factor"),
         ("{}/ops.py:add", {"x": "8", "z": "8"}, {}, "shape of z: add has no such parameter; it has x, y"),
-        ("{}/ops.py:add", {"x": "8", "y": "8:bfloat16"}, {}, "'bfloat16' is not a dtype; write one of"),
+        ("{}/ops.py:add", {"x": "8", "y": "8:bfloat17"}, {}, "'bfloat17' is not a dtype; write one of"),
         ("{}/ops.py:add", {"x": "8", "y": "8by8"}, {}, "'8by8' is not a shape; write sizes and a dtype"),
         ("{}/ops.py:scale_", {"x": "8"}, {"factor": "big"}, "number of factor, big: scale_'s factor takes a number"),
         ("{}/ops.py:add(3)", {"x": "8"}, {}, "add is no class, so it takes no arguments here"),

@@ -150,11 +150,9 @@ class _TensorReader:
         if found is None:
             raise TaskError(f'{self._where}: {name} = {text!r} is no tensor; write such as "bf16[rows, cols]"')
         try:
-            dtype = DType(found["dtype"])
-        except ValueError:
-            raise TaskError(
-                f"{self._where}: {name}: {found['dtype']!r} is not a dtype; write one of {', '.join(DType)}"
-            ) from None
+            dtype = DType.read(found["dtype"])
+        except ValueError as error:
+            raise TaskError(f"{self._where}: {name}: {error}") from None
         axes = tuple(self._axis(name, axis) for axis in (one.strip() for one in found["axes"].split(",")) if axis)
         return found["marks"].split(), dtype, axes, tuple(map(int, (found["order"] or "").split()))
 
