@@ -10,10 +10,12 @@ from tests.verify import kernels, tasks
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import parse
+from tilewright.measure.preparation import job_inputs
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import (
     PROFILES,
     BadPlan,
+    Case,
     CaseStatus,
     Completed,
     Crashed,
@@ -25,6 +27,7 @@ from tilewright.records import (
     FindingKind,
     FindingRecord,
     Job,
+    Normal,
     NormalValues,
     NotBuilt,
     NotFaster,
@@ -41,6 +44,8 @@ from tilewright.records import (
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.verify import Referee, candidate
+from tilewright.verify.cases import own_cases, plan_cases
+from tilewright.verify.distributions import PARTS, TASK, contents
 
 Make = Callable[[Task], Referee]
 
@@ -137,12 +142,25 @@ def test_zeros_of_the_own_numbers_may_not_be_relied_upon(referee: Make) -> None:
     verdict = referee(TRIANGLES).judge(text)
     assert isinstance(verdict, Rejected), verdict
     assert isinstance(verdict.evidence, WrongValues)
-    assert verdict.evidence.case.values != "task"
 
 
 @pytest.mark.slow
 def test_a_product_is_right_on_triangles(referee: Make) -> None:
-    assert isinstance(referee(TRIANGLES).judge(kernels.MATMUL), Passed)
+    verdict = referee(TRIANGLES).judge(kernels.MATMUL)
+    assert isinstance(verdict, Passed)
+    assert any(one.case.values == PARTS and one.status is CaseStatus.RIGHT for one in verdict.cases)
+
+
+def test_triangles_are_timed_and_one_kind_of_several() -> None:
+    """What a `tril` does does not show on triangles: what is found out about a reference is found on whole matrices."""
+    assert {one.values for one in plan_cases(TRIANGLES)} > {TASK, PARTS}
+    assert [one.values for one in own_cases(TRIANGLES)][:3] == [TASK, "normal", PARTS]
+    assert PARTS not in {one.values for one in (*plan_cases(tasks.MATMUL), *own_cases(tasks.MATMUL))}
+    for values, part in ((TASK, Part.WHOLE), (PARTS, Part.UPPER)):
+        drawn = contents(TRIANGLES, Case(TRIANGLES.sizes, 1, values))
+        assert drawn is not None
+        assert all(isinstance(one, Normal) and one.part is part for one in drawn.values())
+    assert all(isinstance(one.content, Normal) and one.content.part is Part.UPPER for one in job_inputs(TRIANGLES))
 
 
 @dataclass(frozen=True)

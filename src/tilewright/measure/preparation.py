@@ -36,6 +36,6 @@ def job_inputs(task: Task, sizes: Mapping[str, int] | None = None, seed: int = 0
     sizes = task.sizes if sizes is None else sizes
     inputs = {one.name: one for one in task.tensors}
     return tuple(
-        InputTensor(name, spec, seeded(inputs[name], sizes, 1000 * seed + number))
+        InputTensor(name, spec, seeded(inputs[name], sizes, 1000 * seed + number, parts=True))
         for number, (name, spec) in enumerate(task.specs(sizes).items())
     )

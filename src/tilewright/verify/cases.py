@@ -17,11 +17,13 @@ from tilewright.verify.case_work import Sizes, is_small, work_of
 from tilewright.verify.distributions import (
     FLAGS,
     NUMBERS,
+    PARTS,
     TASK,
     WHOLE,
     case_task,
     has_flags,
     has_float_numbers,
+    has_parts,
     has_varied_floats,
     is_of_numbers,
     values_with,
@@ -39,7 +41,7 @@ _SHAPES: tuple[tuple[Shape, tuple[str, ...]], ...] = (
     (Shape(129, (65, 17, 3)), ("normal", "logarithmic")),
     (Shape(127, (2, 33, 3), as_small=True), ("offset",)),
     (Shape(257, (1, 7)), ("wide",)),
-    (Shape(None, (4, 3, 2)), (TASK, "offset", "impulse", PEAKS, FLAGS, NUMBERS)),
+    (Shape(None, (4, 3, 2)), (TASK, "offset", "impulse", PEAKS, FLAGS, NUMBERS, PARTS)),
     (Shape(512, (33, 31, 2)), ("normal",)),
 )
 
@@ -130,7 +132,10 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
 
 def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first, `further` kinds last."""
-    kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]
+    kinds = [
+        TASK,
+        *(one for one in ("normal", PARTS, "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one)),
+    ]
     unique = dict.fromkeys(_canonical(task, one) for one in (*kinds, *further))
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
 
@@ -162,6 +167,8 @@ def _applies(task: Task, values: str) -> bool:
         return has_float_numbers(task)
     if values == FLAGS:
         return has_flags(task)
+    if values == PARTS:
+        return has_parts(task)
     return values == TASK or has_varied_floats(task)
 
 

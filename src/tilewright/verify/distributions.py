@@ -31,6 +31,7 @@ TASK = "task"
 NUMBERS = "other numbers"
 WHOLE = "whole numbers"
 FLAGS = "flags"
+PARTS = "triangles"  # as the timed call has them; nothing else may see only these, for they hide what a `tril` does
 _SEED_STEP = 1_000_003  # between the inputs of a case, so that no two hold the same values
 _NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # of scalars in turn: one factor for all would hide two that are swapped
 
@@ -38,14 +39,14 @@ _NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # of scalars in turn: one factor for
 def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
     """The inputs as a device can draw them by seed itself; None where only bytes can say what they hold."""
     alike = [name for name, level in _settings(case.values).items() if level == ALIKE] if _is_alike(case) else []
-    plain = case.values == TASK or case.values.startswith(NUMBERS) or bool(alike)
+    plain = case.values in (TASK, PARTS) or case.values.startswith(NUMBERS) or bool(alike)
     if not plain and case.values not in DRAWN_ANYWHERE:
         return None
     made: dict[str, records.Content] = {}
     for position, one in enumerate(task.tensors):
         if one.optional:
             continue
-        own = seeded(one, case.sizes, _seed(case, position))
+        own = seeded(one, case.sizes, _seed(case, position), parts=case.values == PARTS)
         if one.name in alike and isinstance(own, Integers):  # a device draws no mixture: all the same is as good
             own = replace(own, low=own.high - 1)
         other = None if plain or isinstance(own, Integers) else drawn_anywhere(case.values, one.dtype, own.seed)
@@ -198,8 +199,12 @@ def _seed(case: Case, position: int) -> int:
     return case.seed + _SEED_STEP * position
 
 
-def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int) -> Seeded:
-    """What a device draws for an input that holds what the task says."""
+def has_parts(task: Task) -> bool:
+    return any(getattr(one.values, "part", records.Part.WHOLE) is not records.Part.WHOLE for one in task.tensors)
+
+
+def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int, *, parts: bool = False) -> Seeded:
+    """What a device draws for an input that holds what the task says: with `parts`, 0 where that is not drawn."""
     values = one.values
     if isinstance(values, records.IndexValues):
         return Integers(seed, 0, max(sizes[values.dimension], 1))
@@ -208,13 +213,13 @@ def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int) -> See
     if not one.dtype.is_float:
         return Integers(seed, 0, 2)
     if isinstance(values, records.NormalValues):
-        return records.Normal(seed, values.mean, values.deviation, values.part)
-    return records.Uniform(seed, values.low, values.high, values.part)
+        return records.Normal(seed, values.mean, values.deviation, values.part if parts else records.Part.WHOLE)
+    return records.Uniform(seed, values.low, values.high, values.part if parts else records.Part.WHOLE)
 
 
 def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> bytes:
     one, seed = task.tensors[position], _seed(case, position)
-    content = seeded(one, case.sizes, seed)
+    content = seeded(one, case.sizes, seed, parts=case.values == PARTS)
     generator = np.random.Generator(np.random.PCG64(seed))
     if spec.numel == 0:
         return drawn(spec, content).tobytes()
