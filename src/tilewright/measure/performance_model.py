@@ -89,9 +89,12 @@ class LaunchFacts:
 
     @property
     def l1_bytes(self) -> float:
-        """What L1 caches provide: of small tensors, and of sectors that a warp comes back to while they are there."""
+        """What L1 caches provide: of small tensors, and of sectors that a block comes back to while they are there.
+        Where each lane has a line of its own, there may be too many lines."""
+        work = self.work
         room = LINE_BYTES * WARP_LANES * self.occupancy.warps_per_sm <= L1_BYTES
-        return min(self.work.load_bytes, self.traffic.l1_bytes + (self.work.strided_bytes if room else 0.0))
+        again = work.load_bytes - work.fetched_bytes
+        return min(work.load_bytes, self.traffic.l1_bytes + (again if room else max(0.0, again - work.strided_bytes)))
 
     @property
     def repeats(self) -> float:
