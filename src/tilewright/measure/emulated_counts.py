@@ -30,7 +30,7 @@ _COUNTED = (
     *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes", "lines", "new_sectors"),
 )
 OUTWARD = ".bulk_group"  # of copies, those out of shared memory
-_MOST_AMISS = 1.5  # a factor; beyond, what is stored is something else
+_MOST_AMISS = 1.4  # a factor; beyond, what is stored is something else
 _KEPT_RESIDUE = 16  # a halved size keeps its remainder, so that the same vector width applies
 
 

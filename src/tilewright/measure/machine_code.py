@@ -397,8 +397,8 @@ class _Walk:
 
 
 def _awaited_copies(code: Sequence[SassInstruction]) -> set[int]:
-    """Where a warp that has the engine copy for it waits until the oldest copies are there. Of other warps' copies nobody
-    knows how far they are ahead."""
+    """Where a warp that has the engine copy for it waits until the oldest copies are there. Of other warps' copies
+    nobody knows how far they are ahead."""
     found = set()
     for end, start in _backward(code).items():
         names = {_name(one) for one in code[start : end + 1]}
