@@ -6,9 +6,11 @@
 FILE has kernel texts, tasks without their references, and rows: a kernel, a task, a choice of its `tune` constants, and
 the median of cold-cache times in microseconds. A third of the operations, picked by a digest of their names, was held
 back from setting the model's constants; figures are of that third unless `--all` is given. `--counts` keeps what was
-emulated, so that another model is tried in seconds. Rows whose source is `added` came later, by the same rule: they are
+emulated, so that another model is tried in seconds. Rows whose source is `added` came later: they are
 of kinds that the first rows had few tunings of (pooling, reductions, losses, attention over a cache), and
-`held_back_at_first` and `all_at_first` leave them out. `model_fit.py` sets the constants;
+`held_back_at_first` and `all_at_first` leave them out. Few of the new operations among them fell to the first digest,
+so a second one, of the name behind the word `added`, picks among those too: it was fixed before anything was looked at,
+and the constants were set anew without what it picked. `model_fit.py` sets the constants;
 `model_limits.py` has the profiler's figures.
 
 Within an operation's tunings two figures are given: the rank correlation over all of them, however little they differ,

@@ -156,7 +156,10 @@ def code_cost(
 
 def _together(code: Sequence[SassInstruction], executions: Sequence[float], block_warps: int) -> float:
     """Warps that a barrier is for: all of the block, or as many as it names. Those that meet less often than they load,
-    at the end of a loop, say, are apart between."""
+    at the end of a loop, say, are apart between; those for whom another warp has the engine copy, never."""
+    copied = any(_name(one) in _ENGINE_COPIES and ran for one, ran in zip(code, executions, strict=True))
+    if copied and not _awaited_copies(code):
+        return float(block_warps)
     met = [(one, ran) for one, ran in zip(code, executions, strict=True) if _name(one) == "BAR" and ran]
     if not met:
         return 1.0
@@ -399,11 +402,13 @@ class _Walk:
 def _awaited_copies(code: Sequence[SassInstruction]) -> set[int]:
     """Where a warp that has the engine copy for it waits until the oldest copies are there. Of other warps' copies
     nobody knows how far they are ahead."""
-    found = set()
-    for end, start in _backward(code).items():
-        names = {_name(one) for one in code[start : end + 1]}
-        if names & set(_ENGINE_COPIES) and names & set(_READS_SHARED):
-            found |= {place for place in range(start, end + 1) if code[place].opcode.startswith("SYNCS.PHASECHK")}
+    found, copies, reads = set(), set(_ENGINE_COPIES), set(_READS_SHARED)
+    loops = sorted(((start, end) for end, start in _backward(code).items()), key=lambda loop: loop[1] - loop[0])
+    for place in (number for number, one in enumerate(code) if one.opcode.startswith("SYNCS.PHASECHK")):
+        around = ({_name(one) for one in code[start : end + 1]} for start, end in loops if start <= place <= end)
+        names = next((names for names in around if names & (copies | reads)), set())
+        if names & copies and names & reads:
+            found.add(place)
     return found
 
 

@@ -65,7 +65,7 @@ void tw_count_new(const tw_cta* cta, tw_count* count, uint32_t mask, const uint6
     for (uint64_t sector = first; sector <= last; sector++) {
       if (sector == before) continue;
       before = sector;
-      uint64_t key = block ^ sector, *at = &held[(sector * 0x9e3779b97f4a7c15ull) >> 51];
+      uint64_t key = block ^ sector, *at = &held[(sector * 0x9e3779b97f4a7c15ull) >> 53];
       count->new_sectors += *at != key;
       *at = key;
     }

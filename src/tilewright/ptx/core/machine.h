@@ -279,7 +279,7 @@ struct tw_cta {
   tw_visit* visits;  // of other blocks of the cluster to its shared memory, by rank and warp; NULL: nobody asks
 };
 
-enum { TW_RECENT_SECTORS = 8192 };  // as many as an L1 cache has
+enum { TW_RECENT_SECTORS = 2048 };  // 64 KB: what a block has of an L1 cache, where there are a few
 
 struct tw_worker {
   tw_engine* engine;
