@@ -33,32 +33,32 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 39.3  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
-SHORT_LOOKUP_BYTES = 100.0  # that L2 would move instead, for a look-up that finds less than half a line
+L2_BYTES_PER_CYCLE = 37.5  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+SHORT_LOOKUP_BYTES = 96.0  # that L2 would move instead, for a look-up that finds less than half a line
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.5, 0.36, 0.02
-DELAYED, CROWDED = 2.13, 2.0  # times a warp's own cycles that it takes among others: so many on its scheduler, or more
-BLOCK_LATENCY_US = 0.29  # until a block's first instruction has its operands
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.49, 0.44, 0.02
+DELAYED, CROWDED = 1.98, 2.0  # times a warp's own cycles that it takes among others: so many on its scheduler, or more
+BLOCK_LATENCY_US = 0.31  # until a block's first instruction has its operands
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.024  # from one block of a multiprocessor to the next
+BLOCK_START_US = 0.03  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 NEARLY_FULL = 0.02  # of a wave: blocks of the next so many fit in beside
-FEW_WAVES = 3.9  # of more, blocks no longer end together
+FEW_WAVES = 3.5  # of more, blocks no longer end together
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 5.8  # of resources that data pass one after the other
-TURNS_ORDER = 1.5  # more than 1, of loading and working, for each doubling of those who take turns
-KINDS_ORDER = 0.7  # more than that, of kinds of work
-LATENCY_ORDER = 1.8  # of those two and of what one warp would take alone
+SIDE_ORDER = 6.8  # of resources that data pass one after the other
+TURNS_ORDER = 1.36  # more than 1, of loading and working, for each doubling of those who take turns
+KINDS_ORDER = 0.5  # more than that, of kinds of work
+LATENCY_ORDER = 1.77  # of those two and of what one warp would take alone
 OUT_OF_STEP = 0.3  # more, for each doubling of those who take turns: they wait at other times
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.8
 # What two out of three measured rows lie within, by what binds them.
-UNCERTAIN = {"device memory": 0.09}
-UNCERTAIN_ELSE = 0.15
+UNCERTAIN = {"device memory": 0.08}
+UNCERTAIN_ELSE = 0.13
 _MEMORY_SIDE = ("device memory", "L2 cache")
 
 
