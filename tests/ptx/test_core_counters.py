@@ -121,8 +121,8 @@ def test_sectors_that_a_block_read_shortly_before_are_not_new() -> None:
       for (int i = 0; i < 3; ++i) v += x[t + i * away]; y[blockIdx.x * 64 + t] = v; }"""
 
     def new(away: int) -> tuple[int, int]:
-        arrays = {"x": In(np.zeros(4096 * 4, np.uint8)), "y": np.zeros(128 * 4, np.uint8)}
-        ran = clean(source, {**arrays, "away": np.int32(away)}, grid=(2,), block=(64,))
+        x, y = In(np.zeros(4096 * 4, np.uint8)), np.zeros(128 * 4, np.uint8)
+        ran = clean(source, {"x": x, "y": y, "away": np.int32(away)}, grid=(2,), block=(64,))
         assert ran.result.counts is not None
         loads = [one for one in ran.result.counts.instructions if one.ptx_text.startswith("ld.global") and one.requests]
         return sum(one.sectors for one in loads), sum(one.new_sectors for one in loads)

@@ -8,6 +8,7 @@ is not there yet. Latencies are Hopper's, in cycles.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -168,7 +169,7 @@ def _together(code: Sequence[SassInstruction], executions: Sequence[float], bloc
     mean = sum(size * ran for size, ran in sizes) / sum(ran for _, ran in sizes)
     loaded = max((ran for one, ran in zip(code, executions, strict=True) if _name(one) in _FETCHES), default=0.0)
     often = min(1.0, max(ran for _, ran in met) / loaded) if loaded else 1.0
-    return max(1.0, mean) ** often
+    return math.pow(max(1.0, mean), often)
 
 
 def _stages(code: Sequence[SassInstruction], executions: Sequence[float]) -> int:
