@@ -41,6 +41,21 @@ def test_blocks_of_several_kinds_are_counted_by_their_share(emulator: EmulatedDe
     assert sectors * 32 == pytest.approx(2 / 3 * 2 * 372 * 768 * 4, rel=0.05)
 
 
+def test_sampled_blocks_stand_for_as_many_as_make_the_results(emulator: EmulatedDevice) -> None:
+    """Of two neighbours one has three quarters of the work, and a sample may have more of one kind."""
+    body = """const long long start = blockIdx.x / 2 * 2048ll + threadIdx.x;
+  const int from = blockIdx.x % 2 ? 6 : 0, to = blockIdx.x % 2 ? 8 : 6;
+  for (int k = from; k < to; ++k) y[start + k * 256] = 2 * x[start + k * 256];"""
+    (launch,) = count_plan(kernels.scale(body, 4), kernels.scale_task(146, 1024), None, emulator).launches
+    assert launch.counts.blocks < launch.grid_blocks
+    stored = [
+        one for one in launch.counts.instructions if one.ptx_text.lstrip("@%p0123456789! ").startswith("st.global")
+    ]
+    found = sum(one.bytes for one in stored)
+    assert found * launch.grid_blocks / launch.counts.blocks != 146 * 1024 * 4  # or nothing is tested
+    assert launch.scale * found == pytest.approx(146 * 1024 * 4)
+
+
 def test_blocks_that_do_much_are_counted_by_few_of_them(emulator: EmulatedDevice) -> None:
     file = kernels.scale("float v = x[i]; for (int k = 0; k < 1000; ++k) v = v * v + k; y[i] = v;", 1)
     (launch,) = count_plan(file, kernels.scale_task(256, 1024), None, emulator).launches

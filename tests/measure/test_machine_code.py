@@ -13,6 +13,7 @@ from tilewright.measure.emulated_counts import count_plan
 from tilewright.measure.machine_code import (
     CodeCost,
     code_cost,
+    lane_by_lane,
     one_warp,
     spread_executions,
     without_copies,
@@ -68,6 +69,37 @@ def test_copies_ahead_are_there_when_a_loop_comes_back_to_them() -> None:
         listing[-1] = SassInstruction(listing[-1].address, listing[-1].text, None, target=32)
         ran = [0.0] * 2 + [1.0] * (len(listing) - 2)
         assert one_warp(listing, ran)[0] == pytest.approx(expected, abs=0.05)
+
+
+def test_what_the_engine_copies_for_a_warp_is_waited_for_in_order() -> None:
+    """With one batch ahead the warp finds it there; with none it waits for the one it has just asked for. Where another
+    warp asks, nobody knows."""
+    copy, wait, work = (
+        "UBLKCP.S.G [UR20], [UR18], UR17",
+        "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R1+URZ], R2",
+        "LDS R4, [R5]",
+    )
+    arrive = "SYNCS.ARRIVE.TRANS64 RZ, [R1+URZ], R4"
+
+    def waited(ahead: int, *loop: str) -> float:
+        listing = list(code(*[arrive, copy] * ahead, *loop, *["MUFU.EX2 R0, R0"] * 60, "@P0 BRA `(.L_x_0)"))
+        listing[-1] = SassInstruction(listing[-1].address, listing[-1].text, None, target=32 * ahead)
+        return one_warp(listing, [0.0] * 2 * ahead + [1.0] * (len(listing) - 2 * ahead))[0]
+
+    assert waited(0, arrive, copy, wait, work) == pytest.approx(1.0, abs=0.05)
+    assert waited(1, arrive, copy, wait, work) == pytest.approx(0.0, abs=0.05)
+    assert waited(0, arrive, copy, wait) == pytest.approx(0.0, abs=0.05)
+
+
+def test_what_takes_one_lane_at_a_time_runs_for_each_lane() -> None:
+    listing = [
+        SassInstruction(0, "ELECT P1, URZ, PT", 7),
+        SassInstruction(16, "UBLKCP.S.G [UR20], [UR18], UR17", 7),
+        SassInstruction(32, "@P0 BRA.U.ANY `(.L_x_0)", 7, target=0),
+        SassInstruction(48, "EXIT", 8),
+    ]
+    counted = [replace(record(7, 10), active_lanes=160), replace(record(8, 10), active_lanes=320)]
+    assert lane_by_lane(listing, [10.0] * 4, counted) == [160.0, 160.0, 160.0, 10.0]
 
 
 def record(line: int, executions: int, *callers: int) -> InstructionRecord:
@@ -145,6 +177,16 @@ def test_a_barrier_is_for_those_it_counts(emulator: EmulatedDevice) -> None:
     named = 'asm volatile("bar.sync %0, 64;" ::"r"(1 + (int)threadIdx.x / 64) : "memory");'
     costs = [cost_of(kernels.scale(body % one, 1), emulator) for one in (named, "__syncthreads();")]
     assert [one.together for one in costs] == [2, 8]
+
+
+def test_a_barrier_after_a_loop_leaves_warps_to_themselves_in_it(emulator: EmulatedDevice) -> None:
+    loop = """float v = 0;
+  #pragma unroll 1
+  for (int k = 0; k < 32; ++k) { v += x[i + k * 256]; %s }
+  %s y[i] = v;"""
+    inside, after = (kernels.scale(loop % one, 32) for one in (("__syncthreads();", ""), ("", "__syncthreads();")))
+    assert cost_of(inside, emulator).together == pytest.approx(8)
+    assert cost_of(after, emulator).together < 1.2
 
 
 def cost_of(file: KernelFile, emulator: EmulatedDevice) -> CodeCost:

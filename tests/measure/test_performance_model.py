@@ -106,13 +106,18 @@ def test_one_block_does_one_kind_of_work_after_the_other(emulator: EmulatedDevic
     assert replace(launch, terms=terms).time_us < 105
 
 
-def test_waves_of_several_blocks_hide_each_others_latency(emulator: EmulatedDevice) -> None:
+def test_those_who_take_turns_hide_each_others_latency(emulator: EmulatedDevice) -> None:
     (launch,) = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).launches
     terms = (ModelTerm("device memory", 100.0, ""), ModelTerm("latency", 60.0, ""))
-    at_once, later = (
-        replace(launch, terms=terms, facts=replace(launch.facts, waves=waves)).time_us for waves in (1.0, 16.0)
+    facts = launch.facts
+    alone = replace(
+        facts,
+        occupancy=replace(facts.occupancy, blocks_per_sm=1),
+        code=replace(facts.code, together=float(facts.counted.block_warps)),
     )
-    assert 102 < later < at_once - 5
+    assert (alone.takers, facts.takers) == (1, 64)
+    many, one = (replace(launch, terms=terms, facts=each).time_us for each in (facts, alone))
+    assert 102 < many < one - 5
 
 
 def test_a_last_wave_of_few_blocks_takes_as_long_as_a_block_alone(emulator: EmulatedDevice) -> None:
@@ -259,3 +264,50 @@ def test_clusters_that_do_not_all_fit_take_a_second_round(emulator: EmulatedDevi
     )
     assert [one.launches[0].facts.waves for one in (alone, *clustered)] == [128 / 132, 128 / 132, 128 / 120]
     assert term(clustered[1], "issue slots") == pytest.approx(2 * term(clustered[0], "issue slots"))
+
+
+def test_what_neighbours_in_a_block_read_is_fetched_once(emulator: EmulatedDevice) -> None:
+    """Windows of five, one apart: a block asks for each sector again and again, and L2 is asked once or little more."""
+    file = kernels.scale("float v = 0; for (int k = 0; k < 5; ++k) v += x[i + k < n ? i + k : i]; y[i] = v;", 1)
+    (launch,) = model(file, kernels.scale_task(4096, 4096), emulator).launches
+    size, work = 4096 * 4096 * 4, launch.facts.work
+    assert work.load_bytes > 5 * size
+    assert work.fetched_bytes == pytest.approx(size, rel=0.05)
+    assert launch.facts.l1_bytes == work.load_bytes - work.fetched_bytes
+    assert launch.facts.traffic.again_bytes == 0
+
+
+def test_loads_that_pass_by_l1_are_fetched_each_time(emulator: EmulatedDevice) -> None:
+    body = "float v = 0; for (int k = 0; k < 4; ++k) v += %s; y[i] = v;"
+    cached, past = (
+        model(kernels.scale(body % one, 1), kernels.scale_task(1024, 4096), emulator).launches[0].facts
+        for one in ("x[(i + k) % n]", "__ldcg(x + (i + k) % n)")
+    )
+    assert past.work.load_bytes == cached.work.load_bytes
+    assert past.work.fetched_bytes == past.work.load_bytes > 3 * cached.work.fetched_bytes
+
+
+def test_copies_out_of_shared_memory_are_stores(emulator: EmulatedDevice) -> None:
+    text = """//! op      scale(x) -> y
+//! out     y: x.dtype[x.shape]
+//! need    x.dtype == f32
+//! need    device.cc >= 90
+//! launch  scale<<<x.numel / 1024, 256>>>(x, y)
+__global__ void scale(const float4* __restrict__ x, float4* __restrict__ y) {
+  __shared__ alignas(128) float4 held[256];
+  const long long i = blockIdx.x * 256ll + threadIdx.x;
+  const float4 v = x[i];
+  held[threadIdx.x] = make_float4(2 * v.x, 2 * v.y, 2 * v.z, 2 * v.w);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 4096;" ::"l"(y + blockIdx.x * 256ll),
+                 "r"((unsigned)__cvta_generic_to_shared(held)) : "memory");
+    asm volatile("cp.async.bulk.commit_group;\\n cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+}
+"""
+    (launch,) = model(kernels.file(text), kernels.scale_task(1024, 4096), emulator).launches
+    size = 1024 * 4096 * 4
+    assert (launch.facts.work.load_bytes, launch.facts.work.store_bytes) == (size, size)
+    assert launch.facts.traffic.written_bytes == size

@@ -113,3 +113,20 @@ def test_touches_say_which_lane_of_the_first_warp_touches_which_bytes() -> None:
     )
     assert [one.offsets[0] for one in second.result.touches] == [(0, 12 * 64), (0, 4 * 64)]
     assert not run(source, arguments, grid=(2,), block=(64,)).result.touches
+
+
+def test_sectors_that_a_block_read_shortly_before_are_not_new() -> None:
+    source = """extern "C" __global__ void k(const float* x, float* y, int away) {
+      int t = threadIdx.x; float v = __ldcg(x + t);
+      for (int i = 0; i < 3; ++i) v += x[t + i * away]; y[blockIdx.x * 64 + t] = v; }"""
+
+    def new(away: int) -> tuple[int, int]:
+        x, y = In(np.zeros(4096 * 4, np.uint8)), np.zeros(128 * 4, np.uint8)
+        ran = clean(source, {"x": x, "y": y, "away": np.int32(away)}, grid=(2,), block=(64,))
+        assert ran.result.counts is not None
+        loads = [one for one in ran.result.counts.instructions if one.ptx_text.startswith("ld.global") and one.requests]
+        return sum(one.sectors for one in loads), sum(one.new_sectors for one in loads)
+
+    assert new(64) == (2 * 8 * 4, 2 * 8 * 3)  # what the first load read; each of two blocks begins anew
+    assert new(0) == (2 * 8 * 4, 2 * 8)
+    assert new(32) == (2 * 8 * 4, 2 * 16)  # the next warp's

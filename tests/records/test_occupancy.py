@@ -53,6 +53,16 @@ def test_full_occupancy_is_said_to_be_limited_by_threads() -> None:
     assert found.limiter is Limiter.THREADS
 
 
+@pytest.mark.parametrize(
+    ("gpu", "barriers", "blocks"),
+    [("H200", 1, 16), ("H200", 5, 12), ("H200", 16, 4), ("RTX 5090", 5, 4), ("A100", 16, 16)],
+)
+def test_barriers_limit_blocks_since_hopper(gpu: str, barriers: int, blocks: int) -> None:
+    found = occupancy(PROFILES[gpu], registers=32, threads=128, smem_bytes=0, barriers=barriers)
+    assert found.blocks_per_sm == blocks
+    assert (found.limiter is Limiter.BARRIERS) == (blocks < 16)
+
+
 def test_a_block_of_too_many_threads_does_not_fit() -> None:
     found = occupancy(PROFILES["H200"], registers=16, threads=1025, smem_bytes=0)
     assert (found.blocks_per_sm, found.limiter) == (0, Limiter.THREADS)

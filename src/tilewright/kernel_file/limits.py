@@ -120,7 +120,7 @@ def _residency_problem(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile, 
     threads = math.prod(launch.block)
     registers = kernel.resources.registers
     smem_bytes = kernel.resources.static_smem_bytes + launch.dynamic_smem_bytes
-    fit = records.occupancy(gpu, registers, threads, smem_bytes)
+    fit = records.occupancy(gpu, registers, threads, smem_bytes, kernel.resources.barriers)
     if fit.blocks_per_sm < 1:
         found = (
             f"a block of {threads} threads with {registers} registers each and {smem_bytes} bytes of shared memory "

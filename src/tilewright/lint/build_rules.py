@@ -86,7 +86,7 @@ def occupancy_cliffs(build: Build, function: Function, launch: PackedLaunch, gpu
     resources = build.kernel(launch.kernel).resources
     threads = math.prod(launch.block)
     smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
-    now = occupancy(gpu, resources.registers, threads, smem)
+    now = occupancy(gpu, resources.registers, threads, smem, resources.barriers)
     if math.prod(launch.grid) <= now.blocks_per_sm * gpu.sms or now.fraction > 0.5:
         return
     nearer = _nearest(now, resources, threads, smem, gpu)
@@ -105,11 +105,11 @@ def _nearest(
 ) -> tuple[str, Occupancy] | None:
     if now.limiter is Limiter.REGISTERS:
         for registers in range(resources.registers - 1, resources.registers - resources.registers // _TRIM - 1, -1):
-            then = occupancy(gpu, registers, threads, smem)
+            then = occupancy(gpu, registers, threads, smem, resources.barriers)
             if then.fraction >= _WORTH * now.fraction:
                 return f"{registers} registers in place of {resources.registers}", then
     elif now.limiter is Limiter.SHARED_MEMORY:
-        then = occupancy(gpu, resources.registers, threads, smem - smem // _TRIM)
+        then = occupancy(gpu, resources.registers, threads, smem - smem // _TRIM, resources.barriers)
         if then.fraction >= _WORTH * now.fraction:
             return f"{smem - smem // _TRIM} bytes of shared memory in place of {smem}", then
     return None

@@ -14,6 +14,7 @@ from typing import Any
 
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn
+from tilewright.devices.emulation.listing import class_of
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, KernelFileError, evaluate
 from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
@@ -26,8 +27,10 @@ MORE_ELEMENTS = 32 << 20  # likewise, where with fewer another code would run: w
 _SECONDS = 90.0
 _COUNTED = (
     *("warp_instructions", "thread_instructions", "executions", "active_lanes", "requests"),
-    *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes", "lines"),
+    *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes", "lines", "new_sectors"),
 )
+OUTWARD = ".bulk_group"  # of copies, those out of shared memory
+_MOST_AMISS = 1.4  # a factor; beyond, what is stored is something else
 _KEPT_RESIDUE = 16  # a halved size keeps its remainder, so that the same vector width applies
 
 
@@ -116,9 +119,42 @@ def _run(
 def _counted(real: BuiltPlan, counts: Iterable[records.CountsRecord], ratio: float = 1.0) -> tuple[CountedLaunch, ...]:
     assert real.build is not None
     return tuple(
-        CountedLaunch(launch, real.build.kernel(launch.kernel), one, ratio * one.grid_blocks / one.blocks)
+        CountedLaunch(launch, real.build.kernel(launch.kernel), one, ratio * _scale(real, launch, one))
         for launch, one in zip(_launches(real), counts, strict=True)
     )
+
+
+def _scale(real: BuiltPlan, launch: PackedLaunch, one: records.CountsRecord) -> float:
+    """Blocks of the launch for each that was counted. Where all that it stores are whole results, and the sampled ones
+    would store a little more or less than these, they are not of the mean kind: then as many as make the results."""
+    blocks = one.grid_blocks / one.blocks
+    results = _results(real, launch)
+    stored = blocks * sum(each.bytes for each in one.instructions if each.sectors and _stores(each.ptx_text))
+    if one.blocks == one.grid_blocks or not results or any("atom" in each.ptx_text for each in one.instructions):
+        return blocks
+    return blocks * results / stored if 1.0 / _MOST_AMISS < results / max(stored, 1.0) < _MOST_AMISS else blocks
+
+
+def _results(real: BuiltPlan, launch: PackedLaunch) -> int:
+    """Bytes of what this launch alone makes; none where it also writes anything else."""
+    given = {one.name for one in real.evaluation.file.plan.op.parameters if one.in_place}
+    made = {one.name: one for one in real.plan.buffers}
+    users = [names for step in _launches(real) if (names := _tensors(real, step))]
+    mine = _tensors(real, launch)
+    written = [made[name] for name in mine if name in made]
+    if mine & given or any(one.role is records.BufferRole.SCRATCH for one in written):
+        return 0
+    alone = all(sum(one.name in names for names in users) == 1 for one in written)
+    return sum(one.spec.storage_bytes for one in written) if alone else 0
+
+
+def _tensors(real: BuiltPlan, launch: PackedLaunch) -> set[str]:
+    maps = {one.name: one.tensor for one in real.plan.maps}
+    return {field.tensor for field in launch.pointers} | {maps[field.map] for field in launch.maps}
+
+
+def _stores(ptx_text: str) -> bool:
+    return class_of(ptx_text).value in ("global store", "generic store") or OUTWARD in ptx_text
 
 
 def _repeated_inputs(task: Task) -> tuple[records.InputTensor, ...]:

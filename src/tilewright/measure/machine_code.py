@@ -8,6 +8,7 @@ is not there yet. Latencies are Hopper's, in cycles.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _BESIDE = re.compile(r"\s*U?R?P?\d+, U?P\d")
 _PENDING = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")
 _COUNTED_BARRIER = re.compile(r"BAR\.\S+ \S+, (0x[0-9a-f]+)")
 _WAY_TO_CALL = 12  # instructions, from a branch over it or back behind it
+_EACH_LANE = "BRA.U.ANY"
 _POLL = re.compile(r"LDG?\.\S*STRONG|SYNCS\.PHASECHK|NANOSLEEP")
 _WIDE = {"128": 4, "64": 2, "WIDE": 2}
 
@@ -47,6 +49,8 @@ _WRITES = ("STG", "ST", "RED", "REDG", *_ATOMICS)
 _NO_RESULT = ("ST", "STG", "STS", "STL", "RED", "BRA", "BAR", "EXIT", "BSSY", "BSYNC", "WARPSYNC", "NOP", "LDGSTS")
 _BARRIERS = ("BAR", "SYNCS", "UCGABAR_WAIT", "WARPSYNC")
 _ENGINE_COPIES = ("UTMALDG", "UBLKCP")
+_READS_SHARED = ("LDS", "LDSM", "HGMMA")
+_FETCHES = (*_LOADS, "LDGSTS", *_ENGINE_COPIES)
 _WORK = (
     "LDS",
     "LDSM",
@@ -127,6 +131,7 @@ def code_cost(
     if not code:
         return None
     executions = without_polling(code, without_copies(code, spread_executions(code, counted), counted, warps))
+    executions = lane_by_lane(code, executions, counted)
     in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
     known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
     units = dict.fromkeys(known, 0.0)
@@ -151,11 +156,20 @@ def code_cost(
 
 
 def _together(code: Sequence[SassInstruction], executions: Sequence[float], block_warps: int) -> float:
-    """Warps that a barrier is for: all of the block, or as many as it names."""
+    """Warps that a barrier is for: all of the block, or as many as it names. Those that meet less often than they load,
+    at the end of a loop, say, are apart between; those for whom another warp has the engine copy, never."""
+    copied = any(_name(one) in _ENGINE_COPIES and ran for one, ran in zip(code, executions, strict=True))
+    if copied and not _awaited_copies(code):
+        return float(block_warps)
     met = [(one, ran) for one, ran in zip(code, executions, strict=True) if _name(one) == "BAR" and ran]
+    if not met:
+        return 1.0
     counts = [(_COUNTED_BARRIER.search(one.text), ran) for one, ran in met]
     sizes = [(min(block_warps, int(found.group(1), 16) / 32) if found else block_warps, ran) for found, ran in counts]
-    return max(1.0, sum(size * ran for size, ran in sizes) / sum(ran for _, ran in sizes)) if sizes else 1.0
+    mean = sum(size * ran for size, ran in sizes) / sum(ran for _, ran in sizes)
+    loaded = max((ran for one, ran in zip(code, executions, strict=True) if _name(one) in _FETCHES), default=0.0)
+    often = min(1.0, max(ran for _, ran in met) / loaded) if loaded else 1.0
+    return math.pow(max(1.0, mean), often)
 
 
 def _stages(code: Sequence[SassInstruction], executions: Sequence[float]) -> int:
@@ -261,6 +275,20 @@ def without_polling(code: Sequence[SassInstruction], executions: Sequence[float]
     return made
 
 
+def lane_by_lane(
+    code: Sequence[SassInstruction], executions: Sequence[float], counted: Sequence[InstructionRecord]
+) -> list[float]:
+    """Loops that the assembler made of an instruction that takes one lane's operands at a time, a copy by the engine or
+    the setting up of a barrier: once for each lane that comes to it."""
+    made = list(executions)
+    for end, start in _backward(code).items():
+        if code[end].opcode.startswith(_EACH_LANE):
+            here = [one for one in counted if one.executions and kernel_line(one.places) == code[end].line]
+            lanes = max((one.active_lanes / one.executions for one in here), default=1.0)
+            made[start : end + 1] = [lanes * ran for ran in made[start : end + 1]]
+    return made
+
+
 def _called(code: Sequence[SassInstruction]) -> set[int]:
     """Routines behind the end, for operands that are hardly ever met, those of a division, say; and what only leads to
     them and back, which a branch passes over."""
@@ -321,6 +349,9 @@ class _Walk:
         self._copied = 0.0  # when the copies since the last commit are there
         self._stored = 0.0  # when everybody sees what was written
         self._groups: list[float] = []
+        self._batches: list[float] = []  # of the copy engine, when each is there
+        self._begun = False  # whether the last of them may grow
+        self._awaited = _awaited_copies(code)
 
     def gaps(self) -> list[float]:
         """For each instruction, the cycles from the one before to it, as they were when it was last passed."""
@@ -331,6 +362,8 @@ class _Walk:
         while number < len(self._code):
             before = self._clock
             self._step(self._code[number], *parsed[number])
+            if number in self._awaited and self._batches:
+                self._clock = max(self._clock, self._batches.pop(0))
             gaps[number] = self._clock - before
             if number in back and taken.get(number, 0) < _PASSES:
                 taken[number] = taken.get(number, 0) + 1
@@ -349,8 +382,12 @@ class _Walk:
         elif name == "DEPBAR" and (found := _PENDING.search(one.text)):
             done = self._groups[: len(self._groups) - int(found.group(1), 16)]
             clock = max(clock, *done, 0.0)
+        elif name in _ENGINE_COPIES:
+            self._batches[len(self._batches) - self._begun :] = [clock + self._memory]
+            self._begun = True
         elif name in _BARRIERS:
             clock += BARRIER_CYCLES
+            self._begun = False
         elif name == "MEMBAR":
             clock = max(clock, self._stored)
         elif name == "BRA":
@@ -361,6 +398,19 @@ class _Walk:
         latency = self._memory if name in _LOADS or name in _ATOMICS else _LATENCY.get(name, _PLAIN)
         for register in results:
             self._ready[register] = clock + latency
+
+
+def _awaited_copies(code: Sequence[SassInstruction]) -> set[int]:
+    """Where a warp that has the engine copy for it waits until the oldest copies are there. Of other warps' copies
+    nobody knows how far they are ahead."""
+    found, copies, reads = set(), set(_ENGINE_COPIES), set(_READS_SHARED)
+    loops = sorted(((start, end) for end, start in _backward(code).items()), key=lambda loop: loop[1] - loop[0])
+    for place in (number for number, one in enumerate(code) if one.opcode.startswith("SYNCS.PHASECHK")):
+        around = ({_name(one) for one in code[start : end + 1]} for start, end in loops if start <= place <= end)
+        names = next((names for names in around if names & (copies | reads)), set())
+        if names & copies and names & reads:
+            found.add(place)
+    return found
 
 
 def _name(one: SassInstruction) -> str:

@@ -33,31 +33,32 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 46.5  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
-SHORT_LOOKUP_BYTES = 150.0  # that L2 would move instead, for a look-up that finds less than half a line
+L2_BYTES_PER_CYCLE = 37.5  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+SHORT_LOOKUP_BYTES = 96.0  # that L2 would move instead, for a look-up that finds less than half a line
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.35, 0.22, 0.02
-DELAYED = 2.2  # times a warp's own cycles that it takes among others
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.49, 0.44, 0.02
+DELAYED, CROWDED = 1.98, 2.0  # times a warp's own cycles that it takes among others: so many on its scheduler, or more
+BLOCK_LATENCY_US = 0.31  # until a block's first instruction has its operands
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.033  # from one block of a multiprocessor to the next
+BLOCK_START_US = 0.03  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 NEARLY_FULL = 0.02  # of a wave: blocks of the next so many fit in beside
-FEW_WAVES = 4.0  # of more, blocks no longer end together
+FEW_WAVES = 3.5  # of more, blocks no longer end together
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 6.0  # of resources that data pass one after the other
-TURNS_ORDER = 1.7  # more than 1, of loading and working, for each doubling of those who take turns
-KINDS_ORDER = 1.0  # more than that, of kinds of work
-LATENCY_ORDER = 1.6  # of those two and of what one warp would take alone, where all blocks start at once
-OUT_OF_STEP = 0.33  # more, for each doubling of the waves, up to those who take turns: later ones wait at other times
+SIDE_ORDER = 6.8  # of resources that data pass one after the other
+TURNS_ORDER = 1.36  # more than 1, of loading and working, for each doubling of those who take turns
+KINDS_ORDER = 0.5  # more than that, of kinds of work
+LATENCY_ORDER = 1.77  # of those two and of what one warp would take alone
+OUT_OF_STEP = 0.3  # more, for each doubling of those who take turns: they wait at other times
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.8
 # What two out of three measured rows lie within, by what binds them.
-UNCERTAIN = {"device memory": 0.09}
-UNCERTAIN_ELSE = 0.15
+UNCERTAIN = {"device memory": 0.08}
+UNCERTAIN_ELSE = 0.13
 _MEMORY_SIDE = ("device memory", "L2 cache")
 
 
@@ -89,9 +90,12 @@ class LaunchFacts:
 
     @property
     def l1_bytes(self) -> float:
-        """What L1 caches provide: of small tensors, and of sectors that a warp comes back to while they are there."""
+        """What L1 caches provide: of small tensors, and of sectors that a block comes back to while they are there.
+        Where each lane has a line of its own, there may be too many lines."""
+        work = self.work
         room = LINE_BYTES * WARP_LANES * self.occupancy.warps_per_sm <= L1_BYTES
-        return min(self.work.load_bytes, self.traffic.l1_bytes + (self.work.strided_bytes if room else 0.0))
+        again = work.load_bytes - work.fetched_bytes
+        return min(work.load_bytes, self.traffic.l1_bytes + (again if room else max(0.0, again - work.strided_bytes)))
 
     @property
     def repeats(self) -> float:
@@ -99,10 +103,18 @@ class LaunchFacts:
         return self.counted.scale * self.counted.counts.blocks / max(self.counted.grid_blocks, 1)
 
     @property
+    def blocks_at_once(self) -> float:
+        """Of a multiprocessor, on average where there is less than a wave."""
+        return max(1.0, min(1.0, self.waves) * self.occupancy.blocks_per_sm)
+
+    @property
+    def warps_per_scheduler(self) -> float:
+        return max(1.0, self.blocks_at_once * self.counted.block_warps / SCHEDULERS)
+
+    @property
     def takers(self) -> float:
         """Who take turns on a multiprocessor at loading and working: warps, as many as meet at a barrier for one."""
-        blocks = max(1.0, min(self.occupancy.blocks_per_sm, self.waves * self.occupancy.blocks_per_sm))
-        return blocks * self.code.stages * max(1.0, self.counted.block_warps / self.code.together)
+        return self.blocks_at_once * self.code.stages * max(1.0, self.counted.block_warps / self.code.together)
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ class LaunchModel:
         """Full waves, and then what is left: it has the GPU to itself and still takes as long as a block alone. Of many
         waves, blocks end at all times, and the last ones overlap with others."""
         facts = self.facts
-        order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + min(facts.waves, facts.takers))
+        order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + facts.takers)
         full, last = facts.full_waves, facts.last_wave
         if not full or not last:
             return norm((busy_us, latency_us * max(full, 1)), order)
@@ -303,7 +315,8 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     near = facts.l1_bytes / loaded
     far = min(1.0 - near, (traffic.read_bytes + traffic.again_bytes) / loaded)
     wait_us = MEMORY_LATENCY_US * far + L2_LATENCY_US * (1.0 - far - near) + L1_LATENCY_US * near
-    one_us = code.waits * wait_us + DELAYED * code.alone_cycles / (gpu.clock_ghz * 1e3)
+    delayed = 1.0 + (DELAYED - 1.0) * min(1.0, facts.warps_per_scheduler / CROWDED)
+    one_us = BLOCK_LATENCY_US + code.waits * wait_us + delayed * code.alone_cycles / (gpu.clock_ghz * 1e3)
     meeting_us = _same_sector_us(facts) if facts.counted.launch.cooperative else 0.0  # which all wait for
     detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
     return ModelTerm("latency", facts.rounds * facts.repeats * one_us + meeting_us, detail)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.devices.emulation.listing import Listing, class_of
-from tilewright.measure.emulated_counts import CountedLaunch
+from tilewright.measure.emulated_counts import OUTWARD, CountedLaunch
 from tilewright.measure.machine_code import CodeCost, f64_cycles
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
 from tilewright.records.emulation import kernel_line
@@ -27,6 +27,9 @@ SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
 _ISSUED = {"move": 0.0, "parameter": 0.0, "constant load": 0.5, "other": 0.5}
 _EXACT = re.compile(r"(?:@!?\S+\s+)?(?:div|sqrt|rcp)\.rn")
 _EXACT_ISSUED = 8.0  # a correctly rounded division or root is a short routine
+_PAST_L1 = re.compile(
+    r"(?:@!?\S+\s+)?(?:cp\.async\S*\.(?:cg|bulk)|ld\S*\.(?:cg|cv|volatile|relaxed|acquire|L1::no_allocate))\b"
+)
 _LOADS = ("global load", "generic load", "asynchronous copy")
 _STORES = ("global store", "generic store")
 _ATOMICS = ("global atomic", "generic atomic")
@@ -48,7 +51,8 @@ class Work:
     pipe_cycles: float  # of one multiprocessor's path to L1 and shared memory
     conflict_cycles: float  # the part of them that bank conflicts and scattered requests add
     load_bytes: float  # in whole sectors
-    aligned_bytes: float  # of these, without the one more that a request touches where it is merely misaligned
+    fetched_bytes: float  # of these, what the block did not read shortly before: L1 has the rest
+    aligned_bytes: float  # of those, without the one more that a request touches where it is merely misaligned
     store_bytes: float
     atomic_bytes: float
     atomic_requests: float
@@ -76,6 +80,9 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
     def sector_bytes(kinds: Iterable[str]) -> float:
         return scale * SECTOR_BYTES * sum(traffic[kind].sectors for kind in kinds if kind in traffic)
 
+    copied_out = scale * SECTOR_BYTES * sum(one.sectors for one in instructions if OUTWARD in one.ptx_text)
+    loaded = sector_bytes(_LOADS) - copied_out
+    fetched = scale * SECTOR_BYTES * sum(_fetched(one) for one in instructions if one.sectors and _loads(one))
     local = spilled + scale * sum(traffic[kind].bytes for kind in _LOCAL if kind in traffic)
     passed = [_merged(one) if kernel_line(one.places) in merged else one for one in instructions]
     excess = scale * sum(_excess_cycles(one) for one in passed)
@@ -84,9 +91,10 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         warps=warps,
         pipe_cycles=pipe + local / (SECTOR_BYTES * SECTORS_PER_CYCLE),
         conflict_cycles=excess,
-        load_bytes=sector_bytes(_LOADS),
-        aligned_bytes=sector_bytes(_LOADS) - scale * SECTOR_BYTES * _misaligned(listing),
-        store_bytes=sector_bytes(_STORES),
+        load_bytes=loaded,
+        fetched_bytes=fetched,
+        aligned_bytes=min(fetched, loaded - scale * SECTOR_BYTES * _misaligned(listing)),
+        store_bytes=sector_bytes(_STORES) + copied_out,
         atomic_bytes=sector_bytes(_ATOMICS),
         atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
@@ -99,7 +107,12 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
 
 
 def _loads(one: InstructionRecord) -> bool:
-    return class_of(one.ptx_text).value in _LOADS
+    return class_of(one.ptx_text).value in _LOADS and OUTWARD not in one.ptx_text
+
+
+def _fetched(one: InstructionRecord) -> int:
+    """Sectors that a load does not find in L1."""
+    return one.sectors if _PAST_L1.match(one.ptx_text) else one.new_sectors
 
 
 def _short_lookups(one: InstructionRecord) -> float:

@@ -70,7 +70,7 @@ class RawFinding(Structure):
     )
 
 
-_COUNTERS = "executions lanes requests sectors ideal_sectors passes ideal_passes bytes lines"
+_COUNTERS = "executions lanes requests sectors ideal_sectors passes ideal_passes bytes lines new_sectors"
 
 
 class RawCount(Structure):

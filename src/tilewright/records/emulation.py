@@ -156,6 +156,7 @@ class InstructionRecord:
     ideal_passes: int
     bytes: int  # asked for by the lanes
     lines: int = 0  # 128-byte lines touched by global requests
+    new_sectors: int = 0  # of those that loads touched: not read by the same block shortly before
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How many blocks of a kernel fit on one multiprocessor, and what stops the next one.
 
-Plain arithmetic on the hardware's allocation rules. It knows nothing of barriers, clusters or co-resident grids.
+Plain arithmetic on the hardware's allocation rules. It knows nothing of clusters or co-resident grids.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Limiter(str, Enum):
     SHARED_MEMORY = "shared memory"
     THREADS = "threads"
     BLOCKS = "blocks"
+    BARRIERS = "barriers"
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class Occupancy:
     limiter: Limiter
 
 
-def occupancy(gpu: GpuProfile, registers: int, threads: int, smem_bytes: int) -> Occupancy:
+def occupancy(gpu: GpuProfile, registers: int, threads: int, smem_bytes: int, barriers: int = 0) -> Occupancy:
     """Occupancy of blocks of `threads` threads with `registers` each and `smem_bytes`, static and dynamic together."""
-    if threads < 1 or registers < 0 or smem_bytes < 0:
+    if threads < 1 or registers < 0 or smem_bytes < 0 or barriers < 0:
         raise ValueError(
-            f"occupancy of {threads} threads, {registers} registers, {smem_bytes} shared bytes; "
+            f"occupancy of {threads} threads, {registers} registers, {smem_bytes} shared bytes, {barriers} barriers; "
             "threads must be at least 1, the others at least 0"
         )
     warps = _ceil_div(threads, WARP_LANES)
@@ -49,6 +50,7 @@ def occupancy(gpu: GpuProfile, registers: int, threads: int, smem_bytes: int) ->
         Limiter.BLOCKS: gpu.blocks_sm,
         Limiter.REGISTERS: _blocks_by_registers(gpu, registers, warps),
         Limiter.SHARED_MEMORY: _blocks_by_shared_memory(gpu, smem_bytes),
+        Limiter.BARRIERS: _blocks_by_barriers(gpu, barriers),
     }
     limiter = min(limits, key=lambda limit: limits[limit])
     blocks = limits[limiter]
@@ -73,6 +75,15 @@ def _blocks_by_shared_memory(gpu: GpuProfile, smem_bytes: int) -> int:
     if allocated > gpu.smem_block + gpu.reserved_smem_block:
         return 0
     return gpu.smem_sm // allocated if allocated else gpu.blocks_sm
+
+
+def _blocks_by_barriers(gpu: GpuProfile, barriers: int) -> int:
+    """Since Hopper a multiprocessor has two for each block that it can hold, or one on smaller GPUs. A kernel that
+    names a barrier by a register takes all 16 that a block can have."""
+    if gpu.cc < 90 or not barriers:
+        return gpu.blocks_sm
+    each = 1 if gpu.cc in (101, 110) or gpu.cc // 10 == 12 else 2
+    return each * gpu.blocks_sm // barriers
 
 
 def _blocks_by_threads(gpu: GpuProfile, threads: int, warps: int) -> int:

@@ -176,7 +176,7 @@ def launch_occupancy(
 ) -> records.Occupancy:
     """How many blocks of a launch fit on a multiprocessor, and what limits them."""
     smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
-    return records.occupancy(gpu, resources.registers, math.prod(launch.block), smem)
+    return records.occupancy(gpu, resources.registers, math.prod(launch.block), smem, resources.barriers)
 
 
 # -- where builds are kept --

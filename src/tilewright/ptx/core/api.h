@@ -119,7 +119,7 @@ enum {
 
 // Counters of one instruction, in this order.
 typedef struct {
-  uint64_t executions, lanes, requests, sectors, ideal_sectors, passes, ideal_passes, bytes, lines;
+  uint64_t executions, lanes, requests, sectors, ideal_sectors, passes, ideal_passes, bytes, lines, new_sectors;
 } tw_count;
 
 // The first request that an instruction made to global memory, of the first warp of the first block that is run.

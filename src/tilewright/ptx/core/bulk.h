@@ -58,7 +58,9 @@ static uint8_t* tw_bulk_global(tw_warp* w, const tw_instr* i, int lane, uint64_t
   if (w->cta->races && (how != TW_READ || r->flags & TW_REGION_WRITABLE)) tw_bulk_tell(w, i, lane, address, bytes, how);
   if (w->cta->worker->counts) {
     tw_count* count = &w->cta->worker->counts[index];
-    count->sectors += ((address + bytes - 1) >> 5) - (address >> 5) + 1;
+    uint64_t sectors = ((address + bytes - 1) >> 5) - (address >> 5) + 1;
+    count->sectors += sectors;
+    count->new_sectors += how == TW_READ ? sectors : 0;  // they pass by the L1 cache
     count->ideal_sectors += (bytes + 31) / 32;
     count->lines += ((address + bytes - 1) >> 7) - (address >> 7) + 1;
     count->bytes += bytes;

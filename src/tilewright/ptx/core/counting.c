@@ -56,6 +56,22 @@ void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, in
   count->bytes += (uint64_t)lanes * (uint64_t)size;
 }
 
+// Sectors of a load that its block did not read shortly before: the others are in the L1 cache, for which the table stands.
+void tw_count_new(const tw_cta* cta, tw_count* count, uint32_t mask, const uint64_t* address, int size) {
+  uint64_t* held = cta->worker->sectors;
+  uint64_t block = ((uint64_t)cta->linear + 1) << 48, before = 0;
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    uint64_t first = address[__builtin_ctz(rest)] >> 5, last = (address[__builtin_ctz(rest)] + (uint64_t)size - 1) >> 5;
+    for (uint64_t sector = first; sector <= last; sector++) {
+      if (sector == before) continue;
+      before = sector;
+      uint64_t key = block ^ sector, *at = &held[(sector * 0x9e3779b97f4a7c15ull) >> 53];
+      count->new_sectors += *at != key;
+      *at = key;
+    }
+  }
+}
+
 // Lanes are served 128 bytes at a time: all 32 lanes of up to 4 bytes, half a warp of 8, a quarter of 16.
 void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size, bool contiguous) {
   if (contiguous && mask == TW_ALL && size >= 4) {

@@ -279,11 +279,14 @@ struct tw_cta {
   tw_visit* visits;  // of other blocks of the cluster to its shared memory, by rank and warp; NULL: nobody asks
 };
 
+enum { TW_RECENT_SECTORS = 2048 };  // 64 KB: what a block has of an L1 cache, where there are a few
+
 struct tw_worker {
   tw_engine* engine;
   pthread_t thread;
   const tw_region** cache;  // last region of each instruction
   tw_count* counts;
+  uint64_t sectors[TW_RECENT_SECTORS];  // that its blocks read last, each with its block
   uint8_t* coverage;
   tw_touch* touches;  // the launch's own: only one worker runs the block that is looked at
   uint64_t random;
@@ -433,6 +436,7 @@ void tw_cover_end(tw_cta* cta, bool stopped);
 // -- counting.c --
 void tw_note_touch(const tw_warp* w, tw_touch* touch, uint32_t mask, const uint64_t* address, int size, int how);
 void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size, bool contiguous);
+void tw_count_new(const tw_cta* cta, tw_count* count, uint32_t mask, const uint64_t* address, int size);
 void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size, bool contiguous);
 
 static inline int32_t tw_index_of(const tw_warp* w, const tw_instr* i) {

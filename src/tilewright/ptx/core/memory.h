@@ -213,8 +213,11 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
     TW_LOOP x->at[l] = (uint8_t*)(shift + (uintptr_t)x->address[l]);
     if (r->state || r->recent || (how != TW_READ && !(r->flags & TW_REGION_WRITABLE))) good = tw_global_region(w, i, exec, x, r, how);
   }
-  if (w->cta->worker->counts)
-    tw_count_global(&w->cta->worker->counts[tw_index_of(w, i)], exec, x->address, x->size, x->contiguous);
+  if (w->cta->worker->counts) {
+    tw_count* count = &w->cta->worker->counts[tw_index_of(w, i)];
+    tw_count_global(count, exec, x->address, x->size, x->contiguous);
+    if (how == TW_READ) tw_count_new(w->cta, count, exec, x->address, x->size);
+  }
   if (__builtin_expect(w->cta->worker->touches != NULL, 0))
     tw_note_touch(w, &w->cta->worker->touches[tw_index_of(w, i)], exec, x->address, x->size, how);
   x->global |= good;

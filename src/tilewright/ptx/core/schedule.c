@@ -4,7 +4,7 @@
 
 #include "cluster.h"
 
-enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
+enum { TURN = 8192, SHORT_TURN = 2, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
 #define RESIDENT_BYTES (3ll << 29)
 
@@ -164,7 +164,9 @@ static int run_cta(tw_cta* cta) {
   tw_worker* worker = cta->worker;
   const tw_interpreter* interpreter = tw_chosen_interpreter();
   bool seeded = e->launch->seeded;
-  int passes = seeded ? 1 + (int)(tw_random(&worker->random) % 8) : PASSES_BEFORE_OTHERS;
+  // Of a sample, what warps read is counted as if they went side by side: one finds in the cache what the other left.
+  int turn = e->launch->counts && e->launch->blocks ? SHORT_TURN : TURN;
+  int passes = seeded ? 1 + (int)(tw_random(&worker->random) % 8) : PASSES_BEFORE_OTHERS * (TURN / turn);
   cta->only_polls = false;
   for (int pass = 0; pass < passes; pass++) {
     bool ran = false, only_polls = true;
@@ -176,7 +178,7 @@ static int run_cta(tw_cta* cta) {
       if (w->starved > 4 * (w->context_count + 1)) tw_release_early(w);
       if (!tw_has_ready(w)) continue;
       if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
-      w->quantum = seeded ? 1 + (int64_t)(tw_random(&worker->random) % 512) : TURN;
+      w->quantum = seeded ? 1 + (int64_t)(tw_random(&worker->random) % 512) : turn;
       w->spinning = false;
       interpreter->run_warp(w);
       ran = true;
