@@ -20,6 +20,7 @@ from tilewright.records.lint import *
 from tilewright.records.measurement import *
 from tilewright.records.occupancy import *
 from tilewright.records.profile import *
+from tilewright.records.reaching import *
 from tilewright.records.run import *
 from tilewright.records.steps import *
 from tilewright.records.task import *

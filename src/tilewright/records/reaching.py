@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-T = TypeVar("T", bound=Hashable)
+_T = TypeVar("_T", bound=Hashable)
 
 
-def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
+def reached(starts: Iterable[_T], following: Callable[[_T], Iterable[_T]]) -> set[_T]:
     """The starts, and all that follows."""
-    found: set[T] = set()
+    found: set[_T] = set()
     waiting = list(starts)
     while waiting:
         one = waiting.pop()
