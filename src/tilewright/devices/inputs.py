@@ -139,6 +139,8 @@ def fill(placed: PlacedTensor, content: Content) -> None:
         _draw(drawn.view(-1), content, generator)
         target.copy_(drawn)
     if isinstance(content, (Normal, Uniform)) and content.part is not Part.WHOLE and target.ndim > 1:
+        # As bytes where an element is one: torch keeps no triangles of 8-bit floats.
+        target = target.view(torch.uint8) if target.element_size() == 1 else target
         target.copy_(target.triu() if content.part is Part.UPPER else target.tril())
 
 

@@ -127,15 +127,15 @@ def _tensor_text(spec: TensorSpec, known: TensorInput | NumberInput | None, size
     plain = f"device=device, dtype=torch.float32).to({dtype})"
     match values:
         case UniformValues(low=low, high=high):
-            return f"(torch.rand({shape}, device=device) * {high - low!r} + {low!r}).to({dtype}){_KEPT[values.part]}"
+            return f"(torch.rand({shape}, device=device) * {high - low!r} + {low!r}){_KEPT[values.part]}.to({dtype})"
         case IntegerValues(low=low, high=high):
             top = 2 if spec.dtype is DType.BOOL else high
             return f"torch.randint({max(low, 0) if top == 2 else low}, {top}, {shape}, device=device).to({dtype})"
         case IndexValues(dimension=dimension):
             return f"torch.randint(0, {max(sizes.get(dimension, 1), 1)}, {shape}, device=device).to({dtype})"
         case NormalValues(mean=mean, deviation=deviation) if values != NormalValues():
-            drawn = f"(torch.randn({shape}, device=device) * {deviation!r} + {mean!r}).to({dtype})"
-            return drawn + _KEPT[values.part]
+            drawn = f"(torch.randn({shape}, device=device) * {deviation!r} + {mean!r}){_KEPT[values.part]}"
+            return f"{drawn}.to({dtype})"  # after the triangle, of which torch keeps none of 8-bit floats
     if spec.dtype.is_float:
         return f"torch.randn({shape}, {plain}"
     return f"torch.randint(0, 2, {shape}, device=device).to({dtype})"

@@ -134,7 +134,8 @@ def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
             contents[name] = _content(kind, numbers, 1000 + seed)
         except (ValueError, TypeError):
             raise BadArgument(
-                f"--fill {name}={value}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH"
+                f"--fill {name}={value}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH; "
+                "of floats :upper or :lower behind it, for triangles"
             ) from None
     return contents
 

@@ -145,3 +145,31 @@ def test_values_that_make_a_problem_trivial_are_replaced(tmp_path: Path) -> None
     )
     with pytest.raises(TaskError, match="y equals x for the values it holds"):
         problem(tmp_path, "torch.relu(x)", "torch.rand(6, 8)", fill="x=uniform:0:1")
+
+
+@pytest.mark.parametrize(
+    ("made", "low", "part", "note"),
+    [
+        ("torch.rand(40, 40).triu_()", 0.0, Part.UPPER, False),
+        ("torch.rand(40, 40).add_(1.5)", 1.5, Part.WHOLE, False),
+        ("(lambda a: (a[:, 3:].zero_(), a)[1])(torch.rand(40, 40))", 0.0, Part.WHOLE, True),
+        ("torch.diag(torch.rand(80))", 0.0, Part.WHOLE, True),
+    ],
+)
+def test_what_is_written_to_a_drawn_tensor_is_seen(
+    tmp_path: Path, made: str, low: float, part: Part, note: bool
+) -> None:
+    task = problem(tmp_path, "x * 3", made)
+    found = task.tensors[0].values
+    assert isinstance(found, UniformValues)
+    assert found.low == pytest.approx(low, abs=0.05)
+    assert found.part is part
+    assert any("element by element" in one for one in task.assumptions) is note
+
+
+def test_no_values_beyond_those_that_were_seen() -> None:
+    for seed in range(20):
+        found = values_like(torch.rand(200, generator=torch.Generator().manual_seed(seed)) * 2)
+        assert isinstance(found, UniformValues)
+        assert found.low >= 0.0
+        assert found.high <= 2.0

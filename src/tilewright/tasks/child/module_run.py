@@ -24,6 +24,7 @@ _LOOKED_AT = 1 << 20
 _FEW = 64  # elements, with which a distribution cannot be told from its moments
 _STANDARD_ERRORS = 3.0  # within which of 0 a mean is 0
 _MANY_ZEROS = 0.2  # of all elements, which no distribution gives
+_FILLED = 0.5  # of a triangle: a diagonal or a band is none
 _UNIFORM_KURTOSIS = 2.3  # 1.8 for a uniform distribution, 3 for a normal one
 _NORMS = tuple(getattr(torch.nn, f"{kind}Norm{rank}d") for kind in ("Batch", "Instance") for rank in (1, 2, 3))
 _SAME_VALUES = (  # what may be done to a tensor without its elements being others
@@ -132,7 +133,9 @@ def values_like(tensor: torch.Tensor) -> Values | None:
         return UniformValues(_rounded(float(wide.min())), _rounded(float(wide.max())))
     if float((wide - mean).pow(4).mean()) / deviation**4 < _UNIFORM_KURTOSIS:
         half = deviation * math.sqrt(3.0)
-        return UniformValues(_rounded(mean - half, half), _rounded(mean + half, half))
+        # No further than what was seen: a logarithm's inputs would come to lie below 0.
+        low, high = max(mean - half, float(wide.min())), min(mean + half, float(wide.max()))
+        return UniformValues(_rounded(low, half), _rounded(high, half))
     return NormalValues(_rounded(mean, deviation), _rounded(deviation))
 
 
@@ -148,11 +151,12 @@ def _rounded(value: float, scale: float = 0.0) -> float:
 
 
 class _Origins(TorchFunctionMode):
-    """Remembers which tensors come straight from torch's generators."""
+    """Remembers which tensors come straight from torch's generators, and have not been written to since."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, tuple[torch.Tensor, Values]] = {}  # the tensor is kept: ids are used again
+        # With the tensor, which is kept since ids are used again, and its version, which every write changes.
+        self._known: dict[int, tuple[torch.Tensor, int, Values]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -161,12 +165,12 @@ class _Origins(TorchFunctionMode):
         if values is None and name in _SAME_VALUES and args and isinstance(args[0], torch.Tensor):
             values = self.of(args[0])
         if values is not None and isinstance(made, torch.Tensor):
-            self._known[id(made)] = (made, values)
+            self._known[id(made)] = (made, made._version, values)
         return made
 
     def of(self, tensor: torch.Tensor) -> Values | None:
-        found = self._known.get(id(tensor))
-        return found[1] if found else None
+        _, version, values = self._known.get(id(tensor), (None, -1, None))
+        return values if version == tensor._version else None
 
 
 def _drawn_by(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values | None:
@@ -208,7 +212,8 @@ def _looked_at(one: Any, known: Values | None) -> FoundTensor | FoundNumber:
     found = _input(one, values_like(one[one != 0] if sparse else one))
     assert isinstance(found, FoundTensor)
     for part, kept in ((Part.UPPER, torch.triu), (Part.LOWER, torch.tril)) if sparse and one.ndim >= 2 else ():
-        if torch.equal(one, kept(one)) and isinstance(found.values, (NormalValues, UniformValues)):
+        filled = (1.0 - zeros) * one.numel() > _FILLED * float(kept(torch.ones_like(one, dtype=torch.bool)).sum())
+        if filled and torch.equal(one, kept(one)) and isinstance(found.values, (NormalValues, UniformValues)):
             return replace(found, values=replace(found.values, part=part))
     if sparse:
         return replace(found, structure=f"get_inputs leaves {zeros:.0%} of it zero")

@@ -29,7 +29,8 @@ from tilewright.tasks.reading.python_source import SourceParameter, usable_name
 SCALARS = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
 _TYPE_NAMES = {kind.__name__: scalar for kind, scalar in SCALARS.items()}
 _USUAL_SHAPE = "4096x1024:bf16"
-_VALUE_FORMS = "normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH, integers:LOW:HIGH or index:DIMENSION"
+_VALUE_FORMS = "normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH, integers:LOW:HIGH or index:DIMENSION; "
+_VALUE_FORMS += "of floats :upper or :lower behind it, for triangles"
 
 
 @dataclass(frozen=True)
