@@ -32,7 +32,8 @@ from tilewright.measure.preparation import NotPrepared
 from tilewright.records import PROFILES
 
 CONSTANTS = (
-    *("L2_BYTES_PER_CYCLE", "SHORT_LOOKUP_BYTES", "MEMORY_LATENCY_US", "L2_LATENCY_US", "DELAYED"),
+    *("L2_BYTES_PER_CYCLE", "SHORT_LOOKUP_BYTES", "PART_LOOKUP_BYTES"),
+    *("MEMORY_LATENCY_US", "L2_LATENCY_US", "DELAYED"),
     *("BLOCK_LATENCY_US", "BLOCK_START_US", "FEW_WAVES"),
     *("SIDE_ORDER", "TURNS_ORDER", "KINDS_ORDER", "LATENCY_ORDER", "OUT_OF_STEP"),
 )

@@ -12,6 +12,7 @@ from tilewright.kernel_file import KernelFile
 from tilewright.measure.emulated_counts import count_plan
 from tilewright.measure.performance_model import (
     L2_BYTES_PER_CYCLE,
+    PART_LOOKUP_BYTES,
     SAME_SECTOR_US,
     SHORT_LOOKUP_BYTES,
     PlanModel,
@@ -145,10 +146,14 @@ def test_sectors_of_many_lines_are_looked_up_one_by_one(emulator: EmulatedDevice
     size = 16384 * 4096 * 4
     assert whole.facts.work.short_lookups == 0
     assert parts.facts.work.short_lookups == pytest.approx(size / 64, rel=0.01)
-    read_only = [replace(one.facts, work=replace(one.facts.work, store_bytes=0.0)) for one in (whole, parts)]
+    assert (whole.facts.work.half_lookups, whole.facts.work.part_stores) == (0, 0)
+    assert parts.facts.work.half_lookups == pytest.approx(size / 128, rel=0.01)
+    assert parts.facts.work.part_stores == pytest.approx(3 * parts.facts.work.store_bytes / 128, rel=0.01)
+    works = [replace(one.facts.work, store_bytes=0.0, part_stores=0.0) for one in (whole, parts)]
+    read_only = [replace(one.facts, work=work) for one, work in zip((whole, parts), works, strict=True)]
     made = [model_launch(facts, PROFILES["H200"]) for facts in read_only]
     times = [{one.name: one.time_us for one in launch.terms}["L2 cache"] for launch in made]
-    more = SHORT_LOOKUP_BYTES * size / 64 / (L2_BYTES_PER_CYCLE * 132 * 1.98e3)
+    more = (SHORT_LOOKUP_BYTES / 64 + PART_LOOKUP_BYTES / 128) * size / (L2_BYTES_PER_CYCLE * 132 * 1.98e3)
     assert times[1] - times[0] == pytest.approx(more, rel=0.02)
 
 
@@ -160,7 +165,18 @@ def test_sectors_that_are_needed_lie_in_few_lines(emulator: EmulatedDevice) -> N
     mended = replace(launch, counts=replace(launch.counts, instructions=tuple(map(ideal, launch.counts.instructions))))
     changed = model_plan(replace(made.counted, launches=(mended,)), task, made.modelled.floor_us)
     assert made.launches[0].facts.work.short_lookups > 0
-    assert changed.launches[0].facts.work.short_lookups == 0
+    work = changed.launches[0].facts.work
+    assert (work.short_lookups, work.half_lookups, work.part_stores) == (0, 0, 0)
+
+
+def test_stores_of_a_part_of_a_line_are_looked_up_one_by_one(emulator: EmulatedDevice) -> None:
+    (launch,) = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).launches
+    parts = replace(launch.facts, work=replace(launch.facts.work, part_stores=1e6))
+    times = [
+        {one.name: one.time_us for one in model_launch(facts, PROFILES["H200"]).terms}["L2 cache"]
+        for facts in (launch.facts, parts)
+    ]
+    assert times[1] - times[0] == pytest.approx(PART_LOOKUP_BYTES * 1e6 / (L2_BYTES_PER_CYCLE * 132 * 1.98e3))
 
 
 def test_what_is_stored_passes_l2_twice_whether_it_has_left_it_or_not(emulator: EmulatedDevice) -> None:
@@ -226,6 +242,22 @@ def test_atomics_on_one_place_wait_for_each_other(emulator: EmulatedDevice) -> N
     apart = model(kernels.row_sum(1), kernels.row_sum_task(4096, 1 << 10), emulator)
     assert term(crowded, "L2 cache") > 5 * term(apart, "L2 cache")
     assert crowded.modelled.time_us > 2 * apart.modelled.time_us
+
+
+def test_atomics_on_one_place_hold_up_what_else_passes_l2(emulator: EmulatedDevice) -> None:
+    (launch,) = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).launches
+
+    def l2_us(atomic_bytes: float, cooperative: bool) -> float:
+        facts = replace(
+            launch.facts,
+            work=replace(launch.facts.work, atomic_bytes=atomic_bytes, atomic_requests=atomic_bytes / 32),
+            traffic=replace(launch.facts.traffic, counter_bytes=128.0),
+            counted=replace(launch.facts.counted, launch=replace(launch.facts.counted.launch, cooperative=cooperative)),
+        )
+        return next(one.time_us for one in model_launch(facts, PROFILES["H200"]).terms if one.name == "L2 cache")
+
+    assert l2_us(128e3, False) == pytest.approx(l2_us(0.0, False) + 1000 * SAME_SECTOR_US, rel=0.01)
+    assert l2_us(128e3, True) == pytest.approx(l2_us(0.0, True), rel=0.01)  # these wait, which is in their latency
 
 
 def test_few_long_blocks_start_sooner_than_many_short_ones(emulator: EmulatedDevice) -> None:

@@ -33,26 +33,27 @@ from tilewright.records import (
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 37.5  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
-SHORT_LOOKUP_BYTES = 96.0  # that L2 would move instead, for a look-up that finds less than half a line
+L2_BYTES_PER_CYCLE = 38.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
+SHORT_LOOKUP_BYTES = 80.0  # that L2 would move instead, for a look-up that finds less than half a line
+PART_LOOKUP_BYTES = 38.0  # likewise, for one that finds half of it, or that stores a part
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.49, 0.44, 0.02
-DELAYED, CROWDED = 1.98, 2.0  # times a warp's own cycles that it takes among others: so many on its scheduler, or more
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.52, 0.45, 0.02
+DELAYED, CROWDED = 1.87, 2.0  # times a warp's own cycles that it takes among others: so many on its scheduler, or more
 BLOCK_LATENCY_US = 0.31  # until a block's first instruction has its operands
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
 SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
 BLOCK_START_US = 0.03  # from one block of a multiprocessor to the next
 NEXT_LAUNCH_US = 0.95
 NEARLY_FULL = 0.02  # of a wave: blocks of the next so many fit in beside
-FEW_WAVES = 3.5  # of more, blocks no longer end together
+FEW_WAVES = 2.9  # of more, blocks no longer end together
 L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
 BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
 # Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 6.8  # of resources that data pass one after the other
-TURNS_ORDER = 1.36  # more than 1, of loading and working, for each doubling of those who take turns
-KINDS_ORDER = 0.5  # more than that, of kinds of work
-LATENCY_ORDER = 1.77  # of those two and of what one warp would take alone
-OUT_OF_STEP = 0.3  # more, for each doubling of those who take turns: they wait at other times
+SIDE_ORDER = 6.9  # of resources that data pass one after the other
+TURNS_ORDER = 1.2  # more than 1, of loading and working, for each doubling of those who take turns
+KINDS_ORDER = 0.45  # more than that, of kinds of work
+LATENCY_ORDER = 1.9  # of those two and of what one warp would take alone
+OUT_OF_STEP = 0.29  # more, for each doubling of those who take turns: they wait at other times
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.8
@@ -253,12 +254,16 @@ def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     traffic = facts.traffic
     moved = plain + work.store_bytes + traffic.read_bytes + traffic.again_bytes + ATOMIC_TIMES * work.atomic_bytes
     beyond_l1 = 1.0 - facts.l1_bytes / work.load_bytes if work.load_bytes else 0.0
-    short = SHORT_LOOKUP_BYTES * beyond_l1 * work.short_lookups
+    short = beyond_l1 * (SHORT_LOOKUP_BYTES * work.short_lookups + PART_LOOKUP_BYTES * work.half_lookups)
+    short += PART_LOOKUP_BYTES * work.part_stores
     cycles_us = gpu.clock_ghz * 1e3
     all_us = (moved + short) / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
-    one_us = max(_share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us), _same_sector_us(facts))
+    one_us = _share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us)
+    time_us, same_us = max(all_us, one_us), _same_sector_us(facts)
+    # What queues for one sector holds up all that is to pass the same slice; blocks that wait have nothing else to do.
+    time_us = max(time_us, same_us) if facts.counted.launch.cooperative else time_us + same_us
     useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
-    return ModelTerm("L2 cache", max(all_us, one_us), f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
+    return ModelTerm("L2 cache", time_us, f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
 
 
 def _same_sector_us(facts: LaunchFacts) -> float:

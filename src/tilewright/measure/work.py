@@ -58,6 +58,8 @@ class Work:
     atomic_requests: float
     local_bytes: float
     short_lookups: float  # of loads in L2, which finds half a line of 128 bytes at a time: those that find less
+    half_lookups: float  # of loads: those beyond one for a whole line that find at least half of one
+    part_stores: float  # of stores: those beyond one for a whole line
     ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
     strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
     ptx_cost: CodeCost  # what its PTX would cost, for want of machine code
@@ -99,6 +101,8 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
         short_lookups=scale * sum(_short_lookups(one) for one in instructions if one.lines and _loads(one)),
+        half_lookups=scale * sum(_half_lookups(one) for one in instructions if one.lines and _loads(one)),
+        part_stores=scale * sum(_part_stores(one) for one in instructions if one.lines and _stores(one)),
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
@@ -110,6 +114,10 @@ def _loads(one: InstructionRecord) -> bool:
     return class_of(one.ptx_text).value in _LOADS and OUTWARD not in one.ptx_text
 
 
+def _stores(one: InstructionRecord) -> bool:
+    return class_of(one.ptx_text).value in _STORES or OUTWARD in one.ptx_text
+
+
 def _fetched(one: InstructionRecord) -> int:
     """Sectors that a load does not find in L1."""
     return one.sectors if _PAST_L1.match(one.ptx_text) else one.new_sectors
@@ -119,6 +127,16 @@ def _short_lookups(one: InstructionRecord) -> float:
     """Lines that requests touch beyond those that as many sectors would fill by halves. Small requests are of what many
     warps share, which L1 holds."""
     return max(0.0, one.lines - one.sectors / 2.0) if one.sectors >= WIDE_SECTORS * one.requests else 0.0
+
+
+def _half_lookups(one: InstructionRecord) -> float:
+    """Lines that requests touch beyond those that as many sectors would fill, without `_short_lookups`."""
+    halves = min(float(one.lines), one.sectors / 2.0)
+    return max(0.0, halves - one.sectors / WIDE_SECTORS) if one.sectors >= WIDE_SECTORS * one.requests else 0.0
+
+
+def _part_stores(one: InstructionRecord) -> float:
+    return max(0.0, one.lines - one.sectors / WIDE_SECTORS)
 
 
 def _misaligned(listing: Listing) -> int:
