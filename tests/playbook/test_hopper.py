@@ -202,6 +202,14 @@ def test_sums_are_finished_under_the_next_tiles_products(
     _check_emulated(form, 2, tmp_path, text, gpu)
 
 
+def test_one_multiprocessor_has_no_pairs_of_blocks(tmp_path: Path) -> None:
+    """Its results are made by single blocks."""
+    form, gpu = Product((1, 256, 72, 264), _BRAIN), replace(H200, sms=1)
+    text = form.text.replace("BN = 192 | 256 | 128 | 64", "BN = 64")
+    assert ("LATE", 1) in evaluate(parse(text, "product.cu"), form.specs, replace(H200, sms=2)).constants
+    _check_emulated(form, 1, tmp_path, text, gpu)
+
+
 SHORT = (
     Product((1, 300, 136, 40)),
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),

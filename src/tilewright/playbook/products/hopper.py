@@ -165,7 +165,7 @@ class _Plan:
         self._add("tune", "STAGES = 8 | 6 | 5 | 4")
         self._tiles("64")
         if form.late:
-            many = "@tiles > device.sms and (@tiles_m % 2 == 0 or @tiles_m > 16)"
+            many = "@tiles > device.sms and device.sms > 1 and (@tiles_m % 2 == 0 or @tiles_m > 16)"
             late = "0" if form.product.kept else f"1 if BN <= 192 and @k >= BN * 4 and {many} else 0"
             self._add("const", f"LATE = {late}", "sums are finished under the next tile's products, by pairs of blocks")
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
