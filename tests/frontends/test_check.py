@@ -189,7 +189,7 @@ def test_a_module_is_a_reference_of_its_inputs_and_parameters(folder: Path, fact
         (("--shape", "z=3"), "double_it's parameters: x"),
         (("--fill", "x=ones"), "write normal"),
         (("--fill", "x=normal:0:1:2"), "write normal"),
-        (("--fill", "x=upper"), ":upper or :lower behind it, for triangles"),
+        (("--fill", "x=upper"), "may end with :upper or :lower, for triangles"),
         (("--shape", "x=16", "--fill", "x=normal:upper"), "has no upper triangle; that takes two dimensions"),
         (("--fill", "x=integers:5:2"), "Integers from 5 to below 2 is empty"),
         (("--fill", "q=normal"), "double_it's tensors: x"),

@@ -147,6 +147,16 @@ def test_strips_that_are_copied_are_right_at_rows_that_begin_anywhere(
     check_structure(case, structure(case, "pool-bulk"), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["from_y", "copy_rows", "barrier_wait"])
+def test_a_plane_may_have_the_name_of_what_the_kernel_uses(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", "H200")
+    plane = _plane("named", f"F.max_pool2d({name}, 3, 1, 1)", "height", "width")
+    case = replace(plane, inputs=_PLANE.replace("x:", f"{name}:"), at=_COPIED)
+    check_structure(case, structure(case, "pool-bulk"), tmp_path, 1)
+
+
 def test_bulk_copies_are_for_planes_of_f32_whose_windows_overlap() -> None:
     for name in ("halves", "apart", "without_padding", "padded", "volume_max", "line_max"):
         assert "pool-bulk" not in {one.id for one in BY_NAME[name].answer.every}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.playbook.agreement import check, load_structure, sizes_at
-from tests.playbook.functions import BY_NAME, SIZES, draw, program_of, task_of
+from tests.playbook.functions import BY_NAME, SIZES, Function, draw, program_of, task_of
 from tests.playbook.placed import Placed, check_structure, structure
 from tests.playbook.test_pooling import BY_NAME as POOLS
 from tests.playbook.test_pooling import COPIED
@@ -19,6 +19,7 @@ from tilewright.playbook.catalogue import every_structure
 from tilewright.records import NumberInput
 from tilewright.tasks import task_op_line
 
+_X = "f32[rows, cols]"
 ROWS = [
     ("bias_gelu", "rectangles", ((3, 512), (2, 127))),
     ("channel_rmsnorm", "column-tiles", ((3, 512), (2, 127))),
@@ -58,6 +59,23 @@ def test_rows_read_once_are_right_and_clean(
         given = [one.value if isinstance(one, NumberInput) else tensors[one.name] for one in task.inputs]
         call = op.emulate(*given, gpu="H200", schedules=2)
         assert call.findings == (), (rows, cols)
+
+
+@pytest.mark.parametrize(
+    ("names", "id"),
+    [
+        (("read_once", "to_stay"), "passes"),
+        (("rows_taken", "first_rows"), "cluster-ahead"),
+        (("rows_ahead", "Ahead"), "cluster-ahead"),
+        (("block", "Vector"), "passes"),
+    ],
+)
+def test_tensors_may_have_the_names_of_what_kernels_use(names: tuple[str, str], id: str, tmp_path: Path) -> None:
+    one, other = names
+    function = Function("named", f"return torch.softmax({one} + {other}, -1)", f"{one}: {_X}; {other}: {_X}")
+    task = task_of(function, {**SIZES, "cols": 200000})
+    step = next(step for step in every_structure(program_of(function, task)) if step.id == id)
+    check(load_structure(step, task, tmp_path), function, task, sizes_at(task, 3, 512))
 
 
 @pytest.mark.parametrize(("case", "id"), PLACED, ids=lambda one: getattr(one, "name", one))

@@ -162,6 +162,8 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
     [
         ("softmax of a vector of 50,000", {"cols": 50000}),
         ("softmax of 1,024 x 32,768", {"rows": 1024, "cols": 32768}),
+        ("softmax of a 50,000x128 matrix", {"rows": 50000, "cols": 128}),
+        ("log softmax of 32x50,257", {"rows": 32, "cols": 50257}),
         ("softmax with 32,768 columns", {"rows": 4096, "cols": 32768}),
         ("layernorm over 4,096 features then gelu", {"rows": 4096, "cols": 4096}),
         ("relu of 1,048,576 elements", {"cols": 1 << 20}),
@@ -184,6 +186,12 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
 def test_sizes_as_people_write_them(words: str, sizes: dict[str, int]) -> None:
     described = tomllib.loads(specification(words, {}).description)
     assert sizes.items() <= sizes_of(described).items()
+
+
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_matrices_that_are_said_to_be_triangular_are_drawn_so(side: str) -> None:
+    described = tomllib.loads(specification(f"product of two {side} triangular matrices", {}).description)
+    assert described["values"] == {"a": f"normal {side}", "b": f"normal {side}"}
 
 
 def test_floats_are_f32() -> None:

@@ -135,7 +135,7 @@ def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
         except (ValueError, TypeError):
             raise BadArgument(
                 f"--fill {name}={value}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH; "
-                "of floats :upper or :lower behind it, for triangles"
+                "normal and uniform may end with :upper or :lower, for triangles"
             ) from None
     return contents
 

@@ -119,9 +119,9 @@ def _triangular(side: str, code: str) -> NamedOperation:
         rf"|(?:multiply|product of|multiplication of) {matrices}",
         f"{code}({{v}} @ {{b}})",
         Effect.RESHAPES,
-        (Tensor("b", (-1, -1)),),
+        (Tensor("b", (-1, -1), values=f"normal {side}"),),
         f"both matrices are {side} triangular, with their zeros in memory, and so is the result",
-        takes=Tensor("a", ("n", "n")),
+        takes=Tensor("a", ("n", "n"), values=f"normal {side}"),
         gives=(0, 1),
         leads=True,
     )

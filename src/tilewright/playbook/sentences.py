@@ -69,7 +69,7 @@ _POOLING = re.compile(
 )
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
-_COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )\b\d{1,3}(?:,\d{3})+\b(?! ?[\])])")
+_COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )(?:\b|(?<=\dx))\d{1,3}(?:,\d{3})+(?:\b|(?=x\d))(?! ?[\])])")
 _COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{_NOUNS}|filters|tokens|elements|floats|numbers|entries)")
 _FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
 _CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")

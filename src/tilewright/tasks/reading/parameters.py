@@ -30,7 +30,7 @@ SCALARS = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
 _TYPE_NAMES = {kind.__name__: scalar for kind, scalar in SCALARS.items()}
 _USUAL_SHAPE = "4096x1024:bf16"
 _VALUE_FORMS = "normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH, integers:LOW:HIGH or index:DIMENSION; "
-_VALUE_FORMS += "of floats :upper or :lower behind it, for triangles"
+_VALUE_FORMS += "normal and uniform may end with :upper or :lower, for triangles"
 
 
 @dataclass(frozen=True)
