@@ -17,13 +17,14 @@ import pytest
 import torch
 from tests.exports.small_op import REFERENCE
 
+from tilewright.exports import python_op
 from tilewright.exports.python_outs import TORCH_DTYPES
 from tilewright.exports.source import Source
 from tilewright.exports.standing_text import sizes_text
 from tilewright.exports.templates import rendered
 from tilewright.exports.writing import RECORD
 from tilewright.kernel_file import parse
-from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
+from tilewright.records import Dimension, DType, Part, Task, TaskOutput, TensorInput, TensorSpec, UniformValues
 
 
 def arguments(rows: int = 6, cols: int = 256) -> tuple[torch.Tensor, torch.Tensor]:
@@ -264,3 +265,13 @@ def test_a_changed_module_is_not_loaded(
         package._op._image(0, 90)
     with pytest.raises(RuntimeError, match="export again with --arch sm_75"):
         package._op._image(0, 75)
+
+
+@pytest.mark.parametrize("part", [Part.UPPER, Part.LOWER])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F8E4M3])
+def test_triangles_of_any_float_are_drawn(dtype: DType, part: Part) -> None:
+    one = TensorInput("a", dtype, ("rows", "cols"), values=UniformValues(1.0, 2.0, part))
+    text = python_op._tensor_text(TensorSpec.contiguous(dtype, (3, 4)), one, {})
+    made = eval(text, {"torch": torch, "device": "cpu"}).float()
+    kept = torch.ones(3, 4).triu() if part is Part.UPPER else torch.ones(3, 4).tril()
+    assert torch.equal(made != 0, kept != 0)
