@@ -85,7 +85,9 @@ def check(
     set_: SetOption = None,
     fill: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=KIND", help="What a tensor holds: normal, uniform:LOW:HIGH or integers:LOW:HIGH."),
+        typer.Option(
+            metavar="NAME=KIND", help="What a tensor holds: normal, uniform:LOW:HIGH[:upper] or integers:LOW:HIGH."
+        ),
     ] = None,
     schedules: Annotated[
         int, typer.Option(min=1, help="Orders of warps and blocks to try; all but the first are random.")

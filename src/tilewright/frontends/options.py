@@ -105,7 +105,7 @@ ValuesOption = Annotated[
     typer.Option(
         "--fill",
         metavar="NAME=KIND",
-        help="What a tensor holds: normal, uniform:LOW:HIGH, integers:LOW:HIGH or index:DIM; may be repeated.",
+        help="What a tensor holds: normal, uniform:LOW:HIGH[:upper], integers:LOW:HIGH or index:DIM; may be repeated.",
     ),
 ]
 GpuOption = Annotated[
