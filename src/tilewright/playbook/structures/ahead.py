@@ -194,7 +194,7 @@ class _Ahead:
     def _by_message(self) -> bool:
         """Two blocks go on to the next row soon. With messages, and copies without a branch, L1 norm of 65,535 columns
         took 4.2 ms on an H200 (4.3 where a block goes through 16 rows, not 4), and 4.4 with the barrier and the branch;
-        softmax of 393,216 columns, by eight, took 3.5 and 3.3, and 3.1 or less where clusters take rows in turn."""
+        softmax of 393,216 columns, by eight, took 3.5 and 3.3, and 3.04 where clusters take rows in turn."""
         return self._smallest_cluster() == 2 and can_meet(self.program)
 
     def _smallest_cluster(self) -> int:
