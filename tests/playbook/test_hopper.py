@@ -552,8 +552,9 @@ def test_rows_too_wide_for_parts_are_made_in_f32(transposed: bool, batched: bool
     form = Product(
         (2 if batched else 1, 140, 68, 33), a_transposed=transposed, b_transposed=transposed, batched=batched
     )
+    usual = (0.5 + torch.rand(33)) * torch.randn(33).sign()  # none so small that it counts beside an outlier of 1e4
     for name, change in {**WIDE, **NOT_WIDE}.items():
-        _check_wide(form, name, change(torch.randn(33)), name in WIDE, tmp_path)
+        _check_wide(form, name, change(usual), name in WIDE, tmp_path)
 
 
 @pytest.mark.parametrize("k", [33, 70])  # split by one kernel, and by two
