@@ -283,8 +283,9 @@ class _Plan:
         for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()
-        for name, one in self._operands:
-            self._split_launch(name, one)
+        first, second = sorted(self._operands, key=lambda one: one[1].along_k)  # columns take longer to begin
+        self._split_launch(*first)
+        self._split_launch(*second, early=True)
         if form.split_at_once:
             given = [text for _, text in short_parameters(form)]
             grid = "(@tiles_m + ceil_div(@n, 128)) * @batch"
@@ -332,15 +333,16 @@ class _Plan:
                 f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
                 "threads per row",
             )
+            held = "min(8, ceil_div(@piece, @_LANES * @_WIDTH))".replace("@_", f"{name.upper()}_")
+            self._add("const", f"{name.upper()}_HELD = {held}")
         else:
             steps = " else ".join(f"{blocks} if @piece <= {blocks * 512}" for blocks in (1, 2, 4))
             self._add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
-    def _split_launch(self, name: str, one: Operand) -> None:
+    def _split_launch(self, name: str, one: Operand, early: bool = False) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
         tile, first = ("128", "0") if name == "a" else ("256" if self._form.fused else "BN", "@tiles_m")
-        after_another = name == "b" and not self._form.ready_b
         buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
         pitches = [one.pitch.expression, one.batch_pitch.expression, f"@{name}_pitch"]
         flags = [tile, first, "@tiles_m + @tiles_n"]
@@ -348,12 +350,12 @@ class _Plan:
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
             given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
-            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, after_another, when)
+            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH, {upper}_HELD>", grid, "256", given, early, when)
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
             kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH>", f" cluster({upper}_CLUSTER)"
-            self._launch(kernel, grid, "512", given, after_another, cluster + when)
+            self._launch(kernel, grid, "512", given, early, cluster + when)
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

@@ -19,19 +19,6 @@ template <int WIDTH> __device__ __forceinline__ Numbers<4> four_of(const float* 
     if (j < left) some.v[j] = p[j];
   return some;
 }
-// Two numbers as the parts that hold them.
-__device__ __forceinline__ void split_two(float x, float y, uint32_t& high, uint32_t& low) {
-  const __half2 both = __floats2half2_rn(x, y);
-  const float2 held = __half22float2(both);
-  const __half2 rest = __floats2half2_rn(x - held.x, y - held.y);
-  high = *reinterpret_cast<const uint32_t*>(&both), low = *reinterpret_cast<const uint32_t*>(&rest);
-}
-__device__ __forceinline__ void store_parts(const Numbers<4>& scaled, __half* high_at, __half* low_at) {
-  uint2 high, low;
-  split_two(scaled.v[0], scaled.v[1], high.x, low.x), split_two(scaled.v[2], scaled.v[3], high.y, low.y);
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(high_at), "r"(high.x), "r"(high.y) : "memory");
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(low_at), "r"(low.x), "r"(low.y) : "memory");
-}
 // Of a row, or column, that lanes have which are NEAREST, 2 NEAREST, .. apart, up to FARTHEST.
 template <int NEAREST, int FARTHEST> __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t v) {
 #pragma unroll

@@ -10,11 +10,11 @@ On an H200 a triangle of 4096 x 4096 x 4096 took 565 us with tiles in the order 
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_form import Form
 from tilewright.playbook.products.hopper_split import stored_result
 from tilewright.playbook.products.program import Contraction, Triangle
+from tilewright.records import DType
 
 SORTED_MEMBERS = [
     "int turn = 0, diagonal = 0, before = 0;  // tiles on the diagonals before",
@@ -97,22 +97,23 @@ def unkept_half(product: Contraction) -> list[str]:
 
 
 def unkept_tiles(form: Form) -> list[str]:
-    """What the producer's other warps do: they store what becomes of zeros."""
-    body = [
-        "const int m = m0 + i / BN, n = n0 + i % BN;",
-        "if (m >= M || n >= N) continue;",
-        "const long long row = (long long)(job / tiles) * M + m;",
-        f"c[row * N + n] = {stored_result(form, '0.0f')};",
-    ]
+    """What the producer's other warps do: they store what becomes of zeros, a warp a row."""
+    vectors = form.tma_store and form.stored is DType.F32
+    value, step = ("make_float4(zero(n), zero(n + 1), zero(n + 2), zero(n + 3))", 4) if vectors else ("zero(n)", 1)
+    place = "c[row * N + n]"
+    place = f"*reinterpret_cast<float4*>(&{place})" if vectors else place
     return [
-        "// Tiles of which nothing is kept are stored beside the products.",
-        "const int tiles = tile.tiles_m * tile.tiles_n;",
-        "for (int job = blockIdx.x; job < tiles * batch; job += gridDim.x) {",
-        "  const int m0 = job % tile.tiles_m * BM, n0 = job % tiles / tile.tiles_m * BN;",
+        "// Tiles of which nothing is kept are stored beside the products, eight rows in turns.",
+        "const int tiles = tile.tiles_m * tile.tiles_n, lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 9;",
+        "for (int job = blockIdx.x; job < tiles * batch * (BM / 8); job += gridDim.x) {",
+        "  const int of = job / (BM / 8), m0 = of % tile.tiles_m * BM, n0 = of % tiles / tile.tiles_m * BN;",
         f"  if (!({skipped_tile(form.product, 'BM', 'BN')})) continue;",
-        "#pragma unroll 1",
-        "  for (int i = threadIdx.x - 288; i < BM * BN; i += 96) {",
-        *indented(body, 2),
+        "  const int first = m0 + job % (BM / 8) * 8;",
+        "  for (int m = first + warp; m < min(first + 8, M); m += 3) {",
+        "    const long long row = (long long)(of / tiles) * M + m;",
+        f"    auto zero = [&](int n) {{ return {stored_result(form, '0.0f')}; }};",
+        f"    for (int n = n0 + lane * {step}; n < min(n0 + BN, N); n += {32 * step})",
+        f"      {place} = {value};",
         "  }",
         "}",
     ]

@@ -32,8 +32,14 @@ __device__ __forceinline__ bool is_too_wide(uint32_t largest_bits, int losing, i
 }
 // In the order of magnitudes; NaN is the largest.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+// In that order too, but zeros are the largest.
+__device__ __forceinline__ uint32_t order_of_small(float x) { return __float_as_uint(x) * 2 - 2; }
 
 constexpr float LOSING = 0x1p-3f, FEW = 0x1p-11f;
+// The order of LOSING / scale, which is a power of two.
+__device__ __forceinline__ uint32_t order_of_losing(float scale) {
+  return order_of_small(__uint_as_float(__float_as_uint(LOSING) + (127u << 23) - __float_as_uint(scale)));
+}
 struct Counts {
   int losing = 0, few = 0, zeros = 0;
   __device__ __forceinline__ void add(float x, float scaled) {
@@ -44,12 +50,25 @@ struct Counts {
 };
 // Neighbours that are loaded and stored at once.
 template <int WIDTH> struct alignas(4 * WIDTH) Numbers { float v[WIDTH]; };
-template <int WIDTH> struct alignas(2 * WIDTH) Halves { __half v[WIDTH]; };
 template <int WIDTH> __device__ __forceinline__ Numbers<WIDTH> numbers_at(const float* p) {
   return *reinterpret_cast<const Numbers<WIDTH>*>(p);
 }
-__device__ __forceinline__ void split(float scaled, __half& high, __half& low) {
-  high = __float2half_rn(scaled), low = __float2half_rn(scaled - __half2float(high));
+// Two numbers as the parts that hold them.
+__device__ __forceinline__ void split_two(float x, float y, uint32_t& high, uint32_t& low) {
+  const __half2 both = __floats2half2_rn(x, y);
+  const float2 held = __half22float2(both);
+  const __half2 rest = __floats2half2_rn(x - held.x, y - held.y);
+  high = *reinterpret_cast<const uint32_t*>(&both), low = *reinterpret_cast<const uint32_t*>(&rest);
+}
+__device__ __forceinline__ void store_parts(const Numbers<1>& scaled, __half* high_at, __half* low_at) {
+  const __half high = __float2half_rn(scaled.v[0]);
+  *high_at = high, *low_at = __float2half_rn(scaled.v[0] - __half2float(high));
+}
+__device__ __forceinline__ void store_parts(const Numbers<4>& scaled, __half* high_at, __half* low_at) {
+  uint2 high, low;
+  split_two(scaled.v[0], scaled.v[1], high.x, low.x), split_two(scaled.v[2], scaled.v[3], high.y, low.y);
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(high_at), "r"(high.x), "r"(high.y) : "memory");
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(low_at), "r"(low.x), "r"(low.y) : "memory");
 }
 """
 
@@ -101,8 +120,8 @@ template <int LANES> __device__ __forceinline__ int team_sum(int v, uint32_t* of
 
 // Rows that are contiguous along k: LANES threads take a row, or a piece of it. What does not fit the registers is read
 // again.
-template <int LANES, int WIDTH>
-__global__ void __launch_bounds__(256)
+template <int LANES, int WIDTH, int HELD>
+__global__ void __launch_bounds__(256, HELD > 4 ? 4 : 5)
     split_rows(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch,
                long long parts_pitch, int pieces, int piece, int tile, int first_flag, int flags) {
@@ -115,48 +134,50 @@ __global__ void __launch_bounds__(256)
   const int first = number * piece, length = inside ? max(0, min(piece, K - first)) : 0;
   const float* from = x + matrix * matrix_pitch + row * pitch + first;
 
-  constexpr int HELD = 8, STEP = LANES * WIDTH;
+  constexpr int STEP = LANES * WIDTH;
   Numbers<WIDTH> held[HELD] = {};
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
     if (lane * WIDTH + h * STEP < length) held[h] = numbers_at<WIDTH>(from + lane * WIDTH + h * STEP);
-  uint32_t largest = 0;
+  uint32_t largest = 0, least = ~0u;
   @span Span span;
   auto look = [&](int i, const Numbers<WIDTH>& some) {
     @span span.add(i, some);
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) largest = max(largest, magnitude_bits(some.v[j]));
+    for (int j = 0; j < WIDTH; ++j) {
+      largest = max(largest, magnitude_bits(some.v[j]));
+      least = min(least, order_of_small(some.v[j]));
+    }
   };
 #pragma unroll
   for (int h = 0; h < HELD; ++h) look(lane * WIDTH + h * STEP, held[h]);
+  if constexpr (HELD == 8) {  // else it is all of the row
 #pragma unroll 4
-  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(i, numbers_at<WIDTH>(from + i));
+    for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(i, numbers_at<WIDTH>(from + i));
+  }
   largest = team_max<LANES>(largest, of_warps);
 
   const float scale = scale_of(largest);
   __half* high_row = parts + ((long long)matrix * rows + row) * parts_pitch + first;
   __half* low_row = high_row + (long long)batch * rows * parts_pitch;
-  float least = LOSING;
-  auto store = [&](int i, const Numbers<WIDTH>& some) {
-    Halves<WIDTH> high, low;
+  auto store = [&](int i, Numbers<WIDTH> some) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
-      const float scaled = some.v[j] * scale;
-      split(scaled, high.v[j], low.v[j]);
-      least = fminf(least, fabsf(scaled));
-    }
-    *reinterpret_cast<Halves<WIDTH>*>(high_row + i) = high;
-    *reinterpret_cast<Halves<WIDTH>*>(low_row + i) = low;
+    for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale;
+    store_parts(some, high_row + i, low_row + i);
   };
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
     if (lane * WIDTH + h * STEP < length) store(lane * WIDTH + h * STEP, held[h]);
+  if constexpr (HELD == 8) {
 #pragma unroll 4
-  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) store(i, numbers_at<WIDTH>(from + i));
+    for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) store(i, numbers_at<WIDTH>(from + i));
+  }
 
   Counts counts;
-  const bool any_small = LANES > 32 ? __syncthreads_or(least < LOSING) : __any_sync(~0u, least < LOSING);
+  const bool small = least < order_of_losing(scale);
+  const bool any_small = LANES > 32 ? __syncthreads_or(small) : __any_sync(~0u, small);
   if (any_small) {  // rare in ordinary rows
+#pragma unroll 1
     for (int i = lane * WIDTH; i < length; i += STEP)
       for (int j = 0; j < WIDTH; ++j) counts.add(from[i + j], from[i + j] * scale);
     counts.losing = team_sum<LANES>(counts.losing, of_warps);
@@ -165,7 +186,7 @@ __global__ void __launch_bounds__(256)
   }
   @span int2 noted = span.noted(first, WIDTH, K);
   @span noted = make_int2(team_max<LANES>(noted.x, of_warps), team_max<LANES>(noted.y, of_warps));
-  cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
+  if (blockIdx.x == 0) cudaGridDependencySynchronize();  // so that who waits for this launch waits for the one before
   const int which = matrix * pieces + number;
   const long long at = (long long)which * flags + first_flag + row / tile;
   @span int* spans = wide + 1 + (long long)batch * pieces * flags + 2 * at;
@@ -216,12 +237,15 @@ __global__ void __launch_bounds__(512, 2)
 
   const float* from = x + matrix * matrix_pitch + column;
   Numbers<WIDTH> held[HELD] = {};
-  uint32_t highest[WIDTH] = {};
+  uint32_t highest[WIDTH] = {}, least = ~0u;
   @span Span span;
   auto look = [&](int k, const Numbers<WIDTH>& some) {
     @span span.add(k, some);
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
+    for (int j = 0; j < WIDTH; ++j) {
+      highest[j] = max(highest[j], magnitude_bits(some.v[j]));
+      least = min(least, order_of_small(some.v[j]));
+    }
   };
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
@@ -244,21 +268,16 @@ __global__ void __launch_bounds__(512, 2)
   }
   __syncthreads();
 
-  float scale[WIDTH], least = LOSING;
+  float scale[WIDTH], least_scale = INFINITY;
 #pragma unroll
-  for (int j = 0; j < WIDTH; ++j) scale[j] = scale_of(largest[mine + j]);
+  for (int j = 0; j < WIDTH; ++j)
+    scale[j] = scale_of(largest[mine + j]), least_scale = fminf(least_scale, scale[j]);
   __half* high_column = parts + (long long)matrix * K * parts_pitch + column;
   __half* low_column = high_column + (long long)batch * K * parts_pitch;
-  auto store = [&](int k, const Numbers<WIDTH>& some) {
-    Halves<WIDTH> high, low;
+  auto store = [&](int k, Numbers<WIDTH> some) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
-      const float scaled = some.v[j] * scale[j];
-      split(scaled, high.v[j], low.v[j]);
-      least = fminf(least, fabsf(scaled));
-    }
-    *reinterpret_cast<Halves<WIDTH>*>(high_column + k * parts_pitch) = high;
-    *reinterpret_cast<Halves<WIDTH>*>(low_column + k * parts_pitch) = low;
+    for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale[j];
+    store_parts(some, high_column + k * parts_pitch, low_column + k * parts_pitch);
   };
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
@@ -268,9 +287,11 @@ __global__ void __launch_bounds__(512, 2)
   for (int k = first + team + (steps - 1) * TEAMS; k >= first + HELD * TEAMS; k -= TEAMS)
     store(k, numbers_at<WIDTH>(from + k * pitch));
 
-  if (least < LOSING) {  // rare in ordinary columns
+  if (least < order_of_losing(least_scale)) {  // rare in ordinary columns
+#pragma unroll 1
     for (int j = 0; j < WIDTH; ++j) {
       Counts counts;
+#pragma unroll 1
       for (int k = first + team; k < last; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * scale[j]);
       atomicAdd(&losing[mine + j], counts.losing);
       atomicAdd(&few[mine + j], counts.few);
@@ -278,7 +299,7 @@ __global__ void __launch_bounds__(512, 2)
     }
   }
   cluster_sync<CLUSTER>();
-  cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
+  if (blockIdx.x == 0) cudaGridDependencySynchronize();  // so that who waits for this launch waits for the one before
   const int which = matrix * pieces + number;
   const long long at = (long long)which * flags + first_flag + column0 / tile;
   @span if (t < 2) Span::note(wide + 1 + (long long)batch * pieces * flags + 2 * at + t, noted[t], K);
