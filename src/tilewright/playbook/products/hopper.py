@@ -265,7 +265,7 @@ class _Plan:
         self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
         self._add("let", "@slot = 2 * (128 if KEPT > 0 else 128 + BN) * 32 * 2")
-        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {20 if form.sorted else 16} + 48"
+        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {24 if form.sorted else 16} + 48"
         kept = " + (2 if KEPT > 0 else 0) * 2 * BN * 32 * 2" if form.strips else ""
         self._add("let", f"@smem = STAGES * @slot{kept}{places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
@@ -338,6 +338,8 @@ class _Plan:
         else:
             steps = " else ".join(f"{blocks} if @piece <= {blocks * 512}" for blocks in (1, 2, 4))
             self._add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
+            more = "1 if ceil_div(@piece, @_CLUSTER) > 128 * @_WIDTH else 0".replace("@_", f"{name.upper()}_")
+            self._add("const", f"{name.upper()}_MORE = {more}", "than fit their registers")
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
     def _split_launch(self, name: str, one: Operand, early: bool = False) -> None:
@@ -354,7 +356,7 @@ class _Plan:
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
-            kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH>", f" cluster({upper}_CLUSTER)"
+            kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>", f" cluster({upper}_CLUSTER)"
             self._launch(kernel, grid, "512", given, early, cluster + when)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, matrix_text, operands
-from tilewright.playbook.products.hopper_sorted import STEPS, unkept_half
+from tilewright.playbook.products.hopper_sorted import TOLD, unkept_half
 from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some, who_stores
 
 
@@ -46,8 +46,8 @@ def consumer(form: Form) -> list[str]:
         columns = "my_columns" if form.of_columns else "0"
         finish = ["#pragma unroll", f"for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {columns}, i);"]
     tiles = [
-        "while (tile.next()) {",
-        *indented(STEPS.splitlines() if form.sorted else []),
+        "while (true) {" if form.sorted else "while (tile.next()) {",
+        *indented(TOLD.splitlines() if form.sorted else []),
         *indented(_column_loads(form)),
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
         *indented(_column_stores(form)),

@@ -9,7 +9,15 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_consumer import consumer
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, operands, signature, walk_arguments
-from tilewright.playbook.products.hopper_sorted import NUMBERS, SORTED_MEMBERS, SPANS, sorted_tiles, unkept_tiles
+from tilewright.playbook.products.hopper_sorted import (
+    NUMBERS,
+    SORTED_MEMBERS,
+    SPANS,
+    TAKEN,
+    TOLD_LAST,
+    sorted_tiles,
+    unkept_tiles,
+)
 from tilewright.playbook.products.hopper_store import pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, PAIRS, tma, wgmma
 
@@ -108,8 +116,8 @@ def walk(form: Form) -> list[str]:
     body = ["if (job >= jobs) return false;", *place, f"job += gridDim.x{blocks};", "return true;"]
     if form.sorted:
         body = sorted_tiles(form.product)
-        members = ["int tiles_m, tiles_n, job, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
-        first = [first[0], "job = blockIdx.x, this->batch = batch, z = 0;", first[2]]
+        members = ["int tiles_m, tiles_n, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
+        first = [first[0], "number = blockIdx.x, this->batch = batch, z = 0;", first[2]]
     if form.strips:
         members += ["int last;  // of a strip's rows"]
         inside = ["if (m0 >= last) return false;", "m0 += BM, steps = KEPT;"]
@@ -175,7 +183,7 @@ def _kernel(form: Form) -> list[str]:
             "const uint32_t kept_empty = kept_full + 16, told = kept_empty + 16;  // numbers of strips",
         ]
     if form.sorted:
-        body += ["const uint32_t steps_of_tiles = told + 16;  // of the tile that begins in a slot"]
+        body += ["const uint32_t steps_of_tiles = told + 16, numbers_of_tiles = steps_of_tiles + STAGES * 4;"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
@@ -254,7 +262,12 @@ def _producer(form: Form) -> list[str]:
         b_loads = ["if constexpr (!KEPT) {", *indented(b_loads), "}"] if form.strips else b_loads
         loads = [*each_part, *indented([*of_operands["a"], *b_loads]), "}"]
         first = [*each_part, *indented(of_operands["b"]), "}"] if form.strips else []
-    told = ["if (!KEPT && step == 0) store_number(steps_of_tiles + slot * 4, tile.steps);"] if form.sorted else []
+    told = [
+        "if (!KEPT && step == 0) {",
+        "  store_number(steps_of_tiles + slot * 4, tile.steps);",
+        "  store_number(numbers_of_tiles + slot * 4, tile.number);",
+        "}",
+    ]
     tiles = [
         "while (tile.next()) {",
         *indented(["back = !back;"] if turns else []),
@@ -264,12 +277,14 @@ def _producer(form: Form) -> list[str]:
         f"    const int k = {k};",
         "    const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
         "    barrier_wait(empty + slot * 8, parity);",
-        *indented(told, 2),
+        *indented(told if form.sorted else [], 2),
         "    barrier_arrive_expecting(arrived, SLOT_BYTES);",
         *indented(loads, 2),
         "    advance(parity);",
         "  }",
+        *indented(TAKEN.splitlines() if form.sorted else []),
         "}",
+        *(TOLD_LAST.splitlines() if form.sorted else []),
     ]
     return [
         *lines,
@@ -277,22 +292,26 @@ def _producer(form: Form) -> list[str]:
         *indented(["const int rank = blockIdx.x % PAIR;"] if form.late else []),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         *indented([_TURNS] if turns else []),
-        *indented(_strips(tiles, first, 3 if form.sorted else 1) if form.strips else tiles),
+        *indented(_strips(tiles, first, form.sorted) if form.strips else tiles),
         "}",
         *rest,
     ]
 
 
-def _strips(tiles: list[str], loads_of_b: list[str], flags: int) -> list[str]:
+def _strips(tiles: list[str], loads_of_b: list[str], sorted_tiles: bool) -> list[str]:
     """Strip after strip, where blocks take strips; else tile after tile."""
+    flags = 3 if sorted_tiles else 1
+    taken = f"int* taken = wide + 1 + {flags}ll * batch * (tile.tiles_m + tile.tiles_n);"
+    if sorted_tiles:
+        taken += "\nint tiles_left = (tile.tiles_m * tile.tiles_n * batch + gridDim.x - 1) / gridDim.x;"
     return [
+        *taken.splitlines(),
         "auto load_tiles = [&]() {",
         *indented(tiles),
         "};",
         "if constexpr (KEPT) {",
         "  // Who is ready takes the next strip, so that all end together; what b has for it comes ahead. Nobody takes",
         "  // many more than others: so a few blocks that are run alone do about their part.",
-        f"  int* taken = wide + 1 + {flags}ll * batch * (tile.tiles_m + tile.tiles_n);",
         "  const int strips = tile.strips() * batch, share = (strips + gridDim.x - 1) / gridDim.x;",
         "  for (int strip = blockIdx.x, left = share + share / 16, number = 0;; ++number) {",
         "    const int place = number % STRIPS_AT_ONCE;",

@@ -1,11 +1,9 @@
 """The walk over the tiles of a triangle, as text.
 
-Of a tile on the diagonal one half may be all that is kept. Such tiles come last, and blocks take tiles in turns, every
-other turn from the last block to the first: few of a block's are more than another's. Tiles far from the diagonal come
-first: where the operands are triangles themselves, those are the longest sums, and who loads a tile leaves out zeros at
-the ends of all its rows, or all its columns, which the splitting kernels have noted.
-
-On an H200 a triangle of 4096 x 4096 x 4096 took 565 us with tiles in the order of others, 470 so, and 368 of triangles.
+Of a tile on the diagonal one half may be all that is kept. Such tiles come last, and which block is ready takes the
+next tile: so all end together. Tiles far from the diagonal come first: where the operands are triangles themselves,
+those are the longest sums, and who loads a tile leaves out zeros at the ends of all its rows, or all its columns, which
+the splitting kernels have noted.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from tilewright.playbook.products.program import Contraction, Triangle
 from tilewright.records import DType
 
 SORTED_MEMBERS = [
-    "int turn = 0, diagonal = 0, before = 0;  // tiles on the diagonals before",
+    "int number = 0, diagonal = 0, before = 0;  // of the tile, and of tiles on the diagonals before",
     "bool is_half = false;  // of the tile's columns only one half is kept",
 ]
 NUMBERS = """\
@@ -39,17 +37,31 @@ if (!KEPT && tile.steps > 0) {  // zeros at the ends of all the tile's rows, or 
   tile.steps = max(1, min(tile.steps, (min(of_a[1], of_b[1]) + BK - 1) / BK) - first);
 }
 """
-# What consumers are told of it.
-STEPS = """\
-if (!KEPT && tile.steps > 0) {
-  barrier_wait(full + slot * 8, parity);
-  tile.steps = number_at(steps_of_tiles + slot * 4);
+# Who is ready takes the next tile, but nobody many more than others: so a few blocks that are run alone do about their
+# part. The last number is told as well: it is of no tile.
+TAKEN = """\
+if constexpr (!KEPT) {
+  tile.number = --tiles_left > 0 ? gridDim.x + atomicAdd(taken, 1) : INT_MAX;
 }
+"""
+TOLD_LAST = """\
+if constexpr (!KEPT) {
+  barrier_wait(empty + slot * 8, parity);
+  store_number(numbers_of_tiles + slot * 4, INT_MAX);
+  barrier_arrive(full + slot * 8);
+}
+"""
+# What consumers are told of tiles.
+TOLD = """\
+if constexpr (!KEPT) {
+  barrier_wait(full + slot * 8, parity);
+  tile.number = number_at(numbers_of_tiles + slot * 4);
+}
+if (!tile.next()) break;
+if constexpr (!KEPT) tile.steps = number_at(steps_of_tiles + slot * 4);
 """
 _NEXT = """\
 constexpr int TOGETHER = BN / BM;  // rows of tiles beside one column of them
-const int mine = turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-++turn;
 while (true) {
   const int across = @across, down = @down;
   m0 = down * BM, n0 = across * BN;  // as far apart as those of all tiles on the diagonal
@@ -60,8 +72,8 @@ while (true) {
   }
   const int first = max(0, -across), rows = (tiles_m - down + TOGETHER - 1) / TOGETHER;
   const int count = max(0, min(rows, tiles_n - across) - first);
-  if (mine - before < count) {
-    m0 += (first + mine - before) * TOGETHER * BM, n0 += (first + mine - before) * BN;
+  if (number - before < count) {
+    m0 += (first + number - before) * TOGETHER * BM, n0 += (first + number - before) * BN;
     break;
   }
   before += count, ++diagonal;

@@ -200,23 +200,35 @@ __global__ void __launch_bounds__(256, HELD > 4 ? 4 : 5)
 """
 
 _COLUMNS = """\
-// The blocks of a cluster wait for each other, and read what another has in shared memory.
-template <int CLUSTER> __device__ __forceinline__ void cluster_sync() {
+// The blocks of a cluster wait for each other, read what another has in shared memory, and add to what the first has.
+template <int CLUSTER> __device__ __forceinline__ void cluster_arrive() {
+  if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+template <int CLUSTER> __device__ __forceinline__ void cluster_wait() {
   if constexpr (CLUSTER == 1) __syncthreads();
-  else asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");
+  else asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ uint32_t place_in_block(int rank, const uint32_t& place) {
+  uint32_t at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((uint32_t)__cvta_generic_to_shared(&place)), "r"(rank));
+  return at;
 }
 template <int CLUSTER> __device__ __forceinline__ uint32_t in_block(int rank, const uint32_t& place) {
   if constexpr (CLUSTER == 1) return place;
-  uint32_t at, value;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((uint32_t)__cvta_generic_to_shared(&place)), "r"(rank));
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(place_in_block(rank, place)) : "memory");
   return value;
 }
+template <int CLUSTER> __device__ __forceinline__ void add_in_first(uint32_t& place, uint32_t value) {
+  if constexpr (CLUSTER == 1) atomicAdd(&place, value);
+  else asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;"
+                    ::"r"(place_in_block(0, place)), "r"(value) : "memory");
+}
 
-// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. What does
-// not fit the registers is read again, from the end up: so the second reading begins with what was read last and is
+// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. MORE: what
+// does not fit the registers is read again, from the end up: so the second reading begins with what was read last and is
 // still in a cache.
-template <int CLUSTER, int WIDTH>
+template <int CLUSTER, int WIDTH, bool MORE>
 __global__ void __launch_bounds__(512, 2)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                   int* __restrict__ wide, int columns, int K, long long pitch, long long matrix_pitch,
@@ -231,11 +243,13 @@ __global__ void __launch_bounds__(512, 2)
   const int end = min(min(K, number * piece + piece), first + share), last = column < columns ? max(first, end) : first;
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   const int t = threadIdx.x, own = column0 + t;
-  if (t < 32) own_largest[t] = 0, losing[t] = 0, few[t] = 0, zeros[t] = 0;
+  if (t < 32) own_largest[t] = 0, largest[t] = 0, losing[t] = 0, few[t] = 0, zeros[t] = 0;
   @span if (t < 2) noted[t] = 0;
   __syncthreads();
 
-  const float* from = x + matrix * matrix_pitch + column;
+  const float* from = x + matrix * matrix_pitch + column + (first + team) * pitch;
+  const long long step = TEAMS * pitch;
+  const int rows = last - first - team;  // every TEAMS-th of them is the thread's
   Numbers<WIDTH> held[HELD] = {};
   uint32_t highest[WIDTH] = {}, least = ~0u;
   @span Span span;
@@ -249,72 +263,74 @@ __global__ void __launch_bounds__(512, 2)
   };
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
-    if (first + team + h * TEAMS < last) held[h] = numbers_at<WIDTH>(from + (first + team + h * TEAMS) * pitch);
+    if (h * TEAMS < rows) held[h] = numbers_at<WIDTH>(from + h * step);
 #pragma unroll
-  for (int h = 0; h < HELD; ++h) look(first + team + h * TEAMS, held[h]);
+  for (int h = 0; h < HELD; ++h) look(h * TEAMS, held[h]);
+  if constexpr (MORE) {
 #pragma unroll 4
-  for (int k = first + team + HELD * TEAMS; k < last; k += TEAMS) look(k, numbers_at<WIDTH>(from + k * pitch));
+    for (int k = HELD * TEAMS; k < rows; k += TEAMS) look(k, numbers_at<WIDTH>(from + k * pitch));
+  }
 #pragma unroll
-  for (int j = 0; j < WIDTH; ++j) atomicMax(&own_largest[mine + j], highest[j]);
-  @span const int2 found = span.noted(0, 1, K);
+  for (int j = 0; j < WIDTH; ++j) {
+#pragma unroll
+    for (int o = LANES; o < 32; o *= 2) highest[j] = max(highest[j], __shfl_xor_sync(~0u, highest[j], o));
+    if (t % 32 < LANES) atomicMax(&own_largest[mine + j], highest[j]);
+  }
+  @span const int2 found = span.noted(first + team, 1, K);
   @span const int distance = __reduce_max_sync(~0u, found.x), end_found = __reduce_max_sync(~0u, found.y);
   @span if (t % 32 == 0) atomicMax(&noted[0], distance), atomicMax(&noted[1], end_found);
-  cluster_sync<CLUSTER>();
-  if (t < 32) {
-    uint32_t found = 0;
-#pragma unroll
-    for (int r = 0; r < CLUSTER; ++r) found = max(found, in_block<CLUSTER>(r, own_largest[t]));
-    largest[t] = found;
-  }
+  cluster_arrive<CLUSTER>(), cluster_wait<CLUSTER>();
+  if (t < CLUSTER * 32) atomicMax(&largest[t % 32], in_block<CLUSTER>(t / 32, own_largest[t % 32]));
   __syncthreads();
+  cluster_arrive<CLUSTER>();  // what the others have was read
 
   float scale[WIDTH], least_scale = INFINITY;
 #pragma unroll
   for (int j = 0; j < WIDTH; ++j)
     scale[j] = scale_of(largest[mine + j]), least_scale = fminf(least_scale, scale[j]);
-  __half* high_column = parts + (long long)matrix * K * parts_pitch + column;
+  __half* high_column = parts + ((long long)matrix * K + first + team) * parts_pitch + column;
   __half* low_column = high_column + (long long)batch * K * parts_pitch;
-  auto store = [&](int k, Numbers<WIDTH> some) {
+  auto store = [&](long long at, Numbers<WIDTH> some) {
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale[j];
-    store_parts(some, high_column + k * parts_pitch, low_column + k * parts_pitch);
+    store_parts(some, high_column + at, low_column + at);
   };
+  const long long parts_step = TEAMS * parts_pitch;
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
-    if (first + team + h * TEAMS < last) store(first + team + h * TEAMS, held[h]);
-  const int steps = (last - first - team + TEAMS - 1) / TEAMS;
+    if (h * TEAMS < rows) store(h * parts_step, held[h]);
+  if constexpr (MORE) {
 #pragma unroll 4
-  for (int k = first + team + (steps - 1) * TEAMS; k >= first + HELD * TEAMS; k -= TEAMS)
-    store(k, numbers_at<WIDTH>(from + k * pitch));
+    for (int k = (rows - 1) / TEAMS * TEAMS; k >= HELD * TEAMS; k -= TEAMS)
+      store(k * parts_pitch, numbers_at<WIDTH>(from + k * pitch));
+  }
 
+  cluster_wait<CLUSTER>();
   if (least < order_of_losing(least_scale)) {  // rare in ordinary columns
 #pragma unroll 1
     for (int j = 0; j < WIDTH; ++j) {
       Counts counts;
+      const float its_scale = scale_of(largest[mine + j]);
 #pragma unroll 1
-      for (int k = first + team; k < last; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * scale[j]);
-      atomicAdd(&losing[mine + j], counts.losing);
-      atomicAdd(&few[mine + j], counts.few);
-      atomicAdd(&zeros[mine + j], counts.zeros);
+      for (int k = 0; k < rows; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * its_scale);
+      add_in_first<CLUSTER>(losing[mine + j], counts.losing);
+      add_in_first<CLUSTER>(few[mine + j], counts.few);
+      add_in_first<CLUSTER>(zeros[mine + j], counts.zeros);
     }
   }
-  cluster_sync<CLUSTER>();
+  cluster_arrive<CLUSTER>();
   if (blockIdx.x == 0) cudaGridDependencySynchronize();  // so that who waits for this launch waits for the one before
   const int which = matrix * pieces + number;
   const long long at = (long long)which * flags + first_flag + column0 / tile;
   @span if (t < 2) Span::note(wide + 1 + (long long)batch * pieces * flags + 2 * at + t, noted[t], K);
-  if (t < 32 && rank == 0 && own < columns) {
-    int all_losing = 0, all_few = 0, all_zeros = 0;
-    for (int r = 0; r < CLUSTER; ++r) {
-      all_losing += in_block<CLUSTER>(r, losing[t]), all_few += in_block<CLUSTER>(r, few[t]);
-      all_zeros += in_block<CLUSTER>(r, zeros[t]);
-    }
+  if (rank != 0) return;
+  cluster_wait<CLUSTER>();
+  if (t < 32 && own < columns) {
     const int length = max(0, min(K, number * piece + piece) - number * piece);
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
-    if (is_too_wide(largest[t], all_losing, all_few, all_zeros, length))
+    if (is_too_wide(largest[t], losing[t], few[t], zeros[t], length))
       wide[0] = 1, wide[1 + at] = 1;
   }
-  if constexpr (CLUSTER > 1) cluster_sync<CLUSTER>();  // what was read of other blocks was still there
 }
 """
 
