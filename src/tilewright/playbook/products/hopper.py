@@ -338,8 +338,9 @@ class _Plan:
         else:
             steps = " else ".join(f"{blocks} if @piece <= {blocks * 512}" for blocks in (1, 2, 4))
             self._add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
-            more = "1 if ceil_div(@piece, @_CLUSTER) > 128 * @_WIDTH else 0".replace("@_", f"{name.upper()}_")
-            self._add("const", f"{name.upper()}_MORE = {more}", "than fit their registers")
+            more = "min(40 / @_WIDTH, max(0, ceil_div(ceil_div(@piece, @_CLUSTER), 16 * @_WIDTH) - 8))"
+            more = more.replace("@_", f"{name.upper()}_")
+            self._add("const", f"{name.upper()}_MORE = {more}", "numbers in shared memory")
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
     def _split_launch(self, name: str, one: Operand, early: bool = False) -> None:
@@ -357,7 +358,7 @@ class _Plan:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
             kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>", f" cluster({upper}_CLUSTER)"
-            self._launch(kernel, grid, "512", given, early, cluster + when)
+            self._launch(kernel, grid, f"512, {upper}_MORE * {upper}_WIDTH * 2048", given, early, cluster + when)
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

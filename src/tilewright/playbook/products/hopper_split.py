@@ -225,10 +225,17 @@ template <int CLUSTER> __device__ __forceinline__ void add_in_first(uint32_t& pl
                     ::"r"(place_in_block(0, place)), "r"(value) : "memory");
 }
 
-// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. MORE: what
-// does not fit the registers is read again, from the end up: so the second reading begins with what was read last and is
-// still in a cache.
-template <int CLUSTER, int WIDTH, bool MORE>
+// A copy to shared memory that runs on while the thread does.
+template <int WIDTH> __device__ __forceinline__ void bring(const void* to, const float* from) {
+  const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+  if constexpr (WIDTH == 4) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+
+// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. A thread has
+// HELD numbers in registers, MORE in shared memory, and reads what is left again, from the end up: so the second reading
+// begins with what was read last and is still in a cache.
+template <int CLUSTER, int WIDTH, int MORE>
 __global__ void __launch_bounds__(512, 2)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                   int* __restrict__ wide, int columns, int K, long long pitch, long long matrix_pitch,
@@ -250,6 +257,12 @@ __global__ void __launch_bounds__(512, 2)
   const float* from = x + matrix * matrix_pitch + column + (first + team) * pitch;
   const long long step = TEAMS * pitch;
   const int rows = last - first - team;  // every TEAMS-th of them is the thread's
+  extern __shared__ __align__(16) float in_shared[];
+  Numbers<WIDTH>* more = reinterpret_cast<Numbers<WIDTH>*>(in_shared) + t;
+  constexpr int ON_CHIP = (HELD + MORE) * TEAMS, MOST = 40 / WIDTH;  // MOST: there may be others
+#pragma unroll
+  for (int h = 0; h < MORE; ++h)
+    if ((HELD + h) * TEAMS < rows) bring<WIDTH>(more + h * 512, from + (HELD + h) * step);
   Numbers<WIDTH> held[HELD] = {};
   uint32_t highest[WIDTH] = {}, least = ~0u;
   @span Span span;
@@ -266,9 +279,13 @@ __global__ void __launch_bounds__(512, 2)
     if (h * TEAMS < rows) held[h] = numbers_at<WIDTH>(from + h * step);
 #pragma unroll
   for (int h = 0; h < HELD; ++h) look(h * TEAMS, held[h]);
-  if constexpr (MORE) {
-#pragma unroll 4
-    for (int k = HELD * TEAMS; k < rows; k += TEAMS) look(k, numbers_at<WIDTH>(from + k * pitch));
+  if constexpr (MORE > 0) asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+  for (int h = 0; h < MORE; ++h)
+    if ((HELD + h) * TEAMS < rows) look((HELD + h) * TEAMS, more[h * 512]);
+  if constexpr (MORE == MOST) {
+#pragma unroll 2
+    for (int k = ON_CHIP; k < rows; k += TEAMS) look(k, numbers_at<WIDTH>(from + k * pitch));
   }
 #pragma unroll
   for (int j = 0; j < WIDTH; ++j) {
@@ -299,9 +316,12 @@ __global__ void __launch_bounds__(512, 2)
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
     if (h * TEAMS < rows) store(h * parts_step, held[h]);
-  if constexpr (MORE) {
-#pragma unroll 4
-    for (int k = (rows - 1) / TEAMS * TEAMS; k >= HELD * TEAMS; k -= TEAMS)
+#pragma unroll
+  for (int h = 0; h < MORE; ++h)
+    if ((HELD + h) * TEAMS < rows) store((HELD + h) * parts_step, more[h * 512]);
+  if constexpr (MORE == MOST) {
+#pragma unroll 2
+    for (int k = (rows - 1) / TEAMS * TEAMS; k >= ON_CHIP; k -= TEAMS)
       store(k * parts_pitch, numbers_at<WIDTH>(from + k * pitch));
   }
 
