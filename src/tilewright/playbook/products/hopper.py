@@ -356,8 +356,8 @@ class _Plan:
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
-            kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>", f" cluster({upper}_CLUSTER)"
-            self._launch(kernel, grid, "512", given, early, cluster + when)
+            kernel = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>"
+            self._launch(kernel, grid, "512", given, early, f" cluster({upper}_CLUSTER){when}")
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:
