@@ -374,6 +374,37 @@ def test_tiles_too_wide_for_parts_are_made_again(form: Product, name: str, row: 
     assert (found - truth).norm() <= 5e-7 * truth.norm()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_both_operands_may_be_too_wide(layout: tuple[bool, bool], tmp_path: Path) -> None:
+    """The kernels that split them run side by side, and tell with the same flag; not only their first blocks do."""
+    form = Product((1, 140, 72, 1100), DType.F32, *layout)
+    drawn = form.draw()
+    a, b = (one.mT if turned else one for one, turned in zip(drawn, layout, strict=True))
+    a[139, 5], b[9, 70] = 1e9, 1e12
+    a[:, 9], b[5] = 0.0, 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    call = tilewright.load(str(path)).emulate(*drawn, gpu="H200", schedules=2)
+    assert isinstance(call.results, torch.Tensor)
+    assert call.findings == ()
+    assert (call.results.double() - form.truth(drawn)).norm() <= 5e-7 * form.truth(drawn).norm()
+
+
+@pytest.mark.parametrize(("m", "turned"), [(8, True), (5, True), (8, False)])
+def test_zeros_beside_one_tiny_number_do_not_hide_it(m: int, turned: bool, tmp_path: Path) -> None:
+    """Of a long column most threads have zeros only; whether one number in 1024 is tiny is asked of the others."""
+    form = Product((1, m, 8, 2048), a_transposed=turned)
+    a, b = form.draw()
+    rows = a.mT if turned else a
+    rows[:4] = 0.0
+    rows[:4, 0], rows[:4, 77], b[0] = 1e9, 1.2345e-3, 0.0
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    found = tilewright.load(str(path)).emulate(a, b, gpu="H200", schedules=1).results
+    assert isinstance(found, torch.Tensor)
+    assert (found.double() / form.truth([a, b]) - 1.0)[:4].abs().max() <= 1e-6
+
+
 @pytest.mark.parametrize("ready_b", [False, True])
 def test_one_tiny_number_that_alone_is_the_result_is_kept(ready_b: bool, tmp_path: Path) -> None:
     """In a row of 512: the others meet zeros."""

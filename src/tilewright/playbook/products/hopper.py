@@ -357,8 +357,9 @@ class _Plan:
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
-            kernel, cluster = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>", f" cluster({upper}_CLUSTER)"
-            self._launch(kernel, grid, f"512, {upper}_MORE * {upper}_WIDTH * 2048", given, early, cluster + when)
+            kernel = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>"
+            block = f"512, {upper}_MORE * {upper}_WIDTH * 2048"
+            self._launch(kernel, grid, block, given, early, f" cluster({upper}_CLUSTER){when}")
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

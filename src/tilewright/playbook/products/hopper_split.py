@@ -193,8 +193,10 @@ __global__ void __launch_bounds__(256, HELD > 4 ? 4 : 5)
   @span if (lane == 0 && inside) Span::note(spans, noted.x, K), Span::note(spans + 1, noted.y, K);
   if (lane == 0 && inside) {
     scales[(long long)which * rows + row] = 1.f / scale;
-    if (is_too_wide(largest, counts.losing, counts.few, counts.zeros, length))
+    if (is_too_wide(largest, counts.losing, counts.few, counts.zeros, length)) {
+      cudaGridDependencySynchronize();  // the launch before tells with the first flag too
       wide[0] = 1, wide[1 + at] = 1;
+    }
   }
 }
 """
@@ -335,7 +337,6 @@ __global__ void __launch_bounds__(512, 2)
       for (int k = 0; k < rows; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * its_scale);
       add_in_first<CLUSTER>(losing[mine + j], counts.losing);
       add_in_first<CLUSTER>(few[mine + j], counts.few);
-      add_in_first<CLUSTER>(zeros[mine + j], counts.zeros);
     }
   }
   cluster_arrive<CLUSTER>();
@@ -345,11 +346,24 @@ __global__ void __launch_bounds__(512, 2)
   @span if (t < 2) Span::note(wide + 1 + (long long)batch * pieces * flags + 2 * at + t, noted[t], K);
   if (rank != 0) return;
   cluster_wait<CLUSTER>();
+  const int length = max(0, min(K, number * piece + piece) - number * piece);
+  auto is_wide = [&](int zeros) { return is_too_wide(largest[t % 32], losing[t % 32], few[t % 32], zeros, length); };
+  // Threads that have nothing small did not count. Zeros are counted in the few columns of which they decide.
+  for (uint32_t left = __ballot_sync(~0u, is_wide(length) && !is_wide(0)); left; left &= left - 1) {
+    const int j = __ffs(left) - 1;
+    const float* its = x + matrix * matrix_pitch + number * piece * pitch + column0 + j;
+    int found = 0;
+    for (int k = t; k < length; k += 512) found += its[k * pitch] == 0.f;
+    found = __reduce_add_sync(~0u, found);
+    if (t % 32 == 0) atomicAdd(&zeros[j], found);
+  }
+  __syncthreads();
   if (t < 32 && own < columns) {
-    const int length = max(0, min(K, number * piece + piece) - number * piece);
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
-    if (is_too_wide(largest[t], losing[t], few[t], zeros[t], length))
+    if (is_wide(zeros[t])) {
+      cudaGridDependencySynchronize();  // the launch before tells with the first flag too
       wide[0] = 1, wide[1 + at] = 1;
+    }
   }
 }
 """
