@@ -234,9 +234,9 @@ template <int WIDTH> __device__ __forceinline__ void bring(const void* to, const
   else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 
-// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. A thread has
-// HELD numbers in registers, MORE in shared memory, and reads what is left again, from the end up: so the second reading
-// begins with what was read last and is still in a cache.
+// Columns, which are contiguous along m or n: the blocks of a cluster share 32 of them, each a stretch of k. A thread
+// has HELD numbers in registers, MORE in shared memory, and reads what is left again, from the end up: so the second
+// reading begins with what was read last and is still in a cache.
 template <int CLUSTER, int WIDTH, int MORE>
 __global__ void __launch_bounds__(512, 2)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
