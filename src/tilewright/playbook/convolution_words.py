@@ -31,7 +31,6 @@ _CHANNELS = (  # of x, of the result, or of both
     ),
     (r"\b(\d+) (?:channels? in|in(?:put)? channels?)\b", ("channels",)),
     (rf"(?<!=)\b(?:with |and )?(\d+) (?:channels? out|out(?:put)? {_OUT}|filters?)\b(?! ?=)", ("filters",)),
-    (r"(?<=depthwise )(.*?)(?<!=)\b(?:with |of |for |on )?(\d+) channels\b", ("", "channels")),
 )
 _CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
 
@@ -55,21 +54,22 @@ def refuse_no_sizes(text: str) -> None:
 
 def in_one_order(text: str) -> str:
     """Every convolution with its window, stride, padding and dilation in one order: `conv2 3 1 1 1`."""
-    text = _channels_first(text) if "conv" in text else text
-    text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
     return _CONVOLUTION.sub(_ordered, text)
 
 
-def _channels_first(text: str) -> str:
-    """How many channels there are before and after, said before the convolution: "16 channels in, 32 out"."""
+def channels_first(text: str) -> str:
+    """How many channels there are before and after a convolution, said before it: "16 channels in, 32 out"."""
+    if "conv" not in text:
+        return text
     named: list[str] = []
     for pattern, names in _CHANNELS:
 
         def taken(said: re.Match[str], names: tuple[str, ...] = names) -> str:
-            named.extend(f"{name}={size}" for name, size in zip(names, said.groups(), strict=True) if name)
-            return f"{'' if names[0] else said[1]} "
+            named.extend(f"{name}={size}" for name, size in zip(names, said.groups(), strict=True))
+            return " "
 
         text = re.sub(pattern, taken, text)
+    text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
     return " ".join((*named, text))
 
 

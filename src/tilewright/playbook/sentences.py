@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.playbook.convolution_words import in_one_order, refuse_no_sizes
+from tilewright.playbook.convolution_words import channels_first, in_one_order, refuse_no_sizes
 from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form
 from tilewright.playbook.phrases import Clause, is_activation, unordered
+from tilewright.playbook.size_words import take_named_sizes
 from tilewright.playbook.vocabulary import absent, as_said, reworded
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
@@ -41,24 +42,6 @@ _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000
 _OPERANDS = (
     r"\b(?:matrix )?(?:multiply|product of)(?: an?)? ?¤ ?(?:matrix )?(?:by|with|and|times)(?: an?)? ?¤(?: matrix)?"
 )
-_NAMED_SIZE = re.compile(
-    r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|filters|depth|height|width|heads|"
-    r"sequence|hidden|classes|vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
-)
-_SAID_SIZES = (  # as people name them, and as the tasks do
-    (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?", "sequence"),
-    (r"head (?:dim(?:ension)?|size)", "head_size"),
-    (r"batch(?: size)?", "batch"),
-    (r"vocab(?:ulary)?(?: size)?", "vocabulary"),
-    (r"hidden (?:dim(?:ension)?|size)", "hidden"),
-    (r"(?:embedding )?dim(?:ension)?|embedding size", "features"),
-)
-_NOUNS = "rows|columns|cols|features|channels|classes|heads"
-_COUNTED_SIZE = re.compile(
-    r"(?:\b(?:with|and|for|of|over|across|,) ?)?(?<!top )(?<!every )(?<!each )(?<!first )(?<!last )(?<!by )"
-    rf"\b(\d+) ({_NOUNS})\b(?! (?:per|in|each|of|at))"
-)
-_OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
 _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b|\band\b(?! [\d.-])))*")
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
 _WINDOW = r"(?:[ (=,]|\b(?:with|of|and|using|an?|kernels?|windows?|size|filters?|strides?|padding)\b|\b\d+(?:x\d+)*\b)"
@@ -70,7 +53,7 @@ _POOLING = re.compile(
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
 _COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )(?:\b|(?<=\dx))\d{1,3}(?:,\d{3})+(?:\b|(?=x\d))(?! ?[\])])")
-_COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{_NOUNS}|filters|tokens|elements|floats|numbers|entries)")
+_COUNTED = re.compile(r" ?[x×] ?\d| (?:by \d|rows|columns|cols|features|channels|classes|heads|filters|tokens|elements|floats|numbers|entries)")
 _FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
 _CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")
 _LETTERS = (  # tensors by their names, with a verb
@@ -114,8 +97,8 @@ def parse_words(words: str) -> WordsRequest:
         raise outside_grammar(f"the playbook reads no words about {known[0]}", near=known[1])
     in_place = _IN_PLACE.search(text) is not None
     dtype, text = _take_dtype(_IN_PLACE.sub(" ", text))
-    named, text = _take_named_sizes(text)
-    text, axes = mark_axes(text)
+    named, text = take_named_sizes(channels_first(text))
+    text, axes = mark_axes(_windows(text))
     sizes, text = _take_sizes(text)
     clauses = _in_order(_segments(text), words, axes)
     if not clauses:
@@ -155,14 +138,18 @@ def _normal(words: str) -> str:
     text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
     text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
     text = reworded(text)
-    refuse_no_sizes(text)
-    text = in_one_order(_POOLING.sub(_pooling, text))
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
     text = re.sub(r"^first,? (?!dim|ax)", "", text)
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _windows(text: str) -> str:
+    """Poolings and convolutions with what is said of their windows in one order."""
+    refuse_no_sizes(text)
+    return in_one_order(_POOLING.sub(_pooling, text))
 
 
 def _one_number(said: re.Match[str]) -> str:
@@ -235,22 +222,6 @@ def _take_dtype(text: str) -> tuple[DType | None, str]:
         raise NotUnderstood(f"the words name several dtypes, {listed}; say one", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
     numbers = DType.F32 if re.search(r"\bfloats\b", text) else None  # "1 million floats"
     return next(iter(found), numbers), _DTYPE.sub(" ", text)
-
-
-def _take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """m=1024, with 1024 columns, and the like."""
-    found = [(one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text)]
-    text = _NAMED_SIZE.sub(" ", text)
-    several = bool(found) or _OF_SEVERAL.search(text) is not None
-    for pattern, name in (one for one in _SAID_SIZES if several or one[1] == "hidden"):
-        said = re.compile(
-            rf"(?:\b(?:with|and|for|of|,) ?)*(?:\ba )?(?<!over )(?<!along )\b(?:{pattern})(?: of| ?=)? (\d+)\b,?"
-        )
-        found += [(name, int(one[1])) for one in said.finditer(text)]
-        text = said.sub(" ", text)
-    found += [(one[2], int(one[1])) for one in _COUNTED_SIZE.finditer(text)]
-    named = tuple(("cols" if name == "columns" else name, size) for name, size in found)
-    return named, _COUNTED_SIZE.sub(" ", text)
 
 
 def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:

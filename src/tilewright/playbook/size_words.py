@@ -1,0 +1,63 @@
+"""Sizes of dimensions by their names: "batch 32", "m=1024", "with 1000 classes", "hidden size 768"."""
+
+from __future__ import annotations
+
+import re
+
+# As people name them, and as the tasks do; of those that begin alike the longer first.
+_NAMES = (
+    (r"head (?:dim(?:ension)?|size)", "head_size"),
+    (r"(?:kv|key value) heads", "kv_heads"),
+    (r"(?:kv )?cache(?: (?:length|size))?", "cached"),
+    (r"batch(?: size)?", "batch"),
+    (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?", "sequence"),
+    (r"vocab(?:ulary)?(?: size)?", "vocabulary"),
+    (r"hidden(?: (?:dim(?:ension)?|size|units))?", "hidden"),
+    (r"(?:embedding|feature|model|last|inner) dim(?:ension)?|embedding size|dim(?:ension)?|features", "features"),
+    (r"columns|cols", "cols"),
+    (r"(?:num(?:ber of)? )?(?:attention )?heads", "heads"),
+    (r"(?<!gather )(?<!select )(?<!index )(?<!take )rows", "rows"),
+    *((one, one) for one in ("channels", "filters", "height", "width", "depth", "classes", "tokens", "keys")),
+)
+_NAMED = re.compile("|".join(f"(?P<{name}>{pattern})" for pattern, name in _NAMES))
+_ANY = "|".join(pattern for pattern, _ in _NAMES)
+_COUNTED = "(?:kv |key value )?heads|rows|columns|cols|features|channels|classes|filters|tokens|keys|dim(?:ension)?s?"
+_DIMENSION = r"(?:(?:embedding|feature|model|last|inner|hidden) )?dim(?:ension)?|features"
+_OF = r"(?:(?<=batch)|(?<=size)|(?<=dim)|(?<=dimension)|(?<=length)|(?<=len)|(?<=vocab)|(?<=vocabulary)) of| is"
+_AND = r"(?:(?:\b(?:with|and|for|of|on|has|having|an?|the)\b|,) ?)*"
+_OVER = r"(?:\b(?:over|across|along) )?(?:\bthe )?"
+# Numbers that belong to other words, so that of "stride 2, channels 3" none is "2 channels".
+_OTHER = r"kernels?|windows?|strides?|padding|dilation|groups|top|every|each|first|last|by|eps(?:ilon)?|slope|alpha"
+_END = r"(?<=\d)\b(?![.x]\d|,\d{3}\b| and \d+\b(?! [a-z]))"
+_SAID = re.compile(
+    rf"\b(?:{_OTHER})(?: size)?(?: of\b)?[ =]{{1,3}}\d+(?:x\d+)*\b"
+    rf"|{_AND}(?:\b(?P<name>{_ANY}|[mnk](?= ?=)|length(?= ?=))|{_OVER}\b(?P<dimension>{_DIMENSION}))"
+    rf"(?:{_OF})?(?: ?[=:] ?| )(?P<size>\d+){_END}"
+    rf"|{_AND}{_OVER}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{_COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at)\b)"
+)
+_OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
+_MOST_DIMENSIONS = 9  # "dim 1" is one of the value's dimensions, and "dim 4096" the size of one
+
+
+def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
+    """The sizes that are said with the names of their dimensions, and the text without them."""
+    found: list[tuple[str, int]] = []
+    several = _OF_SEVERAL.search(text) is not None
+
+    def taken(said: re.Match[str]) -> str:
+        name = said["name"] or said["dimension"] or said["noun"]
+        if name is None:
+            return said[0]
+        size = int(said["size"] or said["count"])
+        if re.fullmatch(r"dim(?:ension)?s?", name) and not several and size <= _MOST_DIMENSIONS:
+            return said[0]
+        found.append((_name(name), size))
+        return " "
+
+    text = _SAID.sub(taken, text)
+    return tuple(found), text
+
+
+def _name(said: str) -> str:
+    known = _NAMED.fullmatch(said.rstrip("s") if said.startswith("dim") else said)
+    return str(known.lastgroup) if known is not None else said
