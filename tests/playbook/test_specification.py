@@ -363,7 +363,7 @@ def test_sizes_are_taken_as_they_are_said(words: str, dimensions: dict[str, int]
         ("softmax k=5", "k=5 is said, and the dimensions are cols, rows"),
         ("max pooling 2x3", "equal sides"),
         ("max pooling 2x2 on 64x64", "takes batch, channels, height, width"),
-        ("rotary embedding 2x4x8x7", "width is 7, and must be even"),
+        ("rotary embedding 2x4x8x7", "head_size is 7, and must be even"),
         ("transpose in place", "cannot be done in place"),
         ("top-k then relu", "several results"),
         ("sum of all elements then layernorm", "cannot follow"),

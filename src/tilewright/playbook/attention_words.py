@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.named_operation import Effect, NamedOperation, Tensor
 
 _KINDS = r"(?:(?:flash|dropout free|scaled dot product|dot product|softmax) )"
-_CAUSAL = rf"causal (?:{_KINDS}?attention|sdpa)|(?:{_KINDS}?attention|sdpa) with causal mask(?:ing)?"
+_CAUSAL = rf"causal (?:{_KINDS}?attention|sdpa)|(?:{_KINDS}?attention|sdpa) (?:causal|with causal mask(?:ing)?)"
 _DECODE = rf"(?:decode|single query|split kv) {_KINDS}?attention|{_KINDS}?attention decod(?:e|ing)|flash decoding"
 _GROUPED = rf"(?:grouped query|gqa) {_KINDS}?attention|gqa"
 _QUERY = ("batch", "heads", "sequence", "head_size")

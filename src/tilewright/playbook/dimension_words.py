@@ -43,10 +43,19 @@ _COLUMNS = re.compile(
 )
 _CHANNELS = re.compile(r"\b(?:over|along|across) (?:the |all )?channels\b")
 _EVERYTHING = re.compile(
-    r"\b(?:of|over|across|for) (?:all(?: of)? (?:the )?|every )(?:elements?|entries|values)\b"
+    r"\b(?:(?:of|over|across|for|to|on) )?all(?: of)? (?:the )?(?:elements|entries|values|numbers)\b"
+    r"|\b(?:of|over|across|for) every (?:element|entry|value)\b"
     r"|\b(?:of|over) (?:everything|the (?:whole|entire) (?:tensor|matrix|array|input))\b"
 )
-_READINGS = re.compile(r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b")
+_STATISTIC = r"(?:sum|add|total|average|mean|max(?:imum)?|min(?:imum)?)"
+_WHOLE = re.compile(  # no row of it is meant; "prefix sum" is no statistic
+    rf"(?:^|(?<!prefix)(?<!suffix)(?<!ative)(?<!running) ){_STATISTIC}(?: value)? "
+    r"(?P<whole>of (?:an?|the) (?:matrix|array|vector|tensor))\b"
+)
+_READINGS = re.compile(
+    r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b"
+    rf"|\b{_STATISTIC} (?:the |all |all the )?(rows|columns)\b"
+)
 _OTHER = re.compile(rf"\b\w+ {_DIMENSION}\b")
 
 
@@ -83,6 +92,9 @@ def mark_axes(text: str) -> tuple[str, tuple[Axis, ...]]:
     text = _EVERYTHING.sub(lambda one: marked(one, ()), text)
     for pattern, dimensions in ((_ROWS, (-1,)), (_COLUMNS, (-2,)), (_CHANNELS, (1,))):
         text = pattern.sub(lambda one, held=dimensions: marked(one, held), text)  # type: ignore[misc]
+    if not found and (whole := _WHOLE.search(text)):
+        found.append(Axis(whole["whole"], ()))
+        text = f"{text[: whole.start('whole')]} §0 {text[whole.end('whole') :]}"
     if said := _READINGS.search(text):
         raise NotUnderstood(
             f'the playbook cannot tell which dimension "{said[0]}" is; say "of each row" or "over dim 1" for one '

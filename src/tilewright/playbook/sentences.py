@@ -17,7 +17,7 @@ from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form
 from tilewright.playbook.phrases import Clause, is_activation, unordered
-from tilewright.playbook.size_words import take_named_sizes
+from tilewright.playbook.size_words import COUNTED, layers_with_names, take_named_sizes
 from tilewright.playbook.vocabulary import absent, as_said, reworded
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
@@ -53,7 +53,7 @@ _POOLING = re.compile(
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
 _COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )(?:\b|(?<=\dx))\d{1,3}(?:,\d{3})+(?:\b|(?=x\d))(?! ?[\])])")
-_COUNTED = re.compile(r" ?[x×] ?\d| (?:by \d|rows|columns|cols|features|channels|classes|heads|filters|tokens|elements|floats|numbers|entries)")
+_COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{COUNTED}|elements|floats|numbers|entries)")
 _FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
 _CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")
 _LETTERS = (  # tensors by their names, with a verb
@@ -68,10 +68,6 @@ _METHODS = 4  # of a chain; what is longer is refused
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
-_LINEAR = re.compile(
-    r"\b(?:linear|fully connected|dense)(?: layer)?(?:\(| with| from)? ?(\d+)(?: in(?:put)?s?)?(?: features)?"
-    r"(?: (?:to|and) |, ?| ?-> ?)(\d+)(?: out(?:put)?s?| units)?(?: features)?\)?"
-)
 _POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
@@ -120,7 +116,7 @@ def _normal(words: str) -> str:
     text = re.sub(r"(pool ?\dd\(\d+), ?(\d+)(?=[,)])", r"\1, stride=\2", text)  # MaxPool2d(3, 2, 1)
     text = re.sub(r"(pool ?\dd\(\d+, stride=\d+), ?(\d+)\)", r"\1, padding=\2)", text)
     text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
-    text = _LINEAR.sub(r"linear k=\1 n=\2 ", text)
+    text = layers_with_names(text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
     text = re.sub(r"\bgroup ?norm ?\((\d+)\)", r"group norm with \1 groups", text)
     text = re.sub(r"\bgroup ?norm ?\((\d+), ?(\d+)\)", r"group norm with \1 groups channels=\2", text)
@@ -131,7 +127,8 @@ def _normal(words: str) -> str:
     text = re.sub(r"\b([a-z]{2,}|l[12]|\d+)-(?=[a-z])", r"\1 ", text)  # top-k, row-wise, root-mean-square
     text = re.sub(r"\b(element|point) wise\b", r"\1wise", text)
     text = re.sub(r"\btop-(?=\d)", "top ", text)
-    text = re.sub(r"\btop ?k(?: with| for|,)? k ?=? ?(\d+)", r"top \1", text)
+    text = re.sub(r"\btop ?k(?:(?: with| for|,)? k)? ?=? ?(\d+)", r"top \1", text)
+    text = re.sub(r"\bk largest(?: [a-z]+)?,?(?: with| for| where)? k ?=? ?(\d+)", r"top \1", text)
     text = re.sub(
         rf"\b(?:cast|convert)(?: (?:x|it|from|{'|'.join(_DTYPES)}))* to ({'|'.join(_DTYPES)}|half)\b", _cast, text
     )
@@ -245,7 +242,7 @@ def _segments(text: str) -> list[str]:
     """What stands between separators; "rmsnorm, eps 1e-3" is one."""
     found: list[str] = []
     for piece in filter(None, (one.strip() for one in _split(text))):
-        if found and re.match(r"(?:with )?(?:an )?eps", piece):
+        if found and re.match(r"(?:with )?(?:(?:an )?eps|\d+ groups)", piece):
             found[-1] += f" {piece}"
         else:
             found.append(piece)
@@ -303,7 +300,7 @@ def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause,
         return clauses
     can = [place for place, one in enumerate(clauses) if one.operation.goes_over or one.operation.elsewhere]
     steps = " and ".join(clauses[place].says for place in can) or " and ".join(one.says for one in clauses)
-    if all(one.is_last for one in axes) and len(can) != 1:
+    if len(can) != 1 and _needs_no_saying(axes, clauses):
         return clauses
     if not can:
         raise outside_grammar(f'"{axes[0].said}" cannot be said of {steps} in words')
@@ -326,6 +323,13 @@ def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause,
         raise outside_grammar(f'{step.says} goes over one dimension at a time, and "{axes[0].said}" is not one')
     step = replace(step, operation=operation, axis=axes[0])
     return (*clauses[: can[0]], step, *clauses[can[0] + 1 :])
+
+
+def _needs_no_saying(axes: tuple[Axis, ...], clauses: tuple[Clause, ...]) -> bool:
+    """ "gelu of each row", "relu of all elements": the dimensions change nothing; of a dot product they would."""
+    if all(one.is_last for one in axes):
+        return any(one.operation.is_by_row for one in clauses)
+    return not any(one.dimensions for one in axes) and all(one.operation.effect is Effect.ELEMENTS for one in clauses)
 
 
 def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:

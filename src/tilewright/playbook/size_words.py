@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import re
 
+from tilewright.playbook.errors import NotUnderstood
+
+_LAYER = r"(?:linear|fully connected|dense)(?: layer)?"
+_LINEAR = re.compile(
+    rf"\b{_LAYER}(?:\(| with| from)? ?(\d+)(?: in(?:put)?s?)?(?: features)?"
+    r"(?: (?:to|and) |, ?| ?-> ?)(\d+)(?: out(?:put)?s?| units)?(?: features)?\)?"
+)
+_INPUTS = re.compile(r"\b(?:in(?:put)? features ?[=:]? ?(\d+)|(\d+) in(?:put)?(?: features|s)\b)")
+_OUTPUTS = re.compile(r"\b(?:out(?:put)? features ?[=:]? ?(\d+)|(\d+) (?:out(?:put)?(?: features|s)|units|neurons)\b)")
+_ONE_SHAPE = re.compile(
+    rf"\b(?P<layer>{_LAYER}|(?:feed ?forward|ffn|mlp)(?: network)?) (?P<one>\d+) ?[x×] ?(?P<two>\d+)\b"
+    r"(?! ?[x×]| ?(?:by|and|with|times|@|,)(?: an?)? ?\d)"
+)
 # As people name them, and as the tasks do; of those that begin alike the longer first.
 _NAMES = (
     (r"head (?:dim(?:ension)?|size)", "head_size"),
@@ -21,7 +34,7 @@ _NAMES = (
 )
 _NAMED = re.compile("|".join(f"(?P<{name}>{pattern})" for pattern, name in _NAMES))
 _ANY = "|".join(pattern for pattern, _ in _NAMES)
-_COUNTED = "(?:kv |key value )?heads|rows|columns|cols|features|channels|classes|filters|tokens|keys|dim(?:ension)?s?"
+COUNTED = "(?:kv |key value )?heads|rows|columns|cols|features|channels|classes|filters|tokens|keys|dim(?:ension)?s?"
 _DIMENSION = r"(?:(?:embedding|feature|model|last|inner|hidden) )?dim(?:ension)?|features"
 _OF = r"(?:(?<=batch)|(?<=size)|(?<=dim)|(?<=dimension)|(?<=length)|(?<=len)|(?<=vocab)|(?<=vocabulary)) of| is"
 _AND = r"(?:(?:\b(?:with|and|for|of|on|has|having|an?|the)\b|,) ?)*"
@@ -33,10 +46,26 @@ _SAID = re.compile(
     rf"\b(?:{_OTHER})(?: size)?(?: of\b)?[ =]{{1,3}}\d+(?:x\d+)*\b"
     rf"|{_AND}(?:\b(?P<name>{_ANY}|[mnk](?= ?=)|length(?= ?=))|{_OVER}\b(?P<dimension>{_DIMENSION}))"
     rf"(?:{_OF})?(?: ?[=:] ?| )(?P<size>\d+){_END}"
-    rf"|{_AND}{_OVER}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{_COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at)\b)"
+    rf"|{_AND}{_OVER}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at)\b)"
 )
 _OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
 _MOST_DIMENSIONS = 9  # "dim 1" is one of the value's dimensions, and "dim 4096" the size of one
+
+
+def layers_with_names(text: str) -> str:
+    """Linear layers with the sizes of their inputs and outputs by name. Raises `NotUnderstood` for a single shape."""
+    if said := _ONE_SHAPE.search(text):
+        layer, one, two = said["layer"], said["one"], said["two"]
+        other = f'"{layer} from {one} to {two}"' if re.match(_LAYER, layer) else f'"{layer} dim {one} hidden {two}"'
+        raise NotUnderstood(
+            f'"{said[0]}" could be the shape of x, or {one} inputs and {two} outputs; say "{layer} on {one}x{two}" or '
+            f"{other}"
+        )
+    if re.search(rf"\b{_LAYER}", text):
+        text = _LINEAR.sub(r"linear k=\1 n=\2 ", text)
+        text = _INPUTS.sub(lambda one: f"k={one[1] or one[2]}", text)
+        text = _OUTPUTS.sub(lambda one: f"n={one[1] or one[2]}", text)
+    return text
 
 
 def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:

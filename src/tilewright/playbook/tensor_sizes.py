@@ -230,7 +230,8 @@ class TensorSizes:
             dimension = self._called(name, known)
             if dimension not in known:
                 raise NotUnderstood(
-                    f"{name}={size} is said, and the dimensions are {_listed(known)}; name one of these"
+                    f"{'dim' if name == 'features' else name}={size} is said, and the dimensions are {_listed(known)}; "
+                    "name one of these"
                 )
             if self.sizes.setdefault(dimension, size) != size and not self.given:
                 raise NotUnderstood(f"{name} is said to be {self.sizes[dimension]} and {size}; say one")
@@ -244,6 +245,9 @@ class TensorSizes:
         for name in known:
             if not name.isdigit() and name not in self.sizes:
                 self.sizes[name] = self._usual(name)
+        heads, shared = self.sizes.get("heads", 0), self.sizes.get("kv_heads", 1)
+        if heads % shared:
+            raise NotUnderstood(f"{heads} heads cannot share the keys of {shared} in equal groups; say other numbers")
         for name in self.even:
             if self.sizes[name] % 2:
                 raise NotUnderstood(f"{name} is {self.sizes[name]}, and must be even; give another size")

@@ -41,7 +41,7 @@ def _pooling(kind: str, word: str, places: int) -> NamedOperation:
     )
 
 
-_GROUPS = rf"(?:(?: with)? {WHOLE_NUMBER} groups)?"
+_GROUPS = rf"(?: with)? (?:{WHOLE_NUMBER} groups|(?:num )?groups(?: of)? {WHOLE_NUMBER})"
 _STATISTICS = (
     Tensor("running_mean", (1,)),
     Tensor("running_var", (1,), values="uniform 0.5 1.5"),
@@ -85,11 +85,11 @@ _IMAGES = (
     NamedOperation(
         "group_norm",
         "GroupNorm",
-        rf"group ?norm(?:ali[sz]ation)?{_GROUPS}",
+        rf"group ?norm(?:ali[sz]ation)?(?:{_GROUPS}{_SAID_EPS})?",
         "F.group_norm({v}, {0}, {weight}, {bias}, eps={eps})",
         Effect.WHOLE_ROW,
         (_CHANNEL_WEIGHT, _CHANNEL_BIAS, Number("eps", 1)),
-        "GroupNorm has {0} groups of channels, a weight and a bias; its eps is 1e-5",
+        "GroupNorm has {0} groups of channels, a weight and a bias; its eps is {1}",
         ("8", "1e-5"),
         whole=1,
         takes=_PIXELS,
@@ -106,6 +106,15 @@ _IMAGES = (
         ("1e-5",),
         takes=_PIXELS,
         leads=True,
+    ),
+    NamedOperation(
+        "nhwc_to_nchw",
+        "channels moved to the front",
+        r"(?:convert |permute )?nhwc (?:to|into) nchw",
+        "{v}.permute(0, 3, 1, 2).contiguous()",
+        Effect.RESHAPES,
+        takes=Tensor("x", ("batch", "height", "width", "channels")),
+        gives=(0, 3, 1, 2),
     ),
     NamedOperation(
         "nchw_to_nhwc",
@@ -154,8 +163,8 @@ _MOVES = (
         _ROTATED,
         Effect.WHOLE_ROW,
         (Tensor("cos", (-2, -1)), Tensor("sin", (-2, -1))),
-        "the rotary embedding turns the two halves of the last dimension, with tables cos and sin of [sequence, width]",
-        takes=Tensor("x", ("batch", "heads", "sequence", "width")),
+        "the rotary embedding turns the halves of the last dimension, with tables cos and sin of [sequence, head_size]",
+        takes=Tensor("x", ("batch", "heads", "sequence", "head_size")),
         even=-1,
     ),
     NamedOperation(
@@ -182,7 +191,7 @@ _MOVES = (
     NamedOperation(
         "cumsum",
         "the cumulative sum",
-        r"(?:inclusive )?(?:cumulative sum|cum ?sum|prefix sum|scan)",
+        r"(?:inclusive )?(?:(?:cumulative|running|prefix) (?:sum|total)|cum ?sum|(?:prefix )?scan)",
         "torch.cumsum({v}, {over})",
         Effect.WHOLE_ROW,
         assumption="the sum runs {along}",
@@ -219,7 +228,8 @@ _MOVES = (
     NamedOperation(
         "top_k",
         "the {0} largest of each row",
-        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:k |{WHOLE_NUMBER} )?largest{_ENTRIES}",
+        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:k|{WHOLE_NUMBER}) largest{_ENTRIES}"
+        rf"|largest (?:k|{WHOLE_NUMBER}){_ENTRIES}|largest (?:values|elements|entries)",
         "torch.topk({v}, {0}, dim=-1)",
         Effect.RESHAPES,
         assumption="k is {0}; values and indices are given, the largest first",
@@ -253,13 +263,16 @@ _MOVES = (
 _PREDICTION, _TARGET = Tensor("prediction", _ROWS), Tensor("target")
 
 
+_PAIR = r"(?: (?:between|of) (?:two|2) (?:tensors|vectors|matrices|arrays))?"
+
+
 def _loss(
     name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET
 ) -> NamedOperation:
     return NamedOperation(
         name,
         says,
-        rf"(?:{pattern})(?: loss| error)?(?: between (?:two|2) tensors)?",
+        rf"(?:{pattern})(?: loss| error)?{_PAIR}",
         code,
         Effect.RESHAPES,
         (target,),
@@ -290,7 +303,7 @@ _LOSSES = (
         "the loss is mean(max(0, 1 - prediction * target))",
     ),
     _loss(
-        *("bce", "binary cross entropy of logits", r"bce|binary cross entropy(?: with logits)?|bce with logits"),
+        *("bce", "binary cross entropy of logits", r"(?:bce|binary cross entropy)(?: loss)?(?: with logits)?"),
         "F.binary_cross_entropy_with_logits({v}, {target})",
         "predictions are logits, targets lie between 0 and 1; the mean over all elements",
         Tensor("target", None, None, "uniform 0 1"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 
 from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
 from tilewright.playbook.convolution_words import CONVOLUTIONS
 from tilewright.playbook.named_operation import NamedOperation
-from tilewright.playbook.product_words import PRODUCT_OPERATIONS
+from tilewright.playbook.product_words import MATMUL, PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
 from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
 
@@ -64,6 +65,12 @@ _ABSENT: tuple[tuple[str, str, str], ...] = (
         "causal attention",
     ),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
+    (
+        r"\b(?:\d+|k) (?:smallest|lowest)\b|\b(?:smallest|lowest) (?:\d+|k|values|elements|entries|numbers)\b",
+        "the smallest of each row",
+        "top 8 of each row",
+    ),
+    (r"\b(?:cumulative|running) (?:max|min)|\bcum(?:max|min)\b", "running maxima", "cumulative sum along dim 1"),
     (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
     (r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),
     (r"\b(?:fft|fourier|dct)\b", "Fourier transforms", "a @ b.T"),
@@ -105,6 +112,9 @@ _READINGS: tuple[tuple[str, str], ...] = (
     (r"loss", "mean squared error, cross entropy, huber loss or KL divergence"),
     (r"(?:masked|causal) soft ?max", '"multiply by a mask then softmax" or a softmax of scores with some left out'),
     (r"bias \+ [a-z]+", '"add bias then gelu" or "gelu then add bias"'),
+    (r"(?:int ?8 )?quanti[sz](?:e|ation)", "quantise to int8 per row or dequantise int8"),
+    (r"normali[sz]e (?:to|with) (?:zero|0) mean.*", '"layernorm without affine", or "standardise each row"'),
+    (r".*attention with (?:an? )?(?:attention )?mask", '"causal attention", or a function with the mask'),
     (r"activation", "relu, gelu, silu or sigmoid"),
 )
 
@@ -114,9 +124,44 @@ def readings(text: str) -> str | None:
     return next((what for pattern, what in _READINGS if re.fullmatch(pattern, text)), None)
 
 
+_NO_MORE = r"(?=$|[;)]|,(?! ?\d)| (?:in|then|and|with|for|followed|eps|[+-]|b?f(?:p|loat)?\d+)(?! ?\d))"  # of a size
 _MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
+
+
+def _norm_of(said: re.Match[str]) -> str:
+    """nn.LayerNorm(768, eps=1e-6), layernorm 768: the size of what is normalised."""
+    return f"{said[1]} features={said[2]} (" if said[2] else f"{said[1]} features={said[3]}"
+
+
 # What people say, and what the grammar reads in its place.
-_REWORDED: tuple[tuple[str, str], ...] = (
+_REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"\b({MATMUL}|gemv|mat ?vec|matrix vector product)(?: of| for)? (\d{{2,}})\b{_NO_MORE}", r"\1 of size \2"),
+    (r"\bsquare (?=mat ?mul|matrix|gemm)", ""),
+    (rf"\b(layer ?norm|rms ?norm)(?: ?\((\d+)(?=[,)]),? ?| (\d{{2,}})\b{_NO_MORE})", _norm_of),
+    (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
+    (r"\b(batch|instance) ?norm ?\((\d+)(?=[,)]),? ?", r"\1 norm channels=\2 ("),
+    (r"\bbn\b", "batch norm"),
+    (
+        r"\badaptive (max|average|avg) ?pool(?:ing)?(?: ?2 ?d)?(?: to| with| ?\()?(?: output size)? ?=? ?1(?:x1)?\b\)?",
+        r"global \1 pooling",
+    ),
+    (r"\b(?:sum|add) up\b", "sum"),
+    (r"\b(?:total|grand) (?:sum|total)\b(?: of (?:an?|the) (?:matrix|array|vector|tensor))?", "sum of all elements"),
+    (r"(?<!of )(?<!over )(?<!across )(?<!for )\b(?:each|every) (?:single )?(?:element|value|entry|number)\b", "it"),
+    (r"\b(?:over|across|along) (?:the )?height and (?:the )?width\b", "over the spatial dimensions"),
+    (r"\b(?:over|across|along) (?:the )?batch\b(?! (?:dim|ax|size|of|norm|\d))", "over the first dimension"),
+    (r"\b(?:between|of|for) (?:the )?predictions? and (?:the )?(?:targets?|labels?)\b", "between two tensors"),
+    (r"\b([a-z]) (?:to the|raised to the) power (?:of )?(\d+)", r"\1 ** \2"),
+    (r"\b([a-z]) squared\b", r"\1 ** 2"),
+    (r"\bflash ?attention[ -]?v?[23]\b", "flash attention"),
+    (
+        r"\battention(?: of| for| with| on)? q(?:uery|ueries)?,? (?:and )?k(?:eys?)?,? (?:and )?v(?:alues?)?\b",
+        "attention",
+    ),
+    (r"\bmulti query attention\b", "grouped query attention kv heads=1"),
+    (r"\bhidden states?\b", "it"),
+    (r"(\d+)x(\d+)x(\d+) (?:images?|feature maps?)\b", r"channels=\1 height=\2 width=\3"),
+    (r"(?<!x)\b(\d+)x(\d+) (?:images?|feature maps?)\b", r"height=\1 width=\2"),
     (r"\b(?:transpose|swap) (?:of )?the last (?:two|2) (?:dim(?:ension)?s|axes)\b", "transpose"),
     (r"\bswap (?:the )?rows and columns\b", "transpose"),
     (r"\bscaled softmax with (?:a )?scale (?:of )?([\d.]+)", r"scale by \1 then softmax"),
