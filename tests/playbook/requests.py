@@ -341,7 +341,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("sum over the last dim then over dim 0", '"over the last dim" or "over dim 0"'),
     ("max pooling window 3 stride 2 dilation 2", '"dilation" in "max pooling dilation 2"'),
     ("average pooling 3 ceil mode", '"ceil" in "average pooling ceil mode"'),
-    ("smooth l1 with beta 0.5", '"beta"'),
+    ("smooth l1 with gamma 0.5", '"gamma"'),
     ("mse loss reduction none", '"none"'),
     ("relu six times", '"relu six times"'),
     ("layernorm(x @ w)", "tensors of one letter other than i and v"),

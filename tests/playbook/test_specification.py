@@ -165,7 +165,6 @@ def test_brackets_are_read_inside_out(words: str, steps: str) -> None:
         "softmax, gelu after scale by 2",
         "layernorm, first add bias",
         "sigmoid and tanh",
-        "mean and max",
         "subtract the mean of squares",
         "silu minus mean",
         "sum over rows",

@@ -32,6 +32,8 @@ _CHANNELS = (  # of x, of the result, or of both
     (r"\b(\d+) (?:channels? in|in(?:put)? channels?)\b", ("channels",)),
     (rf"(?<!=)\b(?:with |and )?(\d+) (?:channels? out|out(?:put)? {_OUT}|filters?)\b(?! ?=)", ("filters",)),
 )
+_MOST_PLACES = 3  # that a window goes over
+_USUAL_WINDOW = 15  # beyond it a number by itself is hardly one
 _CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
 
 
@@ -50,6 +52,30 @@ def refuse_no_sizes(text: str) -> None:
         least = 0 if name == "padding" else 1
         number = found["number"].rstrip(".")
         raise NotUnderstood(f'a {name} is a whole number of at least {least}, and "{number}" is none; say another')
+
+
+def one_window(said: str, sizes: list[str], rank: str | None) -> tuple[str, str]:
+    """The window, "" where none is said, and the shape of x, which has a batch and channels too. Raises
+    `NotUnderstood` for several windows, and for a number that may be no window."""
+    places = min(int(rank or _MOST_PLACES) + 1, _MOST_PLACES)
+    shapes = [f" {one}" for one in sizes if one.count("x") >= places]
+    windows = [one for one in sizes if one.count("x") < places]
+    if len(windows) > 1:  # "3x3 on 224x224"
+        large = [one for one in windows if "x" in one and min(map(int, one.split("x"))) > _USUAL_WINDOW]
+        shapes += [f" {one}" for one in large]
+        windows = [one for one in windows if one not in large]
+    said = said.strip()
+    if len(windows) > 1:
+        raise NotUnderstood(
+            f'"{said}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
+        )
+    bare = windows and "x" not in windows[0] and not re.search(r"kernel|window|size|of", said)
+    if bare and int(windows[0]) > _USUAL_WINDOW:
+        raise NotUnderstood(
+            f'{windows[0]} in "{said}" could be channels or the window; say "{windows[0]} channels" or "kernel size '
+            f'{windows[0]}"'
+        )
+    return "".join(windows), "".join(shapes)
 
 
 def in_one_order(text: str) -> str:
@@ -78,17 +104,15 @@ def _ordered(said: re.Match[str]) -> str:
     settings = {one[1].rstrip("s"): one[2] for one in _SETTING.finditer(rest)}
     bias = _BIAS.search(rest)
     plain = _BIAS.sub(" ", _SETTING.sub(" ", rest))
-    windows = [*re.findall(r"\d+(?:x\d+)+", kinds), *re.findall(r"\d+(?:x\d+)*", plain)]
-    if len(windows) > 1:
-        raise NotUnderstood(
-            f'"{said[0].strip()}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
-        )
-    window = windows[0] if windows else "1" if "point" in kinds else "3"
+    early = re.search(r"([123]) ?d", kinds)
+    sizes = [*re.findall(r"\d+(?:x\d+)+", kinds), *re.findall(r"\d+(?:x\d+)*", plain)]
+    window, shape = one_window(said[0], sizes, said["rank"] or (early[1] if early else None))
+    window = window or ("1" if "point" in kinds else "3")
     for name, one in (("window", window), *settings.items()):
         if len(set(one.split("x"))) > 1:
             raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
     sides = window.split("x")
-    early, causal = re.search(r"([123]) ?d", kinds), "causal" in kinds
+    causal = "causal" in kinds
     usual = "1" if causal else "2"
     rank = said["rank"] or (early[1] if early else str(len(sides)) if len(sides) > 1 else usual)
     if any(len(one.split("x")) not in (1, int(rank)) for one in (window, *settings.values())):
@@ -111,7 +135,7 @@ def _ordered(said: re.Match[str]) -> str:
         padding = _same(int(side), int(stride), int(dilation))
     without = " without" if bias and bias[1] else ""
     then = " then " if re.search(r"(?:\band|,)\s*$", rest) else " "
-    return f" {kind}{rank} {side} {stride} {padding} {dilation}{without}{then}"
+    return f" {kind}{rank} {side} {stride} {padding} {dilation}{without}{shape}{then}"
 
 
 def _same(side: int, stride: int, dilation: int) -> str:

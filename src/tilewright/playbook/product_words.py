@@ -110,9 +110,7 @@ MATMUL = (
     r"|(?:multiply|product of|multiplication of) (?:(?:two|2) )?(?:square )?matrices|mm"
     r"|(?:multiply )?matrix (?:times|by|with) (?:another )?matrix"
 )
-_SECOND = r"(?:b (?:is )?(?:transposed?|t)|transposed? b|transposed (?:second )?(?:weights?|operand|matrix))"
-_FIRST = r"(?:a (?:is )?(?:transposed?|t)|transposed? a|transposed first (?:operand|matrix))"
-_BOTH = r"(?:both (?:(?:operands|matrices|inputs) )?transposed|transposed (?:a and b|(?:both )?(?:operands|matrices)))"
+_TRANSPOSED = r"(?:b transposed|transposed b|transposed (?:second )?(?:weights?|operand|matrix)|b t)"
 _LINEAR = r"(?:linear|fully connected|dense|projection)(?: projection)?"
 _FEED = r"(?: (?:feed ?forward|ffn|mlp)(?: network| block)?)"
 _UP, _DOWN = Tensor("w_up", ("hidden", -1)), Tensor("w_down", (-1, "hidden"))
@@ -152,34 +150,12 @@ _PRODUCTS = (
     NamedOperation(
         "matmul_transposed",
         "the product of a and the transpose of b",
-        rf"(?:{MATMUL})(?:(?: of)? a)? (?:with|by|times|where) {_SECOND}|a times {_SECOND}",
+        rf"(?:{MATMUL})(?:(?: of)? a)? (?:with|by|times) {_TRANSPOSED}",
         "{v} @ {b}.T",
         Effect.RESHAPES,
         (Tensor("b", ("n", -1)),),
         takes=_MATRIX,
         gives=(LEADING, "n"),
-        leads=True,
-    ),
-    NamedOperation(
-        "matmul_first_transposed",
-        "the product of the transpose of a and b",
-        rf"(?:{MATMUL}) (?:with|where) {_FIRST}|(?:(?:{MATMUL})(?: of)? )?{_FIRST} (?:times|by|with) b",
-        "{v}.T @ {b}",
-        Effect.RESHAPES,
-        (Tensor("b", (0, "n")),),
-        takes=Tensor("a", ("k", "m")),
-        gives=(1, "n"),
-        leads=True,
-    ),
-    NamedOperation(
-        "matmul_both_transposed",
-        "the product of the transposes of a and b",
-        rf"(?:{MATMUL}) (?:with|where) (?:{_BOTH})|{_FIRST} times {_SECOND}",
-        "{v}.T @ {b}.T",
-        Effect.RESHAPES,
-        (Tensor("b", ("n", 0)),),
-        takes=Tensor("a", ("k", "m")),
-        gives=(1, "n"),
         leads=True,
     ),
     NamedOperation(

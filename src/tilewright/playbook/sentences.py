@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.playbook.convolution_words import channels_first, in_one_order, refuse_no_sizes
+from tilewright.playbook.convolution_words import channels_first, in_one_order, one_window, refuse_no_sizes
 from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
-from tilewright.playbook.named_operation import NUMBER, Effect, Form
+from tilewright.playbook.named_operation import NUMBER, Effect, Form, NamedOperation
 from tilewright.playbook.phrases import Clause, is_activation, unordered
 from tilewright.playbook.size_words import COUNTED, layers_with_names, take_named_sizes
 from tilewright.playbook.vocabulary import absent, as_said, reworded
@@ -36,7 +36,8 @@ _SIZES = re.compile(
 _COUNT = re.compile(
     r"(?:\b(?:of|for|on|with|over) )?"
     r"(?:(?<!top )\b(\d+(?:\.\d+)?) ?(k|m|million|thousand)? (?:elements|floats|numbers|entries)\b"
-    r"|\b(?:of )?(?:an? )?(?:length|size|vector of) (\d+(?:\.\d+)?) ?(k|m|million|thousand)?\b(?! ?(?:x|columns|rows)))"
+    r"|\b(?:of )?(?:an? )?(?:length|size|vector of) (\d+(?:\.\d+)?) ?(k|m|million|thousand)?\b(?! ?(?:x|columns|rows))"
+    r"(?: (?:elements|floats|numbers|entries))?)"
 )
 _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
 _OPERANDS = (
@@ -61,6 +62,7 @@ _LETTERS = (  # tensors by their names, with a verb
     (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
     (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
 )
+_RESULTS = {"max": "largest", "min": "smallest", "sum": "total", "prod": "product"}  # not as functions are called
 _STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin"
 _NESTED = r"\((?:[^(),]|\((?:[^()]|\([^()]*\))*\))+\)"  # brackets in brackets, with no comma of their own
 _METHOD_OF = rf"(?<![\w.])([a-z]|(?<![a-z] )[a-z0-9_]*{_NESTED.replace(',', '', 1)})"
@@ -191,12 +193,9 @@ def _pooling(said: re.Match[str]) -> str:
     """A pooling with its window, stride and padding in one order: maxpool2 3 2 1."""
     rest, kind = said["rest"] or "", "max" if said["kind"].startswith("max") else "avg"
     settings = {one[1].rstrip("s"): one[2] for one in _SETTING.finditer(rest)}
-    windows = [*filter(None, (said["before"],)), *re.findall(r"\d+(?:x\d+)*", _SETTING.sub("", rest))]
-    if len(windows) > 1:
-        raise NotUnderstood(
-            f'"{said[0].strip()}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
-        )
-    window = windows[0] if windows else "2"
+    sizes = [*filter(None, (said["before"],)), *re.findall(r"\d+(?:x\d+)*", _SETTING.sub("", rest))]
+    window, shape = one_window(said[0], sizes, said["rank"] or said["early"])
+    window = window or "2"
     for name, one in (("window", window), *settings.items()):
         if len(set(one.split("x"))) > 1:
             raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
@@ -209,7 +208,7 @@ def _pooling(said: re.Match[str]) -> str:
     side, stride, padding = (
         one.split("x")[0] for one in (window, settings.get("stride", window), settings.get("padding", "0"))
     )
-    return f"{kind}pool{rank} {side} {stride} {padding} "
+    return f"{kind}pool{rank} {side} {stride} {padding}{shape} "
 
 
 def _take_dtype(text: str) -> tuple[DType | None, str]:
@@ -338,6 +337,8 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
         return read_formula(part, first)
     pieces = [one.strip() for one in re.split(r"\band\b", part)]
     found = [read_formula(piece, first and not place) for place, piece in enumerate(pieces)]
+    if len(found) > 1 and all(len(one) == 1 and one[0].operation.is_statistic for one in found):
+        return (_together(tuple(one[0] for one in found)),)
     for place in range(1, len(pieces)):
         left, right = found[place - 1], found[place]
         leads = left and right and left[-1].operation.leads and is_activation(right[0])  # "batch norm and relu"
@@ -351,6 +352,25 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
         if alike or nothing or bare or re.search(r"\bof\b|\(", pieces[place - 1]):
             raise unordered(part)
     return tuple(clause for chain in found for clause in chain)
+
+
+def _together(statistics: tuple[Clause, ...]) -> Clause:
+    """ "mean and variance of each row": a result of each, as nothing is left of a row after the first."""
+    operations = [one.operation for one in statistics]
+    names = tuple(one.name.removeprefix("row_") for one in operations)
+    if len(set(names)) < len(names):
+        raise unordered(" and ".join(one.says for one in operations))
+    together = NamedOperation(
+        "_and_".join(names),
+        " and ".join(one.says for one in operations),
+        "",
+        ", ".join(one.code for one in operations),
+        Effect.REDUCES,
+        assumption="; ".join(one.assumption for one in operations),
+        results=tuple(_RESULTS.get(one, one) for one in names),
+        several=all(one.several for one in operations),
+    )
+    return Clause(together, (), tuple(word for one in statistics for word in one.words))
 
 
 def _gives_one_of_all(left: tuple[Clause, ...], right: tuple[Clause, ...]) -> bool:

@@ -11,11 +11,21 @@ _LINEAR = re.compile(
     rf"\b{_LAYER}(?:\(| with| from)? ?(\d+)(?: in(?:put)?s?)?(?: features)?"
     r"(?: (?:to|and) |, ?| ?-> ?)(\d+)(?: out(?:put)?s?| units)?(?: features)?\)?"
 )
-_INPUTS = re.compile(r"\b(?:in(?:put)? features ?[=:]? ?(\d+)|(\d+) in(?:put)?(?: features|s)\b)")
-_OUTPUTS = re.compile(r"\b(?:out(?:put)? features ?[=:]? ?(\d+)|(\d+) (?:out(?:put)?(?: features|s)|units|neurons)\b)")
+_FEATURES = re.compile(
+    r"\b(?:(?P<to>in|out)(?:put)? features ?[=:]? ?(?P<one>\d+)"
+    r"|(?P<two>\d+) (?:(?P<side>in|out)(?:put)?(?: features|s)|units|neurons))\b,?"
+)
 _ONE_SHAPE = re.compile(
     rf"\b(?P<layer>{_LAYER}|(?:feed ?forward|ffn|mlp)(?: network)?) (?P<one>\d+) ?[x×] ?(?P<two>\d+)\b"
     r"(?! ?[x×]| ?(?:by|and|with|times|@|,)(?: an?)? ?\d)"
+)
+_SHAPE = r"(\d+) ?[x×] ?(\d+)"
+_TABLE = re.compile(
+    rf"\b(?:(?:in|from|into|with|of) )?(?:an? |the )?(?:table (?:of )?(?:shape |size )?{_SHAPE}|{_SHAPE} table)\b"
+)
+_ONE_TABLE = re.compile(
+    rf"(?<!rotary )(?<!position )(?<!positional )\bembedding(?: look ?up)?(?: of| for)? {_SHAPE}\b"
+    r"(?! ?[x×]| (?:tokens|indices|ids))"
 )
 # As people name them, and as the tasks do; of those that begin alike the longer first.
 _NAMES = (
@@ -53,7 +63,15 @@ _MOST_DIMENSIONS = 9  # "dim 1" is one of the value's dimensions, and "dim 4096"
 
 
 def layers_with_names(text: str) -> str:
-    """Linear layers with the sizes of their inputs and outputs by name. Raises `NotUnderstood` for a single shape."""
+    """Linear layers and embeddings with their sizes by name. Raises `NotUnderstood` for a shape that could be that of
+    the layer or of what it takes."""
+    if "embedding" in text:
+        text = _TABLE.sub(lambda one: f"vocabulary={one[1] or one[3]} features={one[2] or one[4]} ", text)
+    if said := _ONE_TABLE.search(text):
+        raise NotUnderstood(
+            f'"{said[0]}" could be the table or the indices; say "vocabulary {said[1]} and dim {said[2]}" or '
+            f'"{said[1]}x{said[2]} indices"'
+        )
     if said := _ONE_SHAPE.search(text):
         layer, one, two = said["layer"], said["one"], said["two"]
         other = f'"{layer} from {one} to {two}"' if re.match(_LAYER, layer) else f'"{layer} dim {one} hidden {two}"'
@@ -63,9 +81,13 @@ def layers_with_names(text: str) -> str:
         )
     if re.search(rf"\b{_LAYER}", text):
         text = _LINEAR.sub(r"linear k=\1 n=\2 ", text)
-        text = _INPUTS.sub(lambda one: f"k={one[1] or one[2]}", text)
-        text = _OUTPUTS.sub(lambda one: f"n={one[1] or one[2]}", text)
+        text = _FEATURES.sub(_named_feature, text)
     return text
+
+
+def _named_feature(said: re.Match[str]) -> str:
+    name = "k" if "in" in (said["to"], said["side"]) else "n"
+    return f"{name}={said['one'] or said['two']}"
 
 
 def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:

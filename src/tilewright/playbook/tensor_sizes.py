@@ -125,9 +125,10 @@ class TensorSizes:
     def _said_shape(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes as said; of a product of two matrices one size, or three equal ones, are those of both."""
         layout = self._layout()
-        if len(sizes) == 1 and layout in (("m", "k"), ("n", "n")):
+        product = set(layout) == {"m", "k"}
+        if len(sizes) == 1 and (product or layout == ("n", "n")):
             return (*sizes, *sizes)
-        if len(sizes) != 3 or layout != ("m", "k"):
+        if len(sizes) != 3 or not product:
             return self._with_named(layout, sizes)
         if len(set(sizes)) > 1:
             one, two, three = sizes

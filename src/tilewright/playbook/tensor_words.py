@@ -170,7 +170,8 @@ _MOVES = (
     NamedOperation(
         "embedding",
         "rows of a table by index",
-        r"embedding(?: (?:table )?look ?up| table| layer)?|look ?up (?:in )?embeddings?(?: table)?",
+        r"embedding(?: (?:table )?look ?up| table| layer)?(?: (?:of |for )?(?:indices|tokens|ids))?"
+        r"|look ?up (?:in )?embeddings?(?: table)?",
         "F.embedding({v}, {table})",
         Effect.RESHAPES,
         (Tensor("table", ("vocabulary", "features")),),
@@ -267,16 +268,18 @@ _PAIR = r"(?: (?:between|of) (?:two|2) (?:tensors|vectors|matrices|arrays))?"
 
 
 def _loss(
-    name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET
+    name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET, number: str = ""
 ) -> NamedOperation:
+    said = rf"(?:(?: with)? {number}(?: of)? {NUMBER})?" if number else ""
     return NamedOperation(
         name,
         says,
-        rf"(?:{pattern})(?: loss| error)?{_PAIR}",
+        rf"(?:{pattern})(?: loss| error)?{_PAIR}{said}",
         code,
         Effect.RESHAPES,
         (target,),
         assumption or "the loss is the mean over all elements",
+        ("1.0",) if number else (),
         takes=_PREDICTION,
         gives=(),
         dtype=DType.F32,
@@ -296,8 +299,16 @@ _LOSSES = (
     ),
     _loss("mse", "the mean squared error", r"mse|mean squared?(?: error)?|l2 loss", "F.mse_loss({v}, {target})"),
     _loss("mae", "the mean absolute error", r"mae|l1 loss|l1|mean absolute error", "F.l1_loss({v}, {target})"),
-    _loss("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target})"),
-    _loss("huber", "the Huber loss", r"huber", "F.huber_loss({v}, {target})", "delta is 1; the mean over all elements"),
+    _loss(
+        *("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target}, beta={0})"),
+        "beta is {0}; the mean over all elements",
+        number="beta",
+    ),
+    _loss(
+        *("huber", "the Huber loss", r"huber", "F.huber_loss({v}, {target}, delta={0})"),
+        "delta is {0}; the mean over all elements",
+        number="delta",
+    ),
     _loss(
         *("hinge", "the hinge loss", r"hinge", "torch.mean(torch.clamp(1 - {v} * {target}, min=0))"),
         "the loss is mean(max(0, 1 - prediction * target))",
@@ -322,6 +333,18 @@ _LOSSES = (
         (Tensor("target", (0,), DType.I64, "index classes"),),
         "targets are class indices; the loss is the mean over rows",
         takes=Tensor("logits", ("rows", "classes")),
+        gives=(),
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "nll",
+        "the negative log likelihood",
+        r"(?:nll|negative log likelihood)(?: loss)?",
+        "F.nll_loss({v}, {target})",
+        Effect.RESHAPES,
+        (Tensor("target", (0,), DType.I64, "index classes"),),
+        "the value is logarithms of probabilities, targets are class indices; the loss is the mean over rows",
+        takes=Tensor("log_probabilities", ("rows", "classes")),
         gives=(),
         dtype=DType.F32,
     ),

@@ -125,6 +125,8 @@ def readings(text: str) -> str | None:
 
 
 _NO_MORE = r"(?=$|[;)]|,(?! ?\d)| (?:in|then|and|with|for|followed|eps|[+-]|b?f(?:p|loat)?\d+)(?! ?\d))"  # of a size
+_TURNED = r"\b(?:{0} (?:is )?(?:transposed?|t)|transposed? (?:matrix )?{0}|{0}\^t)\b"
+_BY = r"(?:times|by|with|and|@|\*)"
 _MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
 
 
@@ -136,6 +138,12 @@ def _norm_of(said: re.Match[str]) -> str:
 # What people say, and what the grammar reads in its place.
 _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"\b({MATMUL}|gemv|mat ?vec|matrix vector product)(?: of| for)? (\d{{2,}})\b{_NO_MORE}", r"\1 of size \2"),
+    (rf"\b(?:{MATMUL}) (?:with|where) (?:a and b|both(?: operands| matrices)?)(?: are)? transposed\b", "a.t @ b.t"),
+    (rf"\b(?:{MATMUL}) (?:with|where) {_TURNED.format('a')}", "a.t @ b"),
+    (rf"\b(?:{MATMUL}) (?:with|where) {_TURNED.format('b')}", "a @ b.t"),
+    (rf"(?:\b(?:{MATMUL})(?: of)? )?{_TURNED.format('a')} {_BY} {_TURNED.format('b')}", "a.t @ b.t"),
+    (rf"(?:\b(?:{MATMUL})(?: of)? )?{_TURNED.format('a')} {_BY} b\b", "a.t @ b"),
+    (rf"(?:\b(?:{MATMUL})(?: of)? )?\ba {_BY} {_TURNED.format('b')}", "a @ b.t"),
     (r"\bsquare (?=mat ?mul|matrix|gemm)", ""),
     (rf"\b(layer ?norm|rms ?norm)(?: ?\((\d+)(?=[,)]),? ?| (\d{{2,}})\b{_NO_MORE})", _norm_of),
     (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
