@@ -178,6 +178,11 @@ REQUESTS: tuple[Request, ...] = (
     Request("largest 5 of each row", lambda x: tuple(x.topk(5)), _rows()),
     Request("k largest elements, k = 5", lambda x: tuple(x.topk(5)), _rows()),
     Request("sum all the elements of a matrix", lambda x: x.sum(), _rows()),
+    Request("add all elements", lambda x: x.sum(), _rows()),
+    Request("smallest element of a tensor", lambda x: x.amin(), _rows()),
+    Request("index of the largest element of a vector", lambda x: x.argmax(-1), {"x": "40:f32"}),
+    Request("l2 norm of a vector", lambda x: x.norm(), _rows()),
+    Request("normalize each row by its L2 norm", lambda x: F.normalize(x, dim=-1), _rows()),
     Request("add up all the numbers", lambda x: x.sum(), _rows()),
     Request("max of a matrix", lambda x: x.amax(), _rows()),
     Request("mean of a matrix over dim 0", lambda x: x.mean(0), _rows()),
@@ -412,6 +417,10 @@ REFUSED: tuple[tuple[str, str], ...] = (
 # What is refused because it says too much or too little, or what cannot be: other words will do.
 UNCLEAR: tuple[tuple[str, str], ...] = (
     ("sum the rows", "of each column"),
+    ("elu 2 rows 5", "rows=2 or rows=5"),
+    ("conv2d 3 channels 64", "channels=3 or channels=64"),
+    ("add 3 rows", '"add 3 rows"'),
+    ("a and b transposed", '"b"'),
     ("average columns", "of each column"),
     ("conv2d 64", '"64 channels" or "kernel size 64"'),
     ("linear layer 1024x512", '"linear layer on 1024x512" or "linear layer from 1024 to 512"'),

@@ -19,8 +19,6 @@ _SETTING = re.compile(r"(strides?|padding|dilation)[ =]*(?:of |size )?(same|\d+(
 _BIAS = re.compile(r"(?:(without|no) |with )?(?:an? )?bias")
 _OUT = r"(?:channels?|filters?|features?)"
 _CHANNELS = (  # of x, of the result, or of both
-    (r"\bin(?:put)? channels? ?[=:] ?(\d+),?", ("channels",)),
-    (r"\bout(?:put)? channels? ?[=:] ?(\d+),?", ("filters",)),
     (
         rf"(?:\bfrom )?\b(\d+) (?:(?:input )?channels? )?(?:to|into|->) (\d+) (?:output )?{_OUT}\b",
         ("channels", "filters"),
@@ -29,8 +27,7 @@ _CHANNELS = (  # of x, of the result, or of both
         r"\b(\d+) (?:channels? in|in(?:put)? channels?|in)\b,? (?:and )?(\d+) out\b(?! ?channels?)",
         ("channels", "filters"),
     ),
-    (r"\b(\d+) (?:channels? in|in(?:put)? channels?)\b", ("channels",)),
-    (rf"(?<!=)\b(?:with |and )?(\d+) (?:channels? out|out(?:put)? {_OUT}|filters?)\b(?! ?=)", ("filters",)),
+    (r"(?:\b(?:of|with|for|on) )?(?:\ba )?(?<!sequence )(?<!seq )\blength (?:of )?(\d+)\b", ("length",)),
 )
 _MOST_PLACES = 3  # that a window goes over
 _USUAL_WINDOW = 15  # beyond it a number by itself is hardly one
@@ -84,8 +81,9 @@ def in_one_order(text: str) -> str:
 
 
 def channels_first(text: str) -> str:
-    """How many channels there are before and after a convolution, said before it: "16 channels in, 32 out"."""
-    if "conv" not in text:
+    """How many channels there are before and after a convolution, said before it: "16 channels in, 32 out"; and along
+    how many positions it goes, or a pooling."""
+    if "conv" not in text and "pool" not in text:
         return text
     named: list[str] = []
     for pattern, names in _CHANNELS:
@@ -95,6 +93,7 @@ def channels_first(text: str) -> str:
             return " "
 
         text = re.sub(pattern, taken, text)
+    text = re.sub(r"\b(\d+) filters? of (?:size )?(?=\d)", r"filters=\1 kernel ", text)
     text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
     return " ".join((*named, text))
 

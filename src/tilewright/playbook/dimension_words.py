@@ -35,7 +35,8 @@ _NUMBERED = re.compile(
     r"|(?P<said>-?\d+(?:(?:,|,? and) ?-?\d+(?! ?[-\d.*/+@x]))*)(?![\d.]))"
 )
 _ROWS = re.compile(
-    r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"
+    r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b"
+    r"|\bper (?:row|token)\b"
 )
 _COLUMNS = re.compile(
     r"\bcolumn (?=(?:sum|mean|average|max|min|norm|prod|var|std|arg)[a-z]*\b)|\bcolumn ?wise\b"
@@ -47,9 +48,13 @@ _EVERYTHING = re.compile(
     r"|\b(?:of|over|across|for) every (?:element|entry|value)\b"
     r"|\b(?:of|over) (?:everything|the (?:whole|entire) (?:tensor|matrix|array|input))\b"
 )
-_STATISTIC = r"(?:sum|add|total|average|mean|max(?:imum)?|min(?:imum)?)"
-_WHOLE = re.compile(  # no row of it is meant; "prefix sum" is no statistic
-    rf"(?:^|(?<!prefix)(?<!suffix)(?<!ative)(?<!running) ){_STATISTIC}(?: value)? "
+_STATISTIC = (
+    r"(?:sum|add|total|average|mean|max(?:imum)?|min(?:imum)?|largest|greatest|smallest|l[12] norm|variance"
+    r"|standard deviation)"
+)
+_WHOLE = re.compile(  # no row of it is meant; "prefix sum" is no statistic, and indices are along a dimension
+    r"(?:^|(?<!prefix)(?<!suffix)(?<!ative)(?<!running)(?<!(?:index|ition) of)(?<!(?:index|ition) of the) )"
+    rf"{_STATISTIC}(?: value| element| entry| number)? "
     r"(?P<whole>of (?:an?|the) (?:matrix|array|vector|tensor))\b"
 )
 _READINGS = re.compile(

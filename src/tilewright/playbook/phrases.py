@@ -23,6 +23,8 @@ _VALUE = INPUT | {
     "values",
     "array",
     "image",
+    "images",
+    "activations",
     "logits",
     "scores",
 }

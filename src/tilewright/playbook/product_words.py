@@ -73,7 +73,7 @@ _TWO_OPERANDS = (
     NamedOperation(
         "dot",
         "the sum of x times y",
-        rf"(?:vector )?(?:dot|inner) product(?: of {_VECTORS})?|dot(?: of {_VECTORS})?",
+        rf"(?:vector )?(?:dot|inner) product(?: (?:of|between) {_VECTORS})?|dot(?: of {_VECTORS})?",
         "torch.sum({v} * {y})",
         Effect.RESHAPES,
         (Tensor("y"),),

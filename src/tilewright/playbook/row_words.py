@@ -136,7 +136,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "l2_normalize",
         "division by the L2 norm",
         r"(?:l2|euclidean) ?(?:normali[sz]ed?|normali[sz]ation)(?: rows)?"
-        r"|normali[sz]e (?:rows )?(?:to )?unit (?:length|norm)",
+        r"|normali[sz]e (?:rows )?(?:to )?unit (?:length|norm)|(?:normali[sz]e|divide) by (?:l2|euclidean) norm",
         "F.normalize({v}, {over})",
         Effect.WHOLE_ROW,
         assumption="L2 normalisation divides by the norm {along}, at least 1e-12",
@@ -364,6 +364,6 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     ),
     _by_statistic("center", "minus the mean", f"subtract {_MEAN}", "-", "mean"),
     _by_statistic("minus_max", "minus the maximum", f"subtract {_MAX}", "-", "amax"),
-    _by_statistic("over_sum", "divided by the sum", f"divide(?: by)? {_SUM}", "/", "sum"),
-    _by_statistic("over_max", "divided by the maximum", f"divide(?: by)? {_MAX}", "/", "amax"),
+    _by_statistic("over_sum", "divided by the sum", f"(?:divide|normali[sz]e)(?: by)? {_SUM}", "/", "sum"),
+    _by_statistic("over_max", "divided by the maximum", f"(?:divide|normali[sz]e)(?: by)? {_MAX}", "/", "amax"),
 )

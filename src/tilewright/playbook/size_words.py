@@ -32,31 +32,45 @@ _NAMES = (
     (r"head (?:dim(?:ension)?|size)", "head_size"),
     (r"(?:kv|key value) heads", "kv_heads"),
     (r"(?:kv )?cache(?: (?:length|size))?", "cached"),
-    (r"batch(?: size)?", "batch"),
+    (r"batch(?:es)?(?: size)?", "batch"),
     (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?", "sequence"),
     (r"vocab(?:ulary)?(?: size)?", "vocabulary"),
     (r"hidden(?: (?:dim(?:ension)?|size|units))?", "hidden"),
-    (r"(?:embedding|feature|model|last|inner) dim(?:ension)?|embedding size|dim(?:ension)?|features", "features"),
+    (
+        r"(?:(?:embedding|feature|model|last|inner) )?dim(?:ension)?|d ?model|(?:embedding|model) size|features",
+        "features",
+    ),
     (r"columns|cols", "cols"),
     (r"(?:num(?:ber of)? )?(?:attention )?heads", "heads"),
     (r"(?<!gather )(?<!select )(?<!index )(?<!take )rows", "rows"),
-    *((one, one) for one in ("channels", "filters", "height", "width", "depth", "classes", "tokens", "keys")),
+    (r"out(?:put)? (?:channels?|filters?)|channels? out|filters?", "filters"),
+    (r"in(?:put)? channels?|channels?(?: in)?", "channels"),
+    (r"classes|logits", "classes"),
+    *((one, one) for one in ("height", "width", "depth", "tokens", "keys")),
 )
 _NAMED = re.compile("|".join(f"(?P<{name}>{pattern})" for pattern, name in _NAMES))
 _ANY = "|".join(pattern for pattern, _ in _NAMES)
-COUNTED = "(?:kv |key value )?heads|rows|columns|cols|features|channels|classes|filters|tokens|keys|dim(?:ension)?s?"
+COUNTED = (
+    r"(?:kv |key value )?heads|rows|columns|cols|features|classes|logits|tokens|keys|hidden(?: units)?"
+    r"|out(?:put)? (?:channels?|filters?)|channels? out|filters?|in(?:put)? channels?|channels?(?: in)?"
+    r"|vocab(?:ulary)?|batch(?:es)?|dim(?:ension)?s?"
+)
 _DIMENSION = r"(?:(?:embedding|feature|model|last|inner|hidden) )?dim(?:ension)?|features"
 _OF = r"(?:(?<=batch)|(?<=size)|(?<=dim)|(?<=dimension)|(?<=length)|(?<=len)|(?<=vocab)|(?<=vocabulary)) of| is"
 _AND = r"(?:(?:\b(?:with|and|for|of|on|has|having|an?|the)\b|,) ?)*"
 _OVER = r"(?:\b(?:over|across|along) )?(?:\bthe )?"
 # Numbers that belong to other words, so that of "stride 2, channels 3" none is "2 channels".
-_OTHER = r"kernels?|windows?|strides?|padding|dilation|groups|top|every|each|first|last|by|eps(?:ilon)?|slope|alpha"
+_OTHER = (
+    r"kernels?|windows?|strides?|padding|dilation|(?<!\d )groups|top|every|each|first|last|by|eps(?:ilon)?|slope|alpha"
+    r"|add|subtract|temperature"
+)
 _END = r"(?<=\d)\b(?![.x]\d|,\d{3}\b| and \d+\b(?! [a-z]))"
 _SAID = re.compile(
     rf"\b(?:{_OTHER})(?: size)?(?: of\b)?[ =]{{1,3}}\d+(?:x\d+)*\b"
     rf"|{_AND}(?:\b(?P<name>{_ANY}|[mnk](?= ?=)|length(?= ?=))|{_OVER}\b(?P<dimension>{_DIMENSION}))"
     rf"(?:{_OF})?(?: ?[=:] ?| )(?P<size>\d+){_END}"
-    rf"|{_AND}{_OVER}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at)\b)"
+    rf"|{_AND}{_OVER}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at|norm)\b)"
+    rf"(?P<more> [\d.]+\b(?! (?:{COUNTED})\b| ?[x×]))?"
 )
 _OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
 _MOST_DIMENSIONS = 9  # "dim 1" is one of the value's dimensions, and "dim 4096" the size of one
@@ -99,6 +113,12 @@ def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
         name = said["name"] or said["dimension"] or said["noun"]
         if name is None:
             return said[0]
+        if said["more"]:
+            count, noun = said["count"], said["noun"]
+            raise NotUnderstood(
+                f'"{count} {noun}{said["more"]}" could be {count} {noun} or {noun}{said["more"]}; write {noun}={count} '
+                f"or {noun}={said['more'].strip()}"
+            )
         size = int(said["size"] or said["count"])
         if re.fullmatch(r"dim(?:ension)?s?", name) and not several and size <= _MOST_DIMENSIONS:
             return said[0]

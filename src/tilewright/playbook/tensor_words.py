@@ -170,7 +170,7 @@ _MOVES = (
     NamedOperation(
         "embedding",
         "rows of a table by index",
-        r"embedding(?: (?:table )?look ?up| table| layer)?(?: (?:of |for )?(?:indices|tokens|ids))?"
+        r"(?:token |word )?embedding(?: (?:table )?look ?up| table| layer)?(?: (?:of |for )?(?:indices|tokens|ids))?"
         r"|look ?up (?:in )?embeddings?(?: table)?",
         "F.embedding({v}, {table})",
         Effect.RESHAPES,
@@ -182,7 +182,8 @@ _MOVES = (
     NamedOperation(
         "gather_rows",
         "rows by index",
-        r"(?:gather|select|index|take) rows(?: by (?:index|indices))?|index ?select|row gather|gather",
+        r"(?:gather|select|index|take) rows(?: (?:of|from) (?:matrix|table|tensor))?(?: by (?:index|indices))?"
+        r"|index ?select|row gather|gather",
         "{v}[{indices}]",
         Effect.RESHAPES,
         (Tensor("indices", ("picked",), DType.I64, "index rows"),),
@@ -242,7 +243,8 @@ _MOVES = (
     NamedOperation(
         "quantise_int8",
         "int8 with a scale for each row",
-        r"(?:dynamic )?(?:quanti[sz]e|quanti[sz]ation)(?: (?:to|into))? int ?8|int ?8 quanti[sz](?:e|ation)",
+        r"(?:dynamic )?(?:quanti[sz]e|quanti[sz]ation)(?: (?:of )?activations)?(?: (?:to|into))? int ?8"
+        r"|int ?8 quanti[sz](?:e|ation)",
         _QUANTISED,
         Effect.WHOLE_ROW,
         assumption="each row is divided by its largest magnitude / 127 and rounded; the scales are f32, [rows, 1]",
@@ -251,7 +253,8 @@ _MOVES = (
     NamedOperation(
         "dequantise_int8",
         "int8 times the scale of its row",
-        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?|int ?8 de ?quanti[sz](?:e|ation)",
+        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?"
+        r"|int ?8 de ?quanti[sz](?:e|ation)(?: with scales?)?",
         "{v}.to({scale}.dtype) * {scale}",
         Effect.ELEMENTS,
         (Tensor("scale", (0, "1"), values="uniform 0.01 0.1"),),

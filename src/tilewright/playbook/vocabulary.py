@@ -126,7 +126,7 @@ def readings(text: str) -> str | None:
 
 _NO_MORE = r"(?=$|[;)]|,(?! ?\d)| (?:in|then|and|with|for|followed|eps|[+-]|b?f(?:p|loat)?\d+)(?! ?\d))"  # of a size
 _TURNED = r"\b(?:{0} (?:is )?(?:transposed?|t)|transposed? (?:matrix )?{0}|{0}\^t)\b"
-_BY = r"(?:times|by|with|and|@|\*)"
+_BY = r"(?:times|by|@|\*)"
 _MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
 
 
@@ -141,9 +141,14 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"\b(?:{MATMUL}) (?:with|where) (?:a and b|both(?: operands| matrices)?)(?: are)? transposed\b", "a.t @ b.t"),
     (rf"\b(?:{MATMUL}) (?:with|where) {_TURNED.format('a')}", "a.t @ b"),
     (rf"\b(?:{MATMUL}) (?:with|where) {_TURNED.format('b')}", "a @ b.t"),
-    (rf"(?:\b(?:{MATMUL})(?: of)? )?{_TURNED.format('a')} {_BY} {_TURNED.format('b')}", "a.t @ b.t"),
-    (rf"(?:\b(?:{MATMUL})(?: of)? )?{_TURNED.format('a')} {_BY} b\b", "a.t @ b"),
-    (rf"(?:\b(?:{MATMUL})(?: of)? )?\ba {_BY} {_TURNED.format('b')}", "a @ b.t"),
+    *(
+        (rf"(?:\b(?:{MATMUL})(?: of)? {a} (?:with|and|{_BY})|{a} {_BY}) {b}", code)
+        for a, b, code in (
+            (_TURNED.format("a"), _TURNED.format("b"), "a.t @ b.t"),
+            (_TURNED.format("a"), r"b\b", "a.t @ b"),
+            (r"\ba", _TURNED.format("b"), "a @ b.t"),
+        )
+    ),
     (r"\bsquare (?=mat ?mul|matrix|gemm)", ""),
     (rf"\b(layer ?norm|rms ?norm)(?: ?\((\d+)(?=[,)]),? ?| (\d{{2,}})\b{_NO_MORE})", _norm_of),
     (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
@@ -153,7 +158,7 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"\badaptive (max|average|avg) ?pool(?:ing)?(?: ?2 ?d)?(?: to| with| ?\()?(?: output size)? ?=? ?1(?:x1)?\b\)?",
         r"global \1 pooling",
     ),
-    (r"\b(?:sum|add) up\b", "sum"),
+    (r"\b(?:sum|add) up\b|\badd(?= all (?:of )?(?:the )?(?:elements|entries|values|numbers)\b)", "sum"),
     (r"\b(?:total|grand) (?:sum|total)\b(?: of (?:an?|the) (?:matrix|array|vector|tensor))?", "sum of all elements"),
     (r"(?<!of )(?<!over )(?<!across )(?<!for )\b(?:each|every) (?:single )?(?:element|value|entry|number)\b", "it"),
     (r"\b(?:over|across|along) (?:the )?height and (?:the )?width\b", "over the spatial dimensions"),
@@ -161,6 +166,8 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\b(?:between|of|for) (?:the )?predictions? and (?:the )?(?:targets?|labels?)\b", "between two tensors"),
     (r"\b([a-z]) (?:to the|raised to the) power (?:of )?(\d+)", r"\1 ** \2"),
     (r"\b([a-z]) squared\b", r"\1 ** 2"),
+    (r"\b(\d+) heads of (?:size|dim(?:ension)?) (\d+)\b", r"heads=\1 head size=\2"),
+    (r"\bover (\d+(?:x\d+)+) windows?\b", r"with \1 window"),
     (r"\bflash ?attention[ -]?v?[23]\b", "flash attention"),
     (
         r"\battention(?: of| for| with| on)? q(?:uery|ueries)?,? (?:and )?k(?:eys?)?,? (?:and )?v(?:alues?)?\b",
@@ -197,12 +204,20 @@ logsumexp frobenius temperature matmul matrix matrices multiplication product ge
 transpose transposed rotary embedding lookup gather rows cumulative cumsum prefix scan exclusive reverse top largest
 quantise quantize dequantise int8 pooling global group batch instance norm inference cross entropy loss error huber
 hinge divergence triplet cosine similarity concatenate arrays vectors tensors two elementwise dot outer groups
-attention causal decode
+attention causal decode normalization normalisation normalize quantization quantisation
 """
 WORDS = tuple(_WORDS.split())
 # These and every word of a pattern: what a refusal does not name as the word that is not understood.
 KNOWN = frozenset(
-    (*WORDS, *(word for one in NAMED_OPERATIONS for word in re.findall(r"[a-z]{2,}\d?|l[12]", one.pattern)), "cast")
+    (
+        *(*WORDS, "cast"),
+        *(
+            word
+            for one in NAMED_OPERATIONS
+            for pattern in (one.pattern, one.pattern.replace(" ?", ""))  # "group norm" and "groupnorm"
+            for word in re.findall(r"[a-z]{2,}\d?|l[12]", pattern)
+        ),
+    )
 )
 
 
