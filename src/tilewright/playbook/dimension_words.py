@@ -102,7 +102,7 @@ def mark_axes(text: str) -> tuple[str, tuple[Axis, ...]]:
         text = f"{text[: whole.start('whole')]} §0 {text[whole.end('whole') :]}"
     if said := _READINGS.search(text):
         raise NotUnderstood(
-            f'the playbook cannot tell which dimension "{said[0]}" is; say "of each row" or "over dim 1" for one '
+            f'the playbook cannot tell which dimension "{said[0]}" means; say "of each row" or "over dim 1" for one '
             f'result per row, "of each column" or "over dim 0" for one per column'
         )
     if said := _OTHER.search(text):

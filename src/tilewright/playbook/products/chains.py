@@ -56,7 +56,9 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
     for first, softmax, second in zip(chain.stages, chain.stages[1:], chain.stages[2:], strict=False):
         if not isinstance(first, Contraction) or not isinstance(second, Contraction):
             continue
-        kind = _softmax_of(softmax.program, first.output.name) if isinstance(softmax, RowsStage) else None
+        if not isinstance(softmax, RowsStage):
+            continue
+        kind = _softmax_of(softmax.program, first.output.name)
         if kind is None:
             continue
         scores, weights = first.output.name, softmax.program.outputs[0].name
