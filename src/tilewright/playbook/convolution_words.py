@@ -31,7 +31,10 @@ _CHANNELS = (  # of x, of the result, or of both
 )
 _MOST_PLACES = 3  # that a window goes over
 _USUAL_WINDOW = 15  # beyond it a number by itself is hardly one
-_CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
+_CODE = re.compile(  # Conv2d(64, 128, 3, padding=1), Conv2d(64, 128, 3, 2, 1)
+    r"\b(?P<name>conv(?:transpose| transpose)?[123]d)\((?P<channels>\d+), ?(?P<filters>\d+), ?(?:kernel size ?= ?)?"
+    r"(?P<side>\d+)(?:, ?(?P<stride>\d+)(?=[,)]| w))?(?:, ?(?P<padding>\d+)(?=[,)]| w))?"
+)
 
 
 # What stands where a size of a window should, and is none: "padding -1", "stride 1.5", "conv2d -3".
@@ -94,8 +97,14 @@ def channels_first(text: str) -> str:
 
         text = re.sub(pattern, taken, text)
     text = re.sub(r"\b(\d+) filters? of (?:size )?(?=\d)", r"filters=\1 kernel ", text)
-    text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
+    text = _CODE.sub(_called, text)
     return " ".join((*named, text))
+
+
+def _called(said: re.Match[str]) -> str:
+    settings = "".join(f", {name} {said[name]}" for name in ("stride", "padding") if said[name])
+    sizes = f"channels={said['channels']} filters={said['filters']}"
+    return f"{sizes} {said['name']} (kernel {said['side']}{settings}"
 
 
 def _ordered(said: re.Match[str]) -> str:

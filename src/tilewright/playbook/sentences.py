@@ -18,7 +18,7 @@ from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form, NamedOperation
 from tilewright.playbook.phrases import Clause, is_activation, unordered
 from tilewright.playbook.size_words import COUNTED, layers_with_names, take_named_sizes
-from tilewright.playbook.vocabulary import absent, as_said, reworded
+from tilewright.playbook.vocabulary import absent, as_said, refuse_several, reworded
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
@@ -63,7 +63,7 @@ _LETTERS = (  # tensors by their names, with a verb
     (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
 )
 _RESULTS = {"max": "largest", "min": "smallest", "sum": "total", "prod": "product"}  # not as functions are called
-_STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin"
+_STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin|l2_norm"
 _NESTED = r"\((?:[^(),]|\((?:[^()]|\([^()]*\))*\))+\)"  # brackets in brackets, with no comma of their own
 _METHOD_OF = rf"(?<![\w.])([a-z]|(?<![a-z] )[a-z0-9_]*{_NESTED.replace(',', '', 1)})"
 _METHODS = 4  # of a chain; what is longer is refused
@@ -136,6 +136,7 @@ def _normal(words: str) -> str:
     )
     text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
     text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
+    refuse_several(text)
     text = reworded(text)
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
@@ -174,6 +175,10 @@ def _methods_as_calls(text: str) -> str:
     """x.abs().sum(dim=1) as sum(abs(x), dim=1). Statistics in PyTorch's own notation are of all elements where no
     dimension is said; those of a formula, as in x - mean(x), are of each row.
     """
+    text = re.sub(
+        r"(?<![\w.])f\.normalize\((?=[^()]*\bdim\b)", "l2_normalize(", text
+    )  # a norm of a tensor, and no layer
+    text = re.sub(r"(?<=\btorch\.)norm\(|(?<=\.)norm\((?=\)|dim)", "l2_norm(", text)
     text = re.sub(rf"\btorch\.({_STATISTICS})({_NESTED})", lambda one: f"{one[1]}{one[2][:-1]} of all elements)", text)
     text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch\.nn|torch|nn|f)\.(?=[a-z])", "", text)
     for _ in range(_METHODS):

@@ -79,6 +79,8 @@ _MOST_DIMENSIONS = 9  # "dim 1" is one of the value's dimensions, and "dim 4096"
 def layers_with_names(text: str) -> str:
     """Linear layers and embeddings with their sizes by name. Raises `NotUnderstood` for a shape that could be that of
     the layer or of what it takes."""
+    text = re.sub(r"\bembedding\((\d+), ?(\d+)\)", r"embedding vocabulary=\1 features=\2 ", text)
+    text = re.sub(r"\b(linear\(\d+, ?\d+), ?bias ?= ?false\)", r"\1) without bias ", text)
     if "embedding" in text:
         text = _TABLE.sub(lambda one: f"vocabulary={one[1] or one[3]} features={one[2] or one[4]} ", text)
     if said := _ONE_TABLE.search(text):

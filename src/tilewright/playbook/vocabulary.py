@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
 from tilewright.playbook.convolution_words import CONVOLUTIONS
+from tilewright.playbook.errors import outside_grammar
 from tilewright.playbook.named_operation import NamedOperation
 from tilewright.playbook.product_words import MATMUL, PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
@@ -151,6 +152,17 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"\bsquare (?=mat ?mul|matrix|gemm)", ""),
     (rf"\b(layer ?norm|rms ?norm)(?: ?\((\d+)(?=[,)]),? ?| (\d{{2,}})\b{_NO_MORE})", _norm_of),
+    (r"\b(layer ?norm|rms ?norm)(?: of)? size (\d+)\b", r"\1 features=\2"),
+    (r"\b(weights?|bias)(?: vector)? of (?:size|length|shape) (\d+)\b", r"\1 features=\2"),
+    (r"\band (?=(?:no|without|with no) (?:bias|weight|affine))", ""),
+    (r"(?<=\d), ?bias ?= ?false\b", " without bias"),
+    (r"\b(mse|l1|huber|nll)loss\b", r"\1 loss"),
+    (r"\bcrossentropyloss\b", "cross entropy loss"),
+    (r"\bsmoothl1loss\b", "smooth l1 loss"),
+    (r"\bbcewithlogitsloss\b", "bce with logits"),
+    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", "attention with causal mask"),
+    (r"\b(?:matmul|mm)\(([a-z](?:\.t)?), ?([a-z]\.t)\)", r"\1 @ \2"),
+    (r"\b(?:matmul|mm)\(([a-z]\.t), ?([a-z])\)", r"\1 @ \2"),
     (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
     (r"\b(batch|instance) ?norm ?\((\d+)(?=[,)]),? ?", r"\1 norm channels=\2 ("),
     (r"\bbn\b", "batch norm"),
@@ -185,6 +197,12 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"\b{_MATRIX} ?(?:times|by|and|with|@|\*) ?{_MATRIX}", r"\1 by \2"),
     (r"\bdequantiz", "dequantis"),
 )
+
+
+def refuse_several(text: str) -> None:
+    """Raises `NotUnderstood` for a norm over several dimensions, as LayerNorm([64, 64]) is."""
+    if said := re.search(r"\b(?:layer|rms) ?norm ?\((?:[a-z], ?)?[\[(] ?\d+ ?(?:,|x) ?\d+[^)]*\)", text):
+        raise outside_grammar(f'"{said[0]}" is over several dimensions, and norms are over one in words')
 
 
 def reworded(text: str) -> str:
