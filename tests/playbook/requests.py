@@ -362,6 +362,13 @@ REQUESTS: tuple[Request, ...] = (
         {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
     ),
     Request(
+        "causal grouped-query attention",
+        lambda query, key, value: F.scaled_dot_product_attention(
+            query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1), is_causal=True
+        ),
+        {"query": "1x4x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
         "multi-query attention",
         lambda query, key, value: F.scaled_dot_product_attention(
             query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1)

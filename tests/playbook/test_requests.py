@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 import tomllib
 from random import Random
 from typing import Any
@@ -139,6 +140,14 @@ def test_any_words_are_read_or_refused() -> None:
     assert not any("\n" in one for one in refused)
 
 
+@pytest.mark.parametrize("words", ["conv batch norm relu ", "with and of the 32 ", "mean and ", "matmul a transposed "])
+def test_long_requests_are_answered_at_once(words: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(NotUnderstood):
+        specification(words * 50, {})
+    assert time.monotonic() - started < 2
+
+
 @pytest.mark.parametrize("more", ["37", "-37", "0.37", "37x41", "sideways", "q"])
 def test_nothing_that_is_said_is_dropped(more: str) -> None:
     """A number, a size or a word put anywhere into a request is found again in what is made of it, or is refused."""
@@ -201,6 +210,9 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         ("conv2d channels 3 filters 64 3x3", {"channels": 3, "filters": 64}),
         ("conv2d batch 8 in channels 3 out channels 16, kernel 5", {"batch": 8, "channels": 3, "filters": 16}),
         ("conv2d 24 in channels 48 out channels", {"channels": 24, "filters": 48}),
+        ("conv 1x1, 256 -> 64", {"channels": 256, "filters": 64}),
+        ("conv2d on 8x3x32x32 with 16 filters of size 5x5, stride 2", {"batch": 8, "channels": 3, "filters": 16}),
+        ("attention, 100 queries and 200 keys", {"sequence": 100, "keys": 200}),
         ("conv1d with 64 filters of size 5", {"channels": 64, "filters": 64, "length": 4096}),
         ("1d convolution of length 16000 with kernel 25", {"length": 16000}),
         ("groupnorm 32 groups 256 channels 64x48 images", {"channels": 256, "height": 64, "width": 48}),

@@ -23,11 +23,15 @@ _CHANNELS = (  # of x, of the result, or of both
         rf"(?:\bfrom )?\b(\d+) (?:(?:input )?channels? )?(?:to|into|->) (\d+) (?:output )?{_OUT}\b",
         ("channels", "filters"),
     ),
+    (r"(?<![x\d])\b(\d+) ?-> ?(\d+)\b", ("channels", "filters")),
     (
         r"\b(\d+) (?:channels? in|in(?:put)? channels?|in)\b,? (?:and )?(\d+) out\b(?! ?channels?)",
         ("channels", "filters"),
     ),
     (r"(?:\b(?:of|with|for|on) )?(?:\ba )?(?<!sequence )(?<!seq )\blength (?:of )?(\d+)\b", ("length",)),
+)
+_SHAPE_OF_X = re.compile(
+    r"\b(?:on|for|of)(?: an?)?(?: input| tensor)?(?: of)? (\d+(?:x\d+){3,})(?: inputs?| tensor)?\b"
 )
 _MOST_PLACES = 3  # that a window goes over
 _USUAL_WINDOW = 15  # beyond it a number by itself is hardly one
@@ -88,6 +92,9 @@ def channels_first(text: str) -> str:
     how many positions it goes, or a pooling."""
     if "conv" not in text and "pool" not in text:
         return text
+    text = re.sub(r"\bconv1d causal\b", "causal conv1d", text)
+    if len(shapes := _SHAPE_OF_X.findall(text)) == 1:  # which may stand before what else is said of the window
+        text = f"{_SHAPE_OF_X.sub(' ', text)} on {shapes[0]}"
     named: list[str] = []
     for pattern, names in _CHANNELS:
 

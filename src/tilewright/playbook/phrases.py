@@ -46,6 +46,7 @@ _AT_END = frozenset(
 _CONNECTING = frozenset(("with", "vector", "by"))
 _TAKES_VALUE = frozenset(("scale", "multiply", "divide"))
 _ARITHMETIC = frozenset(("add", "sum", "subtract", "multiply", "divide"))
+_LONGEST_LIST = 16  # words of steps that nothing joins
 _CLOSE = 0.82
 NUMBER_TEXT = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 
@@ -108,22 +109,21 @@ def read_phrase(words: tuple[str, ...]) -> tuple[Clause, ...]:
         outer = match(kept[:place])
         if outer is not None and outer.operation.form is Form.FUNCTION:
             return (*read_phrase(kept[place + 1 :]), outer)
-    for end in range(1, len(kept)):  # "layernorm gelu", "matmul with bias": only where no other reading is known
-        first, joined = match(kept[:end]), kept[end] in ("with", "plus")
-        after = _listed(kept[end + joined :]) if first else ()
-        if first and after and _follows(after[0], first, joined):
-            return (first, *after)
+    if listed := _listed(kept):
+        return listed
     raise refused(kept)
 
 
 def _listed(words: tuple[str, ...]) -> tuple[Clause, ...]:
-    """ "batch norm relu" after a convolution: one step, or the first and those that can only come after it."""
-    if whole := match(words):
-        return (whole,)
-    for end in range(1, len(words)):
-        first = match(words[:end])
-        after = _listed(words[end:]) if first else ()
-        if first and after and _follows(after[0], first, joined=False):
+    """ "layernorm gelu", "matmul with bias", "conv batch norm relu": a step, and those that can only come after it."""
+    for end in range(1, len(words)) if len(words) <= _LONGEST_LIST else ():
+        first, joined = match(words[:end]), words[end] in ("with", "plus")
+        if first is None or not (first.operation.leads or first.operation.name == "bias"):
+            continue
+        rest = words[end + joined :]
+        whole = match(rest)
+        after = (whole,) if whole else _listed(rest)
+        if after and _follows(after[0], first, joined):
             return (first, *after)
     return ()
 

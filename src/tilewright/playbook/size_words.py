@@ -33,7 +33,7 @@ _NAMES = (
     (r"(?:kv|key value) heads", "kv_heads"),
     (r"(?:kv )?cache(?: (?:length|size))?", "cached"),
     (r"batch(?:es)?(?: size)?", "batch"),
-    (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?", "sequence"),
+    (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?|queries", "sequence"),
     (r"vocab(?:ulary)?(?: size)?", "vocabulary"),
     (r"hidden(?: (?:dim(?:ension)?|size|units))?", "hidden"),
     (
@@ -51,7 +51,7 @@ _NAMES = (
 _NAMED = re.compile("|".join(f"(?P<{name}>{pattern})" for pattern, name in _NAMES))
 _ANY = "|".join(pattern for pattern, _ in _NAMES)
 COUNTED = (
-    r"(?:kv |key value )?heads|rows|columns|cols|features|classes|logits|tokens|keys|hidden(?: units)?"
+    r"(?:kv |key value )?heads|rows|columns|cols|features|classes|logits|tokens|keys|queries|hidden(?: units)?"
     r"|out(?:put)? (?:channels?|filters?)|channels? out|filters?|in(?:put)? channels?|channels?(?: in)?"
     r"|vocab(?:ulary)?|batch(?:es)?|dim(?:ension)?s?"
 )

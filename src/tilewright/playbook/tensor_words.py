@@ -253,7 +253,7 @@ _MOVES = (
     NamedOperation(
         "dequantise_int8",
         "int8 times the scale of its row",
-        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?"
+        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?(?: weights)?"
         r"|int ?8 de ?quanti[sz](?:e|ation)(?: with scales?)?",
         "{v}.to({scale}.dtype) * {scale}",
         Effect.ELEMENTS,

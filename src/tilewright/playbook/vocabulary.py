@@ -67,7 +67,8 @@ _ABSENT: tuple[tuple[str, str, str], ...] = (
     ),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
     (
-        r"\b(?:\d+|k) (?:smallest|lowest)\b|\b(?:smallest|lowest) (?:\d+|k|values|elements|entries|numbers)\b",
+        r"\bbottom ?(?:\d+|k)\b|\b(?:\d+|k) (?:smallest|lowest)\b"
+        r"|\b(?:smallest|lowest) (?:\d+|k|values|elements|entries|numbers)\b",
         "the smallest of each row",
         "top 8 of each row",
     ),
@@ -185,7 +186,8 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"\battention(?: of| for| with| on)? q(?:uery|ueries)?,? (?:and )?k(?:eys?)?,? (?:and )?v(?:alues?)?\b",
         "attention",
     ),
-    (r"\bmulti query attention\b", "grouped query attention kv heads=1"),
+    (r"\b(top ?(?:k|\d+)) values and indices\b", r"\1"),
+    (r"\b(?:multi query attention|mqa)\b", "grouped query attention kv heads=1"),
     (r"\bhidden states?\b", "it"),
     (r"(\d+)x(\d+)x(\d+) (?:images?|feature maps?)\b", r"channels=\1 height=\2 width=\3"),
     (r"(?<!x)\b(\d+)x(\d+) (?:images?|feature maps?)\b", r"height=\1 width=\2"),
