@@ -29,6 +29,10 @@ def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(x.float() / scale).to(torch.int8), scale
 
 
+def _group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.group_norm(x, groups, weight, bias, 1e-3)
+
+
 def _rows(**more: str) -> dict[str, str]:
     return {"x": "6x40:f32", **more}
 
@@ -64,7 +68,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("elementwise maximum of two tensors", lambda x, y: torch.maximum(x, y), _rows()),
     Request("cosine similarity between rows", lambda x, y: F.cosine_similarity(x, y, -1), _rows()),
     Request("swish gated linear unit", lambda x, gate: F.silu(x) * gate, _rows()),
-    Request("sum reduction of a large array", lambda x: x.sum(-1), _rows()),
+    Request("sum reduction of a large array", lambda x: x.sum(), _rows()),
     Request("upper triangular matmul", lambda a, b: torch.triu(a @ b), {"a": "9x9:f32", "b": "9x9:f32"}),
     Request("product of two lower-triangular matrices", lambda a, b: torch.tril(a @ b), {"a": "9x9:f32"}),
     Request("y + x @ w", lambda y, x, w: y + x @ w, {"y": "9x17:f32", "x": "9x24:f32", "w": "24x17:f32"}),
@@ -167,6 +171,32 @@ REQUESTS: tuple[Request, ...] = (
     Request("exclusive prefix sum", lambda x: x.cumsum(-1) - x, _rows()),
     Request("reverse cumsum", lambda x: x.flip(-1).cumsum(-1).flip(-1), _rows()),
     Request("top-k", lambda x: tuple(x.topk(8)), _rows()),
+    Request("mean and variance of each row", lambda x: (x.mean(-1), x.var(-1)), _rows()),
+    Request("min and max over dim 0", lambda x: (x.amin(0), x.amax(0)), _rows()),
+    Request("largest value of each row", lambda x: x.amax(-1), _rows()),
+    Request("find the index of the largest element in each row", lambda x: x.argmax(-1), _rows()),
+    Request("largest 5 of each row", lambda x: tuple(x.topk(5)), _rows()),
+    Request("k largest elements, k = 5", lambda x: tuple(x.topk(5)), _rows()),
+    Request("sum all the elements of a matrix", lambda x: x.sum(), _rows()),
+    Request("torch.norm(x)", lambda x: x.norm(), _rows()),
+    Request("x.norm(dim=1)", lambda x: x.norm(dim=1), _rows()),
+    Request("F.normalize(x, dim=0)", lambda x: F.normalize(x, dim=0), _rows()),
+    Request("add all elements", lambda x: x.sum(), _rows()),
+    Request("smallest element of a tensor", lambda x: x.amin(), _rows()),
+    Request("index of the largest element of a vector", lambda x: x.argmax(-1), {"x": "40:f32"}),
+    Request("l2 norm of a vector", lambda x: x.norm(), _rows()),
+    Request("normalize each row by its L2 norm", lambda x: F.normalize(x, dim=-1), _rows()),
+    Request("add up all the numbers", lambda x: x.sum(), _rows()),
+    Request("max of a matrix", lambda x: x.amax(), _rows()),
+    Request("mean of a matrix over dim 0", lambda x: x.mean(0), _rows()),
+    Request("mean over the batch", lambda x: x.mean(0), _rows()),
+    Request("mean over height and width", lambda x: x.mean((2, 3)), _image()),
+    Request("running total along dim 1", lambda x: x.cumsum(1), _rows()),
+    Request("root mean square of each row", lambda x: x.square().mean(-1).sqrt(), _rows()),
+    Request("softmax rows=32 dim 1", lambda x: x.softmax(1), _rows()),
+    Request("multiply every element by 3", lambda x: x * 3, _rows()),
+    Request("add 1 to all elements", lambda x: x + 1, _rows()),
+    Request("x squared plus 1", lambda x: x * x + 1, _rows()),
     # images
     Request("max pooling 2x2", lambda x: F.max_pool2d(x, 2), _image()),
     Request("average pooling with a 3x3 window and stride 2", lambda x: F.avg_pool2d(x, 3, 2), _image()),
@@ -175,8 +205,15 @@ REQUESTS: tuple[Request, ...] = (
     Request("max pooling 3 x 3 stride 2x2", lambda x: F.max_pool2d(x, 3, 2), _image()),
     Request("group_norm(4, 32)", lambda x, weight, bias, eps: F.group_norm(x, 4, weight, bias, eps), _image()),
     Request("max_pool2d(x, 3, 2)", lambda x: F.max_pool2d(x, 3, 2), _image()),
+    Request(
+        "nn.Conv2d(8, 5, 3, 2, 1, bias=False)",
+        lambda x, weight: F.conv2d(x, weight, None, 2, 1),
+        _convolved("3x3"),
+    ),
     Request("nn.AvgPool2d(3, 2, 1)", lambda x: F.avg_pool2d(x, 3, 2, 1), _image()),
     Request("3D average pooling", lambda x: F.avg_pool3d(x, 2), {"x": "2x3x6x6x6:f32"}),
+    Request("adaptive average pooling to 1x1", lambda x: x.mean((2, 3)), _image()),
+    Request("group norm, 4 groups, eps 1e-3", lambda x, weight, bias, eps: _group_norm(x, 4, weight, bias), _image()),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
     # convolutions
     Request(
@@ -221,7 +258,15 @@ REQUESTS: tuple[Request, ...] = (
         lambda x, weight, bias: F.conv1d(x, weight, bias, dilation=2),
         {"x": "2x3x20:f32", "weight": "4x3x5:f32"},
     ),
+    Request(
+        "conv bn relu",
+        lambda x, weight, bias, running_mean, running_var, weight_2, bias_2, eps: F.relu(
+            F.batch_norm(F.conv2d(x, weight, bias), running_mean, running_var, weight_2, bias_2, eps=eps)
+        ),
+        _convolved("3x3"),
+    ),
     # moves
+    Request("NHWC to NCHW", lambda x: x.permute(0, 3, 1, 2).contiguous(), {"x": "2x10x9x8:f32"}),
     Request("transpose", lambda x: x.T.contiguous(), _rows()),
     Request("transpose a 4096x1024 matrix", lambda x: x.T.contiguous(), _rows()),
     Request("NCHW to NHWC", lambda x: x.permute(0, 2, 3, 1).contiguous(), _image()),
@@ -244,6 +289,8 @@ REQUESTS: tuple[Request, ...] = (
     Request("matrix multiplication 4096x4096 in bf16", lambda a, b: a @ b, _PAIR),
     Request("matmul", lambda a, b: a @ b, _PAIR),
     Request("gemm 1024x512 by 512x2048 in fp16", lambda a, b: a @ b, _PAIR),
+    Request("torch.matmul(a, b.T)", lambda a, b: a @ b.T, _TRANSPOSED),
+    Request("nn.Linear(24, 17, bias=False)", lambda x, weight: x @ weight.T, {"x": "9x24:f32", "weight": "17x24:f32"}),
     Request("torch.matmul(a, b)", lambda a, b: a @ b, _PAIR),
     Request("softmax(q @ k.T / sqrt(64))", lambda q, k: (q @ k.T / 8).softmax(-1), {"q": "9x24:f32", "k": "7x24:f32"}),
     Request("matrix multiply 1024x64 by 64x128", lambda a, b: a @ b, _PAIR),
@@ -252,6 +299,12 @@ REQUESTS: tuple[Request, ...] = (
     Request("matmul + bias + relu", lambda a, b, bias: torch.relu(a @ b + bias), _PAIR),
     Request("a @ b.T", lambda a, b: a @ b.T, _TRANSPOSED),
     Request("x @ w + b", lambda x, w, b: x @ w + b, {"x": "9x24:f32", "w": "24x17:f32"}),
+    Request("matmul with transposed A", lambda a, b: a.T @ b, {"a": "24x9:f32", "b": "24x17:f32"}),
+    Request("A transposed times B transposed", lambda a, b: a.T @ b.T, {"a": "24x9:f32", "b": "17x24:f32"}),
+    Request("matmul where b is transposed", lambda a, b: a @ b.T, _TRANSPOSED),
+    Request("matrix times vector", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
+    Request("multiply a matrix by a vector", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
+    Request("vector times matrix", lambda vector, b: vector @ b, {"vector": "9:f32", "b": "9x24:f32"}),
     Request("batched matrix multiplication", lambda a, b: a @ b, {"a": "3x9x24:f32", "b": "3x24x17:f32"}),
     Request("matrix-vector multiplication", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
     Request("outer product", lambda x, y: x[:, None] * y, {"x": "9:f32", "y": "17:f32"}),
@@ -271,6 +324,13 @@ REQUESTS: tuple[Request, ...] = (
         lambda logits, target: -logits.log_softmax(-1)[torch.arange(len(target)), target].mean(),
         {"logits": "6x40:f32"},
     ),
+    Request(
+        "nll loss",
+        lambda log_probabilities, target: -log_probabilities[torch.arange(len(target)), target].mean(),
+        {"log_probabilities": "6x40:f32"},
+    ),
+    Request("mse between prediction and target", lambda prediction, target: F.mse_loss(prediction, target), _LOSS),
+    Request("huber loss with delta 0.5", lambda prediction, target: F.huber_loss(prediction, target, delta=0.5), _LOSS),
     Request("mean squared error", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
     Request("MSE loss in fp32", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
     Request("mse_loss(x, y)", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
@@ -283,6 +343,9 @@ REQUESTS: tuple[Request, ...] = (
         "triplet loss",
         lambda anchor, positive, negative: F.triplet_margin_loss(anchor, positive, negative),
         {"anchor": "6x40:f32"},
+    ),
+    Request(
+        "nn.SmoothL1Loss(beta=0.5)", lambda prediction, target: F.smooth_l1_loss(prediction, target, beta=0.5), _LOSS
     ),
     Request("Huber loss", lambda prediction, target: F.huber_loss(prediction, target), _LOSS),
     Request(
@@ -297,6 +360,20 @@ REQUESTS: tuple[Request, ...] = (
         "flash attention with a causal mask",
         lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=True),
         {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
+        "causal grouped-query attention",
+        lambda query, key, value: F.scaled_dot_product_attention(
+            query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1), is_causal=True
+        ),
+        {"query": "1x4x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
+        "multi-query attention",
+        lambda query, key, value: F.scaled_dot_product_attention(
+            query, key.expand(-1, 2, -1, -1), value.expand(-1, 2, -1, -1)
+        ),
+        {"query": "1x2x7x16:f32", "key": "1x1x9x16:f32"},
     ),
     Request(
         "decode attention",
@@ -341,16 +418,39 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("sum over the last dim then over dim 0", '"over the last dim" or "over dim 0"'),
     ("max pooling window 3 stride 2 dilation 2", '"dilation" in "max pooling dilation 2"'),
     ("average pooling 3 ceil mode", '"ceil" in "average pooling ceil mode"'),
-    ("smooth l1 with beta 0.5", '"beta"'),
+    ("smooth l1 with gamma 0.5", '"gamma"'),
     ("mse loss reduction none", '"none"'),
     ("relu six times", '"relu six times"'),
     ("layernorm(x @ w)", "tensors of one letter other than i and v"),
     ("fused add rmsnorm", "residual add + rmsnorm"),
     ("subtract y", "x + y"),
+    ("dot product of each row", '"of each row" cannot be said of the sum of x times y'),
+    ("mse of each row", '"of each row" cannot be said of the mean squared error'),
+    ("average pooling over the last dimension", '"over the last dimension" cannot be said of average pooling'),
+    ("nn.LayerNorm([64, 64])", "over several dimensions"),
+    ("F.layer_norm(x, (64, 64))", "over several dimensions"),
+    ("5 smallest of each row", "the smallest of each row"),
+    ("cumulative max", "running maxima"),
+    ("quantise", "quantise to int8 per row"),
+    ("normalize each row to zero mean and unit variance", "layernorm without affine"),
+    ("attention with a mask", "causal attention"),
 )
 
 # What is refused because it says too much or too little, or what cannot be: other words will do.
 UNCLEAR: tuple[tuple[str, str], ...] = (
+    ("sum the rows", "of each column"),
+    ("elu 2 rows 5", "rows=2 or rows=5"),
+    ("conv2d 3 channels 64", "channels=3 or channels=64"),
+    ("add 3 rows", '"add 3 rows"'),
+    ("a and b transposed", '"b"'),
+    ("average columns", "of each column"),
+    ("conv2d 64", '"64 channels" or "kernel size 64"'),
+    ("linear layer 1024x512", '"linear layer on 1024x512" or "linear layer from 1024 to 512"'),
+    ("embedding 32000x4096", '"vocabulary 32000 and dim 4096"'),
+    ("flash attention with 16 heads and dim 1024", "dim=1024 is said, and the dimensions are batch, head_size"),
+    ("softmax with sequence length 512", "sequence=512"),
+    ("grouped query attention with 6 heads and 4 kv heads", "6 heads cannot share the keys of 4"),
+    ("huber loss delta 0", "above 0"),
     ("sum over rows", "of each column"),
     ("a * x + y", "alpha"),
     ("matmul 1024x512", "512x1024"),

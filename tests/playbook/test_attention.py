@@ -144,6 +144,43 @@ def test_a_softmax_between_two_products_is_done_by_them(tmp_path: Path, monkeypa
     check_structure(LONG_HEADS, step, tmp_path, slack=_SLACK)
 
 
+@pytest.mark.parametrize(
+    ("case", "id", "sizes"),
+    [
+        (CASES["plain_f32"], "draft-attention", (5, 37, 16, 16)),
+        (CASES["plain_f32"], "attention-flash-parts", (5, 37, 16, 16)),
+        (LONG_HEADS, "draft-product-then-draft-rows", (9, 68, 36, 8)),
+        (LONG_HEADS, "product-hopper-fused-softmax", (20, 68, 36, 8)),
+        pytest.param(CASES["plain_f32"], "attention-hopper-parts", (70, 130, 64, 64), marks=pytest.mark.slow),
+        pytest.param(LONG_HEADS, "product-hopper-fused-then-lanes", (20, 68, 36, 8), marks=pytest.mark.slow),
+        pytest.param(LONG_HEADS, "product-hopper-parts-then-draft-rows", (20, 68, 36, 8), marks=pytest.mark.slow),
+        pytest.param(LONG_HEADS, "product-tensor-cores-then-lanes", (20, 68, 36, 8), marks=pytest.mark.slow),
+    ],
+)
+def test_rows_of_minus_infinities_are_zeros(
+    case: Placed,
+    id: str,
+    sizes: tuple[int, int, int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All scores of a row are minus infinity though nothing is masked: zeros, as PyTorch has it; others are as ever,
+    and a row with a NaN among them is NaN."""
+    monkeypatch.setenv("TILEWRIGHT_GPU", "H200")
+    rows, keys, wide, long = sizes
+    made = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 2, rows, wide, generator=made), torch.rand(1, 2, keys, wide, generator=made) + 0.1
+    v = torch.randn(1, 2, keys, long, generator=made)
+    q[0, 0, 1], q[0, 1, 2] = -torch.inf, -torch.inf
+    k[0, 1, 3, 0] = torch.nan
+    (step,) = [one for one in case.answer.every if one.id == id]
+    got = load_structure(step, case.task, tmp_path)(q, k, v)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    assert (wanted[0, 0, 1] == 0).all()
+    assert wanted[0, 1].isnan().all()
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 def test_a_softmax_before_a_vector_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A product with a vector is written as one, which makes no weights of scores."""
     monkeypatch.setenv("TILEWRIGHT_GPU", "H200")
@@ -166,3 +203,6 @@ def test_weights_of_long_heads_are_as_exact_as_f32_whatever_the_values_are(tmp_p
     for given in ((q, k, v), (q, k, far_apart), (q, one_large, v), (30 * q, k, v), (q - 1000, k, v), (q, k, none)):
         _check_exact(op, *given)
     _check_exact(op, infinite, k, v)
+    nothing = q.clone()
+    nothing[0, 0, 5] = -torch.inf  # all of whose scores are minus infinity, beside what parts do not hold
+    _check_exact(op, nothing, k.abs() + 0.1, far_apart)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 import tomllib
 from random import Random
 from typing import Any
@@ -139,6 +140,14 @@ def test_any_words_are_read_or_refused() -> None:
     assert not any("\n" in one for one in refused)
 
 
+@pytest.mark.parametrize("words", ["conv batch norm relu ", "with and of the 32 ", "mean and ", "matmul a transposed "])
+def test_long_requests_are_answered_at_once(words: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(NotUnderstood):
+        specification(words * 50, {})
+    assert time.monotonic() - started < 2
+
+
 @pytest.mark.parametrize("more", ["37", "-37", "0.37", "37x41", "sideways", "q"])
 def test_nothing_that_is_said_is_dropped(more: str) -> None:
     """A number, a size or a word put anywhere into a request is found again in what is made of it, or is refused."""
@@ -178,6 +187,49 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         ("fully connected layer 1024 -> 512 with relu", {"k": 1024, "n": 512}),
         ("dot product of two vectors of length 1 million", {"elements": 1000000}),
         ("residual add and rmsnorm, hidden size 512", {"cols": 512}),
+        ("softmax batch 32 dim 4096", {"rows": 32, "cols": 4096}),
+        ("softmax with batch size 64 and hidden dim 8192", {"rows": 64, "cols": 8192}),
+        ("softmax over 1000 classes", {"rows": 4096, "cols": 1000}),
+        ("layer normalization over last dim 768 with batch 32", {"rows": 32, "cols": 768}),
+        ("rmsnorm, batch 8, sequence length 512, hidden 768", {"batch": 8, "rows": 512, "cols": 768}),
+        ("nn.LayerNorm(768, eps=1e-6)", {"rows": 4096, "cols": 768}),
+        ("layernorm with weight and bias of size 512", {"rows": 4096, "cols": 512}),
+        ("layernorm over the hidden dimension, hidden size 768", {"rows": 4096, "cols": 768}),
+        ("nn.Embedding(1000, 64)", {"vocabulary": 1000, "features": 64}),
+        ("cross entropy batch 128 classes 1000", {"rows": 128, "classes": 1000}),
+        ("linear 1024 to 4096 batch 64 with gelu", {"rows": 64, "k": 1024, "n": 4096}),
+        ("linear in_features=128 out_features=10", {"k": 128, "n": 10}),
+        ("dense layer, 512 units", {"n": 512}),
+        ("upper triangular matmul 4096", {"n": 4096}),
+        ("matrix multiplication of 2048 in fp16", {"m": 2048, "k": 2048, "n": 2048}),
+        ("multiply two square matrices of size 512", {"m": 512, "k": 512, "n": 512}),
+        ("matmul with transposed a 512x256 by 512x128", {"k": 512, "m": 256, "n": 128}),
+        ("outer product of vectors of size 512", {"m": 512, "n": 512}),
+        ("batched matmul batch 16 512x256 by 256x128", {"batch": 16, "m": 512, "k": 256, "n": 128}),
+        ("bmm, batch size 8, 256x256", {"batch": 8, "m": 256, "k": 256, "n": 256}),
+        ("conv2d channels 3 filters 64 3x3", {"channels": 3, "filters": 64}),
+        ("conv2d batch 8 in channels 3 out channels 16, kernel 5", {"batch": 8, "channels": 3, "filters": 16}),
+        ("conv2d 24 in channels 48 out channels", {"channels": 24, "filters": 48}),
+        ("conv 1x1, 256 -> 64", {"channels": 256, "filters": 64}),
+        ("conv2d on 8x3x32x32 with 16 filters of size 5x5, stride 2", {"batch": 8, "channels": 3, "filters": 16}),
+        ("attention, 100 queries and 200 keys", {"sequence": 100, "keys": 200}),
+        ("conv1d with 64 filters of size 5", {"channels": 64, "filters": 64, "length": 4096}),
+        ("1d convolution of length 16000 with kernel 25", {"length": 16000}),
+        ("groupnorm 32 groups 256 channels 64x48 images", {"channels": 256, "height": 64, "width": 48}),
+        ("attention with 12 heads of size 64", {"heads": 12, "head_size": 64}),
+        ("cross entropy for 64 tokens and 500 vocab", {"rows": 64, "classes": 500}),
+        ("top 5 of 50257 logits", {"rows": 4096, "cols": 50257}),
+        ("conv2d batch 32 channels 3 5x5", {"batch": 32, "channels": 3, "filters": 128}),
+        ("conv2d 3x3 batch 8, 16 channels, 56x56", {"batch": 8, "channels": 16, "height": 56, "width": 56}),
+        ("3x3 conv2d of 8x16x32x40", {"batch": 8, "channels": 16, "height": 32, "width": 40}),
+        ("conv2d 7x7 stride 2 on 3x224x200 images", {"batch": 16, "channels": 3, "height": 224, "width": 200}),
+        ("max pool 2d kernel 3 batch 8 channels 5 stride 2", {"batch": 8, "channels": 5, "height": 128}),
+        ("flash attention batch 4 heads 8 seq 512 head dim 64", {"batch": 4, "heads": 8, "keys": 512, "head_size": 64}),
+        ("gqa with 32 heads and 8 kv heads", {"heads": 32, "kv_heads": 8}),
+        ("decode attention with kv cache 512", {"cached": 512}),
+        ("rotary embedding for seq 512 head dim 64", {"sequence": 512, "head_size": 64}),
+        ("embedding lookup from a 500x768 table for 64 tokens", {"vocabulary": 500, "features": 768, "tokens": 64}),
+        ("sum of a vector of 10 million floats", {"cols": 10_000_000}),
         ("causal attention for 2x8x1024x64", {"sequence": 1024, "keys": 1024}),
         ("attention with batch size 4, 8 heads, head dim 64", {"batch": 4, "heads": 8, "head_size": 64}),
         ("embedding lookup with vocab size 50,000 and dim 768", {"vocabulary": 50000, "features": 768}),

@@ -8,7 +8,7 @@ from functools import partial
 from tilewright.playbook.attention import decode, flash, flash_f32, hopper, hopper_parts
 from tilewright.playbook.attention.apart import taken_apart
 from tilewright.playbook.attention.draft import draft
-from tilewright.playbook.attention.program import PRODUCTS, SOFTMAX, Attention, attention_program
+from tilewright.playbook.attention.program import PRODUCTS, SOFTMAXES, Attention, attention_program
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.products.family import PRODUCTS as PRODUCTS_FAMILY
@@ -52,7 +52,7 @@ _LONGEST_HEAD = 256  # beyond that a row of sums does not fit into registers
 def _claims(traced: TracedTask) -> bool:
     """Products with a softmax between them that can be written as one kernel; others are products' to write."""
     products = sum(node.target in PRODUCTS for node in traced.traces[0].nodes)
-    if products != 2 or SOFTMAX not in traced.targets:
+    if products != 2 or not SOFTMAXES & set(traced.targets):
         return False
     try:
         attention_program(traced)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tilewright.playbook.named_operation import Effect, NamedOperation, Tensor
 
 _KINDS = r"(?:(?:flash|dropout free|scaled dot product|dot product|softmax) )"
-_CAUSAL = rf"causal (?:{_KINDS}?attention|sdpa)|(?:{_KINDS}?attention|sdpa) with causal mask(?:ing)?"
+_CAUSAL = rf"causal (?:{_KINDS}?attention|sdpa)|(?:{_KINDS}?attention|sdpa) (?:causal|with causal mask(?:ing)?)"
 _DECODE = rf"(?:decode|single query|split kv) {_KINDS}?attention|{_KINDS}?attention decod(?:e|ing)|flash decoding"
-_GROUPED = rf"(?:grouped query|gqa) {_KINDS}?attention|gqa"
+_GROUPED = rf"(?:(?:grouped query|gqa) {_KINDS}?attention|gqa)"
 _QUERY = ("batch", "heads", "sequence", "head_size")
 _SCALE = "queries, keys and values are [batch, heads, sequence, head size]; scores are scaled by 1 / sqrt(head size)"
 
@@ -31,6 +31,13 @@ ATTENTION_OPERATIONS: tuple[NamedOperation, ...] = (
     _attention("causal_attention", "attention in which no query sees later keys", _CAUSAL, ", is_causal=True"),
     _attention(
         "grouped_attention", "attention whose heads share keys in groups", _GROUPED, ", enable_gqa=True", "kv_heads"
+    ),
+    _attention(
+        "grouped_causal_attention",
+        "attention in which no query sees later keys, and heads share keys in groups",
+        rf"causal {_GROUPED}|{_GROUPED} (?:causal|with causal mask(?:ing)?)",
+        ", is_causal=True, enable_gqa=True",
+        "kv_heads",
     ),
     NamedOperation(
         "decode_attention",

@@ -19,21 +19,26 @@ _SETTING = re.compile(r"(strides?|padding|dilation)[ =]*(?:of |size )?(same|\d+(
 _BIAS = re.compile(r"(?:(without|no) |with )?(?:an? )?bias")
 _OUT = r"(?:channels?|filters?|features?)"
 _CHANNELS = (  # of x, of the result, or of both
-    (r"\bin(?:put)? channels? ?[=:] ?(\d+),?", ("channels",)),
-    (r"\bout(?:put)? channels? ?[=:] ?(\d+),?", ("filters",)),
     (
         rf"(?:\bfrom )?\b(\d+) (?:(?:input )?channels? )?(?:to|into|->) (\d+) (?:output )?{_OUT}\b",
         ("channels", "filters"),
     ),
+    (r"(?<![x\d])\b(\d+) ?-> ?(\d+)\b", ("channels", "filters")),
     (
         r"\b(\d+) (?:channels? in|in(?:put)? channels?|in)\b,? (?:and )?(\d+) out\b(?! ?channels?)",
         ("channels", "filters"),
     ),
-    (r"\b(\d+) (?:channels? in|in(?:put)? channels?)\b", ("channels",)),
-    (rf"(?<!=)\b(?:with |and )?(\d+) (?:channels? out|out(?:put)? {_OUT}|filters?)\b(?! ?=)", ("filters",)),
-    (r"(?<=depthwise )(.*?)(?<!=)\b(?:with |of |for |on )?(\d+) channels\b", ("", "channels")),
+    (r"(?:\b(?:of|with|for|on) )?(?:\ba )?(?<!sequence )(?<!seq )\blength (?:of )?(\d+)\b", ("length",)),
 )
-_CODE = re.compile(r"\b(conv(?:transpose| transpose)?[123]d)\((\d+), ?(\d+), ?(?:kernel size ?= ?)?(\d+)")
+_SHAPE_OF_X = re.compile(
+    r"\b(?:on|for|of)(?: an?)?(?: input| tensor)?(?: of)? (\d+(?:x\d+){3,})(?: inputs?| tensor)?\b"
+)
+_MOST_PLACES = 3  # that a window goes over
+_USUAL_WINDOW = 15  # beyond it a number by itself is hardly one
+_CODE = re.compile(  # Conv2d(64, 128, 3, padding=1), Conv2d(64, 128, 3, 2, 1)
+    r"\b(?P<name>conv(?:transpose| transpose)?[123]d)\((?P<channels>\d+), ?(?P<filters>\d+), ?(?:kernel size ?= ?)?"
+    r"(?P<side>\d+)(?:, ?(?P<stride>\d+)(?=[,)]| w))?(?:, ?(?P<padding>\d+)(?=[,)]| w))?"
+)
 
 
 # What stands where a size of a window should, and is none: "padding -1", "stride 1.5", "conv2d -3".
@@ -53,24 +58,60 @@ def refuse_no_sizes(text: str) -> None:
         raise NotUnderstood(f'a {name} is a whole number of at least {least}, and "{number}" is none; say another')
 
 
+def one_window(said: str, sizes: list[str], rank: str | None) -> tuple[str, str]:
+    """The window, "" where none is said, and the shape of x, which has a batch and channels too. Raises
+    `NotUnderstood` for several windows, and for a number that may be no window."""
+    places = min(int(rank or _MOST_PLACES) + 1, _MOST_PLACES)
+    shapes = [f" {one}" for one in sizes if one.count("x") >= places]
+    windows = [one for one in sizes if one.count("x") < places]
+    if len(windows) > 1:  # "3x3 on 224x224"
+        large = [one for one in windows if "x" in one and min(map(int, one.split("x"))) > _USUAL_WINDOW]
+        shapes += [f" {one}" for one in large]
+        windows = [one for one in windows if one not in large]
+    said = said.strip()
+    if len(windows) > 1:
+        raise NotUnderstood(
+            f'"{said}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
+        )
+    bare = windows and "x" not in windows[0] and not re.search(r"kernel|window|size|of", said)
+    if bare and int(windows[0]) > _USUAL_WINDOW:
+        raise NotUnderstood(
+            f'{windows[0]} in "{said}" could be channels or the window; say "{windows[0]} channels" or "kernel size '
+            f'{windows[0]}"'
+        )
+    return "".join(windows), "".join(shapes)
+
+
 def in_one_order(text: str) -> str:
     """Every convolution with its window, stride, padding and dilation in one order: `conv2 3 1 1 1`."""
-    text = _channels_first(text) if "conv" in text else text
-    text = _CODE.sub(r"channels=\2 filters=\3 \1 (kernel \4", text)  # Conv2d(64, 128, 3, padding=1)
     return _CONVOLUTION.sub(_ordered, text)
 
 
-def _channels_first(text: str) -> str:
-    """How many channels there are before and after, said before the convolution: "16 channels in, 32 out"."""
+def channels_first(text: str) -> str:
+    """How many channels there are before and after a convolution, said before it: "16 channels in, 32 out"; and along
+    how many positions it goes, or a pooling."""
+    if "conv" not in text and "pool" not in text:
+        return text
+    text = re.sub(r"\bconv1d causal\b", "causal conv1d", text)
+    if len(shapes := _SHAPE_OF_X.findall(text)) == 1:  # which may stand before what else is said of the window
+        text = f"{_SHAPE_OF_X.sub(' ', text)} on {shapes[0]}"
     named: list[str] = []
     for pattern, names in _CHANNELS:
 
         def taken(said: re.Match[str], names: tuple[str, ...] = names) -> str:
-            named.extend(f"{name}={size}" for name, size in zip(names, said.groups(), strict=True) if name)
-            return f"{'' if names[0] else said[1]} "
+            named.extend(f"{name}={size}" for name, size in zip(names, said.groups(), strict=True))
+            return " "
 
         text = re.sub(pattern, taken, text)
+    text = re.sub(r"\b(\d+) filters? of (?:size )?(?=\d)", r"filters=\1 kernel ", text)
+    text = _CODE.sub(_called, text)
     return " ".join((*named, text))
+
+
+def _called(said: re.Match[str]) -> str:
+    settings = "".join(f", {name} {said[name]}" for name in ("stride", "padding") if said[name])
+    sizes = f"channels={said['channels']} filters={said['filters']}"
+    return f"{sizes} {said['name']} (kernel {said['side']}{settings}"
 
 
 def _ordered(said: re.Match[str]) -> str:
@@ -78,17 +119,15 @@ def _ordered(said: re.Match[str]) -> str:
     settings = {one[1].rstrip("s"): one[2] for one in _SETTING.finditer(rest)}
     bias = _BIAS.search(rest)
     plain = _BIAS.sub(" ", _SETTING.sub(" ", rest))
-    windows = [*re.findall(r"\d+(?:x\d+)+", kinds), *re.findall(r"\d+(?:x\d+)*", plain)]
-    if len(windows) > 1:
-        raise NotUnderstood(
-            f'"{said[0].strip()}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
-        )
-    window = windows[0] if windows else "1" if "point" in kinds else "3"
+    early = re.search(r"([123]) ?d", kinds)
+    sizes = [*re.findall(r"\d+(?:x\d+)+", kinds), *re.findall(r"\d+(?:x\d+)*", plain)]
+    window, shape = one_window(said[0], sizes, said["rank"] or (early[1] if early else None))
+    window = window or ("1" if "point" in kinds else "3")
     for name, one in (("window", window), *settings.items()):
         if len(set(one.split("x"))) > 1:
             raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
     sides = window.split("x")
-    early, causal = re.search(r"([123]) ?d", kinds), "causal" in kinds
+    causal = "causal" in kinds
     usual = "1" if causal else "2"
     rank = said["rank"] or (early[1] if early else str(len(sides)) if len(sides) > 1 else usual)
     if any(len(one.split("x")) not in (1, int(rank)) for one in (window, *settings.values())):
@@ -111,7 +150,7 @@ def _ordered(said: re.Match[str]) -> str:
         padding = _same(int(side), int(stride), int(dilation))
     without = " without" if bias and bias[1] else ""
     then = " then " if re.search(r"(?:\band|,)\s*$", rest) else " "
-    return f" {kind}{rank} {side} {stride} {padding} {dilation}{without}{then}"
+    return f" {kind}{rank} {side} {stride} {padding} {dilation}{without}{shape}{then}"
 
 
 def _same(side: int, stride: int, dilation: int) -> str:

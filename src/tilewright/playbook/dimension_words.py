@@ -14,6 +14,10 @@ _PLACES = {
     "last": (-1,),
     "innermost": (-1,),
     "final": (-1,),
+    "feature": (-1,),
+    "hidden": (-1,),
+    "embedding": (-1,),
+    "second to last": (-2,),
     "last two": (-2, -1),
     "last 2": (-2, -1),
     "spatial": (-2, -1),
@@ -35,7 +39,8 @@ _NUMBERED = re.compile(
     r"|(?P<said>-?\d+(?:(?:,|,? and) ?-?\d+(?! ?[-\d.*/+@x]))*)(?![\d.]))"
 )
 _ROWS = re.compile(
-    r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"
+    r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b"
+    r"|\bper (?:row|token)\b"
 )
 _COLUMNS = re.compile(
     r"\bcolumn (?=(?:sum|mean|average|max|min|norm|prod|var|std|arg)[a-z]*\b)|\bcolumn ?wise\b"
@@ -43,10 +48,23 @@ _COLUMNS = re.compile(
 )
 _CHANNELS = re.compile(r"\b(?:over|along|across) (?:the |all )?channels\b")
 _EVERYTHING = re.compile(
-    r"\b(?:of|over|across|for) (?:all(?: of)? (?:the )?|every )(?:elements?|entries|values)\b"
+    r"\b(?:(?:of|over|across|for|to|on) )?all(?: of)? (?:the )?(?:elements|entries|values|numbers)\b"
+    r"|\b(?:of|over|across|for) every (?:element|entry|value)\b"
     r"|\b(?:of|over) (?:everything|the (?:whole|entire) (?:tensor|matrix|array|input))\b"
 )
-_READINGS = re.compile(r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b")
+_STATISTIC = (
+    r"(?:sum|add|total|average|mean|max(?:imum)?|min(?:imum)?|largest|greatest|smallest|l[12] norm|variance"
+    r"|standard deviation)"
+)
+_WHOLE = re.compile(  # no row of it is meant; "prefix sum" is no statistic, and indices are along a dimension
+    r"(?:^|(?<!prefix)(?<!suffix)(?<!ative)(?<!running)(?<!(?:index|ition) of)(?<!(?:index|ition) of the) )"
+    rf"{_STATISTIC}(?: value| element| entry| number)? "
+    r"(?P<whole>of (?:an?|the) (?:matrix|array|vector|tensor))\b"
+)
+_READINGS = re.compile(
+    r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b"
+    rf"|\b{_STATISTIC} (?:the |all |all the )?(rows|columns)\b"
+)
 _OTHER = re.compile(rf"\b\w+ {_DIMENSION}\b")
 
 
@@ -83,9 +101,12 @@ def mark_axes(text: str) -> tuple[str, tuple[Axis, ...]]:
     text = _EVERYTHING.sub(lambda one: marked(one, ()), text)
     for pattern, dimensions in ((_ROWS, (-1,)), (_COLUMNS, (-2,)), (_CHANNELS, (1,))):
         text = pattern.sub(lambda one, held=dimensions: marked(one, held), text)  # type: ignore[misc]
+    if not found and (whole := _WHOLE.search(text)):
+        found.append(Axis(whole["whole"], ()))
+        text = f"{text[: whole.start('whole')]} §0 {text[whole.end('whole') :]}"
     if said := _READINGS.search(text):
         raise NotUnderstood(
-            f'the playbook cannot tell which dimension "{said[0]}" is; say "of each row" or "over dim 1" for one '
+            f'the playbook cannot tell which dimension "{said[0]}" means; say "of each row" or "over dim 1" for one '
             f'result per row, "of each column" or "over dim 0" for one per column'
         )
     if said := _OTHER.search(text):

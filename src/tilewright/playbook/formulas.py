@@ -70,6 +70,8 @@ def read_formula(text: str, first: bool) -> tuple[Clause, ...]:
 
 def _read_chain(text: str, first: bool) -> tuple[Clause, ...]:
     said = text = text.strip()
+    if " times " in text and first and (whole := match(without_politeness(tuple(text.split())))):
+        return (whole,)  # "matrix times vector" is no scaling
     text = _LEADING.sub(r"it \g<0>", text)
     text = re.sub(r"(?<!soft )\bplus\b", "+", text)
     text = re.sub(r"\bminus\b", "-", text)

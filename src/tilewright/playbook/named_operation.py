@@ -92,5 +92,16 @@ class NamedOperation:
         return "{over" in self.code
 
     @property
+    def is_statistic(self) -> bool:
+        """One number of each row, of nothing but the row."""
+        return self.effect is Effect.REDUCES and self.goes_over and self.takes is None and not self.extras
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether "of each row" says of it what it does anyway."""
+        images = self.takes is not None and "channels" in (self.takes.dimensions or ())
+        return not images and (self.effect is not Effect.RESHAPES or "each row" in self.says)
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(one for one in self.extras if isinstance(one, Tensor))

@@ -23,6 +23,8 @@ _VALUE = INPUT | {
     "values",
     "array",
     "image",
+    "images",
+    "activations",
     "logits",
     "scores",
 }
@@ -31,7 +33,7 @@ _ARTICLES = frozenset(("a", "an", "the", "its"))
 _START_WORDS = """
 a an the i want need would like to me please compute computes computing calculate calculates apply applies do take
 makes make write create generate give fused fuse fast efficient kernel op operation function that which for of cuda
-gpu elementwise pointwise
+gpu elementwise pointwise find get return returns perform performs run implement build optimized optimised simple
 """
 _JOINING_WORDS = """
 of by with to from no or and on for in using each every affine parameters natural row value neg unit length norm
@@ -44,6 +46,7 @@ _AT_END = frozenset(
 _CONNECTING = frozenset(("with", "vector", "by"))
 _TAKES_VALUE = frozenset(("scale", "multiply", "divide"))
 _ARITHMETIC = frozenset(("add", "sum", "subtract", "multiply", "divide"))
+_LONGEST_LIST = 16  # words of steps that nothing joins
 _CLOSE = 0.82
 NUMBER_TEXT = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 
@@ -76,8 +79,14 @@ def says_nothing(word: str) -> bool:
 def match(words: tuple[str, ...]) -> Clause | None:
     """The one operation that these words name, all of them."""
     kept = tuple(word for word in words if word not in _ARTICLES)
+    if found := _matched(kept):
+        return found
     if len(kept) > 2 and kept[0] in _TAKES_VALUE and kept[1] in {*_VALUE, "vector"} and kept[2] == "by":
-        kept = (kept[0], *kept[2:])  # "multiply x by 2"
+        return _matched((kept[0], *kept[2:]))  # "multiply x by 2"
+    return None
+
+
+def _matched(kept: tuple[str, ...]) -> Clause | None:
     for operation in NAMED_OPERATIONS:
         found = operation.match(" ".join(kept))
         if found is not None:
@@ -100,12 +109,23 @@ def read_phrase(words: tuple[str, ...]) -> tuple[Clause, ...]:
         outer = match(kept[:place])
         if outer is not None and outer.operation.form is Form.FUNCTION:
             return (*read_phrase(kept[place + 1 :]), outer)
-    for end in range(1, len(kept)):  # "layernorm gelu", "matmul with bias": only where no other reading is known
-        first, joined = match(kept[:end]), kept[end] in ("with", "plus")
-        second = match(kept[end + joined :])
-        if first and second and _follows(second, first, joined):
-            return (first, second)
+    if listed := _listed(kept):
+        return listed
     raise refused(kept)
+
+
+def _listed(words: tuple[str, ...]) -> tuple[Clause, ...]:
+    """ "layernorm gelu", "matmul with bias", "conv batch norm relu": a step, and those that can only come after it."""
+    for end in range(1, len(words)) if len(words) <= _LONGEST_LIST else ():
+        first, joined = match(words[:end]), words[end] in ("with", "plus")
+        if first is None or not (first.operation.leads or first.operation.name == "bias"):
+            continue
+        rest = words[end + joined :]
+        whole = match(rest)
+        after = (whole,) if whole else _listed(rest)
+        if after and _follows(after[0], first, joined):
+            return (first, *after)
+    return ()
 
 
 def _follows(second: Clause, first: Clause, joined: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.named_operation import LEADING, UNKNOWN, Effect, NamedOperation, Number, Tensor
+from tilewright.playbook.named_operation import LEADING, NUMBER, UNKNOWN, Effect, NamedOperation, Number, Tensor
 from tilewright.records import DType
 
 _VECTORS = r"(?:(?:two|2) )?(?:arrays|vectors|lists|1d tensors)"
@@ -53,12 +53,17 @@ _TWO_OPERANDS = (
         for name, says in (("max", "greater"), ("min", "smaller"))
     ),
     NamedOperation(
-        "multiply", "x times y", r"hadamard(?: product)?", "{v} * {y}", extras=(Tensor("y"),), takes=Tensor("x", _ROWS)
+        "multiply",
+        "x times y",
+        rf"hadamard(?: product)?(?: of {_TENSORS})?",
+        "{v} * {y}",
+        extras=(Tensor("y"),),
+        takes=Tensor("x", _ROWS),
     ),
     NamedOperation(
         "axpy",
         "a number times x, plus y",
-        r"[sd]?axpy",
+        rf"(?:axpy|saxpy|daxpy)(?:(?: with)? (?:alpha|a)(?: of)? {NUMBER})?",
         "{alpha} * {v} + {y}",
         extras=(Tensor("y"), Number("alpha")),
         assumption="alpha is a number",
@@ -68,7 +73,7 @@ _TWO_OPERANDS = (
     NamedOperation(
         "dot",
         "the sum of x times y",
-        rf"(?:vector )?(?:dot|inner) product(?: of {_VECTORS})?|dot(?: of {_VECTORS})?",
+        rf"(?:vector )?(?:dot|inner) product(?: (?:of|between) {_VECTORS})?|dot(?: of {_VECTORS})?",
         "torch.sum({v} * {y})",
         Effect.RESHAPES,
         (Tensor("y"),),
@@ -100,9 +105,10 @@ _TWO_OPERANDS = (
 )
 
 _PRODUCT = r"(?:multiplication|multiply|mul|product|multiplies)"
-_MATMUL = (
+MATMUL = (
     rf"mat ?mul(?:tiplication)?|gemm|sgemm|hgemm|matrix (?:matrix )?{_PRODUCT}"
-    r"|(?:multiply|product of|multiplication of) (?:(?:two|2) )?matrices|mm"
+    r"|(?:multiply|product of|multiplication of) (?:(?:two|2) )?(?:square )?matrices|mm"
+    r"|(?:multiply )?matrix (?:times|by|with) (?:another )?matrix"
 )
 _TRANSPOSED = r"(?:b transposed|transposed b|transposed (?:second )?(?:weights?|operand|matrix)|b t)"
 _LINEAR = r"(?:linear|fully connected|dense|projection)(?: projection)?"
@@ -115,7 +121,7 @@ def _triangular(side: str, code: str) -> NamedOperation:
     return NamedOperation(
         f"{side}_triangular_matmul",
         f"the product of two {side} triangular matrices",
-        rf"{side} triangular (?:{_MATMUL})|(?:{_MATMUL}) (?:of|for|with|between) {matrices}"
+        rf"{side} triangular (?:{MATMUL})|(?:{MATMUL}) (?:of|for|with|between) {matrices}"
         rf"|(?:multiply|product of|multiplication of) {matrices}",
         f"{code}({{v}} @ {{b}})",
         Effect.RESHAPES,
@@ -133,7 +139,7 @@ _PRODUCTS = (
     NamedOperation(
         "matmul",
         "the product of two matrices",
-        rf"(?:{_MATMUL})(?: (?:of )?(?:(?:two|2) )?matri(?:x|ces)|(?: of)? a (?:by|with|times) b)?",
+        rf"(?:{MATMUL})(?: (?:of )?(?:(?:two|2) )?matri(?:x|ces)|(?: of)? a (?:by|with|times) b)?",
         "{v} @ {b}",
         Effect.RESHAPES,
         (Tensor("b", (-1, "n")),),
@@ -144,7 +150,7 @@ _PRODUCTS = (
     NamedOperation(
         "matmul_transposed",
         "the product of a and the transpose of b",
-        rf"(?:{_MATMUL})(?:(?: of)? a)? (?:with|by|times) {_TRANSPOSED}",
+        rf"(?:{MATMUL})(?:(?: of)? a)? (?:with|by|times) {_TRANSPOSED}",
         "{v} @ {b}.T",
         Effect.RESHAPES,
         (Tensor("b", ("n", -1)),),
@@ -167,7 +173,7 @@ _PRODUCTS = (
     NamedOperation(
         "batched_matmul",
         "the products of matrices in pairs",
-        rf"batch(?:ed)? (?:{_MATMUL})|bmm",
+        rf"batch(?:ed)? (?:{MATMUL})|bmm",
         "torch.bmm({v}, {b})",
         Effect.RESHAPES,
         (Tensor("b", (0, -1, "n")),),
@@ -178,12 +184,24 @@ _PRODUCTS = (
     NamedOperation(
         "matvec",
         "the product of a matrix and a vector",
-        rf"(?:matrix vector|matrix times vector) ?{_PRODUCT}?|mat ?vec|gemv|multiply matrix (?:by|with) vector",
+        rf"(?:matrix vector|matrix times vector) ?{_PRODUCT}?|mat ?vec|gemv|multiply matrix (?:by|with) vector"
+        rf"|matrix (?:by|with) vector",
         "{v} @ {vector}",
         Effect.RESHAPES,
         (Tensor("vector", (-1,)),),
         takes=_MATRIX,
         gives=(0,),
+        leads=True,
+    ),
+    NamedOperation(
+        "vecmat",
+        "the product of a vector and a matrix",
+        rf"vector (?:matrix|times matrix) ?{_PRODUCT}?|vec ?mat|multiply vector (?:by|with) matrix",
+        "{v} @ {b}",
+        Effect.RESHAPES,
+        (Tensor("b", (0, "n")),),
+        takes=Tensor("vector", ("k",)),
+        gives=("n",),
         leads=True,
     ),
     NamedOperation(

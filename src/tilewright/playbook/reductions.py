@@ -95,6 +95,18 @@ def _softmax(low: Lowering, node: TracedNode) -> Lowered:
     return Item(low.point("mul", powers, low.point("reciprocal", total.value)), item.axes, item.sizes)
 
 
+def _safe_softmax(low: Lowering, node: TracedNode) -> Lowered:
+    """Weights of zero in a row of nothing but minus infinities, as `scaled_dot_product_attention` has them."""
+    item, dims = _as_float(low, low.item(node, 0)), low.dims(node, 1)
+    greatest = low.reduce(Reduction.GREATEST, item, dims, True).value
+    nothing = low.point("eq", greatest, low.constant(-math.inf))
+    powers = low.point("exp", low.point("sub", item.value, low.point("where", nothing, low.constant(0.0), greatest)))
+    total = low.reduce(Reduction.SUM, item, dims, True, powers).value
+    empty = low.point("eq", total, low.constant(0.0))
+    inverse = low.point("where", empty, low.constant(0.0), low.point("reciprocal", total))
+    return Item(low.point("mul", powers, inverse), item.axes, item.sizes)
+
+
 def _log_softmax(low: Lowering, node: TracedNode) -> Lowered:
     item = _as_float(low, low.item(node, 0))
     shifted, _, total = _shifted_exponentials(low, item, low.dims(node, 1))
@@ -240,6 +252,7 @@ REDUCTION_RULES: dict[str, Rule] = {
     "var_mean": _variance(False, True),
     "std_mean": _variance(True, True),
     "_softmax": _softmax,
+    "_safe_softmax": _safe_softmax,
     "_log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
     "linalg_vector_norm": _vector_norm,

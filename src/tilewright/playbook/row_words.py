@@ -15,13 +15,15 @@ _SAID_EPS = rf"(?:{_SET} eps(?:ilon)?(?: of)? {NUMBER})?"
 _NO_PARAMETERS = (
     r"(?: (?:without|no|with no) (?:affine(?: parameters| transform)?|weights?(?: (?:or|and|nor) bias)?|parameters))"
 )
+_NO_BIAS = r"(?: (?:without|with no|no) bias| with weights? only)"
 _LAYER_NORM = r"(?:layer ?norm|layer normali[sz]e|layer normali[sz]ation)"
 _RMS_NORM = r"(?:rms ?norm|rms normali[sz]e|rms normali[sz]ation|root mean square norm(?:ali[sz]ation)?)"
 _MEAN, _SUM = r"(?:row |reduce )?(?:mean|average)(?: reduction)?", r"(?:row |reduce )?(?:sum|total)(?: reduction)?"
 _MAX, _MIN = (
-    r"(?:row |reduce )?(?:max|maximum)(?: value| reduction)?",
-    r"(?:row |reduce )?(?:min|minimum)(?: value| reduction)?",
+    r"(?:row |reduce )?(?:max|maximum|largest|greatest|biggest|highest)(?: value| element| entry| number| reduction)?",
+    r"(?:row |reduce )?(?:min|minimum|smallest|lowest)(?: value| element| entry| number| reduction)?",
 )
+_UNBIASED = "; the sum of squares is divided by the count less 1, as PyTorch has it"
 _TIMES = r"(?:multiply|mul)(?: by| with)?"
 _COLUMN_VECTOR = "(?:(?:scale|column) vector|vector)"
 
@@ -67,11 +69,11 @@ def _norms(
     return plain, affine
 
 
-def _row_statistic(name: str, says: str, pattern: str, method: str) -> NamedOperation:
+def _row_statistic(name: str, says: str, pattern: str, method: str, more: str = "") -> NamedOperation:
     """One number of each row."""
     code = f"{{v}}.{method}({{over}})"
     several = method not in ("prod", "argmax", "argmin")
-    assumption = f"{says} is that {{along}}"
+    assumption = f"{says} is that {{along}}{more}"
     return NamedOperation(name, says, pattern, code, Effect.REDUCES, assumption=assumption, several=several)
 
 
@@ -134,7 +136,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "l2_normalize",
         "division by the L2 norm",
         r"(?:l2|euclidean) ?(?:normali[sz]ed?|normali[sz]ation)(?: rows)?"
-        r"|normali[sz]e (?:rows )?(?:to )?unit (?:length|norm)",
+        r"|normali[sz]e (?:rows )?(?:to )?unit (?:length|norm)|(?:normali[sz]e|divide) by (?:l2|euclidean) norm",
         "F.normalize({v}, {over})",
         Effect.WHOLE_ROW,
         assumption="L2 normalisation divides by the norm {along}, at least 1e-12",
@@ -142,7 +144,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     NamedOperation(
         "layernorm",
         "LayerNorm without a bias",
-        rf"{_LAYER_NORM}(?: (?:without|with no|no) bias| with weights? only){_SAID_EPS}",
+        rf"{_LAYER_NORM}(?:{_NO_BIAS}{_SAID_EPS}|{_SET} eps(?:ilon)?(?: of)? {NUMBER}{_NO_BIAS})",
         "F.layer_norm({v}, ({v}.shape[-1],), {weight}, None, {eps})",
         Effect.WHOLE_ROW,
         (_WEIGHT, _EPS),
@@ -155,10 +157,19 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     _row_statistic("row_max", "the maximum", _MAX, "amax"),
     _row_statistic("row_min", "the minimum", _MIN, "amin"),
     _row_statistic("row_prod", "the product", r"(?:row )?prod(?:uct)?", "prod"),
-    _row_statistic("row_var", "the variance", r"(?:row )?var(?:iance)?", "var"),
-    _row_statistic("row_std", "the standard deviation", r"(?:row )?(?:std|standard deviation)", "std"),
-    _row_statistic("argmax", "the index of the maximum", r"arg ?max|index of max(?:imum)?", "argmax"),
-    _row_statistic("argmin", "the index of the minimum", r"arg ?min|index of min(?:imum)?", "argmin"),
+    _row_statistic("row_var", "the variance", r"(?:row )?var(?:iance)?", "var", _UNBIASED),
+    _row_statistic("row_std", "the standard deviation", r"(?:row )?(?:std|standard deviation)", "std", _UNBIASED),
+    NamedOperation(
+        "row_rms",
+        "the root of the mean square",
+        r"(?:row )?(?:rms|root mean square)(?: value)?",
+        "{v}.square().mean({over}).sqrt()",
+        Effect.REDUCES,
+        assumption="the mean square is that {along}",
+        several=True,
+    ),
+    _row_statistic("argmax", "the index of the maximum", rf"arg ?max|(?:index|position) of {_MAX}", "argmax"),
+    _row_statistic("argmin", "the index of the minimum", rf"arg ?min|(?:index|position) of {_MIN}", "argmin"),
     NamedOperation(
         "logsumexp",
         "the logarithm of the sum of exponentials",
@@ -231,7 +242,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     NamedOperation(
         "leaky_relu",
         "LeakyReLU",
-        rf"leaky ?relu(?:{_SET}(?: (?:negative )?slope(?: of)?)? {NUMBER})?",
+        rf"leaky ?relu(?:{_SET}(?: (?:(?:negative )?slope|alpha)(?: of)?)? {NUMBER})?",
         "F.leaky_relu({v}, {0})",
         assumption="LeakyReLU has the negative slope {0}",
         defaults=("0.01",),
@@ -353,6 +364,6 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     ),
     _by_statistic("center", "minus the mean", f"subtract {_MEAN}", "-", "mean"),
     _by_statistic("minus_max", "minus the maximum", f"subtract {_MAX}", "-", "amax"),
-    _by_statistic("over_sum", "divided by the sum", f"divide(?: by)? {_SUM}", "/", "sum"),
-    _by_statistic("over_max", "divided by the maximum", f"divide(?: by)? {_MAX}", "/", "amax"),
+    _by_statistic("over_sum", "divided by the sum", f"(?:divide|normali[sz]e)(?: by)? {_SUM}", "/", "sum"),
+    _by_statistic("over_max", "divided by the maximum", f"(?:divide|normali[sz]e)(?: by)? {_MAX}", "/", "amax"),
 )

@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.playbook.convolution_words import in_one_order, refuse_no_sizes
+from tilewright.playbook.convolution_words import channels_first, in_one_order, one_window, refuse_no_sizes
 from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
-from tilewright.playbook.named_operation import NUMBER, Effect, Form
+from tilewright.playbook.named_operation import NUMBER, Effect, Form, NamedOperation
 from tilewright.playbook.phrases import Clause, is_activation, unordered
-from tilewright.playbook.vocabulary import absent, as_said, reworded
+from tilewright.playbook.size_words import COUNTED, layers_with_names, take_named_sizes
+from tilewright.playbook.vocabulary import absent, as_said, refuse_several, reworded
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
@@ -35,30 +36,13 @@ _SIZES = re.compile(
 _COUNT = re.compile(
     r"(?:\b(?:of|for|on|with|over) )?"
     r"(?:(?<!top )\b(\d+(?:\.\d+)?) ?(k|m|million|thousand)? (?:elements|floats|numbers|entries)\b"
-    r"|\b(?:of )?(?:an? )?(?:length|size|vector of) (\d+(?:\.\d+)?) ?(k|m|million|thousand)?\b(?! ?(?:x|columns|rows)))"
+    r"|\b(?:of )?(?:an? )?(?:length|size|vector of) (\d+(?:\.\d+)?) ?(k|m|million|thousand)?\b(?! ?(?:x|columns|rows))"
+    r"(?: (?:elements|floats|numbers|entries))?)"
 )
 _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
 _OPERANDS = (
     r"\b(?:matrix )?(?:multiply|product of)(?: an?)? ?¤ ?(?:matrix )?(?:by|with|and|times)(?: an?)? ?¤(?: matrix)?"
 )
-_NAMED_SIZE = re.compile(
-    r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|filters|depth|height|width|heads|"
-    r"sequence|hidden|classes|vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
-)
-_SAID_SIZES = (  # as people name them, and as the tasks do
-    (r"seq(?:uence)?(?: ?len(?:gth)?)?|context(?: length)?", "sequence"),
-    (r"head (?:dim(?:ension)?|size)", "head_size"),
-    (r"batch(?: size)?", "batch"),
-    (r"vocab(?:ulary)?(?: size)?", "vocabulary"),
-    (r"hidden (?:dim(?:ension)?|size)", "hidden"),
-    (r"(?:embedding )?dim(?:ension)?|embedding size", "features"),
-)
-_NOUNS = "rows|columns|cols|features|channels|classes|heads"
-_COUNTED_SIZE = re.compile(
-    r"(?:\b(?:with|and|for|of|over|across|,) ?)?(?<!top )(?<!every )(?<!each )(?<!first )(?<!last )(?<!by )"
-    rf"\b(\d+) ({_NOUNS})\b(?! (?:per|in|each|of|at))"
-)
-_OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
 _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b|\band\b(?! [\d.-])))*")
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
 _WINDOW = r"(?:[ (=,]|\b(?:with|of|and|using|an?|kernels?|windows?|size|filters?|strides?|padding)\b|\b\d+(?:x\d+)*\b)"
@@ -70,7 +54,7 @@ _POOLING = re.compile(
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
 _COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )(?:\b|(?<=\dx))\d{1,3}(?:,\d{3})+(?:\b|(?=x\d))(?! ?[\])])")
-_COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{_NOUNS}|filters|tokens|elements|floats|numbers|entries)")
+_COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{COUNTED}|elements|floats|numbers|entries)")
 _FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
 _CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")
 _LETTERS = (  # tensors by their names, with a verb
@@ -78,17 +62,14 @@ _LETTERS = (  # tensors by their names, with a verb
     (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
     (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
 )
-_STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin"
+_RESULTS = {"max": "largest", "min": "smallest", "sum": "total", "prod": "product"}  # not as functions are called
+_STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin|l2_norm"
 _NESTED = r"\((?:[^(),]|\((?:[^()]|\([^()]*\))*\))+\)"  # brackets in brackets, with no comma of their own
 _METHOD_OF = rf"(?<![\w.])([a-z]|(?<![a-z] )[a-z0-9_]*{_NESTED.replace(',', '', 1)})"
 _METHODS = 4  # of a chain; what is longer is refused
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
-_LINEAR = re.compile(
-    r"\b(?:linear|fully connected|dense)(?: layer)?(?:\(| with| from)? ?(\d+)(?: in(?:put)?s?)?(?: features)?"
-    r"(?: (?:to|and) |, ?| ?-> ?)(\d+)(?: out(?:put)?s?| units)?(?: features)?\)?"
-)
 _POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
@@ -114,8 +95,8 @@ def parse_words(words: str) -> WordsRequest:
         raise outside_grammar(f"the playbook reads no words about {known[0]}", near=known[1])
     in_place = _IN_PLACE.search(text) is not None
     dtype, text = _take_dtype(_IN_PLACE.sub(" ", text))
-    named, text = _take_named_sizes(text)
-    text, axes = mark_axes(text)
+    named, text = take_named_sizes(channels_first(text))
+    text, axes = mark_axes(_windows(text))
     sizes, text = _take_sizes(text)
     clauses = _in_order(_segments(text), words, axes)
     if not clauses:
@@ -137,7 +118,7 @@ def _normal(words: str) -> str:
     text = re.sub(r"(pool ?\dd\(\d+), ?(\d+)(?=[,)])", r"\1, stride=\2", text)  # MaxPool2d(3, 2, 1)
     text = re.sub(r"(pool ?\dd\(\d+, stride=\d+), ?(\d+)\)", r"\1, padding=\2)", text)
     text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
-    text = _LINEAR.sub(r"linear k=\1 n=\2 ", text)
+    text = layers_with_names(text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
     text = re.sub(r"\bgroup ?norm ?\((\d+)\)", r"group norm with \1 groups", text)
     text = re.sub(r"\bgroup ?norm ?\((\d+), ?(\d+)\)", r"group norm with \1 groups channels=\2", text)
@@ -148,21 +129,27 @@ def _normal(words: str) -> str:
     text = re.sub(r"\b([a-z]{2,}|l[12]|\d+)-(?=[a-z])", r"\1 ", text)  # top-k, row-wise, root-mean-square
     text = re.sub(r"\b(element|point) wise\b", r"\1wise", text)
     text = re.sub(r"\btop-(?=\d)", "top ", text)
-    text = re.sub(r"\btop ?k(?: with| for|,)? k ?=? ?(\d+)", r"top \1", text)
+    text = re.sub(r"\btop ?k(?:(?: with| for|,)? k)? ?=? ?(\d+)", r"top \1", text)
+    text = re.sub(r"\bk largest(?: [a-z]+)?,?(?: with| for| where)? k ?=? ?(\d+)", r"top \1", text)
     text = re.sub(
         rf"\b(?:cast|convert)(?: (?:x|it|from|{'|'.join(_DTYPES)}))* to ({'|'.join(_DTYPES)}|half)\b", _cast, text
     )
     text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
     text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
+    refuse_several(text)
     text = reworded(text)
-    refuse_no_sizes(text)
-    text = in_one_order(_POOLING.sub(_pooling, text))
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
     text = re.sub(r"^first,? (?!dim|ax)", "", text)
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _windows(text: str) -> str:
+    """Poolings and convolutions with what is said of their windows in one order."""
+    refuse_no_sizes(text)
+    return in_one_order(_POOLING.sub(_pooling, text))
 
 
 def _one_number(said: re.Match[str]) -> str:
@@ -188,6 +175,10 @@ def _methods_as_calls(text: str) -> str:
     """x.abs().sum(dim=1) as sum(abs(x), dim=1). Statistics in PyTorch's own notation are of all elements where no
     dimension is said; those of a formula, as in x - mean(x), are of each row.
     """
+    text = re.sub(
+        r"(?<![\w.])f\.normalize\((?=[^()]*\bdim\b)", "l2_normalize(", text
+    )  # a norm of a tensor, and no layer
+    text = re.sub(r"(?<=\btorch\.)norm\(|(?<=\.)norm\((?=\)|dim)", "l2_norm(", text)
     text = re.sub(rf"\btorch\.({_STATISTICS})({_NESTED})", lambda one: f"{one[1]}{one[2][:-1]} of all elements)", text)
     text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch\.nn|torch|nn|f)\.(?=[a-z])", "", text)
     for _ in range(_METHODS):
@@ -207,12 +198,9 @@ def _pooling(said: re.Match[str]) -> str:
     """A pooling with its window, stride and padding in one order: maxpool2 3 2 1."""
     rest, kind = said["rest"] or "", "max" if said["kind"].startswith("max") else "avg"
     settings = {one[1].rstrip("s"): one[2] for one in _SETTING.finditer(rest)}
-    windows = [*filter(None, (said["before"],)), *re.findall(r"\d+(?:x\d+)*", _SETTING.sub("", rest))]
-    if len(windows) > 1:
-        raise NotUnderstood(
-            f'"{said[0].strip()}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
-        )
-    window = windows[0] if windows else "2"
+    sizes = [*filter(None, (said["before"],)), *re.findall(r"\d+(?:x\d+)*", _SETTING.sub("", rest))]
+    window, shape = one_window(said[0], sizes, said["rank"] or said["early"])
+    window = window or "2"
     for name, one in (("window", window), *settings.items()):
         if len(set(one.split("x"))) > 1:
             raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
@@ -225,7 +213,7 @@ def _pooling(said: re.Match[str]) -> str:
     side, stride, padding = (
         one.split("x")[0] for one in (window, settings.get("stride", window), settings.get("padding", "0"))
     )
-    return f"{kind}pool{rank} {side} {stride} {padding} "
+    return f"{kind}pool{rank} {side} {stride} {padding}{shape} "
 
 
 def _take_dtype(text: str) -> tuple[DType | None, str]:
@@ -235,22 +223,6 @@ def _take_dtype(text: str) -> tuple[DType | None, str]:
         raise NotUnderstood(f"the words name several dtypes, {listed}; say one", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
     numbers = DType.F32 if re.search(r"\bfloats\b", text) else None  # "1 million floats"
     return next(iter(found), numbers), _DTYPE.sub(" ", text)
-
-
-def _take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """m=1024, with 1024 columns, and the like."""
-    found = [(one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text)]
-    text = _NAMED_SIZE.sub(" ", text)
-    several = bool(found) or _OF_SEVERAL.search(text) is not None
-    for pattern, name in (one for one in _SAID_SIZES if several or one[1] == "hidden"):
-        said = re.compile(
-            rf"(?:\b(?:with|and|for|of|,) ?)*(?:\ba )?(?<!over )(?<!along )\b(?:{pattern})(?: of| ?=)? (\d+)\b,?"
-        )
-        found += [(name, int(one[1])) for one in said.finditer(text)]
-        text = said.sub(" ", text)
-    found += [(one[2], int(one[1])) for one in _COUNTED_SIZE.finditer(text)]
-    named = tuple(("cols" if name == "columns" else name, size) for name, size in found)
-    return named, _COUNTED_SIZE.sub(" ", text)
 
 
 def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:
@@ -274,7 +246,7 @@ def _segments(text: str) -> list[str]:
     """What stands between separators; "rmsnorm, eps 1e-3" is one."""
     found: list[str] = []
     for piece in filter(None, (one.strip() for one in _split(text))):
-        if found and re.match(r"(?:with )?(?:an )?eps", piece):
+        if found and re.match(r"(?:with )?(?:(?:an )?eps|\d+ groups)", piece):
             found[-1] += f" {piece}"
         else:
             found.append(piece)
@@ -332,7 +304,7 @@ def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause,
         return clauses
     can = [place for place, one in enumerate(clauses) if one.operation.goes_over or one.operation.elsewhere]
     steps = " and ".join(clauses[place].says for place in can) or " and ".join(one.says for one in clauses)
-    if all(one.is_last for one in axes) and len(can) != 1:
+    if len(can) != 1 and _needs_no_saying(axes, clauses):
         return clauses
     if not can:
         raise outside_grammar(f'"{axes[0].said}" cannot be said of {steps} in words')
@@ -357,12 +329,21 @@ def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause,
     return (*clauses[: can[0]], step, *clauses[can[0] + 1 :])
 
 
+def _needs_no_saying(axes: tuple[Axis, ...], clauses: tuple[Clause, ...]) -> bool:
+    """ "gelu of each row", "relu of all elements": the dimensions change nothing; of a dot product they would."""
+    if all(one.is_last for one in axes):
+        return any(one.operation.is_by_row for one in clauses)
+    return not any(one.dimensions for one in axes) and all(one.operation.effect is Effect.ELEMENTS for one in clauses)
+
+
 def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
     """ "add bias and relu" is a chain; "sigmoid and tanh" could be two results, and "gelu of x and bias" a sum."""
     if re.search(r"\bweights? and bias\b", part):
         return read_formula(part, first)
     pieces = [one.strip() for one in re.split(r"\band\b", part)]
     found = [read_formula(piece, first and not place) for place, piece in enumerate(pieces)]
+    if len(found) > 1 and all(len(one) == 1 and one[0].operation.is_statistic for one in found):
+        return (_together(tuple(one[0] for one in found)),)
     for place in range(1, len(pieces)):
         left, right = found[place - 1], found[place]
         leads = left and right and left[-1].operation.leads and is_activation(right[0])  # "batch norm and relu"
@@ -376,6 +357,25 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
         if alike or nothing or bare or re.search(r"\bof\b|\(", pieces[place - 1]):
             raise unordered(part)
     return tuple(clause for chain in found for clause in chain)
+
+
+def _together(statistics: tuple[Clause, ...]) -> Clause:
+    """ "mean and variance of each row": a result of each, as nothing is left of a row after the first."""
+    operations = [one.operation for one in statistics]
+    names = tuple(one.name.removeprefix("row_") for one in operations)
+    if len(set(names)) < len(names):
+        raise unordered(" and ".join(one.says for one in operations))
+    together = NamedOperation(
+        "_and_".join(names),
+        " and ".join(one.says for one in operations),
+        "",
+        ", ".join(one.code for one in operations),
+        Effect.REDUCES,
+        assumption="; ".join(one.assumption for one in operations),
+        results=tuple(_RESULTS.get(one, one) for one in names),
+        several=all(one.several for one in operations),
+    )
+    return Clause(together, (), tuple(word for one in statistics for word in one.words))
 
 
 def _gives_one_of_all(left: tuple[Clause, ...], right: tuple[Clause, ...]) -> bool:

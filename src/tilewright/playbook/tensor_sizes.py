@@ -21,6 +21,17 @@ _USUAL_SHAPE = "4096x1024:bf16"
 _IN_BATCH = 16  # of dimensions before the rows
 _IN_BATCHES = 1024  # rows and columns of each of many matrices
 _IMAGE = ("batch", "channels", "height", "width")
+# What a name stands for where no dimension is called that.
+_STANDS_FOR = {
+    "batch": ("rows",),
+    "tokens": ("rows",),
+    "sequence": ("rows",),
+    "features": ("cols",),
+    "hidden": ("cols", "features"),
+    "classes": ("cols",),
+    "vocabulary": ("classes", "cols"),
+    "n": ("elements",),
+}
 _BY_RANK = {1: ("cols",), 2: ("rows", "cols"), 3: ("batch", "rows", "cols")}
 
 
@@ -60,7 +71,7 @@ class TensorSizes:
     def _first_dimensions(self, first: Tensor) -> tuple[str, ...]:
         layout = self._layout()
         shape = self._first_shape(first)
-        rank = len(shape) if shape is not None else max(len(layout), self._least_rank())
+        rank = len(shape) if shape is not None else max(len(layout), self._least_rank(), self._named_rank(layout))
         if shape is not None and (not shape or 0 in shape):
             found = f"{first.name} needs at least one dimension, and no size of 0"
             raise NotUnderstood(found, Remedy(RemedyKind.GIVE_SHAPE, first.name, _USUAL_SHAPE))
@@ -84,13 +95,18 @@ class TensorSizes:
                 return tuple(str(one) for one in takes.dimensions)
             if clause.operation.effect in (Effect.REDUCES, Effect.RESHAPES):
                 break
-        images = any(one.axis.said.endswith("channels") for one in self.request.clauses)
+        images = any(one.axis.said.endswith("channels") or "spatial" in one.axis.said for one in self.request.clauses)
         unsaid = not self.request.sizes and not self.given
         images = images or (unsaid and self._least_rank() == len(_IMAGE))
         return _IMAGE if images else _BY_RANK[2]
 
     def _least_rank(self) -> int:
         return max(one.axis.least_rank for one in self.request.clauses)
+
+    def _named_rank(self, layout: tuple[str, ...]) -> int:
+        """ "batch 8, sequence length 512, hidden size 768" are three dimensions of rows."""
+        named = {name for name, _ in self.request.named}
+        return 3 if layout == _BY_RANK[2] and "batch" in named and named & {"sequence", "rows", "tokens"} else 1
 
     def _first_shape(self, first: Tensor) -> tuple[int, ...] | None:
         if first.name in self.given:
@@ -107,9 +123,13 @@ class TensorSizes:
         return None
 
     def _said_shape(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Sizes as said; of a product of two matrices three equal ones are those of both."""
-        if len(sizes) != 3 or self._layout() != ("m", "k"):
-            return sizes
+        """Sizes as said; of a product of two matrices one size, or three equal ones, are those of both."""
+        layout = self._layout()
+        product = set(layout) == {"m", "k"}
+        if len(sizes) == 1 and (product or layout == ("n", "n")):
+            return (*sizes, *sizes)
+        if len(sizes) != 3 or not product:
+            return self._with_named(layout, sizes)
         if len(set(sizes)) > 1:
             one, two, three = sizes
             raise NotUnderstood(
@@ -117,6 +137,12 @@ class TensorSizes:
                 f"{two}x{three}, or m={one} n={two} k={three}"
             )
         return sizes[:2]
+
+    def _with_named(self, dimensions: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """ "batch 32, 512x512": the sizes of the last dimensions, where those before them are said by name."""
+        named = dict(self.request.named)
+        before = dimensions[: max(len(dimensions) - len(sizes), 0)]
+        return (*(named[one] for one in before), *sizes) if all(one in named for one in before) else sizes
 
     def _of_rank(self, name: str, layout: tuple[str, ...], rank: int) -> tuple[str, ...]:
         if rank == len(layout):
@@ -202,11 +228,11 @@ class TensorSizes:
                 self._fit(tensor, self.given[tensor.name].shape)
         known = {str(one) for tensor in self.tensors for one in tensor.dimensions or ()}
         for name, size in self.request.named:
-            dimension = "elements" if name == "n" and "n" not in known else name
-            dimension = "cols" if name in ("features", "hidden") and name not in known else dimension
+            dimension = self._called(name, known)
             if dimension not in known:
                 raise NotUnderstood(
-                    f"{name}={size} is said, and the dimensions are {_listed(known)}; name one of these"
+                    f"{'dim' if name == 'features' else name}={size} is said, and the dimensions are {_listed(known)}; "
+                    "name one of these"
                 )
             if self.sizes.setdefault(dimension, size) != size and not self.given:
                 raise NotUnderstood(f"{name} is said to be {self.sizes[dimension]} and {size}; say one")
@@ -215,13 +241,24 @@ class TensorSizes:
                 weight = (tensor.dimensions or ())[-1:] == (self.first.dimensions or ())[-1:]  # [out, in]
                 inner = self.sizes.get(str((self.first.dimensions or ("",))[-1]))
                 turned = weight and len(shape) == 2 and shape[0] == inner != shape[1]
-                self._fit(tensor, shape[::-1] if turned else shape)
+                whole = self._with_named(tuple(map(str, tensor.dimensions or ())), shape)
+                self._fit(tensor, shape[::-1] if turned else whole)
         for name in known:
             if not name.isdigit() and name not in self.sizes:
                 self.sizes[name] = self._usual(name)
+        heads, shared = self.sizes.get("heads", 0), self.sizes.get("kv_heads", 1)
+        if heads % shared:
+            raise NotUnderstood(f"{heads} heads cannot share the keys of {shared} in equal groups; say other numbers")
         for name in self.even:
             if self.sizes[name] % 2:
                 raise NotUnderstood(f"{name} is {self.sizes[name]}, and must be even; give another size")
+
+    def _called(self, name: str, known: set[str]) -> str:
+        """The dimension that a name stands for; a sequence is that of the rows only beside their columns."""
+        columns = {"features", "hidden", "cols"} & {one for one, _ in self.request.named}
+        if name in known or (name == "sequence" and not columns):
+            return name
+        return next((one for one in _STANDS_FOR.get(name, ()) if one in known), name)
 
     def _size(self, dimension: DimensionOf) -> int | None:
         text = str(dimension)
@@ -229,8 +266,9 @@ class TensorSizes:
 
     def _usual(self, name: str) -> int:
         """The usual size; the columns of a product that was said to be square are as many."""
-        rows, inner = self.sizes.get("m"), self.sizes.get("k")
-        if name == "n" and rows is not None and inner is not None and self.request.sizes and not self.request.named:
+        rows = self.sizes.get("m")
+        inner = rows if self.first.dimensions == ("m",) else self.sizes.get("k")  # of vectors, or a diagonal
+        if name == "n" and rows is not None and inner is not None and self.request.sizes:
             if rows != inner:
                 raise NotUnderstood(
                     f"{rows}x{inner} is one operand of the product; say the other too, such as {rows}x{inner} by "

@@ -41,7 +41,7 @@ def _pooling(kind: str, word: str, places: int) -> NamedOperation:
     )
 
 
-_GROUPS = rf"(?:(?: with)? {WHOLE_NUMBER} groups)?"
+_GROUPS = rf"(?: with)? (?:{WHOLE_NUMBER} groups|(?:num )?groups(?: of)? {WHOLE_NUMBER})"
 _STATISTICS = (
     Tensor("running_mean", (1,)),
     Tensor("running_var", (1,), values="uniform 0.5 1.5"),
@@ -85,11 +85,11 @@ _IMAGES = (
     NamedOperation(
         "group_norm",
         "GroupNorm",
-        rf"group ?norm(?:ali[sz]ation)?{_GROUPS}",
+        rf"group ?norm(?:ali[sz]ation)?(?:{_GROUPS}{_SAID_EPS})?",
         "F.group_norm({v}, {0}, {weight}, {bias}, eps={eps})",
         Effect.WHOLE_ROW,
         (_CHANNEL_WEIGHT, _CHANNEL_BIAS, Number("eps", 1)),
-        "GroupNorm has {0} groups of channels, a weight and a bias; its eps is 1e-5",
+        "GroupNorm has {0} groups of channels, a weight and a bias; its eps is {1}",
         ("8", "1e-5"),
         whole=1,
         takes=_PIXELS,
@@ -106,6 +106,15 @@ _IMAGES = (
         ("1e-5",),
         takes=_PIXELS,
         leads=True,
+    ),
+    NamedOperation(
+        "nhwc_to_nchw",
+        "channels moved to the front",
+        r"(?:convert |permute )?nhwc (?:to|into) nchw",
+        "{v}.permute(0, 3, 1, 2).contiguous()",
+        Effect.RESHAPES,
+        takes=Tensor("x", ("batch", "height", "width", "channels")),
+        gives=(0, 3, 1, 2),
     ),
     NamedOperation(
         "nchw_to_nhwc",
@@ -154,14 +163,15 @@ _MOVES = (
         _ROTATED,
         Effect.WHOLE_ROW,
         (Tensor("cos", (-2, -1)), Tensor("sin", (-2, -1))),
-        "the rotary embedding turns the two halves of the last dimension, with tables cos and sin of [sequence, width]",
-        takes=Tensor("x", ("batch", "heads", "sequence", "width")),
+        "the rotary embedding turns the halves of the last dimension, with tables cos and sin of [sequence, head_size]",
+        takes=Tensor("x", ("batch", "heads", "sequence", "head_size")),
         even=-1,
     ),
     NamedOperation(
         "embedding",
         "rows of a table by index",
-        r"embedding(?: (?:table )?look ?up| table| layer)?|look ?up (?:in )?embeddings?(?: table)?",
+        r"(?:token |word )?embedding(?: (?:table )?look ?up| table| layer)?(?: (?:of |for )?(?:indices|tokens|ids))?"
+        r"|look ?up (?:in )?embeddings?(?: table)?",
         "F.embedding({v}, {table})",
         Effect.RESHAPES,
         (Tensor("table", ("vocabulary", "features")),),
@@ -172,7 +182,8 @@ _MOVES = (
     NamedOperation(
         "gather_rows",
         "rows by index",
-        r"(?:gather|select|index|take) rows(?: by (?:index|indices))?|index ?select|row gather|gather",
+        r"(?:gather|select|index|take) rows(?: (?:of|from) (?:matrix|table|tensor))?(?: by (?:index|indices))?"
+        r"|index ?select|row gather|gather",
         "{v}[{indices}]",
         Effect.RESHAPES,
         (Tensor("indices", ("picked",), DType.I64, "index rows"),),
@@ -182,7 +193,7 @@ _MOVES = (
     NamedOperation(
         "cumsum",
         "the cumulative sum",
-        r"(?:inclusive )?(?:cumulative sum|cum ?sum|prefix sum|scan)",
+        r"(?:inclusive )?(?:(?:cumulative|running|prefix) (?:sum|total)|cum ?sum|(?:prefix )?scan)",
         "torch.cumsum({v}, {over})",
         Effect.WHOLE_ROW,
         assumption="the sum runs {along}",
@@ -219,7 +230,8 @@ _MOVES = (
     NamedOperation(
         "top_k",
         "the {0} largest of each row",
-        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:k |{WHOLE_NUMBER} )?largest{_ENTRIES}",
+        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:k|{WHOLE_NUMBER}) largest{_ENTRIES}"
+        rf"|largest (?:k|{WHOLE_NUMBER}){_ENTRIES}|largest (?:values|elements|entries)",
         "torch.topk({v}, {0}, dim=-1)",
         Effect.RESHAPES,
         assumption="k is {0}; values and indices are given, the largest first",
@@ -231,7 +243,8 @@ _MOVES = (
     NamedOperation(
         "quantise_int8",
         "int8 with a scale for each row",
-        r"(?:dynamic )?(?:quanti[sz]e|quanti[sz]ation)(?: (?:to|into))? int ?8|int ?8 quanti[sz](?:e|ation)",
+        r"(?:dynamic )?(?:quanti[sz]e|quanti[sz]ation)(?: (?:of )?activations)?(?: (?:to|into))? int ?8"
+        r"|int ?8 quanti[sz](?:e|ation)",
         _QUANTISED,
         Effect.WHOLE_ROW,
         assumption="each row is divided by its largest magnitude / 127 and rounded; the scales are f32, [rows, 1]",
@@ -240,7 +253,8 @@ _MOVES = (
     NamedOperation(
         "dequantise_int8",
         "int8 times the scale of its row",
-        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?|int ?8 de ?quanti[sz](?:e|ation)",
+        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?(?: weights)?"
+        r"|int ?8 de ?quanti[sz](?:e|ation)(?: with scales?)?",
         "{v}.to({scale}.dtype) * {scale}",
         Effect.ELEMENTS,
         (Tensor("scale", (0, "1"), values="uniform 0.01 0.1"),),
@@ -253,17 +267,22 @@ _MOVES = (
 _PREDICTION, _TARGET = Tensor("prediction", _ROWS), Tensor("target")
 
 
+_PAIR = r"(?: (?:between|of) (?:two|2) (?:tensors|vectors|matrices|arrays))?"
+
+
 def _loss(
-    name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET
+    name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET, number: str = ""
 ) -> NamedOperation:
+    said = rf"(?:(?: with)? {number}(?: of)? {NUMBER})?" if number else ""
     return NamedOperation(
         name,
         says,
-        rf"(?:{pattern})(?: loss| error)?(?: between (?:two|2) tensors)?",
+        rf"(?:{pattern})(?: loss| error)?{_PAIR}{said}",
         code,
         Effect.RESHAPES,
         (target,),
         assumption or "the loss is the mean over all elements",
+        ("1.0",) if number else (),
         takes=_PREDICTION,
         gives=(),
         dtype=DType.F32,
@@ -283,14 +302,22 @@ _LOSSES = (
     ),
     _loss("mse", "the mean squared error", r"mse|mean squared?(?: error)?|l2 loss", "F.mse_loss({v}, {target})"),
     _loss("mae", "the mean absolute error", r"mae|l1 loss|l1|mean absolute error", "F.l1_loss({v}, {target})"),
-    _loss("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target})"),
-    _loss("huber", "the Huber loss", r"huber", "F.huber_loss({v}, {target})", "delta is 1; the mean over all elements"),
+    _loss(
+        *("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target}, beta={0})"),
+        "beta is {0}; the mean over all elements",
+        number="beta",
+    ),
+    _loss(
+        *("huber", "the Huber loss", r"huber", "F.huber_loss({v}, {target}, delta={0})"),
+        "delta is {0}; the mean over all elements",
+        number="delta",
+    ),
     _loss(
         *("hinge", "the hinge loss", r"hinge", "torch.mean(torch.clamp(1 - {v} * {target}, min=0))"),
         "the loss is mean(max(0, 1 - prediction * target))",
     ),
     _loss(
-        *("bce", "binary cross entropy of logits", r"bce|binary cross entropy(?: with logits)?|bce with logits"),
+        *("bce", "binary cross entropy of logits", r"(?:bce|binary cross entropy)(?: loss)?(?: with logits)?"),
         "F.binary_cross_entropy_with_logits({v}, {target})",
         "predictions are logits, targets lie between 0 and 1; the mean over all elements",
         Tensor("target", None, None, "uniform 0 1"),
@@ -309,6 +336,18 @@ _LOSSES = (
         (Tensor("target", (0,), DType.I64, "index classes"),),
         "targets are class indices; the loss is the mean over rows",
         takes=Tensor("logits", ("rows", "classes")),
+        gives=(),
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "nll",
+        "the negative log likelihood",
+        r"(?:nll|negative log likelihood)(?: loss)?",
+        "F.nll_loss({v}, {target})",
+        Effect.RESHAPES,
+        (Tensor("target", (0,), DType.I64, "index classes"),),
+        "the value is logarithms of probabilities, targets are class indices; the loss is the mean over rows",
+        takes=Tensor("log_probabilities", ("rows", "classes")),
         gives=(),
         dtype=DType.F32,
     ),

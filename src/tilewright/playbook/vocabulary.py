@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 
 from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
 from tilewright.playbook.convolution_words import CONVOLUTIONS
+from tilewright.playbook.errors import outside_grammar
 from tilewright.playbook.named_operation import NamedOperation
-from tilewright.playbook.product_words import PRODUCT_OPERATIONS
+from tilewright.playbook.product_words import MATMUL, PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
 from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
 
@@ -64,6 +66,13 @@ _ABSENT: tuple[tuple[str, str, str], ...] = (
         "causal attention",
     ),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
+    (
+        r"\bbottom ?(?:\d+|k)\b|\b(?:\d+|k) (?:smallest|lowest)\b"
+        r"|\b(?:smallest|lowest) (?:\d+|k|values|elements|entries|numbers)\b",
+        "the smallest of each row",
+        "top 8 of each row",
+    ),
+    (r"\b(?:cumulative|running) (?:max|min)|\bcum(?:max|min)\b", "running maxima", "cumulative sum along dim 1"),
     (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
     (r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),
     (r"\b(?:fft|fourier|dct)\b", "Fourier transforms", "a @ b.T"),
@@ -105,6 +114,9 @@ _READINGS: tuple[tuple[str, str], ...] = (
     (r"loss", "mean squared error, cross entropy, huber loss or KL divergence"),
     (r"(?:masked|causal) soft ?max", '"multiply by a mask then softmax" or a softmax of scores with some left out'),
     (r"bias \+ [a-z]+", '"add bias then gelu" or "gelu then add bias"'),
+    (r"(?:int ?8 )?quanti[sz](?:e|ation)", "quantise to int8 per row or dequantise int8"),
+    (r"normali[sz]e (?:to|with) (?:zero|0) mean.*", '"layernorm without affine", or "standardise each row"'),
+    (r".*attention with (?:an? )?(?:attention )?mask", '"causal attention", or a function with the mask'),
     (r"activation", "relu, gelu, silu or sigmoid"),
 )
 
@@ -114,9 +126,71 @@ def readings(text: str) -> str | None:
     return next((what for pattern, what in _READINGS if re.fullmatch(pattern, text)), None)
 
 
+_NO_MORE = r"(?=$|[;)]|,(?! ?\d)| (?:in|then|and|with|for|followed|eps|[+-]|b?f(?:p|loat)?\d+)(?! ?\d))"  # of a size
+_TURNED = r"\b(?:{0} (?:is )?(?:transposed?|t)|transposed? (?:matrix )?{0}|{0}\^t)\b"
+_BY = r"(?:times|by|@|\*)"
 _MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
+
+
+def _norm_of(said: re.Match[str]) -> str:
+    """nn.LayerNorm(768, eps=1e-6), layernorm 768: the size of what is normalised."""
+    return f"{said[1]} features={said[2]} (" if said[2] else f"{said[1]} features={said[3]}"
+
+
 # What people say, and what the grammar reads in its place.
-_REWORDED: tuple[tuple[str, str], ...] = (
+_REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"\b({MATMUL}|gemv|mat ?vec|matrix vector product)(?: of| for)? (\d{{2,}})\b{_NO_MORE}", r"\1 of size \2"),
+    (rf"\b(?:{MATMUL}) (?:with|where) (?:a and b|both(?: operands| matrices)?)(?: are)? transposed\b", "a.t @ b.t"),
+    (rf"\b(?:{MATMUL}) (?:with|where) {_TURNED.format('a')}", "a.t @ b"),
+    (rf"\b(?:{MATMUL}) (?:with|where) {_TURNED.format('b')}", "a @ b.t"),
+    *(
+        (rf"(?:\b(?:{MATMUL})(?: of)? {a} (?:with|and|{_BY})|{a} {_BY}) {b}", code)
+        for a, b, code in (
+            (_TURNED.format("a"), _TURNED.format("b"), "a.t @ b.t"),
+            (_TURNED.format("a"), r"b\b", "a.t @ b"),
+            (r"\ba", _TURNED.format("b"), "a @ b.t"),
+        )
+    ),
+    (r"\bsquare (?=mat ?mul|matrix|gemm)", ""),
+    (rf"\b(layer ?norm|rms ?norm)(?: ?\((\d+)(?=[,)]),? ?| (\d{{2,}})\b{_NO_MORE})", _norm_of),
+    (r"\b(layer ?norm|rms ?norm)(?: of)? size (\d+)\b", r"\1 features=\2"),
+    (r"\b(weights?|bias)(?: vector)? of (?:size|length|shape) (\d+)\b", r"\1 features=\2"),
+    (r"\band (?=(?:no|without|with no) (?:bias|weight|affine))", ""),
+    (r"(?<=\d), ?bias ?= ?false\b", " without bias"),
+    (r"\b(mse|l1|huber|nll)loss\b", r"\1 loss"),
+    (r"\bcrossentropyloss\b", "cross entropy loss"),
+    (r"\bsmoothl1loss\b", "smooth l1 loss"),
+    (r"\bbcewithlogitsloss\b", "bce with logits"),
+    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", "attention with causal mask"),
+    (r"\b(?:matmul|mm)\(([a-z](?:\.t)?), ?([a-z]\.t)\)", r"\1 @ \2"),
+    (r"\b(?:matmul|mm)\(([a-z]\.t), ?([a-z])\)", r"\1 @ \2"),
+    (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
+    (r"\b(batch|instance) ?norm ?\((\d+)(?=[,)]),? ?", r"\1 norm channels=\2 ("),
+    (r"\bbn\b", "batch norm"),
+    (
+        r"\badaptive (max|average|avg) ?pool(?:ing)?(?: ?2 ?d)?(?: to| with| ?\()?(?: output size)? ?=? ?1(?:x1)?\b\)?",
+        r"global \1 pooling",
+    ),
+    (r"\b(?:sum|add) up\b|\badd(?= all (?:of )?(?:the )?(?:elements|entries|values|numbers)\b)", "sum"),
+    (r"\b(?:total|grand) (?:sum|total)\b(?: of (?:an?|the) (?:matrix|array|vector|tensor))?", "sum of all elements"),
+    (r"(?<!of )(?<!over )(?<!across )(?<!for )\b(?:each|every) (?:single )?(?:element|value|entry|number)\b", "it"),
+    (r"\b(?:over|across|along) (?:the )?height and (?:the )?width\b", "over the spatial dimensions"),
+    (r"\b(?:over|across|along) (?:the )?batch\b(?! (?:dim|ax|size|of|norm|\d))", "over the first dimension"),
+    (r"\b(?:between|of|for) (?:the )?predictions? and (?:the )?(?:targets?|labels?)\b", "between two tensors"),
+    (r"\b([a-z]) (?:to the|raised to the) power (?:of )?(\d+)", r"\1 ** \2"),
+    (r"\b([a-z]) squared\b", r"\1 ** 2"),
+    (r"\b(\d+) heads of (?:size|dim(?:ension)?) (\d+)\b", r"heads=\1 head size=\2"),
+    (r"\bover (\d+(?:x\d+)+) windows?\b", r"with \1 window"),
+    (r"\bflash ?attention[ -]?v?[23]\b", "flash attention"),
+    (
+        r"\battention(?: of| for| with| on)? q(?:uery|ueries)?,? (?:and )?k(?:eys?)?,? (?:and )?v(?:alues?)?\b",
+        "attention",
+    ),
+    (r"\b(top ?(?:k|\d+)) values and indices\b", r"\1"),
+    (r"\b(?:multi query attention|mqa)\b", "grouped query attention kv heads=1"),
+    (r"\bhidden states?\b", "it"),
+    (r"(\d+)x(\d+)x(\d+) (?:images?|feature maps?)\b", r"channels=\1 height=\2 width=\3"),
+    (r"(?<!x)\b(\d+)x(\d+) (?:images?|feature maps?)\b", r"height=\1 width=\2"),
     (r"\b(?:transpose|swap) (?:of )?the last (?:two|2) (?:dim(?:ension)?s|axes)\b", "transpose"),
     (r"\bswap (?:the )?rows and columns\b", "transpose"),
     (r"\bscaled softmax with (?:a )?scale (?:of )?([\d.]+)", r"scale by \1 then softmax"),
@@ -125,6 +199,12 @@ _REWORDED: tuple[tuple[str, str], ...] = (
     (rf"\b{_MATRIX} ?(?:times|by|and|with|@|\*) ?{_MATRIX}", r"\1 by \2"),
     (r"\bdequantiz", "dequantis"),
 )
+
+
+def refuse_several(text: str) -> None:
+    """Raises `NotUnderstood` for a norm over several dimensions, as LayerNorm([64, 64]) is."""
+    if said := re.search(r"\b(?:layer|rms) ?norm ?\((?:[a-z], ?)?[\[(] ?\d+ ?(?:,|x) ?\d+[^)]*\)", text):
+        raise outside_grammar(f'"{said[0]}" is over several dimensions, and norms are over one in words')
 
 
 def reworded(text: str) -> str:
@@ -144,12 +224,20 @@ logsumexp frobenius temperature matmul matrix matrices multiplication product ge
 transpose transposed rotary embedding lookup gather rows cumulative cumsum prefix scan exclusive reverse top largest
 quantise quantize dequantise int8 pooling global group batch instance norm inference cross entropy loss error huber
 hinge divergence triplet cosine similarity concatenate arrays vectors tensors two elementwise dot outer groups
-attention causal decode
+attention causal decode normalization normalisation normalize quantization quantisation
 """
 WORDS = tuple(_WORDS.split())
 # These and every word of a pattern: what a refusal does not name as the word that is not understood.
 KNOWN = frozenset(
-    (*WORDS, *(word for one in NAMED_OPERATIONS for word in re.findall(r"[a-z]{2,}\d?|l[12]", one.pattern)), "cast")
+    (
+        *(*WORDS, "cast"),
+        *(
+            word
+            for one in NAMED_OPERATIONS
+            for pattern in (one.pattern, one.pattern.replace(" ?", ""))  # "group norm" and "groupnorm"
+            for word in re.findall(r"[a-z]{2,}\d?|l[12]", pattern)
+        ),
+    )
 )
 
 

@@ -1,7 +1,7 @@
 """Attention whose heads are too long for one kernel: the same graph, as the products and the softmax that it is.
 
-PyTorch's own decomposition scales queries and keys before they are multiplied, asks every row whether it is masked as a
-whole, and turns the result round for nothing. Here the scale comes after the product, where it costs nothing, and what
+PyTorch's own decomposition scales queries and keys before they are multiplied, and turns the result round for nothing.
+Here the scale comes after the product, where it costs nothing, and what
 has no effect is left out; then the families of products and rows can write it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.playbook.attention.program import PRODUCTS, SOFTMAX
+from tilewright.playbook.attention.program import PRODUCTS
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.products.graph import RESHAPES, SAME, TURNS, renumbered
 from tilewright.playbook.tracing import Items, Node, Trace, TracedNode
@@ -57,9 +57,6 @@ class _Rewriter:
                 assert isinstance(one, Node)
                 self._factors[made] = self._factors.get(made, 1.0) * self._factors.get(self._numbers[one.index], 1.0)
             return self._whole(made)
-        unmasked = self._unmasked(node)
-        if unmasked is not None:
-            return unmasked
         for one in (*node.arguments, *node.keywords.values()):
             for item in one.values if isinstance(one, Items) else (one,):
                 if isinstance(item, Node):
@@ -96,18 +93,3 @@ class _Rewriter:
         begun = before.arguments[0]
         assert isinstance(begun, Node)
         return begun.index if [orders[0][place] for place in orders[1]] == sorted(orders[0]) else None
-
-    def _unmasked(self, node: TracedNode) -> int | None:
-        """Of weights that are zeros where all scores are minus infinity: the weights, where nothing is masked."""
-        if node.target != "where" or not all(isinstance(one, Node) for one in node.arguments):
-            return None
-        every, _, weights = (self._made[self._numbers[one.index]] for one in node.arguments if isinstance(one, Node))
-        if every.target != "all" or weights.target != SOFTMAX:
-            return None
-        source = weights.arguments[0]
-        while isinstance(source, Node) and self._made[source.index].target in (*_SEEN_AS, "mul"):
-            source = self._made[source.index].arguments[0]
-        made = self._made[source.index] if isinstance(source, Node) else None
-        last = node.arguments[2]
-        assert isinstance(last, Node)
-        return self._numbers[last.index] if made is not None and made.target in PRODUCTS else None

@@ -90,6 +90,11 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
 }
+__device__ __noinline__ float plain_product(const float* query, const float* key) {
+  float sum = 0.0f;
+  for (int d = 0; d < D; ++d) sum = fmaf(query[d], key[d], sum);
+  return sum;
+}
 // v as two TF32 numbers, rounded to 11 bits each; of the second tensor cores leave out the bits below that.
 __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
   big = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
@@ -157,7 +162,17 @@ rolled for (int n = count - 1; n >= 0; n--) {
       unrolled for (int e = 0; e < 4; ++e) score[j][e] += part[e];
     }
   }
-  // score[j][2 * r + e] is of row r and of key 8 j + 2 t + e.
+  // score[j][2 * r + e] is of row r and of key 8 j + 2 t + e. Parts of an infinity are no numbers, nor are scores of
+  // them: these are made of the elements themselves.
+  bool is_lost = false;
+  unrolled for (int j = 0; j < KEYS / 8; ++j)
+    unrolled for (int e = 0; e < 4; ++e) is_lost |= score[j][e] != score[j][e];
+  if (is_lost)
+    unrolled for (int j = 0; j < KEYS / 8; ++j)
+      unrolled for (int e = 0; e < 4; ++e)
+        if (score[j][e] != score[j][e])
+          score[j][e] = plain_product(q_tile + (warp_row + g + e / 2 * 8) * D_PITCH,
+                                      k_tile + (j * 8 + t * 2 + e % 2) * D_PITCH);
   const int key0 = n * KEYS + t * 2;
   @masked
   unrolled for (int r = 0; r < 2; ++r) {

@@ -16,12 +16,13 @@ from tilewright.playbook.places.indices import Index, Quotient, Remainder, Varia
 from tilewright.playbook.places.program import PlacedProgram, places_of, whole_program
 from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places, Read, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
-from tilewright.playbook.row_program import Constant, Load, Pointwise
+from tilewright.playbook.row_program import Load, Pointwise
 from tilewright.playbook.tracing import TracedNode
 from tilewright.records import DType
 
 PRODUCTS = frozenset(("bmm", "mm"))
-SOFTMAX = "_softmax"
+SAFE_SOFTMAX = "_safe_softmax"  # weights of a row of minus infinities are zeros, and not NaN
+SOFTMAXES = frozenset(("_softmax", SAFE_SOFTMAX))
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Attention:
 
 def attention_program(traced: TracedTask) -> Attention:
     """The one attention of the task. Raises `NotSupported` for anything else."""
-    rules: dict[str, PlaceRule] = {**PLACE_RULES, SOFTMAX: _as_whole, "all": _all}
+    rules: dict[str, PlaceRule] = {**PLACE_RULES, **dict.fromkeys(SOFTMAXES, _as_whole)}
     reader = ScoreReader(traced, rules, PRODUCTS)
     placed = whole_program(reader, "of attention")
     if len(placed.outputs) != 1:
@@ -116,10 +117,6 @@ def _as_whole(reader: PlaceReader, index: int, node: TracedNode, places: Places)
     return reader.leaf("softmax", Whole(index, places, ()), kind_of(node.result.dtype))
 
 
-def _all(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    return reader.leaf("all", Whole(index, places, ()), kind_of(node.result.dtype))
-
-
 def _only_product(placed: PlacedProgram) -> tuple[str, Whole]:
     wholes = placed.wholes
     if len(wholes) != 1:
@@ -148,25 +145,10 @@ def _softmax(reader: ScoreReader, weights: int) -> tuple[Whole, bool]:
     """The softmax that weights are, and whether rows that are masked as a whole have weights of zero."""
     bare, factors = peeled_factors(reader, weights)
     made = reader.values[bare]
-    safe = False
-    if isinstance(made, Pointwise) and made.op == "where":
-        every, zero, inner = (reader.values[one] for one in made.arguments)
-        tested = reader.leaves[every.input] if isinstance(every, Load) else None
-        safe = isinstance(tested, Whole) and zero == Constant(0.0) and _is_of_masked(reader, tested)
-        made = inner if safe else made
     leaf = reader.leaves[made.input] if isinstance(made, Load) else None
-    if not isinstance(leaf, Whole) or reader.nodes[leaf.node].target != SOFTMAX or factors:
+    if not isinstance(leaf, Whole) or reader.nodes[leaf.node].target not in SOFTMAXES or factors:
         raise _unlike()
-    return leaf, safe
-
-
-def _is_of_masked(reader: ScoreReader, tested: Whole) -> bool:
-    """Whether it asks if a whole row is minus infinity."""
-    node = reader.nodes[tested.node]
-    if node.target != "all":
-        return False
-    compared = reader.nodes[reader.source(node)]
-    return compared.target == "eq" and compared.arguments[1] == float("-inf")
+    return leaf, reader.nodes[leaf.node].target == SAFE_SOFTMAX
 
 
 def _score_product(reader: ScoreReader, score: int, along: Variable) -> tuple[str, Whole, bool]:

@@ -17,7 +17,7 @@ from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction, Extent
 from tilewright.playbook.products.reading import Chain, RowsStage, Stage
 from tilewright.playbook.products.vectors import is_vector_product
-from tilewright.playbook.row_program import Layout, Load, Pointwise, Reduce, Reduction, RowProgram
+from tilewright.playbook.row_program import Constant, Layout, Load, Pointwise, Reduce, Reduction, RowProgram, Value
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
 WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
@@ -56,7 +56,10 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
     for first, softmax, second in zip(chain.stages, chain.stages[1:], chain.stages[2:], strict=False):
         if not isinstance(first, Contraction) or not isinstance(second, Contraction):
             continue
-        if not isinstance(softmax, RowsStage) or not _is_softmax(softmax.program, first.output.name):
+        if not isinstance(softmax, RowsStage):
+            continue
+        kind = _softmax_of(softmax.program, first.output.name)
+        if kind is None:
             continue
         scores, weights = first.output.name, softmax.program.outputs[0].name
         others = [one for one in chain.stages if one not in (first, softmax, second)]
@@ -75,26 +78,46 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
         )
         made: dict[Stage, Stage] = {
             first: replace(first, greatest=weights),
-            second: replace(second, a=replace(second.a, tensor=scores), weighs=weights),
+            second: replace(second, a=replace(second.a, tensor=scores), weighs=weights, empty_rows=kind == "safe"),
         }
         stages = tuple(made.get(one, one) for one in chain.stages if one is not softmax)
         return replace(chain, stages=stages, scratch=stored)
     return None
 
 
-def _is_softmax(program: RowProgram, name: str) -> bool:
-    """Whether it is the softmax of every row of a tensor, and nothing else."""
-    values = (
-        Load(name),
+# What a softmax is of a row, after its load; the safe one has weights of zero where all scores are minus infinity.
+_SOFTMAXES: dict[str, tuple[Value, ...]] = {
+    "plain": (
         Reduce(Reduction.GREATEST, 0),
         Pointwise("sub", (0, 1)),
         Pointwise("exp", (2,)),
         Reduce(Reduction.SUM, 3),
         Pointwise("reciprocal", (4,)),
         Pointwise("mul", (3, 5)),
-    )
+    ),
+    "safe": (
+        Reduce(Reduction.GREATEST, 0),
+        Constant(-math.inf),
+        Pointwise("eq", (1, 2)),
+        Constant(0.0),
+        Pointwise("where", (3, 4, 1)),
+        Pointwise("sub", (0, 5)),
+        Pointwise("exp", (6,)),
+        Reduce(Reduction.SUM, 7),
+        Pointwise("eq", (8, 4)),
+        Pointwise("reciprocal", (8,)),
+        Pointwise("where", (9, 4, 10)),
+        Pointwise("mul", (7, 11)),
+    ),
+}
+
+
+def _softmax_of(program: RowProgram, name: str) -> str | None:
+    """Which softmax of every row of a tensor it is; None where it is none, or more."""
     whole = program.layout is Layout.ROWS and program.cols == f"{name}.shape[-1]"
-    return whole and program.values == values and [one.value for one in program.outputs] == [6]
+    last = [len(program.values) - 1] == [one.value for one in program.outputs]
+    kinds = [one for one, values in _SOFTMAXES.items() if program.values == (Load(name), *values)]
+    return kinds[0] if whole and last and kinds else None
 
 
 def _is_over_channels(program: RowProgram, name: str, windows: int) -> bool:

@@ -182,6 +182,20 @@ for (int r = 0; r < 2; ++r) {
   row_scale[r] = 1.f / (total[r] + __shfl_xor_sync(~0u, total[r], 2));
 }""",
 }
+# The same, where a row of minus infinities has no weights.
+_NO_WEIGHTS = {
+    "before": _WEIGHTS["before"].replace(
+        "  if (m", "  if (most[r] == -INFINITY) most[r] = 0.f;  // so powers are 0\n  if (m"
+    ),
+    "row_scales": """\
+float row_scale[2];
+#pragma unroll
+for (int r = 0; r < 2; ++r) {
+  total[r] += __shfl_xor_sync(~0u, total[r], 1);
+  total[r] += __shfl_xor_sync(~0u, total[r], 2);
+  row_scale[r] = total[r] == 0.f ? 0.f : 1.f / total[r];
+}""",
+}
 POWERS = """\
 // e to the power of what a score is above the greatest of its row, times 2^14: the largest is 2^14.
 __device__ __forceinline__ float power(float score, float most) {
@@ -192,4 +206,5 @@ __device__ __forceinline__ float power(float score, float most) {
 
 def row_words(form: Form) -> dict[str, str]:
     """What @words of the kernel's text stand for, as the second operand's parts are made, and as rows are scores."""
-    return {**(_SPLIT_A if form.ready_b else _SPLIT_BOTH), **(_WEIGHTS if form.product.weighs else {})}
+    weights = {**_WEIGHTS, **(_NO_WEIGHTS if form.product.empty_rows else {})} if form.product.weighs else {}
+    return {**(_SPLIT_A if form.ready_b else _SPLIT_BOTH), **weights}

@@ -480,8 +480,10 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
             "}",
         ]
         put += ["#pragma unroll", each, f"  {place}", f"  {name}_tile[k][{row}] = {taken};", "}"]
-    weighs = form.product.weighs
-    lines += _OF_SCORES.splitlines() if weighs else []
+    weighs, empty = form.product.weighs, form.product.empty_rows  # of which a row's weights may all be zero
+    divided = " / (total[i / 4] == 0.f ? 1.f : total[i / 4])" if empty else " / total[i / 4]" if weighs else ""
+    of_scores = _OF_SCORES.replace("= most;", "= most == -INFINITY ? 0.f : most;") if empty else _OF_SCORES
+    lines += of_scores.splitlines() if weighs else []
     lines += [
         "float sum[8][4] = {}, some[8][4] = {};  // a long sum is a sum of sums",
         "float next_a[DEPTH * ROWS / 256], next_b[DEPTH * COLUMNS / 256];  // on their way while others are multiplied",
@@ -514,7 +516,7 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
         "  if (m >= M || n >= N) continue;",
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
-        *_store_of_tile(form, "sum[i / 4][i % 4]" + (" / total[i / 4]" if weighs else "")),
+        *_store_of_tile(form, f"sum[i / 4][i % 4]{divided}"),
         "}",
         *(_GREATEST_OF_ROWS.splitlines() if form.product.greatest else []),
     ]

@@ -105,6 +105,7 @@ class Contraction(Sums):
     kept: Kept | None = None
     greatest: str = ""  # a tensor for the greatest of each 64 neighbouring results of a row, which is written too
     weighs: str = ""  # `a` has scores, and this is that tensor of theirs: their softmax is multiplied
+    empty_rows: bool = False  # and that of a row of minus infinities is zeros
 
     @property
     def is_batched(self) -> bool:
