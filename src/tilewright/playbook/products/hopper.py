@@ -283,9 +283,9 @@ class _Plan:
         for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()
-        first, second = sorted(self._operands, key=lambda one: one[1].along_k)  # columns take longer to begin
-        self._split_launch(*first)
-        self._split_launch(*second, early=True)
+        columns, others = sorted(self._operands, key=lambda one: one[1].along_k)  # columns take longer to begin
+        self._split_launch(*columns)
+        self._split_launch(*others, early=True)
         if form.split_at_once:
             given = [text for _, text in short_parameters(form)]
             grid = "(@tiles_m + ceil_div(@n, 128)) * @batch"
