@@ -182,6 +182,18 @@ def test_zeros_at_the_ends_of_a_tile_are_not_multiplied(layout: tuple[bool, bool
     assert torch.equal(found.isnan(), form.truth(cut).isnan())
 
 
+def test_a_block_of_a_triangle_that_is_run_alone_does_about_its_part(tmp_path: Path) -> None:
+    """Of what it is counted by: nobody has split most of the operands, and nobody else takes tiles."""
+    form = Product((1, 1024, 1024, 1100), kept=Kept(Triangle.UPPER))
+    path = tmp_path / "product.cu"
+    path.write_text(form.text)
+    op, tensors, gpu = tilewright.load(str(path)), form.draw(), replace(H200, sms=8)
+    calls = op.emulate(*tensors, gpu=gpu, schedules=1), op.emulate(*tensors, gpu=gpu, schedules=1, blocks=1)
+    counts = [next(one for one in call.counts if one.kernel == "product") for call in calls]
+    together, alone = (one.warp_instructions / one.blocks for one in counts)
+    assert 0.8 * together < alone < 1.4 * together
+
+
 LATE = (
     (Product((1, 300, 136, 264), _BRAIN, bias=True, activation="gelu"), 64, 2),
     (Product((2, 136, 200, 520), _HALF, True, True, batched=True, residual=True), 128, 2),

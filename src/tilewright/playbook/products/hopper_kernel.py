@@ -11,6 +11,7 @@ from tilewright.playbook.products.hopper_consumer import consumer
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, operands, signature, walk_arguments
 from tilewright.playbook.products.hopper_sorted import (
     NUMBERS,
+    SHARE,
     SORTED_MEMBERS,
     SPANS,
     TAKEN,
@@ -135,6 +136,7 @@ def walk(form: Form) -> list[str]:
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
+        *indented(SHARE.splitlines() if form.sorted else []),
         "};",
     ]
 
@@ -303,7 +305,7 @@ def _strips(tiles: list[str], loads_of_b: list[str], sorted_tiles: bool) -> list
     flags = 3 if sorted_tiles else 1
     taken = f"int* taken = wide + 1 + {flags}ll * batch * (tile.tiles_m + tile.tiles_n);"
     if sorted_tiles:
-        taken += "\nint tiles_left = (tile.tiles_m * tile.tiles_n * batch + gridDim.x - 1) / gridDim.x;"
+        taken += "\nint tiles_left = 0;  // that the block may take"
     return [
         *taken.splitlines(),
         "auto load_tiles = [&]() {",

@@ -26,21 +26,24 @@ __device__ __forceinline__ int number_at(uint32_t from) {
   int number; asm volatile("ld.shared.s32 %0, [%1];" : "=r"(number) : "r"(from) : "memory"); return number;
 }
 """
-# What a tile's rows and columns are multiplied with outside of these is 0, or in rows or columns that are too wide.
+# What a tile's rows and columns are multiplied with outside of these is 0, or in rows or columns that are too wide. Of
+# tiles that nobody has looked at all is multiplied: so a few blocks that are run alone do about their part.
 SPANS = """\
 int first = 0;  // step of k
 if (!KEPT && tile.steps > 0) {  // zeros at the ends of all the tile's rows, or columns, are not multiplied
   const int tiles = tile.tiles_m + tile.tiles_n;
   const int* spans = wide + 1 + (batch + 2ll * tile.z) * tiles;
   const int *of_a = spans + tile.m0 / BM * 2, *of_b = spans + (tile.tiles_m + tile.n0 / BN) * 2;
-  first = min((K - min(of_a[0], of_b[0])) / BK, tile.steps - 1);
-  tile.steps = max(1, min(tile.steps, (min(of_a[1], of_b[1]) + BK - 1) / BK) - first);
+  auto both = [&](int which) { return min(of_a[which] ? of_a[which] : K, of_b[which] ? of_b[which] : K); };
+  first = min((K - both(0)) / BK, tile.steps - 1);
+  tile.steps = max(1, min(tile.steps, (both(1) + BK - 1) / BK) - first);
 }
 """
 # Who is ready takes the next tile, but nobody many more than others: so a few blocks that are run alone do about their
 # part. The last number is told as well: it is of no tile.
 TAKEN = """\
 if constexpr (!KEPT) {
+  if (tiles_left == 0) tiles_left = tile.share();  // while the first tile's loads are under way
   tile.number = --tiles_left > 0 ? gridDim.x + atomicAdd(taken, 1) : INT_MAX;
 }
 """
@@ -81,6 +84,15 @@ while (true) {
 is_half = BN > WIDTH && @half;
 steps = all_steps;
 return true;
+"""
+# How many tiles a block takes at most: its part of those of which something is kept, and an eighth more.
+SHARE = """\
+__device__ __forceinline__ int share() const {
+  Walk all = *this;
+  all.number = INT_MAX, all.diagonal = all.before = all.z = 0, all.batch = 1;
+  all.next();
+  return (all.before * batch + all.before * batch / 8 + gridDim.x - 1) / gridDim.x;
+}
 """
 
 

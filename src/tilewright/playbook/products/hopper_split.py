@@ -83,13 +83,14 @@ struct Span {
     if (any) first = min(first, k), last = max(last, k);
   }
   // Its tile's is noted by the distance of its first from K, and its end: so that the largest of each is the tile's.
+  // Where all are 0 it is 1: 0 says that nobody has looked.
   __device__ __forceinline__ int2 noted(int from, int width, int K) const {
-    return last < 0 ? make_int2(0, 0) : make_int2(K - (from + first), from + last + width);
+    return last < 0 ? make_int2(1, 1) : make_int2(K - (from + first), from + last + width);
   }
   // Where it has all of k nothing is larger, and who stores last is right; so few take turns at a place.
   __device__ __forceinline__ static void note(int* at, int value, int K) {
     if (value == K) asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
-    else if (value > 0) atomicMax(at, value);
+    else atomicMax(at, value);
   }
 };
 """
