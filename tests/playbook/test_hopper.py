@@ -221,7 +221,7 @@ def test_the_last_tiles_are_shared_along_k(form: Product, blocks: int, tmp_path:
 def test_tiles_are_shared_where_that_saves_much() -> None:
     """Of 2,048 tiles 68 are beyond whole rounds of 132; of 512 there are 116."""
 
-    def constants(size: int) -> dict[str, int | bool]:
+    def constants(size: int) -> dict[str, object]:
         form = Product((1, size, size, size), _BRAIN)
         return dict(evaluate(parse(form.text, "product.cu"), form.specs, H200).constants)
 

@@ -16,18 +16,19 @@ RESERVED_WORDS = """
 a a_batch a_big a_copy a_next a_part a_pitch a_slot a_slots a_small a_tile add address any_small arrivals at at_k
 at_row b b0 b1 b_batch b_big b_copy b_half b_next b_part b_pitch b_slot b_slots b_small b_tile back barrier batch
 begin big bit block_sum blocks both box buffer buffers bytes c c_buffers chunk column0 columns commit consumer
-copied copy copy_slot copy_step descriptor done exponent fetch few finish finished first_flag flags flags_n from
-full given go_on greatest greatest_of group group_rows groups h high high_column high_row highest holds in_group
-inner inner0 inners inside is_too_wide is_wide j job jobs k k0 k_begin k_end keep kept kept_empty kept_full lane
-largest largest_bits largest_of last later lead least length line line0 lines load load_b load_parts load_tiles
-look looked losing low low_column low_row m m0 m_of_row m_tile made magnitude_bits make_tiles matrix matrix_pitch
-mine mma more most my_column my_columns my_row my_scales n n0 n_of_lane next_a next_b next_slot not_a_number number
-o of_column of_columns of_groups of_rows of_strip of_warps offset one other out p pack pair_at parity part
-part_slots parts parts_pitch piece pieces pitch place power product q quad r rank read result rounded row0 row_at
-row_scale row_scales s scale scale_of scale_with_room scaled scales set share shared shared_float4 slot slots small
-some some_total source split split_done spread stage stages steps store stride strip strips sum sums swizzle t
-take_least taken team_max team_sum tf32 thread tile tiles tiles_m tiles_n to to_column to_row told too_wide total
-turn two_pairs upper used v w wait warp warp_m warp_n warpgroup weight weights which wide x y z zero zeros
+copied copy copy_slot copy_step descriptor done exponent fetch few finish finish_rounded finished first_flag flags
+flags_n from full given go_on greatest greatest_of group group_rows groups h high high_column high_row highest holds
+in_group inner inner0 inners inside is_too_wide is_wide j job jobs k k0 k_begin k_end keep kept kept_empty kept_full
+lane largest largest_bits largest_of last later lead least left length line line0 lines load load_b load_parts
+load_tiles look looked losing low low_column low_row m m0 m_of_row m_tile made magnitude_bits make_tiles matrix
+matrix_pitch mine mma more most my_column my_columns my_row my_scales n n0 n_of_lane next_a next_b next_slot
+not_a_number number o of_column of_columns of_groups of_rows of_strip of_warps offset one other out p pack pair_at
+parity part part_slots parts parts_pitch piece pieces pitch place power product q quad r rank read result rounded
+row0 row_at row_scale row_scales s scale scale_of scale_with_room scaled scales set share shared shared_float4 slot
+slots small some some_total source split split_done spread stage stages steps store stride strip strips sum sums
+swizzle t take_least taken team_max team_sum tf32 thread tile tiles tiles_m tiles_n to to_column to_row told
+too_wide total turn two_pairs unpack upper used v w wait warp warp_m warp_n warpgroup weight weights which wide x y
+z zero zeros
 """
 RESERVED = frozenset(RESERVED_WORDS.split())
 

@@ -9,7 +9,6 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, frag
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
-from tilewright.playbook.products.hopper_shared import finishing_parameters
 from tilewright.playbook.products.hopper_short import short_parameters, short_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
@@ -167,7 +166,8 @@ class _Plan:
         self._tiles("64")
         if form.late:
             self._late()
-        self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
+        barriers = f"STAGES * 16{' + 8' if form.late else ''}"
+        self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + {barriers}")
         self._add("need", "@smem <= device.smem_block")
         if not form.pieces:
             others = "ceil_div(@tiles_m * ceil_div(@n, 256) * @batch, device.sms) * 256"
@@ -192,6 +192,7 @@ class _Plan:
         self._add("const", "SHARED = @shares if BN == 256 else 0", "blocks share the last tiles, along k")
         self._add("let", "@most = ceil_div(@steps, max(@rest * @steps / device.sms, 1)) + 1", "pieces of a tile")
         self._add("scratch", "@sums: f32[SHARED * @rest, @most, 128, BN]")
+        self._add("scratch", "@left: i32[SHARED * @rest] counter", "pieces")
 
     def _need_rows_of(self, elements: int) -> None:
         a, b = self._product.a, self._product.b
@@ -257,10 +258,11 @@ class _Plan:
         grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
         if form.strips:
             grid = "min(@tiles, device.sms * BLOCKS)"
-        self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
         if form.late:
-            given = [text for _, text in finishing_parameters(form)]
-            self._launch("finish_shared", "@rest * (BN / 32)", "256", given, early=True, more=" when SHARED == 1")
+            self._launch("product", grid, f"{threads}, @smem", given, more=" cooperative when SHARED == 1")
+            given = [self._product.output.name if one in ("@sums", "@left") else one for one in given]  # not used
+            more = " when SHARED == 0"
+        self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@n, 64) * @batch{' * @pieces' if form.pieces else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, matrix_text, operands
-from tilewright.playbook.products.hopper_shared import LEAVE_SHARED
+from tilewright.playbook.products.hopper_shared import SHARED_SUMS
 from tilewright.playbook.products.hopper_sorted import STEPS, unkept_half
 from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some, who_stores
 
@@ -152,7 +152,7 @@ def _late_tiles(form: Form) -> list[str]:
         *indented(_added_columns(form)),
         "  wgmma_wait<0>();",
         "  release(before);",
-        *indented(LEAVE_SHARED.splitlines()),
+        *indented(SHARED_SUMS.splitlines()),
         *indented(_rounding(form)),
         "  unfinished = true;",
         "};",

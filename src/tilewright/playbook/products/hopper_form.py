@@ -145,7 +145,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
         pairs += [("int* __restrict__ wide", "@wide")] if form.strips else []
-    pairs += [("float4* __restrict__ sums", "@sums")] if form.late else []
+    pairs += [("float4* sums", "@sums"), ("int* left", "@left")] if form.late else []
     pairs += greatest_parameters(form)
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))

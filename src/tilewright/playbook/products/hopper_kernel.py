@@ -9,7 +9,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_consumer import consumer
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, operands, signature, walk_arguments
-from tilewright.playbook.products.hopper_shared import WALK, finishing_text
+from tilewright.playbook.products.hopper_shared import WAIT_FOR_OTHERS, WALK
 from tilewright.playbook.products.hopper_sorted import NUMBERS, SORTED_MEMBERS, SPANS, sorted_tiles, unkept_tiles
 from tilewright.playbook.products.hopper_store import pack, pair_functions, unpack
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
@@ -37,7 +37,7 @@ def device_text(form: Form) -> list[str]:
         pieces += [*pair_functions(form), *form.finish_function]
         pieces += [""] if form.finish.function else []
     if form.late:
-        return [*pieces, *WALK.splitlines(), "", *_kernel(form), "", *finishing_text(form)]
+        return [*pieces, *WALK.splitlines(), "", *_kernel(form)]
     return [*pieces, *walk(form), "", *_kernel(form)]
 
 
@@ -67,7 +67,7 @@ def _constants(form: Form) -> list[str]:
     registers = ("LATE ? 24 : 40", "LATE ? 240 : 232") if form.late else ("40", "232")
     lines += [
         f"constexpr int PRODUCER_REGISTERS = {registers[0]}, CONSUMER_REGISTERS = {registers[1]};  // of 64 k for 384",
-        "constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2",
+        f"constexpr int TILE_GROUP = {12 if form.late else 8};  // rows of tiles that are walked together, for L2",
     ]
     return lines
 
@@ -164,6 +164,8 @@ def _kernel(form: Form) -> list[str]:
         body += [f"const uint32_t columns = {after};"]
         after = f"columns{form.column_bytes}"
     body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
+    if form.late:
+        body += ["const uint32_t all_left = empty + STAGES * 8;  // told when what others have of a tile can be read"]
     if form.strips:
         body += [
             "const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;",
@@ -177,12 +179,11 @@ def _kernel(form: Form) -> list[str]:
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
         "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
-        *([f"  {_KEPT_BARRIERS}"] if form.strips else []),
+        *([f"  {_KEPT_BARRIERS}"] if form.strips else ["  barrier_init(all_left, 1);"] if form.late else []),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
         *(["cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"] if form.parts else []),
-        *(["if constexpr (SHARED) cudaTriggerProgrammaticLaunchCompletion();"] if form.late else []),
         "",
         f"Walk tile({walk_arguments(form)}{', gridDim.x' if form.late else ''});",
         "int slot = 0;",
@@ -261,6 +262,7 @@ def _producer(form: Form) -> list[str]:
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         *indented([_TURNS] if turns else []),
         *indented(_strips(tiles, first, 3 if form.sorted else 1) if form.strips else tiles),
+        *indented(WAIT_FOR_OTHERS.splitlines() if form.late else []),
         "}",
         *rest,
     ]

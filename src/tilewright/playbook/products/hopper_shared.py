@@ -1,26 +1,58 @@
 """Tiles that all blocks share, as text: the last ones of 16-bit products on Hopper, which do not fill a round.
 
 Their steps along k, of one tile after the other, are dealt out in equal runs. A block leaves its sums of a run in
-scratch memory, in the order of its registers, and a last kernel adds them up, always in the same order, and finishes.
+scratch memory, in the order of its registers; who has the first of a tile's steps adds them up, always in the same
+order, and finishes the tile. Blocks wait for each other, so all of them must be running.
 """
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, signature
-from tilewright.playbook.products.hopper_store import finish_of_four, row_values
-
-# A consumer's sums of a shared tile; `rounded` is nothing then, which registers need not keep.
-LEAVE_SHARED = """\
+# A consumer's sums of a shared tile. Blocks have their pieces in order, so a tile's first piece is the last that its
+# block makes: by then the others have been left, or are about to be. Blocks that leave pieces wait for nobody.
+SHARED_SUMS = """\
 if (SHARED && last.number >= 0) {
-  float4* to = sums + (((size_t)last.number * most + last.piece) * (BN / 8) * 2 + consumer) * 128 + thread;
+  float4* const place = sums + ((size_t)last.number * most * (BN / 8) * 2 + consumer) * 128 + thread;
+  if (last.piece > 0) {
 #pragma unroll
-  for (int j = 0; j < BN / 8; ++j)
-    to[j * 256] = make_float4(sum[j * 4], sum[j * 4 + 1], sum[j * 4 + 2], sum[j * 4 + 3]);
+    for (int j = 0; j < BN / 8; ++j)
+      place[(last.piece * (BN / 8) + j) * 256] =
+          make_float4(sum[j * 4], sum[j * 4 + 1], sum[j * 4 + 2], sum[j * 4 + 3]);
+    consumer_sync(consumer);
+    asm volatile("{ .reg .pred p; setp.eq.s32 p, %1, 0; @p red.release.gpu.global.add.s32 [%0], 1; }"
+                 ::"l"(left + last.number), "r"(thread) : "memory");  // a branch here costs registers everywhere
 #pragma unroll
-  for (int j = 0; j < BN / 4; ++j) rounded[j] = 0;
-  unfinished = false;
-  return;
+    for (int j = 0; j < BN / 4; ++j) rounded[j] = 0;  // nothing that registers need to keep
+    unfinished = false;
+    return;
+  }
+  const int others = last.others();
+  barrier_wait(all_left, 0);
+#pragma unroll 1
+  for (int piece = 1; piece <= others; ++piece) {
+#pragma unroll
+    for (int j = 0; j < BN / 8; j += 8) {
+      float4 some[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) some[i] = __ldcg(place + (piece * (BN / 8) + j + i) * 256);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sum[(j + i) * 4] += some[i].x, sum[(j + i) * 4 + 1] += some[i].y;
+        sum[(j + i) * 4 + 2] += some[i].z, sum[(j + i) * 4 + 3] += some[i].w;
+      }
+    }
+  }
+}
+"""
+
+# The producer waits for what consumers need: they are told by a barrier.
+WAIT_FOR_OTHERS = """\
+if (SHARED && tile.number >= 0 && tile.piece == 0) {
+  int found;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(left + tile.number) : "memory");
+  } while (found < 2 * tile.others());
+  left[tile.number] = 0;
+  barrier_arrive(all_left);
 }
 """
 
@@ -44,6 +76,9 @@ struct Walk {
   __device__ __forceinline__ int block_of(int shared_step) const {
     return ((shared_step + 1) * blocks - 1) / shared_steps;
   }
+  __device__ __forceinline__ int others() const {  // pieces that other blocks leave of the tile whose first is here
+    return block_of((number + 1) * all_steps - 1) - (int)blockIdx.x;
+  }
   __device__ __forceinline__ void place(int job) {
     const int tiles = tiles_m * tiles_n, matrix = job / tiles, in_matrix = job % tiles;
     const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);
@@ -66,47 +101,3 @@ struct Walk {
   }
 };
 """
-
-
-def finishing_parameters(form: Form) -> list[tuple[str, str]]:
-    output = form.product.output
-    pairs = [("const float4* __restrict__ sums", "@sums"), (f"{output.dtype.cpp}* __restrict__ c", output.name)]
-    pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
-    pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
-    return [*pairs, ("int most", "@most"), ("int blocks", "device.sms")]
-
-
-def finishing_text(form: Form) -> list[str]:
-    """The kernel that adds up and finishes the sums of shared tiles: 32 columns of one."""
-    made = finish_of_four(form, [f"s.{side}" for side in "xyzw"], form.finish, staged=False)
-    needed = "\n".join([*made, *row_values(form.finish)])
-    row_at = ", ".join(f"(size_t)tile.z * M + min(m[{row}], M - 1)" for row in range(2))
-    store = "if (m[{0}] < M) *reinterpret_cast<uint32_t*>(c + row_at[{0}] * N + n) = pack(v[{1}], v[{2}]);"
-    body = [
-        "cudaGridDependencySynchronize();",
-        "Walk tile(M, N, K, batch, blocks);",
-        "const int number = blockIdx.x / (BN / 32), step = number * tile.all_steps, lane = threadIdx.x % 32;",
-        "const int pieces = tile.block_of(step + tile.all_steps - 1) - tile.block_of(step) + 1;",
-        "tile.place(tile.whole + number);",
-        "const int row = tile.m0 + threadIdx.x / 32 * 16 + lane / 4, m[2] = {row, row + 8};",
-        f"const size_t row_at[2] = {{{row_at}}};",
-        *(row_values(form.finish) if needed else []),
-        "const float4* from = sums + (size_t)number * most * (BN / 8) * 256 + threadIdx.x;",
-        "#pragma unroll",
-        "for (int i = 0; i < 4; ++i) {",
-        "  const int j = blockIdx.x % (BN / 32) * 4 + i, n = tile.n0 + j * 8 + lane % 4 * 2;",
-        "  float4 s = make_float4(0.f, 0.f, 0.f, 0.f);",
-        "#pragma unroll 4",
-        "  for (int piece = 0; piece < pieces; ++piece) {",
-        "    const float4 one = from[(piece * (BN / 8) + j) * 256];",
-        "    s.x += one.x, s.y += one.y, s.z += one.z, s.w += one.w;",
-        "  }",
-        "  if (n >= N) continue;",
-        "  float v[4];",
-        *indented(made),
-        *indented([store.format(row, row * 2, row * 2 + 1) for row in range(2)]),
-        "}",
-    ]
-    declared = [declaration for declaration, _ in finishing_parameters(form)]
-    note = "// Adds up what blocks left of the tiles that they share, and finishes the sums."
-    return [note, *signature("__launch_bounds__(256) ", "finish_shared", declared), *indented(body), "}"]

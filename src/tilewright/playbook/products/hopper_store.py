@@ -223,9 +223,12 @@ def _store_16_bit(form: Form, late: bool = False) -> list[str]:
         made += ["four(sum + i * 8, i * 16 + lane % 4 * 2, v);", "four(sum + i * 8 + 4, i * 16 + lane % 4 * 2 + 8, w);"]
     elif form.late_finish.function:
         made += [
-            "const float2 a = unpack(rounded[i * 4]), b = unpack(rounded[i * 4 + 1]);",
-            "const float2 c = unpack(rounded[i * 4 + 2]), d = unpack(rounded[i * 4 + 3]);",
-            "const float s[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};",
+            "float s[8];",
+            "#pragma unroll",
+            "for (int j = 0; j < 4; ++j) {",
+            "  const float2 two = unpack(rounded[i * 4 + j]);",
+            "  s[j * 2] = two.x, s[j * 2 + 1] = two.y;",
+            "}",
             "four(s, i * 16 + lane % 4 * 2, v);",
             "four(s + 4, i * 16 + lane % 4 * 2 + 8, w);",
         ]
@@ -275,7 +278,7 @@ def unpack(dtype: DType) -> list[str]:
 def pair_functions(form: Form) -> list[str]:
     """How neighbours are loaded: two at once where rows are whole numbers of pairs."""
     vectors, inputs = form.tma_store, zip(form.product.finish_inputs, form.finish.inputs, strict=False)
-    kinds = [one.dtype for one, text in inputs if one.varies and (form.late or text != form.staged)]
+    kinds = [one.dtype for one, text in inputs if one.varies and text != form.staged]
     if not kinds:
         return []
     texts = [_VECTOR_PAIRS[kind] for kind in PAIRED if kind in kinds] if vectors else [_SINGLE_PAIR]
@@ -292,12 +295,12 @@ def column_pair(name: str) -> list[str]:
     ]
 
 
-def finish_of_four(form: Form, sums: list[str], finish: FinishText, staged: bool = True) -> list[str]:
+def finish_of_four(form: Form, sums: list[str], finish: FinishText) -> list[str]:
     """Statements that make `v` of four sums: columns n and n + 1 of rows m[0] and m[1]."""
     lines: list[str] = []
     values: list[list[str]] = [[] for _ in sums]
     for one in finish.inputs:
-        if staged and one == form.staged:
+        if one == form.staged:
             lines += column_pair(one.value)
         elif one.place == "column":
             lines.append(f"const float2 {one.value} = pair_at({one.name}, n, N);")
