@@ -205,21 +205,40 @@ LATE = (
 def test_sums_are_finished_under_the_next_tiles_products(
     form: Product, width: int, blocks: int, tmp_path: Path
 ) -> None:
-    """By pairs of blocks that take an even and an odd number of tiles, also where the last row of tiles has no other;
-    steps are just enough to finish a tile under them."""
+    """By blocks that take an even and an odd number of tiles; steps are just enough to finish a tile under them."""
     text = form.text.replace("BN = 192 | 256 | 128 | 64", f"BN = {width}")
-    text = re.sub(r"//! need    BN .*\n", "", text).replace(" and (tiles_m % 2 == 0 or tiles_m > 16)", "")
+    text = re.sub(r"//! need    BN .*\n", "", text)
     gpu = replace(H200, sms=blocks)
     assert ("LATE", 1) in evaluate(parse(text, "product.cu"), form.specs, gpu).constants
     _check_emulated(form, 2, tmp_path, text, gpu)
 
 
-def test_one_multiprocessor_has_no_pairs_of_blocks(tmp_path: Path) -> None:
-    """Its results are made by single blocks."""
-    form, gpu = Product((1, 256, 72, 264), _BRAIN), replace(H200, sms=1)
-    text = form.text.replace("BN = 192 | 256 | 128 | 64", "BN = 64")
-    assert ("LATE", 1) in evaluate(parse(text, "product.cu"), form.specs, replace(H200, sms=2)).constants
-    _check_emulated(form, 1, tmp_path, text, gpu)
+SHARED = (
+    (Product((1, 150, 776, 1096), _BRAIN, b_transposed=True, bias=True, activation="gelu"), 5),
+    (Product((2, 136, 264, 1032), _HALF, True, False, batched=True, residual=True), 3),
+    (Product((1, 300, 264, 1096), _BRAIN), 4),
+)
+
+
+@pytest.mark.parametrize(("form", "blocks"), SHARED, ids=str)
+def test_the_last_tiles_are_shared_along_k(form: Product, blocks: int, tmp_path: Path) -> None:
+    """In pieces of 3 to 12 steps, two or three of a tile, after tiles that are a block's own."""
+    text = form.text.replace("tune    BN = 192 | 256 | 128 | 64", "const   BN = 256")
+    text = re.sub(r"//! need    BN .*\n", "", text).replace(">= device.sms * 24", ">= device.sms")
+    gpu = replace(H200, sms=blocks)
+    assert ("SHARED", 1) in evaluate(parse(text, "product.cu"), form.specs, gpu).constants
+    _check_emulated(form, 2, tmp_path, text, gpu)
+
+
+def test_tiles_are_shared_where_that_saves_much() -> None:
+    """Of 2,048 tiles 68 are beyond whole rounds of 132; of 512 there are 116."""
+
+    def constants(size: int) -> dict[str, object]:
+        form = Product((1, size, size, size), _BRAIN)
+        return dict(evaluate(parse(form.text, "product.cu"), form.specs, H200).constants)
+
+    assert constants(8192).items() >= {"BN": 256, "LATE": 1, "SHARED": 1}.items()
+    assert constants(4096).items() >= {"BN": 256, "LATE": 1, "SHARED": 0}.items()
 
 
 SHORT = (
@@ -297,6 +316,24 @@ def test_the_gelu_of_sums_is_good_for_bf16(tmp_path: Path) -> None:
     assert ((found - truth).abs()[usual] <= 2.0**-9 * truth.abs()[usual]).all()
     assert ((found - truth).abs()[x.isfinite() & (x < 12)] < 1e-4).all()
     assert torch.equal(found[x >= 12], x[x >= 12])
+
+
+def test_the_gelu_of_every_rounded_sum_is_right(tmp_path: Path) -> None:
+    """Of all numbers of bf16: within a rounding of the truth, and at the left end, where a rounding of the sum alone
+    moves it as much, within a sixteenth."""
+    (function,) = finish_text(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction).helpers[0]
+    path = tmp_path / "gelu.cu"
+    path.write_text(GELU.format(helper=function))
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16).float()
+    found, truth = tilewright.load(str(path))(x), torch.nn.functional.gelu(x.double())
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found.isnan(), truth.isnan())
+    rounded, error = found.bfloat16().double(), (found.bfloat16().double() - truth).abs()
+    usual = truth.isfinite() & (x > -4)
+    assert (error <= 2.0**-8 * truth.abs() + 1e-38)[usual].all()
+    left = (x <= -4) & (x > -5)
+    assert (error <= truth.abs() / 16)[left].all()
+    assert (rounded[x <= -5].nan_to_num().abs() < 2e-6).all()
 
 
 STORE = """\

@@ -34,6 +34,9 @@ HALVES = (
     Product((1, 256, 264, 8200), DType.BF16, bias=True, activation="gelu", pieces=True),
     Product((1, 520, 776, 1000), DType.BF16, bias=True, activation="gelu"),
     Product((1, 520, 776, 1000), DType.F16, bias=True, activation="gelu", residual=True),
+    Product((1, 4360, 4104, 4104), DType.BF16, b_transposed=True, bias=True, activation="gelu"),  # blocks share tiles
+    Product((3, 1496, 2056, 3080), DType.F16, True, True, batched=True, residual=True),
+    Product((1, 4360, 4104, 4104), DType.BF16),
     Product((1, 520, 520, 1000), DType.BF16, kept=Kept(Triangle.LOWER, 3)),
     Product((1, 520, 520, 200), DType.F16, bias=True, kept=Kept(Triangle.UPPER)),
 )

@@ -8,7 +8,7 @@ from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS, STEADY_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
 from tilewright.playbook.products.program import Contraction, Triangle
-from tilewright.playbook.row_program import Load, NumberKind, ProgramInput
+from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, RowProgram
 from tilewright.records import DType
 
 # Names of the kernels' own text, which no parameter of theirs has.
@@ -16,18 +16,19 @@ RESERVED_WORDS = """
 a a_batch a_big a_copy a_next a_part a_pitch a_slot a_slots a_small a_tile add address any_small arrivals at at_k
 at_row b b0 b1 b_batch b_big b_copy b_half b_next b_part b_pitch b_slot b_slots b_small b_tile back barrier batch
 begin big bit block_sum blocks both box buffer buffers bytes c c_buffers chunk column0 columns commit consumer
-copied copy copy_slot copy_step descriptor done exponent fetch few finish finished first_flag flags flags_n from
-full given go_on greatest greatest_of group group_rows groups h high high_column high_row highest holds in_group
-inner inner0 inners inside is_too_wide is_wide j job jobs k k0 k_begin k_end keep kept kept_empty kept_full lane
-largest largest_bits largest_of last later lead least length line line0 lines load load_b load_parts load_tiles
-look looked losing low low_column low_row m m0 m_of_row m_tile made magnitude_bits make_tiles matrix matrix_pitch
-mine mma more most my_column my_columns my_row my_scales n n0 n_of_lane next_a next_b next_slot not_a_number number
-o of_column of_columns of_groups of_rows of_strip of_warps offset one other out p pack pair_at parity part
-part_slots parts parts_pitch piece pieces pitch place power product q quad r rank read result rounded row0 row_at
-row_scale row_scales s scale scale_of scale_with_room scaled scales set share shared shared_float4 slot slots small
-some some_total source split split_done spread stage stages steps store stride strip strips sum sums swizzle t
-take_least taken team_max team_sum tf32 thread tile tiles tiles_m tiles_n to to_column to_row told too_wide total
-turn two_pairs upper used v w wait warp warp_m warp_n warpgroup weight weights which wide x y z zero zeros
+copied copy copy_slot copy_step descriptor done exponent fetch few finish finish_rounded finished first_flag flags
+flags_n from full given go_on greatest greatest_of group group_rows groups h high high_column high_row highest holds
+in_group inner inner0 inners inside is_too_wide is_wide j job jobs k k0 k_begin k_end keep kept kept_empty kept_full
+lane largest largest_bits largest_of last later lead least left length line line0 lines load load_b load_parts
+load_tiles look looked losing low low_column low_row m m0 m_of_row m_tile made magnitude_bits make_tiles matrix
+matrix_pitch mine mma more most my_column my_columns my_row my_scales n n0 n_of_lane next_a next_b next_slot
+not_a_number number o of_column of_columns of_groups of_rows of_strip of_warps offset one other out p pack pair_at
+parity part part_slots parts parts_pitch piece pieces pitch place power product q quad r rank read result rounded
+row0 row_at row_scale row_scales s scale scale_of scale_with_room scaled scales set share shared shared_float4 slot
+slots small some some_total source split split_done spread stage stages steps store stride strip strips sum sums
+swizzle t take_least taken team_max team_sum tf32 thread tile tiles tiles_m tiles_n to to_column to_row told
+too_wide total turn two_pairs unpack upper used v w wait warp warp_m warp_n warpgroup weight weights which wide x y
+z zero zeros
 """
 RESERVED = frozenset(RESERVED_WORDS.split())
 
@@ -78,6 +79,9 @@ class FinishText:
     given: list[str]  # plan expressions for them
     inputs: tuple[FinishInput, ...]
     numbers: tuple[str, ...]  # that the kernel hands on
+    name: str = "finish"
+    late: FinishText | None = None  # the same of sums that were rounded to the result's type where PyTorch does so
+    added: FinishInput | None = None  # what is added to sums before that, for every column
 
     @property
     def takes(self) -> set[str]:
@@ -91,7 +95,7 @@ class FinishText:
 
     def of(self, sum: str, *values: str) -> str:
         """The same, of the elements that go with the sum."""
-        return f"finish({', '.join([sum, *values, *self.numbers])})" if self.function else sum
+        return f"{self.name}({', '.join([sum, *values, *self.numbers])})" if self.function else sum
 
     # Several sums at once: elements of whole tensors are read for all of them before the first is used.
 
@@ -138,35 +142,26 @@ def finish_text(
         return PLAIN
     namer = Namer(program, reserved)
     forms = Forms(program, namer, quick)
-    known, parameters = {contraction.sum_value: Text("sum")}, ["float sum"]
-    inputs: list[FinishInput] = []
-    for one in contraction.finish_inputs:
-        value, name = program.values.index(Load(one.name)), namer.tensors[one.name]
-        known[value] = Text(name)
-        kind = program.kinds[value].cpp
-        parameters.append(f"{kind} {name}")
-        cast = "" if kind == one.dtype.cpp else f"static_cast<{kind}>"
-        inputs.append(FinishInput(name, f"{name}{suffix}", _place(one), cast, one.dtype.cpp))
+    inputs = _finish_inputs(contraction, namer, suffix)
     numbers = [
         (program.kinds[program.values.index(number)].cpp, name, number.expression)
         for number, name in namer.parameters.items()
     ]
-    parameters += [f"{kind} {name}" for kind, name, _ in numbers]
-    target = program.outputs[0].value
-    lines, texts = Statements(program, forms, namer).write((target,), known, _nothing_else)
-    cast = "" if program.kinds[target] is NumberKind.FLOAT else "(float)"
-    function = [
-        "// What becomes of a sum before it is stored.",
-        *_wrapped(f"__device__ __forceinline__ float finish({', '.join(parameters)}) {{"),
-        *indented([*lines, f"return {cast}{texts[target].text};"]),
-        "}",
-    ]
+    writer = Statements(program, forms, namer)
+    function = _function(writer, "finish", contraction.sum_value, inputs, numbers)
     helpers = forms.helpers()
     if quick and program.outputs[0].dtype is DType.BF16:
         helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
     if quick and isinstance(contraction, Convolution):
         helpers = steady_helpers(contraction, helpers)
-    tensors = zip(contraction.finish_inputs, inputs, strict=True)
+    rounded, column = _rounded_first(contraction)
+    used = {value: one for value, one in inputs.items() if value in _needed(program, program.outputs[0].value, rounded)}
+    names = tuple(name for _, name, _ in numbers)
+    late = PLAIN
+    if rounded != program.outputs[0].value:
+        late_function = _function(writer, "finish_rounded", rounded, used, numbers)
+        late = FinishText([], late_function, [], [], tuple(used.values()), names, "finish_rounded")
+    tensors = zip(contraction.finish_inputs, inputs.values(), strict=True)
     return FinishText(
         [[one] for one in helpers],
         function,
@@ -175,9 +170,72 @@ def finish_text(
             *(f"{kind} {name}" for kind, name, _ in numbers),
         ],
         [*(one.name for one in contraction.finish_inputs), *(expression for _, _, expression in numbers)],
-        tuple(inputs),
-        tuple(name for _, name, _ in numbers),
+        tuple(inputs.values()),
+        names,
+        late=late,
+        added=inputs.get(column),
     )
+
+
+def _finish_inputs(contraction: Contraction | Convolution, namer: Namer, suffix: str) -> dict[int, FinishInput]:
+    """The tensors that are read besides the sum, by their values."""
+    program, found = contraction.finish, {}
+    for one in contraction.finish_inputs:
+        value, name = program.values.index(Load(one.name)), namer.tensors[one.name]
+        kind = program.kinds[value].cpp
+        cast = "" if kind == one.dtype.cpp else f"static_cast<{kind}>"
+        found[value] = FinishInput(name, f"{name}{suffix}", _place(one), cast, one.dtype.cpp)
+    return found
+
+
+_NOTES = {
+    "finish": "// What becomes of a sum before it is stored.",
+    "finish_rounded": "// What is left of that for a sum that has been rounded, as PyTorch rounds it there.",
+}
+
+
+def _function(
+    writer: Statements, name: str, sum_value: int, inputs: dict[int, FinishInput], numbers: list[tuple[str, str, str]]
+) -> list[str]:
+    """The function `name`, of the value that stands for the sum and what else it needs."""
+    program = writer.program
+    target = program.outputs[0].value
+    known = {sum_value: Text("sum")} | {value: Text(one.value) for value, one in inputs.items()}
+    parameters = ["float sum", *(f"{program.kinds[value].cpp} {one.value}" for value, one in inputs.items())]
+    parameters += [f"{kind} {number}" for kind, number, _ in numbers]
+    lines, texts = writer.write((target,), known, _nothing_else)
+    cast = "" if program.kinds[target] is NumberKind.FLOAT else "(float)"
+    return [
+        _NOTES[name],
+        *_wrapped(f"__device__ __forceinline__ float {name}({', '.join(parameters)}) {{"),
+        *indented([*lines, f"return {cast}{texts[target].text};"]),
+        "}",
+    ]
+
+
+def _needed(program: RowProgram, target: int, known: int) -> set[int]:
+    """The values that the target needs where one is known."""
+    found: set[int] = set()
+    left = [target]
+    while left:
+        value = left.pop()
+        if value != known and value not in found:
+            found.add(value)
+            left += program.arguments(value)
+    return found
+
+
+def _rounded_first(contraction: Contraction | Convolution) -> tuple[int, int]:
+    """The value that PyTorch rounds to 16 bits first: the sum, or what a linear layer makes of it, the sum with
+    something added for every column; and that something's value, or -1."""
+    program, sum = contraction.finish, contraction.sum_value
+    users = [index for index, _ in enumerate(program.values) if sum in program.arguments(index)]
+    columns = [program.values.index(Load(one.name)) for one in contraction.finish_inputs if one.is_column]
+    if len(users) == 1 and columns:
+        user = program.values[users[0]]
+        if isinstance(user, Pointwise) and user.op == "add" and set(user.arguments) == {sum, columns[0]}:
+            return users[0], columns[0]
+    return sum, -1
 
 
 def steady_helpers(convolution: Convolution, helpers: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_form import Form, matrix_text, operands
+from tilewright.playbook.products.hopper_shared import SHARED_SUMS
 from tilewright.playbook.products.hopper_sorted import TOLD, unkept_half
 from tilewright.playbook.products.hopper_store import epilogue, finishing_of_some, who_stores
 
@@ -30,21 +31,12 @@ def consumer(form: Form) -> list[str]:
         f"const uint64_t a_slots = {a_place};",
         f"const uint64_t b_slots = {b_place};",
         "auto release = [&](int s) {",
-        "  if (thread < PAIR) arrive_at(empty + s * 8, thread);"
-        if form.late
-        else "  if (thread == 0) barrier_arrive(empty + s * 8);",
+        "  if (thread == 0) barrier_arrive(empty + s * 8);",
         "};",
         "uint32_t parity = 0;",
         *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
     ]
     finish = epilogue(form)
-    if form.late:
-        lines += finishing_of_some(form)
-        lines += ["uint32_t turn = 0;  // tiles take turns with the places for what columns have"] * bool(
-            form.of_columns
-        )
-        columns = "my_columns" if form.of_columns else "0"
-        finish = ["#pragma unroll", f"for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {columns}, i);"]
     tiles = [
         "while (true) {" if form.sorted else "while (tile.next()) {",
         *indented(TOLD.splitlines() if form.sorted else []),
@@ -121,13 +113,20 @@ def _sums(form: Form) -> list[str]:
 
 
 def _late_tiles(form: Form) -> list[str]:
-    """Tile after tile: a tile's sums are finished while the next one's first products run."""
+    """Tile after tile: a tile's sums are rounded, and finished while the next one's first products run."""
     a_step, b_step = _steps(form)
-    places = "columns + (consumer * (1 + LATE) + turn) * BN * 4" if form.of_columns else "0"
+    columns = bool(form.of_columns)
+    places = "columns + (consumer * 2 + turn) * BN * 4" if columns else "0"
     return [
         "// Threads that finish sums leave the tensor cores idle, unless the next tile's products have begun.",
+        "// Registers hold the one's sums and the other's if those have 16 bits.",
+        "constexpr int UNDER = BN / 16;  // steps under which a tile is finished",
+        "float sum[BN / 2];",
+        "uint32_t rounded[BN / 4];",
+        *(["uint32_t turn = 0;  // tiles take turns with the places for what columns have"] if columns else []),
+        *finishing_of_some(form),
         "int before = 0;",
-        "auto begin = [&](float (&sum)[BN / 2], bool first) {  // the products of the next slot",
+        "auto begin = [&](bool first) {  // the products of the next slot",
         "  barrier_wait(full + slot * 8, parity);",
         "  wgmma_fence();",
         "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
@@ -143,45 +142,64 @@ def _late_tiles(form: Form) -> list[str]:
         "  advance(parity);",
         "};",
         "Walk last = tile;  // whose products are made; `tile` is the next one, if there are more",
-        "bool more = tile.next();",
-        "auto products = [&](float (&sum)[BN / 2], int done) {  // of the next tile, of which some are",
+        "bool more = tile.next(), unfinished = false;",
+        "auto products = [&](int done) {  // of the next tile, of which some are",
         *indented(_column_loads(form)),
         "#pragma unroll 1",
-        "  for (int step = done; step < tile.steps; ++step) begin(sum, step == 0), go_on(step == 0);",
+        "  for (int step = done; step < tile.steps; ++step) begin(step == 0), go_on(step == 0);",
         "  last = tile, more = tile.next();  // while the last of them run",
+        *indented(["turn ^= 1;", *_column_stores(form, late=True), "consumer_sync(consumer);"] if columns else []),
+        *indented(_added_columns(form)),
         "  wgmma_wait<0>();",
         "  release(before);",
-        *indented(["turn ^= 1;"] if form.of_columns else []),
-        *indented(_column_stores(form)),
+        *indented(SHARED_SUMS.splitlines()),
+        *indented(_rounding(form)),
+        "  unfinished = true;",
         "};",
-        "auto finish_all = [&](const float (&sum)[BN / 2], const Walk& tile) {",
+        "while (true) {",
+        "  if (unfinished && more && tile.steps >= UNDER) {",
         "#pragma unroll",
-        f"  for (int i = 0; i < BN / 16; ++i) finish_some(sum, tile, {places}, i);",
-        "};",
-        "auto products_and_finish = [&](float (&sum)[BN / 2], const float (&old)[BN / 2], const Walk tile_of_old) {",
+        "    for (int i = 0; i < UNDER; ++i) {",
+        "      begin(i == 0);",
+        f"      finish_some(last, {places}, i);",
+        "      go_on(i == 0);",
+        "    }",
+        "    products(UNDER);",
+        "  } else {",
+        "    if (unfinished) {",
         "#pragma unroll",
-        "  for (int i = 0; i < BN / 16; ++i) {",
-        "    begin(sum, i == 0);",
-        f"    finish_some(old, tile_of_old, {places}, i);",
-        "    go_on(i == 0);",
-        "  }",
-        "  products(sum, BN / 16);",
-        "};",
-        "float sum[BN / 2], other[BN / 2];",
-        "if (more) {",
-        "  products(sum, 0);",
-        "  while (true) {",
-        "    if (!more) {",
-        "      finish_all(sum, last);",
-        "      break;",
+        f"      for (int i = 0; i < BN / 16; ++i) finish_some(last, {places}, i);",
         "    }",
-        "    products_and_finish(other, sum, last);",
-        "    if (!more) {",
-        "      finish_all(other, last);",
-        "      break;",
-        "    }",
-        "    products_and_finish(sum, other, last);",
+        "    if (!more) break;",
+        "    products(0);",
         "  }",
+        "}",
+    ]
+
+
+def _added_columns(form: Form) -> list[str]:
+    """What is added to the tile's columns, in registers that hold rounded sums a little later."""
+    if form.finish.added is None:
+        return []
+    name = form.finish.added.value
+    return [
+        f"float2 {name}[BN / 8];",
+        "#pragma unroll",
+        "for (int j = 0; j < BN / 8; ++j)",
+        '  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"',
+        f'               : "=f"({name}[j].x), "=f"({name}[j].y) : "r"(my_columns + (j * 8 + lane % 4 * 2) * 4));',
+    ]
+
+
+def _rounding(form: Form) -> list[str]:
+    """Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of a row and the row 8 below."""
+    added = form.finish.added
+    x, y = (f" + {added.value}[j].{side}" if added else "" for side in "xy")
+    return [
+        "#pragma unroll",
+        "for (int j = 0; j < BN / 8; ++j) {",
+        f"  rounded[j * 2] = pack(sum[j * 4]{x}, sum[j * 4 + 1]{y});",
+        f"  rounded[j * 2 + 1] = pack(sum[j * 4 + 2]{x}, sum[j * 4 + 3]{y});",
         "}",
     ]
 
@@ -257,11 +275,11 @@ def _column_loads(form: Form) -> list[str]:
     ]
 
 
-def _column_stores(form: Form) -> list[str]:
+def _column_stores(form: Form, late: bool = False) -> list[str]:
     """The same, for all threads of a consumer."""
     if not form.of_columns:
         return []
-    place = "(consumer * 2 + turn)" if form.parts else "(consumer * (1 + LATE) + turn)"
+    place = "(consumer * 2 + turn)" if form.parts or late else "consumer"
     place = f"columns + {place} * BN * 4"
     stores = [
         "#pragma unroll",

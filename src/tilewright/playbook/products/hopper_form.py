@@ -61,8 +61,10 @@ class Form:
 
     @property
     def late(self) -> bool:
-        """Whether a tile's sums may be finished while the next tile's first products run."""
-        return self.boxes and not self.parts
+        """Whether a tile's sums may be finished while the next tile's first products run: until then they are kept in
+        16 bits, as PyTorch rounds them."""
+        same = self.product.element is self.product.output.dtype
+        return self.boxes and not self.parts and same and self.product.kept is None
 
     @property
     def stored(self) -> DType:
@@ -76,8 +78,15 @@ class Form:
     def finish_function(self) -> list[str]:
         """The text of what becomes of a sum, and of what it calls."""
         return [
-            line for piece in (*self.finish.helpers, self.finish.function) for line in "\n".join(piece).splitlines()
+            line
+            for piece in (*self.finish.helpers, self.finish.function, self.late_finish.function if self.late else [])
+            for line in "\n".join(piece).splitlines()
         ]
+
+    @property
+    def late_finish(self) -> FinishText:
+        """What is left to do with sums that were kept in 16 bits."""
+        return self.finish.late or self.finish
 
     def finished(self, sum: str) -> str:
         """The result of one sum, of column n and row m, which is row `row` of all matrices."""
@@ -104,7 +113,7 @@ class Form:
     @property
     def column_bytes(self) -> str:
         """Shared memory for that, as something added."""
-        places = "4" if self.parts else "(2 + 2 * LATE)"
+        places = "4" if self.parts else "(2 + 2 * LATE)" if self.late else "2"
         return f" + {places} * BN * 4" if self.of_columns else ""
 
     @property
@@ -136,11 +145,13 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
         pairs += [("int* __restrict__ wide", "@wide")] if form.strips else []
+    pairs += [("float4* sums", "@sums"), ("int* left", "@left")] if form.late else []
     pairs += greatest_parameters(form)
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
+    pairs += [("int most", "@most")] if form.late else []
     return pairs
 
 

@@ -9,6 +9,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_consumer import consumer
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, operands, signature, walk_arguments
+from tilewright.playbook.products.hopper_shared import WAIT_FOR_OTHERS, WALK
 from tilewright.playbook.products.hopper_sorted import (
     NUMBERS,
     SHARE,
@@ -19,8 +20,8 @@ from tilewright.playbook.products.hopper_sorted import (
     sorted_tiles,
     unkept_tiles,
 )
-from tilewright.playbook.products.hopper_store import pack, pair_functions
-from tilewright.playbook.products.hopper_text import BARRIERS, PAIRS, tma, wgmma
+from tilewright.playbook.products.hopper_store import pack, pair_functions, unpack
+from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
 
 
 def device_text(form: Form) -> list[str]:
@@ -35,16 +36,17 @@ def device_text(form: Form) -> list[str]:
         *BARRIERS.splitlines(),
         *tma(form.boxes, form.rows).splitlines(),
         *(NUMBERS.splitlines() if form.strips else []),
-        *(PAIRS.splitlines() if form.late else []),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
     ]
     if form.stored.itemsize == 2:
-        pieces += [*pack(form.stored), ""]
+        pieces += [*pack(form.stored), *(unpack(form.stored) if form.late and form.late_finish.function else []), ""]
     if not form.pieces:
         pieces += [*pair_functions(form), *form.finish_function]
         pieces += [""] if form.finish.function else []
+    if form.late:
+        return [*pieces, *WALK.splitlines(), "", *_kernel(form)]
     return [*pieces, *walk(form), "", *_kernel(form)]
 
 
@@ -74,12 +76,8 @@ def _constants(form: Form) -> list[str]:
     registers = ("LATE ? 24 : 40", "LATE ? 240 : 232") if form.late else ("40", "232")
     lines += [
         f"constexpr int PRODUCER_REGISTERS = {registers[0]}, CONSUMER_REGISTERS = {registers[1]};  // of 64 k for 384",
-        "constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2",
+        f"constexpr int TILE_GROUP = {12 if form.late else 8};  // rows of tiles that are walked together, for L2",
     ]
-    if form.late:
-        lines.append(
-            "constexpr int PAIR = 1 + LATE;  // blocks with tiles one below the other, which share b by multicast"
-        )
     return lines
 
 
@@ -91,11 +89,9 @@ def walk(form: Form) -> list[str]:
     if form.pieces:
         members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
     count = "(K + BK - 1) / BK"
-    high, blocks = ("(BM * PAIR)", " / PAIR") if form.late else ("BM", "")
-    m_tile = "(m_tile * PAIR + blockIdx.x % PAIR)" if form.late else "m_tile"
     first = [
-        f"tiles_m = (M + {high.strip('()')} - 1) / {high}, tiles_n = (N + BN - 1) / BN;",
-        f"job = blockIdx.x{blocks}, jobs = tiles_m * tiles_n * batch{' * pieces' if form.pieces else ''};",
+        "tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;",
+        f"job = blockIdx.x, jobs = tiles_m * tiles_n * batch{' * pieces' if form.pieces else ''};",
         f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
     ]
     first += ["this->pieces = pieces;"] if form.pieces else []
@@ -104,7 +100,7 @@ def walk(form: Form) -> list[str]:
         "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
         "const int rows = min(TILE_GROUP, tiles_m - group * TILE_GROUP);",
         "const int m_tile = group * TILE_GROUP + in_group % rows, n_tile = in_group / rows;",
-        f"m0 = {m_tile} * BM, n0 = n_tile * BN, steps = all_steps;",
+        "m0 = m_tile * BM, n0 = n_tile * BN, steps = all_steps;",
     ]
     place += (
         ["z = matrix / pieces, piece = matrix % pieces, k0 = piece * all_steps * BK;"]
@@ -114,7 +110,7 @@ def walk(form: Form) -> list[str]:
     outside = "" if form.fused else skipped_tile(form.product, "BM", "BN")
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
-    body = ["if (job >= jobs) return false;", *place, f"job += gridDim.x{blocks};", "return true;"]
+    body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
     if form.sorted:
         body = sorted_tiles(form.product)
         members = ["int tiles_m, tiles_n, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
@@ -167,7 +163,6 @@ def _kernel(form: Form) -> list[str]:
     bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     places = form.store_places
-    pairs = " * PAIR" if form.late else ""
     slots_end = f"slots + STAGES * SLOT_BYTES{' + STRIPS_AT_ONCE * KEPT_BYTES' if form.strips else ''}"
     after = f"c_buffers + {places} * C_BYTES" if places else slots_end
     body = [
@@ -179,6 +174,8 @@ def _kernel(form: Form) -> list[str]:
         body += [f"const uint32_t columns = {after};"]
         after = f"columns{form.column_bytes}"
     body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
+    if form.late:
+        body += ["const uint32_t all_left = empty + STAGES * 8;  // told when what others have of a tile can be read"]
     if form.strips:
         body += [
             "const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;",
@@ -191,15 +188,14 @@ def _kernel(form: Form) -> list[str]:
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
-        f"  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2{pairs});",
-        *([f"  {_KEPT_BARRIERS}"] if form.strips else []),
+        "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
+        *([f"  {_KEPT_BARRIERS}"] if form.strips else ["  barrier_init(all_left, 1);"] if form.late else []),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
-        *(["if constexpr (LATE) cluster_sync();"] if form.late else []),
         "__syncthreads();",
         *(["cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"] if form.parts else []),
         "",
-        f"Walk tile({walk_arguments(form)});",
+        f"Walk tile({walk_arguments(form)}{', gridDim.x' if form.late else ''});",
         "int slot = 0;",
         "auto advance = [&](uint32_t& parity) {",
         "  if (++slot == STAGES) slot = 0, parity ^= 1;",
@@ -210,11 +206,6 @@ def _kernel(form: Form) -> list[str]:
         "} else {  // ---- consumers",
         *indented(consumer(form)),
         "}",
-        *(
-            ["if constexpr (LATE) cluster_sync();  // until then the other block may be told of free slots"]
-            if form.late
-            else []
-        ),
     ]
     return [*signature(f"__launch_bounds__({bounds}) ", "product", declared), *indented(body), "}"]
 
@@ -226,7 +217,8 @@ def _producer(form: Form) -> list[str]:
     dec = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));'
     k = "tile.k0 + step * BK" if form.pieces else "(first + step) * BK" if form.sorted else "step * BK"
     turns = not form.parts and not form.pieces
-    k = "(back ? tile.steps - 1 - step : step) * BK" if turns else k
+    turned = "back ? tile.steps - 1 - step : step"
+    k = f"(tile.first + ({turned})) * BK" if form.late else f"({turned}) * BK" if turns else k
     lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
@@ -238,21 +230,14 @@ def _producer(form: Form) -> list[str]:
         z = z_of[name]
         if form.parts:
             z = f"part * {batches[name]} + {z}" if z != "0" else "part"
-        load, k_of = "load_box", "k"
-        shared = form.late and name == "b"  # half of it by each block of a pair: half of the rows, or of k
-        if shared:
-            load = "load_for_both"
-            start += f" + rank * ({'B_BYTES' if one.along_k else 'BOX_BYTES'} / PAIR)"
         if one.along_k:
-            rows += " + rank * (BN / PAIR)" if shared else ""
-            of_operands[name] = [f"{load}(&{name}_map, arrived, {start}, k, {rows}, {z});"]
+            of_operands[name] = [f"load_box(&{name}_map, arrived, {start}, k, {rows}, {z});"]
         else:
             size = "BM" if name == "a" else "BN"
-            k_of += " + rank * (BK / PAIR)" if shared else ""
             of_operands[name] = [
                 "#pragma unroll",
                 f"for (int box = 0; box < {size} / 64; ++box)",
-                f"  {load}(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, {k_of}, {z});",
+                f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
             ]
     rest = ["else if (BLOCKS == 1 && threadIdx.x >= 288) {", *indented(unkept_tiles(form)), "}"] if form.sorted else []
     b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
@@ -291,10 +276,14 @@ def _producer(form: Form) -> list[str]:
     return [
         *lines,
         "if (threadIdx.x == 256) {",
-        *indented(["const int rank = blockIdx.x % PAIR;"] if form.late else []),
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         *indented([_TURNS] if turns else []),
+<<<<<<< HEAD
         *indented(_strips(tiles, first, form.sorted) if form.strips else tiles),
+=======
+        *indented(_strips(tiles, first, 3 if form.sorted else 1) if form.strips else tiles),
+        *indented(WAIT_FOR_OTHERS.splitlines() if form.late else []),
+>>>>>>> part-gelu
         "}",
         *rest,
     ]

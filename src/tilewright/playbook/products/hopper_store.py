@@ -41,27 +41,29 @@ template <typename T> __device__ __forceinline__ float2 pair_at(const T* row, in
 
 def epilogue(form: Form) -> list[str]:
     """Statements that make results of all sums of a tile."""
-    lines = _finishing(form)
+    lines = _finishing(form, form.finish)
     if form.boxes:
         return [*lines, "#pragma unroll", "for (int i = 0; i < BN / 16; ++i) {", *indented(_store_16_bit(form)), "}"]
     return [*lines, *(_store_fours(form) if form.tma_store else _store_plainly(form))]
 
 
 def finishing_of_some(form: Form) -> list[str]:
-    """A function that makes results of 16 columns of a tile's sums."""
+    """A function that makes results of 16 columns of a tile's rounded sums."""
+    unused = [] if form.staged in form.late_finish.inputs else ["[[maybe_unused]] "]
+    finishing = _finishing(form, form.late_finish) if form.late_finish.function else []
     return [
-        "auto finish_some = [&](const float* sum, const Walk& tile, uint32_t my_columns, int i) {",
-        *indented([*_finishing(form), *_store_16_bit(form)]),
+        f"auto finish_some = [&](const Walk& tile, {''.join(unused)}uint32_t my_columns, int i) {{",
+        *indented([*finishing, *_store_16_bit(form, late=True)]),
         "};",
     ]
 
 
-def _finishing(form: Form) -> list[str]:
+def _finishing(form: Form, finish: FinishText) -> list[str]:
     """The function that makes results of four sums, and what it needs."""
-    four = _four(form)
+    four = _four(form, finish)
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
-    of_rows = [] if form.pieces else row_values(form.finish)
+    of_rows = [] if form.pieces else row_values(finish)
     needs_rows = (form.tma_store and not form.boxes) or "row_at" in text or "row_at" in "\n".join(of_rows)
     needs_m = "m[" in text or needs_rows or form.split_before
     if not form.parts and (needs_m or not form.boxes):
@@ -76,7 +78,7 @@ def _finishing(form: Form) -> list[str]:
     return [*lines, "auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
 
 
-def _four(form: Form) -> list[str]:
+def _four(form: Form, finish: FinishText) -> list[str]:
     """The body of the function that makes four results of four sums."""
     lines: list[str] = []
     values = [f"s[{index}]" for index in range(4)]
@@ -86,7 +88,7 @@ def _four(form: Form) -> list[str]:
     if form.pieces:
         made = [f"v[{index}] = {value};" for index, value in enumerate(values)]
     else:
-        made = finish_of_four(form, values)
+        made = finish_of_four(form, values, finish)
     if re.search(r"\bn\b", "".join(made)):
         lines.append("const int n = tile.n0 + column;")
     return [*lines, *made]
@@ -209,37 +211,49 @@ def who_stores(form: Form) -> str:
     return "(LATE ? lane : thread) == 0" if form.late else "thread == 0"
 
 
-def _store_16_bit(form: Form) -> list[str]:
+def _store_16_bit(form: Form, late: bool = False) -> list[str]:
     """Columns 16 i and on: put in order in rows of 128 bytes, swizzled as TMA expects; 64 columns leave at once. Under
-    products each warp stores its own 16 rows, so that it waits for no other; but once for what the columns have."""
-    begin = end = ["consumer_sync(consumer);"]
-    place, row = "buffer", "tile.m0 + consumer * 64"
-    if form.late:
-        begin = ["if (LATE && i > 0) __syncwarp();", "else consumer_sync(consumer);"]
-        end = ["if (LATE) __syncwarp();", "else consumer_sync(consumer);"]
-        place, row = f"{place} + LATE * warp * 16 * 128", f"{row} + LATE * warp * 16"
+    products each warp stores its own 16 rows, so that it waits for no other."""
+    sync, storing, place, row = "consumer_sync(consumer);", "thread", "buffer", "tile.m0 + consumer * 64"
+    if late:
+        sync, storing, place, row = "__syncwarp();", "lane", f"{place} + warp * 16 * 128", f"{row} + warp * 16"
+    made = ["float v[4], w[4];"]
+    packed = [f"pack({name}[{at}], {name}[{at + 1}])" for name in "vw" for at in (0, 2)]
+    if not late:
+        made += ["four(sum + i * 8, i * 16 + lane % 4 * 2, v);", "four(sum + i * 8 + 4, i * 16 + lane % 4 * 2 + 8, w);"]
+    elif form.late_finish.function:
+        made += [
+            "float s[8];",
+            "#pragma unroll",
+            "for (int j = 0; j < 4; ++j) {",
+            "  const float2 two = unpack(rounded[i * 4 + j]);",
+            "  s[j * 2] = two.x, s[j * 2 + 1] = two.y;",
+            "}",
+            "four(s, i * 16 + lane % 4 * 2, v);",
+            "four(s + 4, i * 16 + lane % 4 * 2 + 8, w);",
+        ]
+    else:
+        made, packed = [], [f"rounded[i * 4{f' + {at}' if at else ''}]" for at in range(4)]
     return [
         "const uint32_t buffer = c_buffers + (consumer * C_BUFFERS + i / 4 % C_BUFFERS) * C_BYTES;",
         "if (i % 4 == 0) {",
         "  // A tile of an odd number of pieces ends in the buffer in which the next one begins.",
-        f"  if ({who_stores(form)}) {{",
+        f"  if ({storing} == 0) {{",
         "    if (i == 0 && BN / 64 % C_BUFFERS) wait_until_read<0>();",
         "    else wait_until_read<C_BUFFERS - 1>();",
         "  }",
-        *indented(begin),
+        f"  {sync}",
         "}",
-        "float v[4], w[4];",
-        "four(sum + i * 8, i * 16 + lane % 4 * 2, v);",
-        "four(sum + i * 8 + 4, i * 16 + lane % 4 * 2 + 8, w);",
+        *made,
         "const int to_row = warp * 16 + lane % 16;  // the row whose place this lane gives to stmatrix",
         "const uint32_t to = buffer + to_row * 128 + ((i % 4 * 2 + lane / 16) ^ to_row % 8) * 16;",
         'asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"',
-        '             ::"r"(to), "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(w[0], w[1])),',
-        '               "r"(pack(w[2], w[3])) : "memory");',
+        f'             ::"r"(to), "r"({packed[0]}), "r"({packed[1]}), "r"({packed[2]}),',
+        f'               "r"({packed[3]}) : "memory");',
         "if (i % 4 == 3) {",
         "  show_to_tma();",
-        *indented(end),
-        f"  if ({who_stores(form)})",
+        f"  {sync}",
+        f"  if ({storing} == 0)",
         f"    store_box(&c_map, {place}, tile.n0 + i / 4 * 64, {row}, tile.z);",
         "}",
     ]
@@ -252,6 +266,13 @@ def pack(dtype: DType) -> list[str]:
         f'  uint32_t r; asm("cvt.rn.{kind}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;',
         "}",
     ]
+
+
+def unpack(dtype: DType) -> list[str]:
+    lines = ["return __half22float2(*reinterpret_cast<const __half2*>(&two));"]
+    if dtype is DType.BF16:
+        lines = ["return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u));"]
+    return ["__device__ __forceinline__ float2 unpack(uint32_t two) {", *indented(lines), "}"]
 
 
 def pair_functions(form: Form) -> list[str]:
@@ -274,11 +295,11 @@ def column_pair(name: str) -> list[str]:
     ]
 
 
-def finish_of_four(form: Form, sums: list[str]) -> list[str]:
+def finish_of_four(form: Form, sums: list[str], finish: FinishText) -> list[str]:
     """Statements that make `v` of four sums: columns n and n + 1 of rows m[0] and m[1]."""
     lines: list[str] = []
     values: list[list[str]] = [[] for _ in sums]
-    for one in form.finish.inputs:
+    for one in finish.inputs:
         if one == form.staged:
             lines += column_pair(one.value)
         elif one.place == "column":
@@ -296,7 +317,7 @@ def finish_of_four(form: Form, sums: list[str]) -> list[str]:
             )
     for index, (sum, known) in enumerate(zip(sums, values, strict=True)):
         kept = kept_sum(form.product, sum, f"m[{index // 2}]", f"(n + {index % 2})")
-        lines.append(f"v[{index}] = {form.finish.of(kept, *known)};")
+        lines.append(f"v[{index}] = {finish.of(kept, *known)};")
     return lines
 
 

@@ -64,26 +64,6 @@ __device__ __forceinline__ void show_to_tma() { asm volatile("fence.proxy.async.
 """
 
 
-PAIRS = """\
-// ---- two blocks of a cluster: what one of them loads comes to the same place in both, where it counts at the barrier
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void load_for_both(
-    const CUtensorMap* map, uint32_t barrier, uint32_t to, int x, int y, int z) {
-  if constexpr (PAIR == 1) return load_box(map, barrier, to, x, y, z);
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-               " [%0], [%1, {%3, %4, %5}], [%2], %6;"
-               ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((uint16_t)3) : "memory");
-}
-__device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
-  if constexpr (PAIR == 1) return barrier_arrive(barrier);
-  uint32_t there; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(barrier), "r"(block));
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-}
-"""
-
-
 def tma(boxes: bool, rows: bool = False) -> str:
     """What brings boxes of the operands, and stores boxes, or rows, of the results."""
     store = _STORE_BOX if boxes else _STORE_ROW if rows else ""
