@@ -278,12 +278,8 @@ def _producer(form: Form) -> list[str]:
         "if (threadIdx.x == 256) {",
         '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
         *indented([_TURNS] if turns else []),
-<<<<<<< HEAD
         *indented(_strips(tiles, first, form.sorted) if form.strips else tiles),
-=======
-        *indented(_strips(tiles, first, 3 if form.sorted else 1) if form.strips else tiles),
         *indented(WAIT_FOR_OTHERS.splitlines() if form.late else []),
->>>>>>> part-gelu
         "}",
         *rest,
     ]
