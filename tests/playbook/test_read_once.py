@@ -41,7 +41,7 @@ PLACED = [
 
 @pytest.fixture(autouse=True)
 def _every_tensor_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_text, "_CACHES", 0)
+    monkeypatch.setattr(file_text, "_MOST_CACHED", "0")
     monkeypatch.setenv("TILEWRIGHT_EMULATE", "H200")
 
 
@@ -104,9 +104,9 @@ def test_lines_are_said_to_stay_on_hopper_and_of_large_tensors_alone(
     function = BY_NAME["gate"]
     task = task_of(function)
     step = next(one for one in every_structure(program_of(function, task)) if one.id == "vectors")
-    for caches, wanted in ((0, hinted), (4, False)):
-        monkeypatch.setattr(file_text, "_CACHES", caches)
-        path = tmp_path / f"gate{caches}.cu"
+    for most, wanted in (("0", hinted), ("device.l2", False)):
+        monkeypatch.setattr(file_text, "_MOST_CACHED", most)
+        path = tmp_path / f"gate_{most.partition('.')[0]}.cu"
         path.write_text(step.write(task_op_line(task)))
         tensors = draw(task, sizes_at(task, 3, 512), 1)
         call = tilewright.load(str(path)).emulate(*tensors.values(), gpu=gpu)

@@ -23,7 +23,7 @@ _NEED_WIDTH = 100
 _LINE_WIDTH = 120
 MOST_32_BIT = 2000000000
 _MOST_LINES, _LONGEST_LINE = 100, 1000  # of a plan
-_CACHES = 4  # L2 caches: of a larger tensor nothing is found there again
+_MOST_CACHED = "device.l2"  # bytes: a larger tensor pushes itself out of the cache
 _CONTINUATION = "//!             "
 _LOOP = re.compile(r"^( *)(un)?rolled (?=for )", re.MULTILINE)
 
@@ -104,7 +104,7 @@ class PlanLines:
     def read_once(self, elements: str) -> None:
         """Whether tensors of so many elements are read as what no cache can hold: see `READ_ONCE`."""
         size = max((one.dtype.itemsize for one in self.program.tensors), default=4)
-        large = f"{elements} * {size} > {_CACHES} * device.l2"
+        large = f"{elements} * {size} > {_MOST_CACHED}"
         self.add("const", f"ONCE = 1 if device.cc == 90 and {large} else 0", "lines of large tensors are to stay")
 
     def name(self, wanted: str) -> str:

@@ -8,6 +8,8 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
 
+_TALLEST = 65535  # blocks that a grid may have in its second dimension
+
 
 def draft_elements(program: RowProgram, op_line: str) -> Fragment:
     """One thread per element."""
@@ -117,50 +119,67 @@ def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) ->
     header = (
         f"{program.name} at memory speed, with tensors that are broadcast.\n\nA thread must know its row and column. "
         "Rather than divide a flat index, the block is a rectangle: x runs along a row, y over rows, and narrow rows "
-        "share a block. Where rows are not a whole number of 16-byte vectors, their starts are not aligned either: "
-        "WIDTH is 1 and the same code moves single elements. Arithmetic is in f32 whatever the element type."
+        "share a block; the grid has a dimension for either, so no block divides its number. A thread loads VECTORS "
+        "vectors of its row before it computes anything: with two, blocks are half as many. Where rows are not a whole "
+        "number of 16-byte vectors, their starts are not aligned either: WIDTH is 1 and the same code moves single "
+        "elements. Arithmetic is in f32 whatever the element type."
     )
     return fragment(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
 
 
 def _rectangle_plan(kernel: RowKernel, plan: PlanLines) -> tuple[KernelSignature, str]:
     rows, cols = plan.sizes()
-    vectors, lanes, block_rows, chunks = (plan.name(one) for one in ("vectors", "lanes", "block_rows", "chunks"))
+    vectors, lanes, block_rows = (plan.name(one) for one in ("vectors", "lanes", "block_rows"))
+    across, bands, slabs = (plan.name(one) for one in ("across", "bands", "slabs"))
     plan.limits(rows, cols)
     plan.add("tune", "THREADS = 128 | 256 | 512")
+    plan.add("tune", "VECTORS = 1 | 2", "of a thread, loaded together")
     plan.width(cols)
-    plan.add(
-        "let",
-        f"{vectors} = {cols} / WIDTH, {lanes} = min(next_pow2(max({vectors}, 1)), THREADS), "
-        f"{block_rows} = THREADS / {lanes}",
-    )
+    plan.add("let", f"{vectors} = {cols} / WIDTH")
     plan.add("need", f"{vectors} <= {MOST_32_BIT}", "a column fits an int")
-    plan.add("let", f"{chunks} = ceil_div({vectors}, {lanes})")
+    narrow = f"next_pow2(max(ceil_div({vectors}, VECTORS), 1))"
+    plan.add("let", f"{lanes} = min({narrow}, THREADS), {block_rows} = THREADS / {lanes}")
+    plan.add("let", f"{across} = ceil_div({vectors}, {lanes} * VECTORS), {bands} = ceil_div({rows}, {block_rows})")
+    plan.add("let", f"{slabs} = max(ceil_div({bands}, {_TALLEST}), 1)")
     plan.read_once(f"{rows} * {cols}")
-    sizes = [("long long rows", rows), ("int vectors", vectors), ("int chunks", chunks)]
-    signature = KernelSignature.of(kernel.program, kernel.namer, sizes)
+    signature = KernelSignature.of(kernel.program, kernel.namer, [("long long rows", rows), ("int vectors", vectors)])
     kernel_name = f"{kernel.program.name}_rectangles"
-    grid, block = f"{chunks} * ceil_div({rows}, {block_rows})", f"dim3({lanes}, {block_rows})"
-    plan.launch(kernel_name, grid, block, signature.given)
+    grid = f"dim3({across}, ceil_div({bands}, {slabs}), {slabs})"
+    plan.launch(kernel_name, grid, f"dim3({lanes}, {block_rows})", signature.given)
     return signature, kernel_name
 
 
 def _rectangle_body(kernel: RowKernel) -> list[str]:
     program = kernel.program
-    body = [
+    read = [one for one in program.inputs if one.varies]
+    loads = []
+    for one in read:
+        name, own = kernel.name(one.name), kernel.row_of(one)
+        place = "column" if own == "0" else f"{own} * vectors + column"
+        loads.append(f"{name}_here[k] = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({name})[{place}];")
+    sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here[k].at[i]", "", kernel.made_elements())
+    stores = [_store_vector(kernel, one, "row * vectors + column", False) for one in program.outputs_along]
+    return [
         *kernel.once(),
         "// Blocks are numbered along the row first, so that they run in address order.",
-        "const int column = static_cast<int>(blockIdx.x % chunks) * blockDim.x + threadIdx.x;",
-        "const long long row = static_cast<long long>(blockIdx.x / chunks) * blockDim.y + threadIdx.y;",
-        "if (column >= vectors || row >= rows) return;",
+        "const int first = blockIdx.x * (VECTORS * blockDim.x) + threadIdx.x;",
+        "const long long band = blockIdx.z * static_cast<long long>(gridDim.y) + blockIdx.y;",
+        "const long long row = band * blockDim.y + threadIdx.y;",
+        "if (first >= vectors || row >= rows) return;",
         "",
+        *kernel.index_lines(*program.inputs),
+        *(f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here[VECTORS];" for one in read),
+        *_each_vector(loads),
+        *sweep.before,
+        *_each_vector([*kernel.made_vectors(), *each_element(sweep.element), *stores]),
     ]
-    for one in program.inputs:
-        body += kernel.index_lines(one)
-        if one.varies:
-            name, own = kernel.name(one.name), kernel.row_of(one)
-            place = "column" if own == "0" else f"{own} * vectors + column"
-            body.append(f"const auto {name}_here = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({name})[{place}];")
-    sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here.at[i]", "", kernel.made_elements())
-    body += [*sweep.before, *kernel.made_vectors(), *each_element(sweep.element)]
-    return body + [_store_vector(kernel, one, "row * vectors + column", False) for one in program.outputs_along]
+
+
+def _each_vector(lines: list[str]) -> list[str]:
+    """What is done with each of a thread's vectors that lies in the row."""
+    return [
+        "#pragma unroll",
+        "for (int k = 0; k < VECTORS; ++k) {",
+        *indented(["const int column = first + k * blockDim.x;", "if (column >= vectors) break;", *lines]),
+        "}",
+    ]
