@@ -133,7 +133,7 @@ def _rectangle_plan(kernel: RowKernel, plan: PlanLines) -> tuple[KernelSignature
     across, bands, slabs = (plan.name(one) for one in ("across", "bands", "slabs"))
     plan.limits(rows, cols)
     plan.add("tune", "THREADS = 128 | 256 | 512")
-    plan.add("tune", "VECTORS = 1 | 2", "of a thread, loaded together")
+    plan.add("tune", "VECTORS = 2 | 1", "of a thread, loaded together")
     plan.width(cols)
     plan.add("let", f"{vectors} = {cols} / WIDTH")
     plan.add("need", f"{vectors} <= {MOST_32_BIT}", "a column fits an int")
