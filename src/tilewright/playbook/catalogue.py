@@ -20,6 +20,7 @@ from tilewright.playbook.structures.column_pieces import (
 )
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
+from tilewright.playbook.structures.grid_stages import GRID_STAGED_BYTES, can_post, grid_staged_rows
 from tilewright.playbook.structures.kept import can_keep, kept_rows
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.passes import can_split, pass_rows
@@ -203,7 +204,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "cluster-ahead": program.has_clusters and row_bytes <= _CLUSTER_ROW_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
         "cluster-stages": staged and 4 * STAGED_BYTES < row_bytes <= 8 * STAGED_BYTES,
-        "grid-stages": staged and row_bytes <= _MULTIPROCESSORS * STAGED_BYTES,
+        "grid-stages": staged and row_bytes <= _MULTIPROCESSORS * GRID_STAGED_BYTES // 3,
         "stream": program.sweeps == 1,
         "passes": draft_way(program).id != "passes",
     }
@@ -235,11 +236,11 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
             summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
             found.append(make("grid-ahead", summary, everywhere))
         if can_stage(program):
-            together, everywhere = (partial(staged_rows, team=one) for one in SharingTeam)
             summary = "a cluster of blocks shares the row, stages of the next ones on their way at a pace"
-            found.append(make("cluster-stages", summary, together))
+            found.append(make("cluster-stages", summary, staged_rows))
+        if can_stage(program) and can_post(program):
             summary = "blocks of the whole grid share the row, stages of the next ones on their way at a pace"
-            found.append(make("grid-stages", summary, everywhere))
+            found.append(make("grid-stages", summary, grid_staged_rows))
     if can_split(program):
         looped = partial(pass_rows, looped=True)
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", looped))

@@ -79,8 +79,9 @@ CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
 # Words of C++ and CUDA, and of the kernels' own text: no tensor or value is called so there.
 _TAKEN_WORDS = """
-room turn wanted piece pieces met than vectors here there arrived phase counted own begin ahead together group
-height within send await read_once to_stay block meet rows_taken first_rows rows_ahead ticket first_y from_y
+room turn wanted piece pieces met than vectors here there arrived phase counted own begin ahead together group height
+within send await read_once to_stay block meet rows_taken first_rows rows_ahead ticket first_y from_y  at late sent
+full empty told known elements from word
 barriers_of_parts barrier_init barrier_wait barrier_arrive_expecting copy_rows store_together into_vector row_is_used
 Vector Ahead Division Candidate Sum Product Maximum Minimum Greatest Any All Argmax Argmin
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete

@@ -1,8 +1,12 @@
-"""Device functions of `stages`, as text."""
+"""What rows in stages have in common: device functions as text, and what shares of a row come to."""
 
 from __future__ import annotations
 
-STAGES_TEXT = """\
+from tilewright.playbook.row_kernel import RowKernel
+from tilewright.playbook.structures.about import about, passes_of
+from tilewright.records import DType
+
+RING = """\
 // Sends for bytes, which come to shared memory by themselves and are counted there.
 __device__ __forceinline__ void bring(void* to, const void* from, int bytes, unsigned long long* barrier) {
   const unsigned target = shared_address(to), counted = shared_address(barrier);
@@ -37,7 +41,9 @@ struct Place {
     if (++stage == STAGES) stage = 0, phase ^= 1;
   }
 };
+"""
 
+MOMENTS = """\
 // What sums are moved by: nothing where the mean is so large that as many of it overflow, or is infinite. Then the sum
 // may still be a number, or be infinite, which two infinities do not give; and squares overflow in any case.
 __device__ __forceinline__ float pivot_of(float mean) { return fabsf(mean) < 0x1p96f ? mean : 0.0f; }
@@ -68,7 +74,9 @@ struct Moments {
     about_mean = squares < INFINITY ? moved : squares;  // an infinity, or no number
   }
 };
+"""
 
+CLUSTER_ELEMENTS = """\
 // The elements of a row that a block holds: stages of it go round the blocks.
 __device__ __forceinline__ float elements_of(int block, int vectors) {
   if constexpr (EVEN) return ROUNDS * STAGE * WIDTH;
@@ -80,3 +88,76 @@ __device__ __forceinline__ float elements_of(int block, int vectors) {
   return static_cast<float>(held * WIDTH);
 }
 """
+
+GRID_ELEMENTS = """\
+// The elements that a block has of the row whose last piece is before `end`: pieces of all rows go round the blocks.
+__device__ __forceinline__ float elements_of(int block, int end, int pieces, int vectors) {
+  const int held = (end - block + BLOCKS - 1) / BLOCKS - (end - pieces - block + BLOCKS - 1) / BLOCKS;
+  const int missing = !EVEN && (end - 1) % BLOCKS == block ? pieces * STAGE - vectors : 0;
+  return static_cast<float>((held * STAGE - missing) * WIDTH);
+}
+"""
+
+POSTING = """\
+// Leaves a number to the other blocks. A word has it and says so too: who reads it there need not wait until all that
+// was written before can be read, which takes longer where much is written.
+template <typename T>
+__device__ __forceinline__ void post(unsigned long long* at, T value) {
+  const unsigned long long word = static_cast<unsigned long long>(*reinterpret_cast<unsigned*>(&value)) << 32 | 1;
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+
+// What is there by now, which may be nothing.
+__device__ __forceinline__ unsigned long long posted(const unsigned long long* at) {
+  unsigned long long word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+  return word;
+}
+
+template <typename T>
+__device__ __forceinline__ T number_in(unsigned long long word) {
+  const unsigned bits = word >> 32;
+  return *reinterpret_cast<const T*>(&bits);
+}
+"""
+
+
+class Shares:
+    """The sums of one pass over a row of which many have a share; tensors with one element for many columns."""
+
+    def __init__(self, kernel: RowKernel) -> None:
+        self.kernel, self.program = kernel, kernel.program
+        (self.levels,) = passes_of(kernel.program)
+        self.own = [index for level in self.levels for index in kernel.own_reductions(level)]
+        second = set(kernel.own_reductions(self.levels[1])) if len(self.levels) > 1 else set()
+        self.corrected = {one: about(kernel.program, one) if one in second else None for one in self.own}
+        self.names = {one: kernel.namer.of(one) for one in self.own}
+        self.kinds = {one: kernel.accumulator_type(one) for one in self.own}
+        (self.stream,) = kernel.program.streams
+        self.vector = f"Vector<{self.stream.dtype.cpp}>"
+        # Tensors with one element for so many columns, by the constant that says how many.
+        self.spans: dict[str, str] = {}
+        for one in kernel.program.inputs:
+            if len(one.spans) == 1 and one.spans[0].divisor and not one.spans[0].modulus and one.dtype is DType.F32:
+                self.spans[one.name] = kernel.program.span_constants[one.spans[0].divisor]
+        kernel.held_spans = frozenset(self.spans)
+
+    @property
+    def plain(self) -> list[int]:
+        """The reductions that are put together as they are."""
+        pairs = [how for how in self.corrected.values() if how is not None]
+        return [one for one in self.own if not any(one in (how.first, how.second) for how in pairs)]
+
+    def put_together(self, count: str, total: str) -> list[str]:
+        """What lanes have, put together: `count` elements are a lane's, and `total` those of all."""
+        lines: list[str] = []
+        for one in self.plain:
+            lines.append(f"{self.names[one]} = warp_reduce({self.names[one]}, {self.kernel.combiner(one)}{{}});")
+        for how in filter(None, self.corrected.values()):
+            first, second, own = self.names[how.first], self.names[how.second], f"{self.names[how.second]}_moments"
+            lines += [
+                f"Moments {own}{{mean_of_first_lane({first}, {count})}};",
+                f"{own}.add({first}, {second}, {count});",
+                f"{own}.finish({first}, {second}, {total});",
+            ]
+        return lines

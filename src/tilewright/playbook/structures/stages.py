@@ -1,10 +1,10 @@
-"""Long rows held by a team of blocks, each warp of which goes on as soon as it can.
+"""Long rows held by the blocks of a cluster, each warp of which goes on as soon as it can.
 
 As `ahead`, with three kinds of warps. One sends for rows, stage by stage, by bulk copies: stages form a ring in shared
 memory, and of those on their way there are never more than PACE, or quick multiprocessors hold up those that a whole
-team waits for. One exchanges with the other blocks. The rest hold the row; they never wait for each other, but for a
-stage that comes and for what the row comes to. Of 112 x 64 x 512 x 512 elements in f32, group norm took 4.2 ms on an
-H200 in place of 4.7, and instance norm 3.7 in place of 3.9.
+cluster waits for. One exchanges with the other blocks. The rest hold the row; they never wait for each other, but for a
+stage that comes and for what the row comes to. Of 112 x 64 x 512 x 512 elements in f32, instance norm took 3.7 ms on
+an H200 in place of 3.9.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.structures.about import Correction, about, own_values, passes_of
 from tilewright.playbook.structures.ahead import OWNERS
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
-from tilewright.playbook.structures.parts import SCRATCH_DTYPES
-from tilewright.playbook.structures.stage_helpers import STAGES_TEXT
-from tilewright.playbook.structures.teams import BARRIERS, GRID_MEETING, MESSAGES, WARP_REDUCE, Team, can_meet
+from tilewright.playbook.structures.stage_helpers import CLUSTER_ELEMENTS, MOMENTS, RING, Shares
+from tilewright.playbook.structures.teams import BARRIERS, MESSAGES, WARP_REDUCE, Team, can_meet
 from tilewright.records import DType
 
 _HELD_BYTES = 256  # of a row, in the registers of a thread: with two further warps it has 96 registers
@@ -37,61 +36,39 @@ def can_stage(program: RowProgram) -> bool:
     return moments and len(passes_of(program)) == 1 and can_meet(program)
 
 
-def staged_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True) -> Fragment:
+def staged_rows(program: RowProgram, op_line: str, quick: bool = True) -> Fragment:
     kernel = RowKernel(program, quick)
-    writer = _Staged(kernel, team)
+    writer = _Staged(kernel)
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
     text = signature.kernel("__launch_bounds__(THREADS + 64)", name, writer.body())
     helpers = [*kernel.forms.helpers(), COMBINERS["Sum"], *kernel.reduction_helpers(), BLOCK_REDUCE, WARP_REDUCE]
-    helpers += [BARRIERS, STAGES_TEXT, GRID_MEETING if team is Team.GRID else MESSAGES]
-    constants = ["constexpr int WARPS = THREADS / 32;"]
-    more: list[str] = []
-    if team is Team.CLUSTER:
-        constants = ["namespace cg = cooperative_groups;", "", *constants]
-        more.append("cooperative_groups.h")
+    helpers += [BARRIERS, RING, MOMENTS, CLUSTER_ELEMENTS, MESSAGES]
+    constants = ["namespace cg = cooperative_groups;", "", "constexpr int WARPS = THREADS / 32;"]
     pieces = [constants, [VECTOR], *([one] for one in dict.fromkeys([*helpers, *longer.helpers])), text, longer.text]
-    return fragment(_header(program.name, team), plan, includes(program, *more), *pieces)
+    return fragment(_header(program.name), plan, includes(program, "cooperative_groups.h"), *pieces)
 
 
-def _header(name: str, team: Team) -> str:
+def _header(name: str) -> str:
     return (
         f"{name} for long rows: a row in registers, and the next ones on their way to shared memory at a pace.\n\n"
-        f"{OWNERS[team]} on to others. One warp sends for them, stage by stage: stages of a row go round the blocks, "
-        "and a ring of stages is all of shared memory. Never more than PACE of a block are on their way: enough for "
-        "memory to be busy, and not so much that quick blocks hold up those that all wait for. Another warp exchanges "
-        "with the other blocks, once for a row: what is summed up about the row's mean is summed up about the warp's "
-        "own at first and then corrected. So warps that hold a row never wait for each other.\n\nRows that are too "
-        "long, or no whole number of 16-byte vectors, are left to the second kernel, which goes along them element by "
-        "element."
+        f"{OWNERS[Team.CLUSTER]} on to others. One warp sends for them, stage by stage: stages of a row go round the "
+        "blocks, and a ring of stages is all of shared memory. Never more than PACE of a block are on their way: "
+        "enough for memory to be busy, and not so much that quick blocks hold up those that all wait for. Another warp "
+        "exchanges with the other blocks, once for a row: what is summed up about the row's mean is summed up about "
+        "the warp's own at first and then corrected. So warps that hold a row never wait for each other.\n\n"
+        "Rows that are too long, or no whole number of 16-byte vectors, are left to the second kernel, which goes "
+        "along them element by element."
     )
 
 
-class _Staged:
-    def __init__(self, kernel: RowKernel, team: Team) -> None:
-        self.kernel, self.program, self.team = kernel, kernel.program, team
-        (self.levels,) = passes_of(kernel.program)
-        self.own = [index for level in self.levels for index in kernel.own_reductions(level)]
-        second = set(kernel.own_reductions(self.levels[1])) if len(self.levels) > 1 else set()
-        self.corrected = {one: about(kernel.program, one) if one in second else None for one in self.own}
-        self.names = {one: kernel.namer.of(one) for one in self.own}
-        self.kinds = {one: kernel.accumulator_type(one) for one in self.own}
-        (self.stream,) = kernel.program.streams
-        self.vector = f"Vector<{self.stream.dtype.cpp}>"
-        # Tensors with one element for so many columns, by the constant that says how many.
-        self.spans: dict[str, str] = {}
-        for one in kernel.program.inputs:
-            if len(one.spans) == 1 and one.spans[0].divisor and not one.spans[0].modulus and one.dtype is DType.F32:
-                self.spans[one.name] = kernel.program.span_constants[one.spans[0].divisor]
-        kernel.held_spans = frozenset(self.spans)
-
+class _Staged(Shares):
     # -- plan --
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows]:
         rows, cols = plan.sizes()
         vectors, rounds, held, walks = (plan.name(one) for one in ("vectors", "rounds", "held", "walks"))
         size = 16 // self.program.widest.itemsize
-        grid = self.team is Team.GRID
         plan.limits(rows, cols)
         plan.add("need", f"{cols} > 0 and device.cc >= 90")
         plan.add("const", f"THREADS = {_HOLDERS}", "that hold a row; beside them there are two warps")
@@ -99,78 +76,45 @@ class _Staged:
         plan.add("const", "STAGE = THREADS * DEEP")
         plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH")
-        if grid:
-            plan.add("tune", f"TEAMS = {self._team_counts()}", "of blocks on the whole GPU, each with a row")
-            most, whole = plan.name("most"), plan.name("whole")
-            plan.add("let", f"{most} = min(device.sms / TEAMS, ceil_div({vectors}, STAGE)), {whole} = {most} / 32")
-            plan.add("const", f"BLOCKS = {whole} * 32 if {whole} > 0 else max({most}, 1)", "which share a row")
-        else:
-            plan.add("tune", "BLOCKS = 8 | 4 | 2", "of a cluster, which share a row")
-            plan.add("tune", "WALK = 8 | 16 | 4", "rows that a block goes through, about")
+        plan.add("tune", "BLOCKS = 8 | 4 | 2", "of a cluster, which share a row")
+        plan.add("tune", "WALK = 8 | 16 | 4", "rows that a block goes through, about")
         plan.add("let", f"{rounds} = ceil_div({vectors}, BLOCKS * STAGE)", "stages of a block in a row")
         plan.add("let", f"{held} = {rounds} * DEEP * 16 <= {_HELD_BYTES} and WIDTH == {size}")
-        plan.add(
-            "need", f"{held} or {'TEAMS == 1' if grid else 'BLOCKS == 8'}", "a row is held if any team can hold it"
-        )
+        plan.add("need", f"{held} or BLOCKS == 8", "a row is held if any team can hold it")
         plan.add("const", f"ROUNDS = {rounds} if {held} else 1", "each unrolled")
         plan.add("const", f"EVEN = 1 if {vectors} % (BLOCKS * STAGE) == 0 else 0", "all stages are full")
         if self.spans:
             whole = " and ".join(f"{one} % (THREADS * WIDTH) == 0" for one in dict.fromkeys(self.spans.values()))
             plan.add("const", f"ALONE = EVEN if {whole} else 0", "one element of broadcast tensors for all threads")
         plan.add("const", "STAGES = (device.smem_block - 8192) / (STAGE * 16)", "of the ring")
-        plan.add("tune", f"PACE = {'2 | 3' if grid else '4 | 3'}", "stages of a block that are on their way together")
+        plan.add("tune", "PACE = 4 | 3", "stages of a block that are on their way together")
         plan.read_once(f"{rows} * {cols}")
-        teams = "TEAMS" if grid else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
-        plan.add("let", f"{walks} = min({rows}, {teams})")
-        if grid:
-            plan.add("need", f"{rows} * BLOCKS <= 2000000000", "so that the blocks that have come can be counted")
-        declared, given = self._scratches(plan, walks)
-        rest = KernelSignature.of(self.program, self.kernel.namer, [("long long rows", rows), ("int cols", cols)])
-        signature = KernelSignature([*declared, *rest.declared], [*given, *rest.given])
-        name, attribute = f"{self.program.name}_staged", "cooperative" if grid else "cluster(BLOCKS)"
+        plan.add("let", f"{walks} = min({rows}, max(ceil_div({rows}, WALK), device.sms / BLOCKS))")
+        signature = KernelSignature.of(self.program, self.kernel.namer, [("long long rows", rows), ("int cols", cols)])
+        name = f"{self.program.name}_staged"
         block = "THREADS + 64, STAGES * STAGE * 16"
-        plan.launch(name, f"{walks} * BLOCKS", block, signature.given, f" {attribute} when {held}")
+        plan.launch(name, f"{walks} * BLOCKS", block, signature.given, f" cluster(BLOCKS) when {held}")
         longer = longer_rows(self.program, rows, cols, self.kernel.quick)
         longer.launch(plan, rows, "THREADS", held)
         return signature, name, longer
 
-    def _team_counts(self) -> str:
-        """As many as can hold a row each first."""
-        blocks = -(-self.program.task_cols * self.stream.dtype.itemsize // STAGED_BYTES)
-        return " | ".join(str(one) for one in (4, 2, 1) if blocks * one <= 132 or one == 1)
-
-    def _scratches(self, plan: PlanLines, teams: str) -> tuple[list[str], list[str]]:
-        """Parameters for what blocks of a grid leave to each other, and the arguments for them."""
-        if self.team is Team.CLUSTER:
-            return [], []
-        declared, given = ["int* arrived_of_teams"], [plan.name("arrived")]
-        plan.add("scratch", f"{given[0]}: i32[{teams}, 32] zeroed", "blocks that have come, a 128-byte line a team")
-        for one in self.own:
-            given.append(plan.name(f"{self.names[one]}_of_blocks"))
-            declared.append(f"{self.kinds[one]}* {self.names[one]}_of_teams")
-            plan.add("scratch", f"{given[-1]}: {SCRATCH_DTYPES[self.kinds[one]]}[{teams}, 2, BLOCKS]")
-        return declared, given
-
     # -- kernel --
 
     def body(self) -> list[str]:
-        name, grid = self.kernel.name(self.stream.name), self.team is Team.GRID
-        rank = "blockIdx.x % BLOCKS" if grid else "cluster.block_rank()"
+        name = self.kernel.name(self.stream.name)
         shared = [f"__shared__ {self.kinds[one]} {self.names[one]}_of_warps[2][WARPS];" for one in self.own]
         shared += [f"__shared__ {self.kinds[one]} {self.names[one]}_together[2];" for one in self.own]
-        if not grid:
-            shared += [f"__shared__ {self.kinds[one]} {self.names[one]}_of_blocks[2][BLOCKS];" for one in self.own]
+        shared += [f"__shared__ {self.kinds[one]} {self.names[one]}_of_blocks[2][BLOCKS];" for one in self.own]
         begun = ["begin(told + threadIdx.x, WARPS);", "begin(known + threadIdx.x, 1);"]
-        begun += [] if grid else ["begin(met + threadIdx.x, 1 + BLOCKS);"]
+        begun.append("begin(met + threadIdx.x, 1 + BLOCKS);")
         return [
             "extern __shared__ __align__(128) uint4 dynamic[];  // bulk copies to other places take longer",
             f"auto* {name}_stages = reinterpret_cast<{self.vector}*>(dynamic);",
-            *([] if grid else ["const auto cluster = cg::this_cluster();"]),
-            f"const int rank = {rank}, vectors = cols / WIDTH, lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+            "const auto cluster = cg::this_cluster();",
+            "const int rank = cluster.block_rank(), vectors = cols / WIDTH;",
+            "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
             "const long long start = blockIdx.x / BLOCKS, walks = gridDim.x / BLOCKS;",
-            "__shared__ unsigned long long full[STAGES], empty[STAGES], told[2], known[2], met[2];"
-            if not grid
-            else "__shared__ unsigned long long full[STAGES], empty[STAGES], told[2], known[2];",
+            "__shared__ unsigned long long full[STAGES], empty[STAGES], told[2], known[2], met[2];",
             "__shared__ float elements_of_warps[WARPS];",
             *shared,
             "if (threadIdx.x < STAGES) {",
@@ -188,9 +132,7 @@ class _Staged:
             "}",
             "const float elements_of_warp = EVEN ? elements * 32 : warp_reduce(elements, Sum{});",
             "if (lane == 0 && warp < WARPS) elements_of_warps[warp] = elements_of_warp;",
-            "__syncthreads();"
-            if grid
-            else "cluster.sync();  // every block must have begun before another sends to it",
+            "cluster.sync();  // every block must have begun before another sends to it",
             "if (warp == WARPS) {",
             *indented(self._sending(name)),
             "  return;",
@@ -236,57 +178,20 @@ class _Staged:
 
     def _exchanging(self) -> list[str]:
         """What the other does: the sums of warps are put together, and then those of blocks."""
-        grid, names = self.team is Team.GRID, self.names
+        names = self.names
         lines = ["const float elements_here = lane < WARPS ? elements_of_warps[lane] : 0.0f;"]
         lines += ["const float elements_of_block = warp_reduce(elements_here, Sum{});"]
-        if grid:
-            lines += [
-                f"{self.kinds[one]}* {names[one]}_of_blocks = {names[one]}_of_teams + start * 2 * BLOCKS;"
-                for one in self.own
-            ]
-            lines += ["int* arrived = arrived_of_teams + start * 32;", "int wanted = 0;"]
         inner = ["await_own(told + turn, phase);"]
         for one in self.own:
             own, start = f"{names[one]}_of_warps[turn][lane]", self.kernel.start(one)
             inner.append(f"{self.kinds[one]} {names[one]} = lane < WARPS ? {own} : {start};")
-        inner += self._put_together("elements_here", "elements_of_block")
-        inner += self._met() if grid else self._sent()
+        inner += self.put_together("elements_here", "elements_of_block")
+        inner += self._sent()
         inner += self._of_blocks()
         known = [f"{names[one]}_together[turn] = {names[one]};" for one in self.own]
         inner += ["if (lane == 0) {", *indented([*known, "arrive(known + turn);"]), "}", "__syncwarp();"]
         inner += ["phase ^= turn;", "turn ^= 1;"]
         return [*lines, "for (long long row = start; row < rows; row += walks) {", *indented(inner), "}"]
-
-    @property
-    def plain(self) -> list[int]:
-        """The reductions that are put together as they are."""
-        pairs = [how for how in self.corrected.values() if how is not None]
-        return [one for one in self.own if not any(one in (how.first, how.second) for how in pairs)]
-
-    def _put_together(self, count: str, total: str) -> list[str]:
-        """What lanes have, put together: `count` elements are a lane's, and `total` those of all."""
-        lines: list[str] = []
-        for one in self.plain:
-            lines.append(f"{self.names[one]} = warp_reduce({self.names[one]}, {self.kernel.combiner(one)}{{}});")
-        for how in filter(None, self.corrected.values()):
-            first, second, own = self.names[how.first], self.names[how.second], f"{self.names[how.second]}_moments"
-            lines += [
-                f"Moments {own}{{mean_of_first_lane({first}, {count})}};",
-                f"{own}.add({first}, {second}, {count});",
-                f"{own}.finish({first}, {second}, {total});",
-            ]
-        return lines
-
-    def _met(self) -> list[str]:
-        """Through global memory."""
-        stores = [f"{self.names[one]}_of_blocks[turn * BLOCKS + rank] = {self.names[one]};" for one in self.own]
-        return [
-            "wanted += BLOCKS;",
-            "if (lane == 0) {",
-            *indented([*stores, "meet(arrived, wanted);"]),
-            "}",
-            "__syncwarp();",
-        ]
 
     def _sent(self) -> list[str]:
         """By messages between the blocks of a cluster."""
@@ -321,8 +226,6 @@ class _Staged:
         return [*before, "#pragma unroll", loop, *indented(each), "}", *after]
 
     def _left(self, one: int, block: str = "block") -> str:
-        if self.team is Team.GRID:
-            return f"__ldcg({self.names[one]}_of_blocks + turn * BLOCKS + {block})"
         return f"{self.names[one]}_of_blocks[turn][{block}]"
 
     def _holding(self, name: str) -> list[str]:
@@ -362,7 +265,7 @@ class _Staged:
             inner += ["", *(own_values(kernel, level, "thread", "fmaxf(elements, 1.0f)") if level else [])]
             before, loads, element = self._sweep(level, {})
             inner += [*before, *self._each_vector([*loads, *each_element(element)]), *kernel.reduced(level, "")]
-        inner += self._put_together("elements", "elements_of_warp")
+        inner += self.put_together("elements", "elements_of_warp")
         told = [f"{self.names[one]}_of_warps[turn][warp] = {self.names[one]};" for one in self.own]
         inner += [
             "if (lane == 0) {",
