@@ -32,7 +32,7 @@ def _structure(name: str) -> tuple[Structure, Function, Task]:
 def _loaded(name: str, threads: int, vectors: int, folder: Path) -> tuple[Any, Function, Task]:
     step, function, task = _structure(name)
     text = step.write(task_op_line(task))
-    for line, chosen in (("THREADS = 128 | 256 | 512", threads), ("VECTORS = 1 | 2", vectors)):
+    for line, chosen in (("THREADS = 128 | 256 | 512", threads), ("VECTORS = 2 | 1", vectors)):
         assert line in text
         text = text.replace(line, f"{line.partition(' ')[0]} = {chosen}")
     return load_structure(replace(step, write=lambda _: text), task, folder), function, task
