@@ -31,7 +31,7 @@ __device__ __forceinline__ int number_at(uint32_t from) {
 # What a tile's rows and columns are multiplied with outside of these is 0, or in rows or columns that are too wide.
 SPANS = """\
 int first = 0;  // step of k
-if (!KEPT && tile.steps > 0) {  // zeros at the ends of all the tile's rows, or columns, are not multiplied
+if (tile.steps > 0) {  // zeros at the ends of all the tile's rows, or columns, are not multiplied
   const int tiles = tile.tiles_m + tile.tiles_n;
   const int* spans = wide + 1 + (batch + 2ll * tile.z) * tiles;
   const int *of_a = spans + tile.m0 / BM * 2, *of_b = spans + (tile.tiles_m + tile.n0 / BN) * 2;
@@ -41,7 +41,7 @@ if (!KEPT && tile.steps > 0) {  // zeros at the ends of all the tile's rows, or 
 """
 # What consumers are told of it.
 STEPS = """\
-if (!KEPT && tile.steps > 0) {
+if (tile.steps > 0) {
   barrier_wait(full + slot * 8, parity);
   tile.steps = number_at(steps_of_tiles + slot * 4);
 }
