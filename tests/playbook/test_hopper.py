@@ -45,10 +45,11 @@ FORMS = (
     Product((1, 256, 512, 64), DType.F16, bias=True, activation="gelu", residual=True),
     Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER)),
     Product((1, 512, 512, 512), DType.BF16, kept=Kept(Triangle.LOWER, -1)),
+    Product((1, 512, 512, 64), a_transposed=True, bias=True),
 )
 
 
-QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-10:])
+QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-11:])
 
 
 @pytest.mark.parametrize("form", QUICK, ids=str)
@@ -230,7 +231,10 @@ def test_blocks_take_tiles_of_short_sums_one_by_one(form: Product, sms: int, tmp
         _check_emulated(form, 2, tmp_path, text, replace(H200, sms=sms))
 
 
-OTHERS_OF_A_SHORT_K = (Product((1, 300, 77, 51), b_transposed=True), Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)))
+OTHERS_OF_A_SHORT_K = (
+    Product((1, 300, 77, 51), b_transposed=True),
+    Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)),
+)
 
 
 @pytest.mark.parametrize("form", OTHERS_OF_A_SHORT_K, ids=str)

@@ -302,7 +302,9 @@ class _Plan:
         self._add("let", f"@smem = STAGES * @slot + @results{form.column_bytes} + STAGES * 20")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * (256 / BN) <= device.smem_sm")
         self._tiles("128")
-        self._add("scratch", "@wide: i32[1 + @batch * (@tiles_m + ceil_div(@n, 128))]", "tiles taken; which are too wide")
+        self._add(
+            "scratch", "@wide: i32[1 + @batch * (@tiles_m + ceil_div(@n, 128))]", "tiles taken; which are too wide"
+        )
         for name, one in self._operands:
             self._split_buffers(name, one)
         given = [text for _, text in short_parameters(form)]

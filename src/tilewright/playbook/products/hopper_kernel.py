@@ -203,6 +203,7 @@ def _producer(form: Form) -> list[str]:
         *rest,
     ]
 
+
 def slot_loads(form: Form) -> list[str]:
     """Statements that have TMA fill the slot `at` with what the operands have for `tile` from `k` on."""
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}

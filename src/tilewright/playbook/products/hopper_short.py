@@ -51,8 +51,16 @@ template <int NEAREST, int FARTHEST> __device__ __forceinline__ uint32_t largest
   for (int o = NEAREST; o <= FARTHEST; o *= 2) v = max(v, __shfl_xor_sync(~0u, v, o));
   return v;
 }
-template <int NEAREST, int FARTHEST>
-__device__ __forceinline__ bool is_wide_in_lanes(uint32_t largest, Counts counts) {
+// Whether it is too wide, of which the lane has COUNT numbers.
+template <int NEAREST, int FARTHEST, int COUNT>
+__device__ __forceinline__ bool is_wide_in_lanes(uint32_t largest, float scale, const float (&numbers)[COUNT]) {
+  float least = INFINITY;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) least = fminf(least, fabsf(numbers[i]));
+  if (!__any_sync(~0u, least * scale < LOSING)) return is_too_wide(largest, 0, 0, 0, SHORT);  // mostly
+  Counts counts;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) counts.add(numbers[i], numbers[i] * scale);
 #pragma unroll
   for (int o = NEAREST; o <= FARTHEST; o *= 2) {
     counts.losing += __shfl_xor_sync(~0u, counts.losing, o), counts.few += __shfl_xor_sync(~0u, counts.few, o);
@@ -83,11 +91,10 @@ __device__ __forceinline__ bool split_128_rows(const float* from, long long pitc
     for (int j = 0; j < 4; ++j) largest = max(largest, magnitude_bits(some[i].v[j]));
     largest = largest_of_lanes<1, LANES / 2>(largest);
     const float scale = scale_of(largest);
-    Counts counts;
     Numbers<4> scaled;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale, counts.add(some[i].v[j], scaled.v[j]);
-    wide |= is_wide_in_lanes<1, LANES / 2>(largest, counts);
+    for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale;
+    wide |= is_wide_in_lanes<1, LANES / 2>(largest, scale, some[i].v);
     if (k == 0) scales[row] = 1.f / scale;  // of rows outside too, which are loaded with others
     if (row >= rows) continue;
     __half* to = parts + row * parts_pitch + k;
@@ -112,7 +119,6 @@ __device__ __forceinline__ bool split_128_columns(const float* from, long long p
 #pragma unroll
     for (int j = 0; j < 4; ++j) largest[j] = max(largest[j], magnitude_bits(some[i].v[j]));
   }
-  Counts counts[4];
   float scale[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) largest[j] = largest_of_lanes<4, 16>(largest[j]), scale[j] = scale_of(largest[j]);
@@ -121,14 +127,17 @@ __device__ __forceinline__ bool split_128_columns(const float* from, long long p
     const int k = first + i * 8;
     Numbers<4> scaled;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale[j], counts[j].add(some[i].v[j], scaled.v[j]);
+    for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale[j];
     __half* to = parts + k * parts_pitch + column;
     if (k < K && column < columns) store_parts(scaled, to, to + to_low);
   }
   bool wide = false;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    wide |= is_wide_in_lanes<4, 16>(largest[j], counts[j]);
+    float of_column[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) of_column[i] = some[i].v[j];
+    wide |= is_wide_in_lanes<4, 16>(largest[j], scale[j], of_column);
     if (first == 0) scales[column + j] = 1.f / scale[j];
   }
   return wide;
@@ -179,14 +188,14 @@ def short_text(form: Form) -> list[str]:
         "if (threadIdx.x == 0 && blockIdx.x == 0) wide[0] = 0;  // tiles that are taken",
     ]
     declared = [declaration for declaration, _ in short_parameters(form)]
-    head = signature("__launch_bounds__(256) ", "split_both", declared)
+    head = signature("__launch_bounds__(256, 4) ", "split_both", declared)
     return [*text.splitlines(), *head, *(f"  {line}" for line in body), "}"]
 
 
 _CONSTANTS = """\
 // ---- the product
 constexpr int BM = 128, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
-constexpr int WIDTH = 128, SIDES = BN / WIDTH;  // columns of a consumer: two are one below the other, SIDES side by side
+constexpr int WIDTH = 128, SIDES = BN / WIDTH;  // columns of a consumer; two below each other, so many beside
 constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, OPERAND_BYTES = 2 * (A_BYTES + B_BYTES);
 constexpr int SLOT_BYTES = OPERAND_BYTES + 2048;  // then the scales of rows and of columns
 constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64
@@ -232,12 +241,12 @@ auto advance = [&](uint32_t& parity) {
 """
 _PRODUCER = """\
 if (threadIdx.x == 256 * SIDES) {
-  // Who is ready takes the next tile. Nobody takes many more than others: so a few blocks that are run alone do about
-  // their part.
+  // Who is ready takes the next tile. Nobody takes many more than others: so a few blocks that are run alone do
+  // about their part.
   const int share = (tiles + gridDim.x - 1) / gridDim.x;
   uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed
   for (int number = blockIdx.x, left = share + share / 16;;) {
-    const int later = number < tiles && left-- > 0 ? gridDim.x + atomicAdd(wide, 1) : tiles;  // on its way meanwhile
+    const int later = number < tiles && left-- > 0 ? gridDim.x + atomicAdd(wide, 1) : tiles;  // comes meanwhile
     barrier_wait(empty + slot * 8, parity);
     store_number(told + slot * 4, number);
     if (number >= tiles) {
@@ -312,14 +321,14 @@ while (true) {
 if (lane < 8) wait_until_stored();
 """
 _ROWS_OF_RESULTS = """\
-// A warp puts eight rows in order in a place of its own, which meets all banks, and bulk copies store them while it goes
-// on. What is written first leaves L2 first: it is more than L2 holds.
+// A warp puts eight rows in order in a place of its own, which meets all banks, and bulk copies store them while it
+// goes on. What is written first leaves L2 first: it is more than L2 holds.
 #pragma unroll
 for (int upper = 0; upper < 2; ++upper) {
   if (lane < 8) wait_until_read<0>();
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < WIDTH / 8; ++j) {  // finished twice, half of it kept: with all of it at once registers spill
+  for (int j = 0; j < WIDTH / 8; ++j) {  // finished twice, half of it kept: all of it at once, and registers spill
     float v[4];
     four(sum + j * 4, j * 8 + lane % 4 * 2, v);
     const uint32_t to = buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8;

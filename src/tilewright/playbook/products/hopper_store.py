@@ -62,7 +62,8 @@ def finishing(form: Form) -> list[str]:
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
     of_rows = [] if form.pieces else row_values(form.finish)
-    needs_rows = (form.tma_store and not form.boxes and not form.short) or "row_at" in text or "row_at" in "\n".join(of_rows)
+    from_registers = form.tma_store and not form.boxes and not form.short
+    needs_rows = from_registers or "row_at" in text or "row_at" in "\n".join(of_rows)
     needs_m = "m[" in text or needs_rows or form.split_before
     if not form.parts and (needs_m or not form.boxes):
         lines.append("const int row = warp * 16 + lane / 4;")
