@@ -216,18 +216,22 @@ SHORT = (
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),
     Product((1, 300, 388, 51), b_transposed=True, activation="gelu"),
     Product((2, 780, 132, 30), a_transposed=True, batched=True, residual=True),
+    Product((1, 1000, 264, 20)),
 )
 
 
 @pytest.mark.parametrize("form", SHORT, ids=str)
 @pytest.mark.parametrize("sms", [1, 132])
-def test_blocks_take_tiles_of_short_sums_one_by_one(form: Product, sms: int, tmp_path: Path) -> None:
-    """Wide tiles and narrow ones, some of which end outside; one for a block, and many for each of a few."""
+def test_blocks_take_strips_of_short_sums_one_by_one(form: Product, sms: int, tmp_path: Path) -> None:
+    """Wide tiles and narrow ones, some of which end outside; one for a block, and many for each of a few; strips of two,
+    and the last ones of one."""
     assert "need    k <= 64" in form.text
-    for width in (256, 128):
+    for width, strip in ((256, 1), (128, 2), (256, 2)):
         text = form.text.replace("tune    BN = 256 | 128", f"const   BN = {width}")
-        text = re.sub(r"//! need    BN == 128 or .*\n", "", text)
+        text = text.replace("tune    STRIP = 2 | 8 | 1", f"const   STRIP = {strip}")
+        text = re.sub(r"//! need    (BN|STRIP) == 1.*\n", "", text)
         assert f"const   BN = {width}" in text
+        assert f"const   STRIP = {strip}" in text
         _check_emulated(form, 2, tmp_path, text, replace(H200, sms=sms))
 
 
@@ -510,7 +514,7 @@ def _without_product(form: Product) -> str:
     plan = plan.replace("tune    BN = 256 | 128", "const   BN = 128")
     splitting, _, rest = code.partition("constexpr int BM = 128")
     tiles = rest[rest.index("// ---- tiles with") :]
-    used = " + ".join(name for name in ("STAGES", "THREADS", "BN") if f" {name} = " in plan)
+    used = " + ".join(name for name in ("STAGES", "THREADS", "BN", "STRIP", "PLACES") if f" {name} = " in plan)
     return f"{plan}\n\n#include{splitting}constexpr int USED = {used};\n{tiles}"
 
 

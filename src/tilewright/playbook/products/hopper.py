@@ -297,14 +297,18 @@ class _Plan:
         self._add("const", f"STEPS = ceil_div(@k, {form.depth})")
         self._add("tune", "BN = 256 | 128")
         self._add("const", "THREADS = 2 * BN + 32")
-        self._add("const", "STAGES = 3 if BN == 256 else 2", "of two narrow blocks each")
-        self._add("let", "@slot = 2 * (128 + BN) * 32 * 2 + 2048, @results = BN / 16 * 8 * (128 * 4 + 32)")
-        self._add("let", f"@smem = STAGES * @slot + @results{form.column_bytes} + STAGES * 20")
+        self._add("const", "STAGES = 4 if BN == 256 else 2", "of two narrow blocks each")
+        self._add("const", "PLACES = 2 if @k <= 32 else 1", "for what strips keep of b")
+        self._add("let", "@slot = 2 * 128 * 32 * 2 + 1024, @place = STEPS * 2 * BN * 32 * 2 + 1024")
+        results = "BN / 16 * 8 * (128 * 4 + 32)"
+        places = f"STAGES * (@slot + 16) + PLACES * (@place + 20) + {results}{form.column_bytes}"
+        self._add("let", f"@smem = {places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * (256 / BN) <= device.smem_sm")
         self._tiles("128")
-        self._add(
-            "scratch", "@wide: i32[1 + @batch * (@tiles_m + ceil_div(@n, 128))]", "tiles taken; which are too wide"
-        )
+        self._add("tune", "STRIP = 2 | 8 | 1", "tiles one below the other")
+        self._add("need", "STRIP == 1 or @tiles >= device.sms * 8 * STRIP")
+        flags = "@batch * (@tiles_m + ceil_div(@n, 128))"
+        self._add("scratch", f"@wide: i32[1 + {flags}]", "strips taken; which are too wide")
         for name, one in self._operands:
             self._split_buffers(name, one)
         given = [text for _, text in short_parameters(form)]

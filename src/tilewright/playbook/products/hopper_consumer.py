@@ -50,10 +50,10 @@ def consumer(form: Form) -> list[str]:
     return lines
 
 
-def slot_descriptors(form: Form) -> tuple[str, str]:
-    """Where a and b lie in the first slot."""
+def slot_descriptors(form: Form, b_at: str = "") -> tuple[str, str]:
+    """Where a and b lie in the first slot; `b_at`: b has places of its own."""
     swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
-    first_b = "slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES"
+    first_b = b_at or ("slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES")
     a_place = (
         f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
         if form.product.a.along_k

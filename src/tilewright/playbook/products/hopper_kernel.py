@@ -187,7 +187,7 @@ def _producer(form: Form) -> list[str]:
         "    barrier_wait(empty + slot * 8, parity);",
         *indented(told, 2),
         "    barrier_arrive_expecting(arrived, SLOT_BYTES);",
-        *indented(slot_loads(form), 2),
+        *indented(_loads(form), 2),
         "    advance(parity);",
         "  }",
         "}",
@@ -204,8 +204,18 @@ def _producer(form: Form) -> list[str]:
     ]
 
 
-def slot_loads(form: Form) -> list[str]:
-    """Statements that have TMA fill the slot `at` with what the operands have for `tile` from `k` on."""
+def _loads(form: Form) -> list[str]:
+    """Statements that have TMA fill a slot."""
+    of_operands = operand_loads(form)
+    b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
+    if not form.parts:
+        return [b_at, *of_operands["a"], *of_operands["b"]]
+    both = [*of_operands["a"], b_at, *of_operands["b"]]
+    return ["#pragma unroll", "for (int part = 0; part < 2; ++part) {", *indented(both), "}"]
+
+
+def operand_loads(form: Form) -> dict[str, list[str]]:
+    """Statements that have TMA bring what an operand, or a part of it, has for `tile` from `k` on to `at`, or `b_at`."""
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
     of_operands: dict[str, list[str]] = {}
@@ -232,8 +242,4 @@ def slot_loads(form: Form) -> list[str]:
                 f"for (int box = 0; box < {size} / 64; ++box)",
                 f"  {load}(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, {k_of}, {z});",
             ]
-    b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
-    if not form.parts:
-        return [b_at, *of_operands["a"], *of_operands["b"]]
-    both = [*of_operands["a"], b_at, *of_operands["b"]]
-    return ["#pragma unroll", "for (int part = 0; part < 2; ++part) {", *indented(both), "}"]
+    return of_operands

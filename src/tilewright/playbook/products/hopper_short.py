@@ -14,7 +14,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_consumer import slot_descriptors, slot_steps
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
-from tilewright.playbook.products.hopper_kernel import slot_loads
+from tilewright.playbook.products.hopper_kernel import operand_loads
 from tilewright.playbook.products.hopper_sorted import NUMBERS
 from tilewright.playbook.products.hopper_store import finishing, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
@@ -196,17 +196,24 @@ _CONSTANTS = """\
 // ---- the product
 constexpr int BM = 128, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
 constexpr int WIDTH = 128, SIDES = BN / WIDTH;  // columns of a consumer; two below each other, so many beside
-constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, OPERAND_BYTES = 2 * (A_BYTES + B_BYTES);
-constexpr int SLOT_BYTES = OPERAND_BYTES + 2048;  // then the scales of rows and of columns
+constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2;
+constexpr int SLOT_BYTES = 2 * A_BYTES + 1024, KEPT_BYTES = STEPS * 2 * B_BYTES + 1024;  // parts, then scales
 constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64
 constexpr int C_PITCH = WIDTH * 4 + 32, C_BYTES = 8 * C_PITCH;  // eight rows of a warp
 """
 _TILE = """\
-// Tiles are numbered along the rows of the result.
+// A strip is STRIP tiles one below the other, which keep what b has for them; the last are one, so that blocks end
+// together. Neighbouring strips are neighbours in a row of the result. The tile is a strip's first.
 struct Tile {
-  int m0, n0, z;
+  int m0, n0, z, last;  // of the strip's rows
+  __device__ __forceinline__ static int long_strips(int tiles_m) { return STRIP > 1 ? max(tiles_m / STRIP - 2, 0) : 0; }
+  __device__ __forceinline__ static int strips(int tiles_m, int tiles_n) {  // of a matrix
+    return (tiles_m - long_strips(tiles_m) * (STRIP - 1)) * tiles_n;
+  }
   __device__ __forceinline__ Tile(int number, int tiles_m, int tiles_n) {
-    n0 = number % tiles_n * BN, m0 = number / tiles_n % tiles_m * BM, z = number / tiles_n / tiles_m;
+    const int of_matrix = strips(tiles_m, tiles_n), at = number % of_matrix / tiles_n, longer = long_strips(tiles_m);
+    n0 = number % tiles_n * BN, z = number / of_matrix;
+    m0 = (at < longer ? at * STRIP : at + longer * (STRIP - 1)) * BM, last = m0 + (at < longer ? STRIP - 1 : 0) * BM;
   }
 };
 """
@@ -218,16 +225,18 @@ __device__ __forceinline__ void load_line(const float* from, uint32_t barrier, u
 """
 _BEGIN = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
-const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);
-const uint32_t c_buffers = slots + STAGES * SLOT_BYTES, columns = c_buffers + 8 * SIDES * C_BYTES;
+const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), kept = slots + STAGES * SLOT_BYTES;
+const uint32_t c_buffers = kept + PLACES * KEPT_BYTES, columns = c_buffers + 8 * SIDES * C_BYTES;
 const uint32_t full = columns + 4 * SIDES * WIDTH * 4, empty = full + STAGES * 8;
-const uint32_t told = empty + STAGES * 8;  // the number of the tile that begins in a slot
+const uint32_t kept_full = empty + STAGES * 8, kept_empty = kept_full + PLACES * 8;
+const uint32_t told = kept_empty + PLACES * 8;  // numbers of strips
 const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // consumers, then the producer
-const int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n * batch;
+const int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, strips = Tile::strips(tiles_m, tiles_n) * batch;
 if (threadIdx.x == 0) {
   if (slots % 1024) __trap();
   prefetch(&a_map), prefetch(&b_map);
   for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2 * SIDES);
+  for (int p = 0; p < PLACES; ++p) barrier_init(kept_full + p * 8, 1), barrier_init(kept_empty + p * 8, 2 * SIDES);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __syncthreads();
@@ -241,34 +250,46 @@ auto advance = [&](uint32_t& parity) {
 """
 _PRODUCER = """\
 if (threadIdx.x == 256 * SIDES) {
-  // Who is ready takes the next tile. Nobody takes many more than others: so a few blocks that are run alone do
+  // Who is ready takes the next strip. Nobody takes many more than others: so a few blocks that are run alone do
   // about their part.
-  const int share = (tiles + gridDim.x - 1) / gridDim.x;
+  const int share = (strips + gridDim.x - 1) / gridDim.x;
   uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed
-  for (int number = blockIdx.x, left = share + share / 16;;) {
-    const int later = number < tiles && left-- > 0 ? gridDim.x + atomicAdd(wide, 1) : tiles;  // comes meanwhile
-    barrier_wait(empty + slot * 8, parity);
-    store_number(told + slot * 4, number);
-    if (number >= tiles) {
-      barrier_arrive(full + slot * 8);
+  for (int number = blockIdx.x, left = share + share / 16, turn = 0;; ++turn) {
+    const int later = number < strips && left-- > 0 ? gridDim.x + atomicAdd(wide, 1) : strips;  // comes meanwhile
+    const uint32_t place = kept + turn % PLACES * KEPT_BYTES, come = kept_full + turn % PLACES * 8;
+    barrier_wait(kept_empty + turn % PLACES * 8, turn / PLACES % 2 ^ 1);
+    store_number(told + turn % PLACES * 4, number);
+    if (number >= strips) {
+      barrier_arrive(come);
       break;
     }
-    const Tile tile(number, tiles_m, tiles_n);
+    Tile tile(number, tiles_m, tiles_n);
+    const int scales = min(BN, (int)whole_lines(N) - tile.n0) * 4;
+    barrier_arrive_expecting(come, STEPS * 2 * B_BYTES + scales);
+    load_line(b_scales + tile.z * whole_lines(N) + tile.n0, come, place + STEPS * 2 * B_BYTES, scales);
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       const int k = step * BK;
-      const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;
-      if (step > 0) barrier_wait(empty + slot * 8, parity);
-      if (step == 0) {
-        const int scales = min(BN, (int)whole_lines(N) - tile.n0) * 4;
-        barrier_arrive_expecting(arrived, OPERAND_BYTES + BM * 4 + scales);
-        load_line(a_scales + tile.z * whole_lines(M) + tile.m0, arrived, at + OPERAND_BYTES, BM * 4);
-        load_line(b_scales + tile.z * whole_lines(N) + tile.n0, arrived, at + OPERAND_BYTES + BM * 4, scales);
-      } else {
-        barrier_arrive_expecting(arrived, OPERAND_BYTES);
+      const uint32_t b_at = place + step * 2 * B_BYTES, arrived = come;
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        @loads_of_b
       }
-      @loads
-      advance(parity);
+    }
+    for (; tile.m0 <= tile.last; tile.m0 += BM) {
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        const int k = step * BK;
+        const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;
+        barrier_wait(empty + slot * 8, parity);
+        barrier_arrive_expecting(arrived, 2 * A_BYTES + (step == 0 ? BM * 4 : 0));
+        if (step == 0) load_line(a_scales + tile.z * whole_lines(M) + tile.m0, arrived, at + 2 * A_BYTES, BM * 4);
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          @loads_of_a
+        }
+        advance(parity);
+      }
     }
     number = later;
   }
@@ -277,46 +298,52 @@ if (threadIdx.x == 256 * SIDES) {
 _CONSUMER = """\
 const int consumer = warpgroup % 2, side = warpgroup / 2, lane = thread % 32, warp = thread / 32;
 const uint64_t a_slots = @a_slots;
-const uint64_t b_slots = @b_slots;
+const uint64_t b_places = @b_slots;
 const uint32_t buffer = c_buffers + (warpgroup * 4 + warp) * C_BYTES;
-uint32_t parity = 0, turn = 0;  // tiles take turns with two places for the scales of columns
-while (true) {
-  barrier_wait(full + slot * 8, parity);
-  const int number = number_at(told + slot * 4);
-  if (number >= tiles) break;
+const int row = warp * 16 + lane / 4;
+uint32_t parity = 0;
+for (int turn = 0;; ++turn) {
+  barrier_wait(kept_full + turn % PLACES * 8, turn / PLACES % 2);
+  const int number = number_at(told + turn % PLACES * 4);
+  if (number >= strips) break;
   Tile tile(number, tiles_m, tiles_n);
   tile.n0 += side * WIDTH;
-  const int row = warp * 16 + lane / 4;
-  const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};
-  const uint32_t my_columns = columns + (warpgroup * 2 + turn) * WIDTH * 4;
-  const uint32_t scales = slots + slot * SLOT_BYTES + OPERAND_BYTES;
-  const float row_scale[2] = {scale_at(scales + (consumer * 64 + row) * 4),
-                              scale_at(scales + (consumer * 64 + row + 8) * 4)};
-  const float of_column = tile.n0 < N ? scale_at(scales + (BM + side * WIDTH + thread) * 4) : 0.f;
+  // Scales of columns, for which strips take turns with two places: what came with b is gone when the last is stored.
+  const uint32_t place = turn % PLACES * KEPT_BYTES, my_columns = columns + (warpgroup * 2 + turn % 2) * WIDTH * 4;
+  const uint32_t came = kept + place + STEPS * 2 * B_BYTES + (side * WIDTH + thread) * 4;
+  const float of_column = tile.n0 < N ? scale_at(came) : 0.f;
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + thread * 4), "f"(of_column) : "memory");
-  turn ^= 1;
-  // low * high + high * low + high * high, the small products first; low * low is below the last bit.
-  float sum[WIDTH / 2];
+  consumer_sync(warpgroup);
+  for (; tile.m0 <= tile.last; tile.m0 += BM) {
+    const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};
+    float row_scale[2];
+    // low * high + high * low + high * high, the small products first; low * low is below the last bit.
+    float sum[WIDTH / 2];
 #pragma unroll
-  for (int step = 0; step < STEPS; ++step) {
-    if (step > 0) barrier_wait(full + slot * 8, parity);
-    const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);
-    wgmma_fence();
+    for (int step = 0; step < STEPS; ++step) {
+      barrier_wait(full + slot * 8, parity);
 #pragma unroll
-    for (int which = 0; which < 3; ++which)
+      for (int r = 0; r < 2 && step == 0; ++r)
+        row_scale[r] = scale_at(slots + slot * SLOT_BYTES + 2 * A_BYTES + (consumer * 64 + row + r * 8) * 4);
+      const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_places + ((place + step * 2 * B_BYTES) >> 4);
+      wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < BK / 16; ++k)
-        wgmma(sum, a_slot + (((which == 0) * A_BYTES + k * @a_step) >> 4),
-              b_slot + (((which == 1) * B_BYTES + side * (@half) + k * @b_step) >> 4),
-              step > 0 || which > 0 || k > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-    if (step == 0) consumer_sync(warpgroup);  // all have the scales
-    if (thread == 0) barrier_arrive(empty + slot * 8);
-    advance(parity);
-  }
+      for (int which = 0; which < 3; ++which)
+#pragma unroll
+        for (int k = 0; k < BK / 16; ++k)
+          wgmma(sum, a_slot + (((which == 0) * A_BYTES + k * @a_step) >> 4),
+                b_slot + (((which == 1) * B_BYTES + side * (@half) + k * @b_step) >> 4),
+                step > 0 || which > 0 || k > 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      if (step == 0) consumer_sync(warpgroup);  // all have the scales of rows
+      if (thread == 0) barrier_arrive(empty + slot * 8);
+      advance(parity);
+    }
+    if (tile.m0 == tile.last && thread == 0) barrier_arrive(kept_empty + turn % PLACES * 8);
 
-  @finish
+    @finish
+  }
 }
 if (lane < 8) wait_until_stored();
 """
@@ -378,7 +405,7 @@ def short_product_text(form: Form) -> list[str]:
     body = [
         *_BEGIN.splitlines(),
         "if (warpgroup == 2 * SIDES) {  // ---- producer",
-        *indented(_with(_PRODUCER, "loads", slot_loads(form))),
+        *indented(_producer(form)),
         "} else {  // ---- consumers",
         *indented(_consumers(form)),
         "}",
@@ -386,8 +413,14 @@ def short_product_text(form: Form) -> list[str]:
     return [*pieces, *signature("__launch_bounds__(THREADS, 2 / SIDES) ", "product", declared), *indented(body), "}"]
 
 
+def _producer(form: Form) -> list[str]:
+    loads = operand_loads(form)
+    text = "\n".join(_with(_PRODUCER, "loads_of_b", loads["b"]))
+    return _with(text, "loads_of_a", loads["a"])
+
+
 def _consumers(form: Form) -> list[str]:
-    words = dict(zip(("a_slots", "b_slots"), slot_descriptors(form), strict=True))
+    words = dict(zip(("a_slots", "b_slots"), slot_descriptors(form, "kept"), strict=True))
     words |= dict(zip(("a_step", "b_step"), slot_steps(form), strict=True))
     words["half"] = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
     text = _CONSUMER
