@@ -223,8 +223,8 @@ SHORT = (
 @pytest.mark.parametrize("form", SHORT, ids=str)
 @pytest.mark.parametrize("sms", [1, 132])
 def test_blocks_take_strips_of_short_sums_one_by_one(form: Product, sms: int, tmp_path: Path) -> None:
-    """Wide tiles and narrow ones, some of which end outside; one for a block, and many for each of a few; strips of two,
-    and the last ones of one."""
+    """Wide tiles and narrow ones, some of which end outside; one for a block, and many for each of a few; strips of
+    two, and the last ones of one."""
     assert "need    k <= 64" in form.text
     for width, strip in ((256, 1), (128, 2), (256, 2)):
         text = form.text.replace("tune    BN = 256 | 128", f"const   BN = {width}")

@@ -215,7 +215,7 @@ def _loads(form: Form) -> list[str]:
 
 
 def operand_loads(form: Form) -> dict[str, list[str]]:
-    """Statements that have TMA bring what an operand, or a part of it, has for `tile` from `k` on to `at`, or `b_at`."""
+    """Statements that have TMA bring what an operand, or `part` of it, has for `tile` from `k` on to `at` or `b_at`."""
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
     of_operands: dict[str, list[str]] = {}

@@ -325,7 +325,8 @@ for (int turn = 0;; ++turn) {
 #pragma unroll
       for (int r = 0; r < 2 && step == 0; ++r)
         row_scale[r] = scale_at(slots + slot * SLOT_BYTES + 2 * A_BYTES + (consumer * 64 + row + r * 8) * 4);
-      const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_places + ((place + step * 2 * B_BYTES) >> 4);
+      const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);
+      const uint64_t b_slot = b_places + ((place + step * 2 * B_BYTES) >> 4);
       wgmma_fence();
 #pragma unroll
       for (int which = 0; which < 3; ++which)
