@@ -228,7 +228,7 @@ def test_blocks_take_strips_of_short_sums_one_by_one(form: Product, sms: int, tm
     assert "need    k <= 64" in form.text
     for width, strip in ((256, 1), (128, 2), (256, 2)):
         text = form.text.replace("tune    BN = 256 | 128", f"const   BN = {width}")
-        text = text.replace("tune    STRIP = 2 | 8 | 1", f"const   STRIP = {strip}")
+        text = text.replace("tune    STRIP = 2 | 8 | 4 | 1", f"const   STRIP = {strip}")
         text = re.sub(r"//! need    (BN|STRIP) == 1.*\n", "", text)
         assert f"const   BN = {width}" in text
         assert f"const   STRIP = {strip}" in text

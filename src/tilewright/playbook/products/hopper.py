@@ -38,7 +38,7 @@ operand and every column of the second is scaled by a power of two and split int
 bits of an f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far
 apart for that are found while splitting, and the tiles they meet are made in plain f32.
 
-Storing is most of the work. Blocks stay, and who is ready takes the next tile of a row of tiles: so what is written at
+Storing is most of the work. Blocks stay, and who is ready takes the next strip of a few tiles: so what is written at
 the same time lies side by side. One thread fills a ring of slots in shared memory by TMA; consumer warpgroups multiply
 what has arrived with wgmma, 64 rows and 128 columns of the tile each.
 """
@@ -296,7 +296,7 @@ class _Plan:
         self._add("need", f"@k <= {SHORT_K}", "short sums: storing them is the work")
         self._add("const", f"STEPS = ceil_div(@k, {form.depth})")
         self._add("tune", "BN = 256 | 128")
-        self._add("const", "THREADS = 2 * BN + 32")
+        self._add("const", "THREADS = 640 if BN == 256 else 288", "consumers, and a producer")
         self._add("const", "STAGES = 4 if BN == 256 else 2", "of two narrow blocks each")
         self._add("const", "PLACES = 2 if @k <= 32 else 1", "for what strips keep of b")
         self._add("let", "@slot = 2 * 128 * 32 * 2 + 1024, @place = STEPS * 2 * BN * 32 * 2 + 1024")
@@ -305,8 +305,8 @@ class _Plan:
         self._add("let", f"@smem = {places}")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * (256 / BN) <= device.smem_sm")
         self._tiles("128")
-        self._add("tune", "STRIP = 2 | 8 | 1", "tiles one below the other")
-        self._add("need", "STRIP == 1 or @tiles >= device.sms * 8 * STRIP")
+        self._add("tune", "STRIP = 2 | 8 | 4 | 1", "tiles one below the other")
+        self._add("need", "STRIP == 1 or @tiles >= device.sms * 8 * STRIP and (STRIP > 2 or STEPS == 1)")
         flags = "@batch * (@tiles_m + ceil_div(@n, 128))"
         self._add("scratch", f"@wide: i32[1 + {flags}]", "strips taken; which are too wide")
         for name, one in self._operands:

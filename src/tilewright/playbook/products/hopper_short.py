@@ -3,10 +3,12 @@
 Each operand is a few megabytes, and two kernels one after the other take longer to begin than to split them: for 32768
 x 32 times 32 x 32768, of 1,065 us on an H200, one launch saves 16.
 
-The order of the stores decides about the rest. Merely storing that result takes 930 us where whoever is ready takes the
-next tile of a row of tiles; 955 with strips of four tiles, 990 where blocks have their tiles in turns, and more where
-each stays in its columns: what is written at the same time lies the farther apart. So tiles are taken one by one, and
-all that one needs, its scales too, comes by TMA before its turn.
+The order of the stores decides about the rest. Merely storing that result takes 944 us where whoever is ready takes the
+next tile of a row of tiles, 946 with strips of two tiles, 962 with four, 1,000 where blocks have their tiles in turns,
+and more where each stays in its columns: what is written at the same time lies the farther apart. But whoever takes
+single tiles loads the more, all of the second operand for each. With strips of two the product takes 999 us, with four
+1,017 and with single tiles 1,022; of k = 64 it takes 1,117 with strips of eight. All that a tile needs, its scales too,
+comes by TMA before its turn.
 """
 
 from __future__ import annotations
@@ -200,6 +202,7 @@ constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2;
 constexpr int SLOT_BYTES = 2 * A_BYTES + 1024, KEPT_BYTES = STEPS * 2 * B_BYTES + 1024;  // parts, then scales
 constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64
 constexpr int C_PITCH = WIDTH * 4 + 32, C_BYTES = 8 * C_PITCH;  // eight rows of a warp
+constexpr int PRODUCER_REGISTERS = 32, CONSUMER_REGISTERS = 112;  // of 96 for each of 640 threads
 """
 _TILE = """\
 // A strip is STRIP tiles one below the other, which keep what b has for them; the last are one, so that blocks end
@@ -249,6 +252,7 @@ auto advance = [&](uint32_t& parity) {
 };
 """
 _PRODUCER = """\
+if constexpr (SIDES > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 if (threadIdx.x == 256 * SIDES) {
   // Who is ready takes the next strip. Nobody takes many more than others: so a few blocks that are run alone do
   // about their part.
@@ -276,6 +280,7 @@ if (threadIdx.x == 256 * SIDES) {
         @loads_of_b
       }
     }
+#pragma unroll 1
     for (; tile.m0 <= tile.last; tile.m0 += BM) {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
@@ -296,6 +301,7 @@ if (threadIdx.x == 256 * SIDES) {
 }
 """
 _CONSUMER = """\
+if constexpr (SIDES > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 const int consumer = warpgroup % 2, side = warpgroup / 2, lane = thread % 32, warp = thread / 32;
 const uint64_t a_slots = @a_slots;
 const uint64_t b_places = @b_slots;
@@ -314,6 +320,7 @@ for (int turn = 0;; ++turn) {
   const float of_column = tile.n0 < N ? scale_at(came) : 0.f;
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + thread * 4), "f"(of_column) : "memory");
   consumer_sync(warpgroup);
+#pragma unroll 1
   for (; tile.m0 <= tile.last; tile.m0 += BM) {
     const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};
     float row_scale[2];
