@@ -45,10 +45,11 @@ FORMS = (
     Product((1, 256, 512, 64), DType.F16, bias=True, activation="gelu", residual=True),
     Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER)),
     Product((1, 512, 512, 512), DType.BF16, kept=Kept(Triangle.LOWER, -1)),
+    Product((1, 512, 512, 64), a_transposed=True, bias=True),
 )
 
 
-QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-10:])
+QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-11:])
 
 
 @pytest.mark.parametrize("form", QUICK, ids=str)
@@ -244,21 +245,38 @@ def test_tiles_are_shared_where_that_saves_much() -> None:
 SHORT = (
     Product((1, 300, 136, 40)),
     Product((2, 300, 132, 64), a_transposed=True, b_transposed=True, batched=True, bias=True),
-    Product((1, 300, 77, 51), b_transposed=True),
-    Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)),
+    Product((1, 300, 388, 51), b_transposed=True, activation="gelu"),
     Product((2, 780, 132, 30), a_transposed=True, batched=True, residual=True),
+    Product((1, 1000, 264, 20)),
 )
 
 
 @pytest.mark.parametrize("form", SHORT, ids=str)
 @pytest.mark.parametrize("sms", [1, 132])
-def test_strips_of_short_sums_keep_the_second_operand(form: Product, sms: int, tmp_path: Path) -> None:
-    """Strips of two tiles, the last of one, as results have that are too large to emulate; one for a block, and many
-    for each of two."""
-    text = form.text.replace("tune    STRIP = 4 | 8 | 16 | 1", "const   STRIP = 2")
-    text = re.sub(r"//! need    STRIP == 1 .*\n", "", text)
-    assert "const   STRIP = 2" in text
-    _check_emulated(form, 2, tmp_path, text, replace(H200, sms=sms))
+def test_blocks_take_strips_of_short_sums_one_by_one(form: Product, sms: int, tmp_path: Path) -> None:
+    """Wide tiles and narrow ones, some of which end outside; one for a block, and many for each of a few; strips of
+    two, and the last ones of one."""
+    assert "need    k <= 64" in form.text
+    for width, strip in ((256, 1), (128, 2), (256, 2)):
+        text = form.text.replace("tune    BN = 256 | 128", f"const   BN = {width}")
+        text = text.replace("tune    STRIP = 2 | 8 | 4 | 1", f"const   STRIP = {strip}")
+        text = re.sub(r"//! need    (BN|STRIP) == 1.*\n", "", text)
+        assert f"const   BN = {width}" in text
+        assert f"const   STRIP = {strip}" in text
+        _check_emulated(form, 2, tmp_path, text, replace(H200, sms=sms))
+
+
+OTHERS_OF_A_SHORT_K = (
+    Product((1, 300, 77, 51), b_transposed=True),
+    Product((1, 300, 260, 32), kept=Kept(Triangle.UPPER)),
+)
+
+
+@pytest.mark.parametrize("form", OTHERS_OF_A_SHORT_K, ids=str)
+def test_other_results_of_a_short_k_are_stored_as_those_of_a_long_one(form: Product, tmp_path: Path) -> None:
+    """Rows that are no whole numbers of 16 bytes, and triangles."""
+    assert "need    k <= 64" not in form.text
+    _check_emulated(form, 2, tmp_path, gpu=replace(H200, sms=2))
 
 
 def test_what_tma_does_not_take_is_refused() -> None:
@@ -573,12 +591,11 @@ def _without_product(form: Product) -> str:
     plan = plan.replace("-> c\n", f"-> c, {', '.join(_LEFT)}\n")
     for name in _LEFT:
         plan = plan.replace(f"//! scratch {name}:", f"//! out     {name}:")
-    plan = plan.replace("tune    BN = 256 | 128", "const   BN = 128").replace(
-        "tune    STAGES = 6 | 4 | 2", "const   STAGES = 2"
-    )
+    plan = plan.replace("tune    BN = 256 | 128", "const   BN = 128")
     splitting, _, rest = code.partition("constexpr int BM = 128")
     tiles = rest[rest.index("// ---- tiles with") :]
-    return f"{plan}\n\n#include{splitting}constexpr int USED = STAGES + THREADS + BLOCKS + KEPT + STRIP;\n{tiles}"
+    used = " + ".join(name for name in ("STAGES", "THREADS", "BN", "STRIP", "PLACES") if f" {name} = " in plan)
+    return f"{plan}\n\n#include{splitting}constexpr int USED = {used};\n{tiles}"
 
 
 def _run(form: Product, a: torch.Tensor, b: torch.Tensor, folder: Path) -> tuple[torch.Tensor, ...]:
@@ -594,8 +611,8 @@ def test_parts_hold_numbers_as_f32_does(tmp_path: Path) -> None:
     form = Product((1, 37, 72, 51), a_transposed=True)
     a, b = form.draw()
     _, a_parts, b_parts, a_scales, b_scales, wide = _run(form, a, b, tmp_path)
-    _check_parts(a_parts[..., :37], a_scales, a)
-    _check_parts(b_parts[..., :72], b_scales, b)
+    _check_parts(a_parts[..., :37], a_scales[..., :37], a)
+    _check_parts(b_parts[..., :72], b_scales[..., :72], b)
     assert not wide.any()
 
 
@@ -650,8 +667,9 @@ def _check_wide(form: Product, name: str, row: torch.Tensor, expected: bool, fol
     (b.mT if form.b_transposed else b)[..., 3, :] = 0.0
     c, _, b_parts, _, b_scales, wide = _run(form, a, b, folder)
     if not form.b_transposed and not form.batched:
-        _check_parts(b_parts[..., : form.sizes[2]], b_scales, b)
-    assert wide.tolist() == [int(expected), *[0, int(expected), 0] * form.sizes[0], 0], name  # no strip is taken here
+        _check_parts(b_parts[..., : form.sizes[2]], b_scales[..., : form.sizes[2]], b)
+    any_is = 0 if "k <= 64" in form.text else int(expected)  # where k is short, how many tiles are taken: none here
+    assert wide.tolist() == [any_is, *[0, int(expected), 0] * form.sizes[0]], name
     if expected:
         truth = form.truth([a, b])[..., 128:, :]
         right = torch.isclose(c[..., 128:, :].double(), truth, rtol=1e-5, atol=1e-30, equal_nan=True)

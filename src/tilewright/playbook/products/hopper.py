@@ -6,10 +6,10 @@ import re
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_form import SHORT_K, Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
-from tilewright.playbook.products.hopper_short import short_parameters, short_text
+from tilewright.playbook.products.hopper_short import short_parameters, short_product_text, short_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
 from tilewright.playbook.products.program import Contraction, Operand
@@ -31,6 +31,16 @@ that are found while splitting, and the tiles they meet are made in plain f32.
 
 One thread of a producer warpgroup fills a ring of slots in shared memory by TMA; two consumer warpgroups multiply what
 has arrived with wgmma, 64 rows of the tile each. Blocks stay and take tile after tile.
+"""
+_SHORT_HEADER = """
+A product of f32 matrices with a short k, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first
+operand and every column of the second is scaled by a power of two and split into two f16 parts, which together have the
+bits of an f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far
+apart for that are found while splitting, and the tiles they meet are made in plain f32.
+
+Storing is most of the work. Blocks stay, and who is ready takes the next strip of a few tiles: so what is written at
+the same time lies side by side. One thread fills a ring of slots in shared memory by TMA; consumer warpgroups multiply
+what has arrived with wgmma, 64 rows and 128 columns of the tile each.
 """
 _FUSED_HEADER = """
 A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
@@ -98,15 +108,20 @@ def hopper_product(
     plan.sizes(per_row)
     if fused:
         plan.of_fused()
+    elif form.short:
+        plan.of_short()
     elif parts:
         plan.of_parts()
     else:
         plan.of_halves()
     header = _READY_HEADER if ready_b else _FUSED_HEADER if fused else _PARTS_HEADER if parts else _HALF_HEADER
     header += _PIECES_HEADER if pieces else ""
-    code = [device_text(form)] if not fused else [fused_text(form), f32_tiles_text(form)]
+    header = _SHORT_HEADER if form.short else header
+    code = [fused_text(form)] if fused else [] if form.short else [device_text(form)]
     if parts and not fused:
-        code = [splitting_text(form), *([short_text(form)] if form.split_at_once else []), *code, f32_tiles_text(form)]
+        of_short = [short_text(form), short_product_text(form)] if form.short else []
+        code = [splitting_text(form), *of_short, *code]
+    code += [f32_tiles_text(form)] if parts else []
     if ready_b:
         code.insert(0, splitting_text(form))
     if pieces:
@@ -256,12 +271,12 @@ class _Plan:
         given = [text for _, text in kernel_parameters(form)]
         split_both = form.fused and not form.ready_b
         grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
-        if form.strips:
-            grid = "min(@tiles, device.sms * BLOCKS)"
         if form.late:
             self._launch("product", grid, f"{threads}, @smem", given, more=" cooperative when SHARED == 1")
             given = [self._product.output.name if one in ("@sums", "@left") else one for one in given]  # not used
             more = " when SHARED == 0"
+        if form.short:
+            grid = "min(@tiles, device.sms * (256 / BN))"
         self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
@@ -273,39 +288,50 @@ class _Plan:
 
     def of_parts(self) -> None:
         form = self._form
-        short = "2 if @k <= 64 else 1" if form.strips else "1"
-        self._add("const", f"BLOCKS = {short}", "short sums: one block stores while another multiplies")
-        self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
-        self._add("const", "KEPT = ceil_div(@k, 32) if BLOCKS == 2 else 0", "slots of b that stay for a strip of tiles")
         self._add("tune", "BN = 256 | 128")
-        self._add("tune", "STAGES = 6 | 4 | 3 | 2")
-        self._add("need", "BN == 128 or BLOCKS == 1")
-        self._add("let", "@slot = 2 * (128 if KEPT > 0 else 128 + BN) * 32 * 2")
-        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {24 if form.sorted else 16} + 48"
-        kept = " + (2 if KEPT > 0 else 0) * 2 * BN * 32 * 2" if form.strips else ""
-        self._add("let", f"@smem = STAGES * @slot{kept}{places}")
-        self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
+        self._add("tune", "STAGES = 6 | 4")
+        places = f"{form.store_bytes}{form.column_bytes} + STAGES * {24 if form.sorted else 16}"
+        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{places}")
+        self._add("need", "@smem <= device.smem_block")
         self._tiles("128")
-        if form.strips:
-            self._add("tune", "STRIP = 4 | 8 | 16 | 1")
-            self._add("need", "STRIP == 1 or KEPT > 0 and @tiles >= device.sms * 8 * STRIP")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
             self._add("need", "@batch <= 65535", "the third dimension of a grid")
-        each, remark = ("3 * ", "any, which, then spans") if form.sorted else ("", "whether any, then which")
-        first, remark = ("2", f"{remark}; strips taken") if form.strips else ("1", remark)
-        self._add("scratch", f"@wide: i32[{first} + {each}@batch * @pieces * (@tiles_m + @tiles_n)] zeroed", remark)
+        flags, remark = "1 + @batch * @pieces * (@tiles_m + @tiles_n)", "whether any, then which"
+        if form.sorted:
+            flags, remark = "2 + 3 * @batch * (@tiles_m + @tiles_n)", "any, which, then spans; tiles taken"
+        self._add("scratch", f"@wide: i32[{flags}] zeroed", remark)
         for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()
         columns, others = sorted(self._operands, key=lambda one: one[1].along_k)  # columns take longer to begin
         self._split_launch(*columns)
         self._split_launch(*others, early=True)
-        if form.split_at_once:
-            given = [text for _, text in short_parameters(form)]
-            grid = "(@tiles_m + ceil_div(@n, 128)) * @batch"
-            self._launch("split_both", grid, "256", given, more=" when KEPT > 0")
+        self._product_launch("384")
+
+    def of_short(self) -> None:
+        form = self._form
+        self._add("need", f"@k <= {SHORT_K}", "short sums: storing them is the work")
+        self._add("const", f"STEPS = ceil_div(@k, {form.depth})")
+        self._add("tune", "BN = 256 | 128")
+        self._add("const", "THREADS = 640 if BN == 256 else 288", "consumers, and a producer")
+        self._add("const", "STAGES = 4 if BN == 256 else 2", "of two narrow blocks each")
+        self._add("const", "PLACES = 2 if @k <= 32 else 1", "for what strips keep of b")
+        self._add("let", "@slot = 2 * 128 * 32 * 2 + 1024, @place = STEPS * 2 * BN * 32 * 2 + 1024")
+        results = "BN / 16 * 8 * (128 * 4 + 32)"
+        places = f"STAGES * (@slot + 16) + PLACES * (@place + 20) + {results}{form.column_bytes}"
+        self._add("let", f"@smem = {places}")
+        self._add("need", "@smem <= device.smem_block and (@smem + 1024) * (256 / BN) <= device.smem_sm")
+        self._tiles("128")
+        self._add("tune", "STRIP = 2 | 8 | 4 | 1", "tiles one below the other")
+        self._add("need", "STRIP == 1 or @tiles >= device.sms * 8 * STRIP and (STRIP > 2 or STEPS == 1)")
+        flags = "@batch * (@tiles_m + ceil_div(@n, 128))"
+        self._add("scratch", f"@wide: i32[1 + {flags}]", "strips taken; which are too wide")
+        for name, one in self._operands:
+            self._split_buffers(name, one)
+        given = [text for _, text in short_parameters(form)]
+        self._launch("split_both", "(@tiles_m + ceil_div(@n, 128)) * @batch", "256", given)
         self._product_launch("THREADS")
 
     def of_fused(self) -> None:
@@ -336,13 +362,21 @@ class _Plan:
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
         outer, inner = (rows, "@k") if one.along_k else ("@k", rows)
-        lines = "32 if @k <= 32 else 64" if self._form.strips and one.along_k else "64"
+        short = self._form.short
+        lines = "32 if @k <= 32 else 64" if short and one.along_k else "64"
         self._add("let", f"@{name}_pitch = round_up({inner}, {lines})", "rows begin at whole lines of the cache")
         self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
-        self._add("scratch", f"@{name}_scales: f32[@batch * @pieces, {rows}]")
+        scales = f"@batch, round_up({rows}, 128)" if short else f"@batch * @pieces, {rows}"
+        self._add("scratch", f"@{name}_scales: f32[{scales}]")
         whole = [f"({one.pitch.expression}) % 4 == 0", f"{inner} % 4 == 0"]
         whole += [f"({one.batch_pitch.expression}) % 4 == 0"] if one.batch_pitch.expression != "0" else []
         self._add("const", f"{name.upper()}_WIDTH = 4 if {' and '.join(whole)} else 1")
+        if not short:
+            self._split_shares(name, one)
+        self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
+
+    def _split_shares(self, name: str, one: Operand) -> None:
+        """How many threads take a row, or blocks a few columns."""
         if one.along_k:
             self._add(
                 "const",
@@ -357,7 +391,6 @@ class _Plan:
             more = "min(40 / @_WIDTH, max(0, ceil_div(ceil_div(@piece, @_CLUSTER), 16 * @_WIDTH) - 8))"
             more = more.replace("@_", f"{name.upper()}_")
             self._add("const", f"{name.upper()}_MORE = {more}", "numbers in shared memory")
-        self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
     def _split_launch(self, name: str, one: Operand, early: bool = False) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
@@ -365,17 +398,17 @@ class _Plan:
         buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
         pitches = [one.pitch.expression, one.batch_pitch.expression, f"@{name}_pitch"]
         flags = [tile, first, "@tiles_m + @tiles_n"]
-        upper, when = name.upper(), " when KEPT == 0" if self._form.split_at_once else ""
+        upper = name.upper()
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
             given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
-            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH, {upper}_HELD>", grid, "256", given, early, when)
+            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH, {upper}_HELD>", grid, "256", given, early)
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
             kernel = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>"
             block = f"512, {upper}_MORE * {upper}_WIDTH * 2048"
-            self._launch(kernel, grid, block, given, early, f" cluster({upper}_CLUSTER){when}")
+            self._launch(kernel, grid, block, given, early, f" cluster({upper}_CLUSTER)")
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

@@ -11,22 +11,9 @@ from tilewright.playbook.products.hopper_store import epilogue, finishing_of_som
 
 def consumer(form: Form) -> list[str]:
     inc = 'asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));'
-    swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
-    a, b = form.product.a, form.product.b
-    first_b = "slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES"
-    first_b = "(KEPT ? kept : slots + 2 * A_BYTES)" if form.strips else first_b
-    a_place = (
-        f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
-        if a.along_k
-        else "descriptor(slots + consumer * BOX_BYTES, BOX_BYTES, 1024, SWIZZLE_128)"
-    )
-    b_place = (
-        f"descriptor({first_b}, 16, 8 * BK * 2, {swizzle})"
-        if b.along_k
-        else f"descriptor({first_b}, BOX_BYTES, 1024, SWIZZLE_128)"
-    )
+    a_place, b_place = slot_descriptors(form)
     lines = [
-        f"if constexpr (BLOCKS == 1) {inc}" if form.parts else inc,
+        inc,
         "const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;",
         f"const uint64_t a_slots = {a_place};",
         f"const uint64_t b_slots = {b_place};",
@@ -47,50 +34,39 @@ def consumer(form: Form) -> list[str]:
         *indented(finish),
         "}",
     ]
-    if form.strips:
-        tiles = _strips(form, tiles)
     if form.late:
         tiles = ["if constexpr (!LATE) {", *indented(tiles), "} else {", *indented(_late_tiles(form)), "}"]
     lines += tiles
-    if form.boxes or form.rows:
-        lines.append(f"if ({who_stores(form) if form.boxes else 'lane < 8'}) wait_until_stored();")
+    if form.boxes:
+        lines.append(f"if ({who_stores(form)}) wait_until_stored();")
     return lines
 
 
-def _strips(form: Form, tiles: list[str]) -> list[str]:
-    """Strip after strip, as the producer tells their numbers; else tile after tile."""
-    return [
-        "// `place`: where what b has for a strip is; `of_strip`: scales of its columns.",
-        "auto make_tiles = [&](int place, uint32_t of_strip) {",
-        *indented(tiles),
-        "};",
-        "if constexpr (KEPT) {",
-        "  for (int number = 0;; ++number) {",
-        "    const int place = number % STRIPS_AT_ONCE;",
-        "    barrier_wait(kept_full + place * 8, number / STRIPS_AT_ONCE % 2);",
-        "    const int strip = number_at(told + place * 4);",
-        "    if (strip >= tile.strips() * batch) break;",
-        "    tile.begin_strip(strip);",
-        "    const uint32_t of_strip = columns + (consumer * 2 + number % 2) * BN * 4;",
-        f"    const float scale = {form.of_columns.replace('@n', 'min(tile.n0 + thread, N - 1)')};",
-        '    asm volatile("st.shared.f32 [%0], %1;" ::"r"(of_strip + thread * 4), "f"(scale) : "memory");',
-        "    consumer_sync(consumer);",
-        "    make_tiles(place, of_strip);",
-        "  }",
-        "} else {",
-        "  make_tiles(0, 0);",
-        "}",
-    ]
+def slot_descriptors(form: Form, b_at: str = "") -> tuple[str, str]:
+    """Where a and b lie in the first slot; `b_at`: b has places of its own."""
+    swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
+    first_b = b_at or ("slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES")
+    a_place = (
+        f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
+        if form.product.a.along_k
+        else "descriptor(slots + consumer * BOX_BYTES, BOX_BYTES, 1024, SWIZZLE_128)"
+    )
+    b_place = (
+        f"descriptor({first_b}, 16, 8 * BK * 2, {swizzle})"
+        if form.product.b.along_k
+        else f"descriptor({first_b}, BOX_BYTES, 1024, SWIZZLE_128)"
+    )
+    return a_place, b_place
 
 
-def _steps(form: Form) -> tuple[str, str]:
+def slot_steps(form: Form) -> tuple[str, str]:
     """How far 16 of k lie apart in the descriptors of a and b."""
     a, b = ("32" if one.along_k else "16 * 128" for one in operands(form).values())
     return a, b
 
 
 def _sums(form: Form) -> list[str]:
-    a_step, b_step = _steps(form)
+    a_step, b_step = slot_steps(form)
     return [
         "float sum[BN / 2] = {};",
         "int before = 0;",
@@ -114,7 +90,7 @@ def _sums(form: Form) -> list[str]:
 
 def _late_tiles(form: Form) -> list[str]:
     """Tile after tile: a tile's sums are rounded, and finished while the next one's first products run."""
-    a_step, b_step = _steps(form)
+    a_step, b_step = slot_steps(form)
     columns = bool(form.of_columns)
     places = "columns + (consumer * 2 + turn) * BN * 4" if columns else "0"
     return [
@@ -205,16 +181,12 @@ def _rounding(form: Form) -> list[str]:
 
 
 def _sums_of_parts(form: Form) -> list[str]:
-    a_step, b_step = _steps(form)
+    a_step, b_step = slot_steps(form)
     half = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
-    b_slot = "slot * SLOT_BYTES"
-    b_slot = f"KEPT ? place * KEPT_BYTES + step * 2 * B_BYTES : {b_slot}" if form.strips else b_slot
-    used = ["if (KEPT && tile.m0 >= tile.last && thread == 0) barrier_arrive(kept_empty + place * 8);"]
     return [
         "// low * high + high * low + high * high, the small products first; low * low is below the last bit.",
-        "auto products = [&](float (&some)[WIDTH / 2], int half, int step, bool add) {",
-        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);",
-        f"  const uint64_t b_slot = b_slots + (({b_slot}) >> 4);",
+        "auto products = [&](float (&some)[WIDTH / 2], int half) {",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
         "  wgmma_fence();",
         "#pragma unroll",
         "  for (int which = 0; which < 3; ++which)",
@@ -222,32 +194,26 @@ def _sums_of_parts(form: Form) -> list[str]:
         "    for (int k = 0; k < BK / 16; ++k)",
         f"      wgmma(some, a_slot + (((which == 0) * A_BYTES + k * {a_step}) >> 4),",
         f"            b_slot + (((which == 1) * B_BYTES + half * ({half}) + k * {b_step}) >> 4),",
-        "            add || which > 0 || k > 0);",
+        "            which > 0 || k > 0);",
         "  wgmma_commit();",
         "  wgmma_wait<0>();",
         "};",
-        "// Tensor cores cut off bits where they add, so where k is long only BK of it are summed there; the sums are",
-        "// added up in f32 registers, while the other consumer's products run.",
+        "// Tensor cores cut off bits where they add, so only BK of k are summed there; the sums are added up in f32",
+        "// registers, while the other consumer's products run.",
         "float sum[BN / 2] = {};",
         "for (int step = 0; step < tile.steps; ++step) {",
         "  barrier_wait(full + slot * 8, parity);",
-        "  if constexpr (BLOCKS > 1) {",
-        "    products(reinterpret_cast<float (&)[WIDTH / 2]>(sum), 0, step, step > 0);  // all of it: BN is WIDTH then",
-        "    release(slot);",
-        "  } else {",
         "#pragma unroll",
-        "    for (int half = 0; half < BN / WIDTH; ++half) {",
-        *indented(unkept_half(form.product) if form.sorted else [], 3),
-        "      float some[WIDTH / 2];",
-        "      products(some, half, step, false);",
-        "      if (half == BN / WIDTH - 1) release(slot);",
+        "  for (int half = 0; half < BN / WIDTH; ++half) {",
+        *indented(unkept_half(form.product) if form.sorted else [], 2),
+        "    float some[WIDTH / 2];",
+        "    products(some, half);",
+        "    if (half == BN / WIDTH - 1) release(slot);",
         "#pragma unroll",
-        "      for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];",
-        "    }",
+        "    for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];",
         "  }",
         "  advance(parity);",
         "}",
-        *(used if form.strips else []),
     ]
 
 
@@ -264,14 +230,13 @@ def _column_loads(form: Form) -> list[str]:
         ]
     if not form.of_columns:
         return lines
-    known = "if constexpr (!KEPT) " if form.strips else ""  # a strip's are there
     return [
         "// On its way while the products run: what the tile's columns have one number of each.",
         *lines,
         "float of_column[(BN + 127) / 128];",
         "#pragma unroll",
         "for (int i = 0; i < (BN + 127) / 128; ++i)",
-        f"  {known}of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
+        f"  of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
     ]
 
 
@@ -289,6 +254,4 @@ def _column_stores(form: Form, late: bool = False) -> list[str]:
         '                 ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");',
         *(["turn ^= 1;", "consumer_sync(consumer);"] if form.parts else []),
     ]
-    if form.strips:
-        place, stores = f"KEPT ? of_strip : {place}", ["if constexpr (!KEPT) {", *indented(stores), "}"]
     return [f"const uint32_t my_columns = {place};", *stores]

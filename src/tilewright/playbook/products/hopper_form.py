@@ -10,6 +10,7 @@ from tilewright.playbook.products.finish_text import FinishInput, FinishText, fi
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType
 
+SHORT_K = 64
 _WIDTH = 118
 
 
@@ -40,24 +41,16 @@ class Form:
         return self.tma_store and self.stored.itemsize == 2
 
     @property
-    def rows(self) -> bool:
-        """Whether results are put in order and stored row by row where sums are short, and storing is the work."""
-        return self.strips and self.tma_store and not self.boxes
-
-    @property
-    def strips(self) -> bool:
-        """Whether blocks may take strips of tiles and keep what the second operand has for them: sums are short."""
-        return self.split_before and not self.pieces
-
-    @property
-    def split_at_once(self) -> bool:
-        """Whether one launch may split both operands: where k is short, and nothing is to be known of zeros."""
-        return self.strips and not self.sorted
+    def short(self) -> bool:
+        """Whether sums are so short that storing them is the work, which `hopper_short` is for."""
+        product = self.product
+        whole = self.split_before and not self.pieces and self.tma_store and self.stored is DType.F32
+        return whole and product.k.size <= SHORT_K and not (product.kept or product.greatest or product.weighs)
 
     @property
     def sorted(self) -> bool:
         """Whether tiles of which nothing is kept are left to warps with nothing else to do, and the others sorted."""
-        return self.strips and self.product.kept is not None and not self.boxes
+        return self.split_before and not self.pieces and self.product.kept is not None and not self.boxes
 
     @property
     def late(self) -> bool:
@@ -121,16 +114,14 @@ class Form:
         """How many places for results there are in shared memory, of C_BYTES each; "": none."""
         if not self.tma_store:
             return "2"
-        return "2 * C_BUFFERS" if self.boxes else "8" if self.rows else ""
+        return "2 * C_BUFFERS" if self.boxes else ""
 
     @property
     def store_bytes(self) -> str:
         """Shared memory in which results are put in order, as something added."""
         if not self.tma_store:
             return " + 2 * 64 * 128"
-        if self.boxes:
-            return f" + {'(4 - 2 * LATE)' if self.late else '4'} * 64 * 128"
-        return " + (BLOCKS - 1) * 64 * (BN * 4 + 32)" if self.rows else ""
+        return f" + {'(4 - 2 * LATE)' if self.late else '4'} * 64 * 128" if self.boxes else ""
 
 
 def kernel_parameters(form: Form) -> list[tuple[str, str]]:
@@ -144,7 +135,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs += [("const float* __restrict__ b_scales", "@b_scales")] if form.ready_b else []
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
-        pairs += [("int* __restrict__ wide", "@wide")] if form.strips else []
+        pairs += [("int* __restrict__ wide", "@wide")] if form.sorted or form.short else []
     pairs += [("float4* sums", "@sums"), ("int* left", "@left")] if form.late else []
     pairs += greatest_parameters(form)
     if not form.pieces:

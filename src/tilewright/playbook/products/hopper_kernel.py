@@ -16,6 +16,7 @@ from tilewright.playbook.products.hopper_sorted import (
     SORTED_MEMBERS,
     SPANS,
     TAKEN,
+    TAKING,
     TOLD_LAST,
     sorted_tiles,
     unkept_tiles,
@@ -34,8 +35,8 @@ def device_text(form: Form) -> list[str]:
         *_constants(form),
         "",
         *BARRIERS.splitlines(),
-        *tma(form.boxes, form.rows).splitlines(),
-        *(NUMBERS.splitlines() if form.strips else []),
+        *tma(form.boxes).splitlines(),
+        *(NUMBERS.splitlines() if form.sorted else []),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -56,9 +57,7 @@ def _constants(form: Form) -> list[str]:
         "constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2;",
     ]
     if form.parts:
-        lines.append(
-            "constexpr int SLOT_BYTES = 2 * (A_BYTES + (KEPT ? 0 : B_BYTES)), KEPT_BYTES = KEPT * 2 * B_BYTES;"
-        )
+        lines.append("constexpr int SLOT_BYTES = 2 * (A_BYTES + B_BYTES);")
     else:
         lines.append("constexpr int SLOT_BYTES = A_BYTES + B_BYTES;")
     if not (form.product.a.along_k and form.product.b.along_k):
@@ -66,11 +65,6 @@ def _constants(form: Form) -> list[str]:
     if form.boxes or not form.tma_store:
         buffers = f", C_BUFFERS = {'2 - LATE' if form.late else '2'}" if form.boxes else ""
         lines.append(f"constexpr int C_BYTES = 64 * 128{buffers};  // per consumer")
-    if form.strips:
-        lines.append("constexpr int STRIPS_AT_ONCE = KEPT == 1 ? 2 : 1;  // of whose b there is room for what is kept")
-        lines.append("constexpr int SHORT_STRIP = STRIP > 4 ? STRIP / 4 : 1;")
-    if form.rows:
-        lines.append("constexpr int C_PITCH = BN * 4 + 32, C_BYTES = (BLOCKS - 1) * 8 * C_PITCH;  // eight rows")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
     registers = ("LATE ? 24 : 40", "LATE ? 240 : 232") if form.late else ("40", "232")
@@ -115,12 +109,6 @@ def walk(form: Form) -> list[str]:
         body = sorted_tiles(form.product)
         members = ["int tiles_m, tiles_n, batch, all_steps;", *members[1:], *SORTED_MEMBERS]
         first = [first[0], "number = blockIdx.x, this->batch = batch, z = 0;", first[2]]
-    if form.strips:
-        members += ["int last;  // of a strip's rows"]
-        inside = ["if (m0 >= last) return false;", "m0 += BM, steps = KEPT;"]
-        inside += [f"if ({outside}) steps = 0;"] if outside else []
-        body = ["if constexpr (KEPT) {", *indented([*inside, "return true;"]), "}", *body]
-    strip = _STRIP.splitlines() if form.strips else []
     return [
         "// The walk over tiles, the same for producer and consumers.",
         "struct Walk {",
@@ -128,7 +116,6 @@ def walk(form: Form) -> list[str]:
         f"  __device__ __forceinline__ Walk({', '.join(given)}) {{",
         *indented(first, 2),
         "  }",
-        *indented(strip),
         "  __device__ __forceinline__ bool next() {",
         *indented(body, 2),
         "  }",
@@ -137,33 +124,10 @@ def walk(form: Form) -> list[str]:
     ]
 
 
-# The blocks that run together store whole rows of the result, about as they follow each other in memory.
-_STRIP = """\
-// Short sums: a strip is STRIP tiles one below the other, and neighbouring strips are neighbouring columns of tiles.
-// The last are shorter, so that blocks end together.
-__device__ __forceinline__ int long_rows() const { return STRIP > 1 ? max(tiles_m - 2 * STRIP, 0) : 0; }
-__device__ __forceinline__ int long_strips() const { return (long_rows() + STRIP - 1) / STRIP; }
-__device__ __forceinline__ int strips() const {  // of a matrix
-  return (long_strips() + (tiles_m - long_rows() + SHORT_STRIP - 1) / SHORT_STRIP) * tiles_n;
-}
-__device__ __forceinline__ void begin_strip(int number) {
-  const int at = number % strips() / tiles_n, shorter = at - long_strips();
-  const int first = shorter < 0 ? at * STRIP : long_rows() + shorter * SHORT_STRIP;
-  const int end = shorter < 0 ? min(first + STRIP, long_rows()) : min(first + SHORT_STRIP, tiles_m);
-  n0 = number % tiles_n * BN, z = number / strips();
-  m0 = (first - 1) * BM, last = (end - 1) * BM;
-}
-"""
-
-
-_KEPT_BARRIERS = "for (int i = 0; i < 2; ++i) barrier_init(kept_full + i * 8, 1), barrier_init(kept_empty + i * 8, 2);"
-
-
 def _kernel(form: Form) -> list[str]:
-    bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     places = form.store_places
-    slots_end = f"slots + STAGES * SLOT_BYTES{' + STRIPS_AT_ONCE * KEPT_BYTES' if form.strips else ''}"
+    slots_end = "slots + STAGES * SLOT_BYTES"
     after = f"c_buffers + {places} * C_BYTES" if places else slots_end
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
@@ -176,20 +140,15 @@ def _kernel(form: Form) -> list[str]:
     body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
     if form.late:
         body += ["const uint32_t all_left = empty + STAGES * 8;  // told when what others have of a tile can be read"]
-    if form.strips:
-        body += [
-            "const uint32_t kept = slots + STAGES * SLOT_BYTES, kept_full = empty + STAGES * 8;",
-            "const uint32_t kept_empty = kept_full + 16, told = kept_empty + 16;  // numbers of strips",
-        ]
-    if form.sorted:
-        body += ["const uint32_t steps_of_tiles = told + 16, numbers_of_tiles = steps_of_tiles + STAGES * 4;"]
+    if form.sorted:  # of the tile that begins in a slot
+        body += ["const uint32_t steps_of_tiles = empty + STAGES * 8, numbers_of_tiles = steps_of_tiles + STAGES * 4;"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
         "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
-        *([f"  {_KEPT_BARRIERS}"] if form.strips else ["  barrier_init(all_left, 1);"] if form.late else []),
+        *(["  barrier_init(all_left, 1);"] if form.late else []),
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
@@ -207,7 +166,7 @@ def _kernel(form: Form) -> list[str]:
         *indented(consumer(form)),
         "}",
     ]
-    return [*signature(f"__launch_bounds__({bounds}) ", "product", declared), *indented(body), "}"]
+    return [*signature("__launch_bounds__(384, 1) ", "product", declared), *indented(body), "}"]
 
 
 _TURNS = "bool back = true;  // every other tile begins at the end of k: what the one before read last is still in L2"
@@ -219,7 +178,56 @@ def _producer(form: Form) -> list[str]:
     turns = not form.parts and not form.pieces
     turned = "back ? tile.steps - 1 - step : step"
     k = f"(tile.first + ({turned})) * BK" if form.late else f"({turned}) * BK" if turns else k
-    lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
+    rest = ["else if (threadIdx.x >= 288) {", *indented(unkept_tiles(form)), "}"] if form.sorted else []
+    told = [
+        "if (step == 0) {",
+        "  store_number(steps_of_tiles + slot * 4, tile.steps);",
+        "  store_number(numbers_of_tiles + slot * 4, tile.number);",
+        "}",
+    ]
+    tiles = [
+        *(TAKING.splitlines() if form.sorted else []),
+        "while (tile.next()) {",
+        *indented(["back = !back;"] if turns else []),
+        *indented(SPANS.splitlines() if form.sorted else []),
+        "#pragma unroll 1",
+        "  for (int step = 0; step < tile.steps; ++step) {",
+        f"    const int k = {k};",
+        "    const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
+        "    barrier_wait(empty + slot * 8, parity);",
+        *indented(told if form.sorted else [], 2),
+        "    barrier_arrive_expecting(arrived, SLOT_BYTES);",
+        *indented(_loads(form), 2),
+        "    advance(parity);",
+        "  }",
+        *indented(TAKEN.splitlines() if form.sorted else []),
+        "}",
+        *(TOLD_LAST.splitlines() if form.sorted else []),
+    ]
+    return [
+        dec,
+        "if (threadIdx.x == 256) {",
+        '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
+        *indented([_TURNS] if turns else []),
+        *indented(tiles),
+        *indented(WAIT_FOR_OTHERS.splitlines() if form.late else []),
+        "}",
+        *rest,
+    ]
+
+
+def _loads(form: Form) -> list[str]:
+    """Statements that have TMA fill a slot."""
+    of_operands = operand_loads(form)
+    b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
+    if not form.parts:
+        return [b_at, *of_operands["a"], *of_operands["b"]]
+    both = [*of_operands["a"], b_at, *of_operands["b"]]
+    return ["#pragma unroll", "for (int part = 0; part < 2; ++part) {", *indented(both), "}"]
+
+
+def operand_loads(form: Form) -> dict[str, list[str]]:
+    """Statements that have TMA bring what an operand, or `part` of it, has for `tile` from `k` on to `at` or `b_at`."""
     z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in operands(form).items()}
     batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
     of_operands: dict[str, list[str]] = {}
@@ -239,89 +247,4 @@ def _producer(form: Form) -> list[str]:
                 f"for (int box = 0; box < {size} / 64; ++box)",
                 f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
             ]
-    rest = ["else if (BLOCKS == 1 && threadIdx.x >= 288) {", *indented(unkept_tiles(form)), "}"] if form.sorted else []
-    b_at = f"const uint32_t b_at = at + {'2 * ' if form.parts else ''}A_BYTES;"
-    if not form.parts:
-        loads, first = [b_at, *of_operands["a"], *of_operands["b"]], []
-    else:
-        each_part = ["#pragma unroll", "for (int part = 0; part < 2; ++part) {"]
-        b_loads = [b_at, *of_operands["b"]]
-        b_loads = ["if constexpr (!KEPT) {", *indented(b_loads), "}"] if form.strips else b_loads
-        loads = [*each_part, *indented([*of_operands["a"], *b_loads]), "}"]
-        first = [*each_part, *indented(of_operands["b"]), "}"] if form.strips else []
-    told = [
-        "if (!KEPT && step == 0) {",
-        "  store_number(steps_of_tiles + slot * 4, tile.steps);",
-        "  store_number(numbers_of_tiles + slot * 4, tile.number);",
-        "}",
-    ]
-    tiles = [
-        "while (tile.next()) {",
-        *indented(["back = !back;"] if turns else []),
-        *indented(SPANS.splitlines() if form.sorted else []),
-        "#pragma unroll 1",
-        "  for (int step = 0; step < tile.steps; ++step) {",
-        f"    const int k = {k};",
-        "    const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
-        "    barrier_wait(empty + slot * 8, parity);",
-        *indented(told if form.sorted else [], 2),
-        "    barrier_arrive_expecting(arrived, SLOT_BYTES);",
-        *indented(loads, 2),
-        "    advance(parity);",
-        "  }",
-        *indented(TAKEN.splitlines() if form.sorted else []),
-        "}",
-        *(TOLD_LAST.splitlines() if form.sorted else []),
-    ]
-    return [
-        *lines,
-        "if (threadIdx.x == 256) {",
-        '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
-        *indented([_TURNS] if turns else []),
-        *indented(_strips(tiles, first, form.sorted) if form.strips else tiles),
-        *indented(WAIT_FOR_OTHERS.splitlines() if form.late else []),
-        "}",
-        *rest,
-    ]
-
-
-def _strips(tiles: list[str], loads_of_b: list[str], sorted_tiles: bool) -> list[str]:
-    """Strip after strip, where blocks take strips; else tile after tile."""
-    flags = 3 if sorted_tiles else 1
-    taken = f"int* taken = wide + 1 + {flags}ll * batch * (tile.tiles_m + tile.tiles_n);"
-    if sorted_tiles:
-        taken += "\nint tiles_left = 0;  // that the block may take"
-    return [
-        *taken.splitlines(),
-        "auto load_tiles = [&]() {",
-        *indented(tiles),
-        "};",
-        "if constexpr (KEPT) {",
-        "  // Who is ready takes the next strip, so that all end together; what b has for it comes ahead. Nobody takes",
-        "  // many more than others: so a few blocks that are run alone do about their part.",
-        "  const int strips = tile.strips() * batch, share = (strips + gridDim.x - 1) / gridDim.x;",
-        "  for (int strip = blockIdx.x, left = share + share / 16, number = 0;; ++number) {",
-        "    const int place = number % STRIPS_AT_ONCE;",
-        "    const uint32_t arrived = kept_full + place * 8;",
-        "    barrier_wait(kept_empty + place * 8, number / STRIPS_AT_ONCE % 2 ^ 1);",
-        "    store_number(told + place * 4, strip);",
-        "    if (strip >= strips) {",
-        "      barrier_arrive(arrived);",
-        "      break;",
-        "    }",
-        "    const int later = left-- > 0 ? gridDim.x + atomicAdd(taken, 1) : strips;",
-        "    tile.begin_strip(strip);",
-        "    barrier_arrive_expecting(arrived, KEPT_BYTES);",
-        "#pragma unroll",
-        "    for (int step = 0; step < KEPT; ++step) {",
-        "      const int k = step * BK;",
-        "      const uint32_t b_at = kept + place * KEPT_BYTES + step * 2 * B_BYTES;",
-        *indented(loads_of_b, 3),
-        "    }",
-        "    load_tiles();",
-        "    strip = later;",
-        "  }",
-        "} else {",
-        "  load_tiles();",
-        "}",
-    ]
+    return of_operands

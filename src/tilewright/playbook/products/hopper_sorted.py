@@ -30,7 +30,7 @@ __device__ __forceinline__ int number_at(uint32_t from) {
 # tiles that nobody has looked at all is multiplied: so a few blocks that are run alone do about their part.
 SPANS = """\
 int first = 0;  // step of k
-if (!KEPT && tile.steps > 0) {  // zeros at the ends of all the tile's rows, or columns, are not multiplied
+if (tile.steps > 0) {  // zeros at the ends of all the tile's rows, or columns, are not multiplied
   const int tiles = tile.tiles_m + tile.tiles_n;
   const int* spans = wide + 1 + (batch + 2ll * tile.z) * tiles;
   const int *of_a = spans + tile.m0 / BM * 2, *of_b = spans + (tile.tiles_m + tile.n0 / BN) * 2;
@@ -41,27 +41,25 @@ if (!KEPT && tile.steps > 0) {  // zeros at the ends of all the tile's rows, or 
 """
 # Who is ready takes the next tile, but nobody many more than others: so a few blocks that are run alone do about their
 # part. The last number is told as well: it is of no tile.
+TAKING = """\
+int* taken = wide + 1 + 3ll * batch * (tile.tiles_m + tile.tiles_n);
+int tiles_left = 0;  // that the block may take
+"""
 TAKEN = """\
-if constexpr (!KEPT) {
-  if (tiles_left == 0) tiles_left = tile.share();  // while the first tile's loads are under way
-  tile.number = --tiles_left > 0 ? gridDim.x + atomicAdd(taken, 1) : INT_MAX;
-}
+if (tiles_left == 0) tiles_left = tile.share();  // while the first tile's loads are under way
+tile.number = --tiles_left > 0 ? gridDim.x + atomicAdd(taken, 1) : INT_MAX;
 """
 TOLD_LAST = """\
-if constexpr (!KEPT) {
-  barrier_wait(empty + slot * 8, parity);
-  store_number(numbers_of_tiles + slot * 4, INT_MAX);
-  barrier_arrive(full + slot * 8);
-}
+barrier_wait(empty + slot * 8, parity);
+store_number(numbers_of_tiles + slot * 4, INT_MAX);
+barrier_arrive(full + slot * 8);
 """
 # What consumers are told of tiles.
 TOLD = """\
-if constexpr (!KEPT) {
-  barrier_wait(full + slot * 8, parity);
-  tile.number = number_at(numbers_of_tiles + slot * 4);
-}
+barrier_wait(full + slot * 8, parity);
+tile.number = number_at(numbers_of_tiles + slot * 4);
 if (!tile.next()) break;
-if constexpr (!KEPT) tile.steps = number_at(steps_of_tiles + slot * 4);
+tile.steps = number_at(steps_of_tiles + slot * 4);
 """
 _NEXT = """\
 constexpr int TOGETHER = BN / BM;  // rows of tiles beside one column of them

@@ -375,6 +375,8 @@ def splitting_text(form: Form) -> list[str]:
     split = (form.product.b,) if form.ready_b else (form.product.a, form.product.b)
     kinds = {one.along_k for one in split}
     text = _CRITERION + (_SPAN if form.sorted else "")
+    if form.short:  # `hopper_short` splits both at once
+        return text.partition("// The largest, and the sum, over a team")[0].rstrip("\n").splitlines()
     text += ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
     if form.sorted:
         return re.sub(r"@span ?", "", text).splitlines()
@@ -397,18 +399,28 @@ def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
     return pairs
 
 
+# Where every flag is written, and nothing says whether one is set.
+ANY_IS_WIDE = [
+    "bool any = false;",
+    "for (long long i = threadIdx.x; i < (long long)batch * ((M + 127) / 128 + (N + 127) / 128); i += 256)",
+    "  any |= wide[1 + i] != 0;",
+    "if (!__syncthreads_or(any)) return;",
+]
+
+
 def f32_tiles_text(form: Form) -> list[str]:
     """The kernel that makes in f32 what f16 parts do not hold."""
     a, b = form.product.a, form.product.b
     jobs = "tiles_m * tiles_n * batch" + (" * pieces" if form.pieces else "")
+    width = "128" if form.short else "BN"  # of what a flag is for
     body = [
         "constexpr int ROWS = 128, COLUMNS = 64, DEPTH = 16, TOGETHER = 16;",
         "__shared__ float a_tile[DEPTH][ROWS + 4], b_tile[DEPTH][COLUMNS + 4];",
         *(["cudaTriggerProgrammaticLaunchCompletion();  // the pieces are added next"] if form.pieces else []),
         "cudaGridDependencySynchronize();",
-        "if (!wide[0]) return;",
+        *(ANY_IS_WIDE if form.short else ["if (!wide[0]) return;"]),
         "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
-        "const int flags_n = (N + BN - 1) / BN, m_of = thread / 16 * 8, n_of = thread % 16 * 4;",
+        f"const int flags_n = (N + {width} - 1) / {width}, m_of = thread / 16 * 8, n_of = thread % 16 * 4;",
         "// The block looks at 256 of its tiles at once. Blocks are odd in number: so a row or a column of tiles is",
         "// spread over all of them.",
         f"const int jobs = {jobs};",
@@ -441,7 +453,7 @@ def _flag(form: Form) -> list[str]:
     flag = tile if of_tiles else "flags[m] || flags[tiles_m + n]"
     return [
         "const int mine = from + thread * gridDim.x, m = mine % tiles_m, matrix = mine / tiles_m / tiles_n;",
-        "const int columns = mine / tiles_m % tiles_n, n = columns * COLUMNS / BN;",
+        f"const int columns = mine / tiles_m % tiles_n, n = columns * COLUMNS / {'128' if form.short else 'BN'};",
         *([] if of_tiles else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
         f"is_wide[thread] = mine < jobs && ({flag});",
     ]

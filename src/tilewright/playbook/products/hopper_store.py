@@ -1,7 +1,7 @@
 """From the sums in registers to the result, as text: finished, of neighbours two at once, and stored.
 
-Results of 16 bits are put in order in shared memory and stored by TMA. Those of f32 are stored from registers; where
-sums are short and storing is most of the work, they are put in order first, and whole rows of a tile are stored.
+Results of 16 bits are put in order in shared memory and stored by TMA. Those of f32 are stored from registers; but
+where sums are short, as `hopper_short` has it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ template <typename T> __device__ __forceinline__ float2 pair_at(const T* row, in
 
 def epilogue(form: Form) -> list[str]:
     """Statements that make results of all sums of a tile."""
-    lines = _finishing(form, form.finish)
+    lines = finishing(form, form.finish)
     if form.boxes:
         return [*lines, "#pragma unroll", "for (int i = 0; i < BN / 16; ++i) {", *indented(_store_16_bit(form)), "}"]
     return [*lines, *(_store_fours(form) if form.tma_store else _store_plainly(form))]
@@ -50,21 +50,22 @@ def epilogue(form: Form) -> list[str]:
 def finishing_of_some(form: Form) -> list[str]:
     """A function that makes results of 16 columns of a tile's rounded sums."""
     unused = [] if form.staged in form.late_finish.inputs else ["[[maybe_unused]] "]
-    finishing = _finishing(form, form.late_finish) if form.late_finish.function else []
+    finish = finishing(form, form.late_finish) if form.late_finish.function else []
     return [
         f"auto finish_some = [&](const Walk& tile, {''.join(unused)}uint32_t my_columns, int i) {{",
-        *indented([*finishing, *_store_16_bit(form, late=True)]),
+        *indented([*finish, *_store_16_bit(form, late=True)]),
         "};",
     ]
 
 
-def _finishing(form: Form, finish: FinishText) -> list[str]:
+def finishing(form: Form, finish: FinishText) -> list[str]:
     """The function that makes results of four sums, and what it needs."""
     four = _four(form, finish)
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
     of_rows = [] if form.pieces else row_values(finish)
-    needs_rows = (form.tma_store and not form.boxes) or "row_at" in text or "row_at" in "\n".join(of_rows)
+    from_registers = form.tma_store and not form.boxes and not form.short
+    needs_rows = from_registers or "row_at" in text or "row_at" in "\n".join(of_rows)
     needs_m = "m[" in text or needs_rows or form.split_before
     if not form.parts and (needs_m or not form.boxes):
         lines.append("const int row = warp * 16 + lane / 4;")
@@ -167,43 +168,7 @@ def _store_fours(form: Form) -> list[str]:
         made, stored = rest.split("  const int n_of_lane", 1)
         text = f"{head}float most[2];  // of 64 columns\n#pragma unroll\n{made}{_GREATEST}  const int n_of_lane{stored}"
         return text.splitlines()
-    if not form.rows:
-        return _FOURS.splitlines()
-    return [
-        "if constexpr (BLOCKS > 1) {",
-        *indented(_ROWS.splitlines()),
-        "} else {",
-        *indented(_FOURS.splitlines()),
-        "}",
-    ]
-
-
-_ROWS = """\
-// Short sums: storing is most of the work. A warp puts eight rows in order in a place of its own, which meets all
-// banks, and whole rows of the tile are stored by bulk copies while it goes on. What is written first leaves L2 first:
-// it is more than L2 holds.
-const uint32_t buffer = c_buffers + (consumer * 4 + warp) * C_BYTES;
-#pragma unroll
-for (int upper = 0; upper < 2; ++upper) {
-  if (lane < 8) wait_until_read<0>();
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < BN / 8; ++j) {  // finished twice, half of it kept: with all of it at once registers spill
-    float v[4];
-    four(sum + j * 4, j * 8 + lane % 4 * 2, v);
-    const uint32_t to = buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8;
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
-                 ::"r"(to), "f"(v[upper * 2]), "f"(v[upper * 2 + 1]) : "memory");
-  }
-  show_to_tma();
-  __syncwarp();
-  const int at = tile.m0 + consumer * 64 + warp * 16 + upper * 8;
-  if (lane < 8 && at + lane < M) {
-    float* to = c + ((size_t)tile.z * M + at + lane) * N + tile.n0;
-    store_row(to, buffer + lane * C_PITCH, min(BN, N - tile.n0) * 4);
-  }
-}
-"""
+    return _FOURS.splitlines()
 
 
 def who_stores(form: Form) -> str:
