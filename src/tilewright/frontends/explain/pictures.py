@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends import svg
 from tilewright.records import SECTOR_BYTES, TensorSpec, TouchRecord, WrittenPart
 
@@ -32,6 +33,11 @@ class Access:
         return -(-len(self._bytes()) // SECTOR_BYTES)
 
     @property
+    def coalesced(self) -> bool:
+        """By the same measure as listings mark a line that wastes sectors."""
+        return self.sectors <= WASTEFUL * self.fewest
+
+    @property
     def rows(self) -> list[int]:
         """The stretches of 128 bytes that are touched, as their first bytes."""
         return sorted({place // _ROW_BYTES * _ROW_BYTES for place in self._bytes()})
@@ -46,7 +52,7 @@ class Access:
         who = "Each lane" if lanes == 32 else "One lane" if lanes == 1 else f"{lanes} of the 32 lanes"
         whose = "s" if lanes in (1, 32) else ""
         verb = what if whose else what[:-1]
-        judged = "coalesced" if self.sectors <= self.fewest + 1 else "not coalesced"
+        judged = "coalesced" if self.coalesced else "not coalesced"
         many = f"{self.sectors} sectors move where {self.fewest} could do: {judged}"
         one = f"one sector of {SECTOR_BYTES} bytes moves"
         return f"{who} {verb} {self.touch.bytes} bytes of {self.touch.tensor}; {many if self.sectors > 1 else one}."
