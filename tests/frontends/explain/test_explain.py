@@ -167,6 +167,7 @@ def test_lines_of_several_launches_are_ranked_by_the_whole(home: Path, tmp_path:
     tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
     text = (tmp_path / "lesson.md").read_text()
     assert re.search(r"^\| \S*starting.* \| 17 of them \|", text, re.MULTILINE)
+    assert "runs 1 block of 32 threads, that is 1 [warp](#term-warp) of 32." in text
     assert "of the first launch" not in text  # the words of an older version
     table = text[text.index("The lines that do most") : text.index("The finished kernel file")]
     assert "of all launches together" in table
@@ -186,6 +187,7 @@ def test_a_best_without_a_time_has_none_that_is_known(home: Path, tmp_path: Path
     assert "of which the best has no known time." in text
     assert "and none was timed." in text
     assert "takes no time" not in text
+    assert "That is not known: the emulator could not count what this kernel does." in text
     assert "its time is modelled" not in text
 
 
@@ -318,6 +320,9 @@ def test_the_part_of_an_output_that_a_block_writes() -> None:
     striped = replace(part, indices=((0,), (4, 5), tuple(range(0, 100, 2))))
     assert "pale green" in tile_picture(striped, spec, 32)
     assert "pale green" not in tile_picture(part, spec, 32)
+    large = TensorSpec.contiguous(DType.F32, (4096, 4096))
+    thinned = WrittenPart("y", (tuple(range(0, 4096, 4)), tuple(range(0, 4096, 4))), b"", b"\1" * (1 << 20))
+    assert tile_words(thinned, large) == "The first block writes within y[0:4093, 0:4093]."  # nobody counted the rest
     scalar = WrittenPart("y", (), b"", b"\1")
     assert "<svg" in tile_picture(scalar, TensorSpec.contiguous(DType.F32, ()), 1)
 

@@ -174,9 +174,9 @@ class _Writer:
             yield self._words(
                 "One launch of ",
                 Code(launch.kernel),
-                f" runs {launch.blocks:,} blocks of {launch.threads} threads, that is {warps} warps of 32. Line "
-                f"{launch.line} of the kernel file says so{constants}. The compiler gave each thread "
-                f"{launch.registers} registers{shared}.",
+                f" runs {_many(launch.blocks, 'block')} of {_many(launch.threads, 'thread')}, that is "
+                f"{_many(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
+                f"The compiler gave each thread {launch.registers} registers{shared}.",
             )
         if look.sizes:
             yield self._words(f"The pictures that follow are of a smaller call, {look.sizes}, which works alike.")
@@ -258,6 +258,8 @@ class _Writer:
                 for one in terms
             )
             yield Table(("resource", "us", "counted", "what it is"), table)
+        else:
+            yield self._words("That is not known: the emulator could not count what this kernel does.")
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
         yield Fold("The finished kernel file", (Source(_numbered(self._text), "cuda"),))
@@ -325,6 +327,10 @@ class _Writer:
 
 
 # -- pieces --
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def _numbered(text: str) -> str:
