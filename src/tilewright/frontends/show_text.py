@@ -206,10 +206,13 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
 # -- what a run came to --
 
 
-def show_finished(console: Console, run: Run, path: Path | None, request: Request | None = None) -> None:
+def show_finished(
+    console: Console, run: Run, path: Path | None, request: Request | None = None, *, call: bool = True
+) -> None:
     """The end of `make`: attempts, the best one's time, and the path of its kernel with a call of it.
 
-    `request`: what the run was asked for, which may name the function to give as reference.
+    `request`: what the run was asked for, which may name the function to give as reference. `call`: whether a call is
+    shown; that of a forward and its backward together comes after both.
     """
     show_attempts(console, run)
     console.print()
@@ -226,7 +229,9 @@ def show_finished(console: Console, run: Run, path: Path | None, request: Reques
     if rounding := run_words.rounding_words(run.task, path.read_text("utf-8")):
         console.print(Text(rounding, style="yellow"), soft_wrap=True)
     console.print()
-    _show_kernel(console, run.task, path, request)
+    console.print(Text(f"kernel: {path}", style="bold green"))
+    if call:
+        show_call(console, run.task, path, request)
     console.print(Text(f"more: tilewright show {run.id}", style="dim"))
     if run.ending is Ending.SECONDS:
         console.print(Text(f"go on: tilewright resume {run.id} {run_words.addition_words(run)}", style="dim"))
@@ -239,7 +244,7 @@ def _show_next_commands(console: Console, run: Run) -> None:
     console.print(Text(f"go on: tilewright resume {run.id} {run_words.addition_words(run)}"))
 
 
-def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str = "") -> None:
+def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str = "", *, call: bool = True) -> None:
     """A kernel that was made before. `wanted`: the author named for this request, who was not asked."""
     console.print(Text(run_words.found_words(kernel.entry, wanted, "--fresh"), style="bold"))
     made = kernel.provenance()
@@ -247,25 +252,41 @@ def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str 
         console.print(Text(f"not covered: {note}", style="yellow"))
     if rounding := run_words.rounding_words(kernel.task(), kernel.text()):
         console.print(Text(rounding, style="yellow"), soft_wrap=True)
-    _show_kernel(console, kernel.task(), path, kernel.request())
+    console.print(Text(f"kernel: {path}", style="bold green"))
+    if call:
+        show_call(console, kernel.task(), path, kernel.request())
 
 
-def _show_kernel(console: Console, task: Task, path: Path, request: Request | None) -> None:
+def show_call(
+    console: Console, task: Task, path: Path, request: Request | None, backward: tuple[Task, Path] | None = None
+) -> None:
+    """How a kernel is called in Python; with `backward`, its task and file, so that gradients are a kernel's too."""
     tensors = [one.name for one in task.tensors if not one.optional]
     numbers = [f"{one.name}={one.value!r}" for one in task.numbers if not one.default]
     arguments = ", ".join([*tensors, *numbers])
     results = ", ".join(one.name for one in task.outputs)
     assigned = f"{results} = " if results else ""
-    console.print(Text(f"kernel: {path}", style="bold green"))
     imported = _import_of_reference(task, request)
+    joined = _joined_words(*backward) if backward is not None else ""
     if not imported:
-        console.print(Text(f'call it: {assigned}tilewright.load("{path}")({arguments})'), soft_wrap=True)
+        console.print(Text(f'call it: {assigned}tilewright.load("{path}"){joined}({arguments})'), soft_wrap=True)
         return
     changes = any(one.in_place for one in task.tensors)
-    why = f"runs where the kernel does not take a call{'' if changes else ', and gives gradients'}"
-    call = f'{assigned}tilewright.load("{path}", reference={task.function})({arguments})'
+    why = f"runs where {'no' if joined else 'the'} kernel {'takes' if joined else 'does not take'} a call"
+    why += "" if changes or joined else ", and gives gradients"
+    call = f'{assigned}tilewright.load("{path}", reference={task.function}){joined}({arguments})'
     for line in ("call it:", "import tilewright", f"{imported}  # {why}", call):
         console.print(Text(line), soft_wrap=True)
+
+
+def _joined_words(task: Task, path: Path) -> str:
+    """`.with_backward(...)` of a file of gradients."""
+    derivative = task.derivative
+    if derivative is None:
+        return ""
+    gradients = ", ".join(f'"{a}": "{b}"' for a, b in zip(derivative.results, derivative.gradients, strict=True))
+    by = ", ".join(f'"{one}"' for one in derivative.by)
+    return f'.with_backward(tilewright.load("{path}"), {{{gradients}}}, [{by}])'
 
 
 def _import_of_reference(task: Task, request: Request | None) -> str:
