@@ -281,6 +281,14 @@ def test_a_run_whose_kernel_cannot_be_read_has_a_lesson_and_view_serves_it(home:
     }
 
 
+def test_a_best_kernel_without_a_time_is_not_said_to_take_none(home: Path, tmp_path: Path) -> None:
+    folder = made(home, replace(attempt(1), unmeasured="at these sizes it takes too long"))
+    done = tilewright(home, "explain", folder.id, "-o", tmp_path / "lesson.md")
+    assert done.returncode == 0, done.stderr
+    said = "the best passed, though it has no time: at these sizes it takes too long."
+    assert said in (tmp_path / "lesson.md").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in GALLERY.glob("*/run.json")))
 def test_every_run_of_the_gallery_makes_a_page(name: str, home: Path, tmp_path: Path) -> None:
