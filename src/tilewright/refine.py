@@ -257,9 +257,11 @@ class _Attempt:
         situation, proposal = asked
         kernel, identity = self._read(proposal)
         verdict = self._place.remember("verdict", records.Verdict, lambda: self._verdict(proposal, kernel, identity))
-        tune, measurement = None, None
+        tune, measurement, unmeasured = None, None, ""
         if isinstance(verdict, records.Passed) and isinstance(kernel, KernelFile):
             tune, measurement = self._measured(kernel, verdict.answer)
+            if measurement is None:
+                unmeasured = self._place.remember("unmeasured", str, lambda: self._workshop.stopwatch.unmeasured)
             verdict = self._possible(verdict, measurement)
         prices = [reply.dollars for reply in self._replies]
         return Attempt(
@@ -279,6 +281,7 @@ class _Attempt:
             cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
             notes=proposal.notes,
+            unmeasured=unmeasured,
         )
 
     # -- the candidate --

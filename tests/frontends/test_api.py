@@ -31,6 +31,10 @@ def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
     return torch.nn.functional.silu(x) * scale * FACTOR
 
 
+def soft_capped(x: torch.Tensor, cap: float = 1.0) -> torch.Tensor:
+    return torch.tanh(x / cap) * cap
+
+
 @pytest.fixture(scope="module")
 def decorated() -> DecoratedKernel:
     return tw.kernel(scaled_silu)
@@ -48,6 +52,23 @@ def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -
     assert "the function itself runs" in decorated.explain(x)
     recording = record(tmp_path_factory.mktemp("recording"), ("0001-1", RIGHT))
     return decorated.make(x=x, model=f"replay:{recording}", attempts=1, gpu="H200")
+
+
+def test_calls_of_other_dtypes_and_numbers_are_warned_of_each_once_and_not_for_ever() -> None:
+    capped = tw.kernel(soft_capped)
+    x = torch.randn(4)
+    for given, said in ((x, 1), (x.double(), 1), (torch.randn(9), 0), (x.double(), 0), (torch.randn(2, 2), 1)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            capped(given)
+        assert len(caught) == said, given
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(100):
+            capped(x, 2.0 + number)
+    assert len(caught) == 13
+    assert 'the library has no kernel for x="4:f32", cap=2.0, so' in str(caught[0].message)
+    assert "of further kinds no more" in str(caught[-1].message)
 
 
 def test_what_is_made_is_called_and_says_where_it_comes_from(made: Made) -> None:

@@ -128,6 +128,26 @@ def test_the_command_says_what_is_kept_and_show_tells(made: Made, home: Path, fi
     assert "keeps gate (768 bytes), up (768 bytes) from the forward" in shown.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fresh", [(), ("--fresh",)], ids=["found", "made"])
+def test_the_call_that_is_printed_uses_the_backward_kernel(
+    fresh: tuple[str, ...], made: Made, home: Path, file: Path, tmp_path: Path
+) -> None:
+    shapes = [text for name, shape in SHAPES.items() for text in ("--shape", f"{name}={shape}")]
+    wanted = ("--backward", "--attempts", "1", "-o", tmp_path / "g.cu", *fresh)
+    done = tilewright(home, "make", f"{file}:gated", *shapes, *wanted)
+    assert done.returncode == 0, done.stderr
+    said, snippet = done.stdout.split("call it:")  # one call alone: that of the forward would leave the other out
+    assert "gradients are computed by the backward kernel, from gate, up" in said
+    gate, up = (torch.randn(2, 3, 24, requires_grad=True) for _ in range(2))
+    names = {"gate": gate, "up": up, "tilewright": tw}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReferenceUsed)
+        exec(snippet.strip(), names)
+        found = torch.autograd.grad(names["y"].sum(), (gate, up))
+    torch.testing.assert_close(found, torch.autograd.grad(gated(gate, up).sum(), (gate, up)))
+
+
 def test_gradients_that_lie_are_refused_before_anything_is_made(
     home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,17 @@ import pytest
 import torch
 from rich.console import Console
 from tests.frontends.in_process import tilewright
-from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, modelled, question, reply
+from tests.store.records_for_store import (
+    DUPLICATE,
+    ENVIRONMENT,
+    PASSED,
+    SETTINGS,
+    TASK,
+    attempt,
+    modelled,
+    question,
+    reply,
+)
 
 from tilewright.frontends.make import show_specification
 from tilewright.frontends.show_text import show_diff, show_finished, show_runs
@@ -30,6 +40,7 @@ from tilewright.records import (
     Passed,
     Precision,
     Rejected,
+    Run,
     SizeLimit,
     Specification,
     Timing,
@@ -153,6 +164,27 @@ def test_fewer_sizes_are_told_and_given_up_only_for_a_clear_gain(home: Path) -> 
     assert wide.beats(attempt(3, 17.0, verdict=narrow), 0.04)  # what takes more sizes needs no more than usual
     assert not attempt(3, 18.0, verdict=narrow).beats(attempt(1, 20.0), 0.04)
     assert attempt(3, 18.0, verdict=narrow).beats(attempt(1, 20.0, verdict=narrow), 0.04)
+
+
+def test_the_end_says_verified_or_provisional_and_why_there_is_no_time(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text("")
+    untimed = replace(attempt(1), unmeasured="at these sizes it takes too long")
+    folder = made(home, untimed)
+    run = folder.load()
+
+    def end(run: Run) -> str:
+        shown = io.StringIO()
+        show_finished(Console(file=shown, width=80), run, tmp_path / "k.cu")
+        return shown.getvalue()
+
+    assert "verified: right in 1 case on H200 (emulated)\n" in end(run)
+    assert "\nit has no time: at these sizes it takes too long\n" in end(run)
+    assert "it has no time: at these sizes it takes too long" in tilewright(home, "show", run.id, 1).stdout
+    unseen = replace(run, attempts=(replace(untimed, verdict=replace(PASSED, unseen="it hangs")),))
+    assert "\nprovisional, not verified: " in end(unseen)
+    assert "\nverified" not in end(unseen)
+    assert "\nnot verified: the task's answers prove nothing\n" in end(replace(run, task=replace(TASK, degenerate="0")))
+    assert "no time" not in end(replace(run, attempts=(attempt(1, 20.0),)))
 
 
 def test_the_call_that_is_printed_can_be_pasted(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

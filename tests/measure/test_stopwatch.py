@@ -15,11 +15,14 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile, parse
 from tilewright.measure import Stopwatch, autotune
 from tilewright.measure.autotune import spread
+from tilewright.measure.emulated_counts import NotCounted
 from tilewright.measure.sweep_memory import Sweep, SweepMemory
 from tilewright.records import (
     MEASURED_NOISE,
     PROFILES,
     Case,
+    Faulted,
+    FaultKind,
     GpuProfile,
     Measured,
     Modelled,
@@ -70,7 +73,16 @@ def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
         assert stopwatch.measure(refusing) is None
         assert stopwatch.times_us(refusing, None, 3) is None
         assert stopwatch.evidence(refusing).startswith("Nothing is known of it")
+        assert "x.dtype == f16" in stopwatch.unmeasured
     assert "x.dtype == f16" in heard[0]
+
+
+def test_what_the_emulator_does_not_get_through_is_said_without_places_in_the_code() -> None:
+    spent = Faulted("count", "H200 (emulated)", FaultKind.STOPPED, "k, line 63: instruction budget spent: warps 0, 1")
+    stuck = replace(spent, message="k, line 63: deadlock")
+    assert NotCounted(spent).short == "at these sizes it runs more instructions than the emulator does for a model"
+    assert str(NotCounted(spent)) == spent.message
+    assert NotCounted(stuck).short == stuck.message
 
 
 @pytest.mark.slow

@@ -124,6 +124,22 @@ def test_a_kernel_that_answers_otherwise_when_it_is_timed_is_rejected(
     assert "when it was timed (timed call 3 of round 1)" in verdict_text(run.attempts[0].verdict)
 
 
+class Untimed(Timed):
+    """Has no time of any kernel."""
+
+    def measure(self, *_: object) -> None:  # type: ignore[override]
+        self.unmeasured = "at these sizes it takes too long"
+
+
+def test_why_a_kernel_that_passed_has_no_time_is_on_record(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
+    with EmulatedDevice(TASK.profile) as emulator, HereReference(TASK.reference, TASK.function) as reference:
+        untimed = Untimed(TASK, reference, emulator=emulator)
+        run, folder = carried_out(tmp_path, (bench[0], untimed), Scripted([candidates.SIMPLE]), Settings("scripted"))
+    assert run.best is not None
+    assert run.best.unmeasured == "at these sizes it takes too long"
+    assert folder.load() == run
+
+
 class Measuring(Timed):
     """Says of every kernel that it was measured at 1000 us, and of one beside it that it takes longer."""
 

@@ -405,3 +405,44 @@ def test_rows_are_laid_flat_only_where_all_lead_alike() -> None:
         torch.testing.assert_close(add(a, b), a + b)
     with pytest.raises(RuntimeError, match="size of tensor"):
         add(torch.randn(2, 3, 8), torch.randn(3, 2, 8))
+
+
+@pytest.fixture
+def leading_norm(folder: Path) -> Operation:
+    """A pair of loaded files, of which the forward's has a `lead` line and only it a reference."""
+    task, backward = _tasks("rms_norm", "f32")
+    operation(task, folder)
+    path = folder / f"{task.name}_{task.hash}.cu"
+    first, rest = path.read_text().split("//! out", 1)
+    leading = folder / "leading.cu"
+    leading.write_text(f"{first}//! lead    x: 2\n//! out{rest}")
+    forward = load(leading, reference=TaskReference(task))
+    return paired(forward, operation(backward, folder, reference=False), backward.derivative)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 40), (40,), (1, 2, 3, 40)])
+def test_leading_dimensions_of_loaded_files_are_laid_flat(
+    shape: tuple[int, ...], leading_norm: Operation, folder: Path
+) -> None:
+    task, _ = _tasks("rms_norm", "f32")
+    tensors = {"x": torch.randn(shape, requires_grad=True), "weight": torch.randn(40, requires_grad=True)}
+    expected = pulled(_function(task), tensors)
+    compiled = torch.compile(lambda **given: leading_norm(**given), fullgraph=True, backend="aot_eager")
+    for called in (leading_norm, compiled):
+        for name, one in pulled(called, tensors).items():
+            torch.testing.assert_close(one, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_backward_file_does_not_take_gets_the_gradients_of_the_reference(leading_norm: Operation) -> None:
+    task, _ = _tasks("rms_norm", "f32")
+    tensors = {"x": torch.randn(2, 40).double().requires_grad_(), "weight": torch.randn(40).double().requires_grad_()}
+    expected = pulled(_function(task), tensors)
+    with pytest.warns(ReferenceUsed) as said:
+        found = [pulled(leading_norm, tensors) for _ in range(2)]
+    assert sum("no file of the backward kernel takes this call" in str(one.message) for one in said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceUsed)
+        found.append(pulled(torch.compile(lambda **given: leading_norm(**given), backend="aot_eager"), tensors))
+    for each in found:
+        for name, one in each.items():
+            torch.testing.assert_close(one, expected[name], rtol=1e-5, atol=1e-6)

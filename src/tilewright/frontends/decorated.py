@@ -14,7 +14,7 @@ import math
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, overload
 
 import torch
@@ -35,6 +35,7 @@ from tilewright.runtime.last_resort import NoFileTakes, without_autocast
 from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 
+_MOST_SAID = 16  # kinds of reasons that a function warns of
 Call = tuple[tuple[str, object], ...]  # every argument by name: a tensor's dtype and shape, any other value
 
 
@@ -69,7 +70,7 @@ class DecoratedKernel:
         self._plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in self._signature.parameters.values())
         self._operations: dict[Call, Operation | None] = {}
         self._families: tuple[KernelFamily, ...] | None = None
-        self._said: set[str] = set()
+        self._said: set[Hashable] = set()
         self._source: str | None = None  # the function's text as it was looked at last, and what that was made from
         self._globals: tuple[Global, ...] = ()
         functools.update_wrapper(self, function)
@@ -83,7 +84,7 @@ class DecoratedKernel:
         operation = self._operation(bound)
         if operation is None:
             absent = f"the library has no kernel for {_call_text(bound)}"
-            return self._reference("absent", absent, f"; {self._remedy(bound)}", args, kwargs)
+            return self._reference(_kind_without_sizes(bound), absent, f"; {self._remedy(bound)}", args, kwargs)
         names = [parameter.name for parameter in operation.op.parameters]
         try:
             return operation.attempt(**{name: bound[name] for name in names})
@@ -91,7 +92,8 @@ class DecoratedKernel:
             reasons = [str(reason) for reason in refusal.none.reasons]
             strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in bound.values())
             ways = reasons if strided else [*reasons, self._remedy(bound)]  # a kernel made anew wants no strides either
-            kind = "strided" if strided else "refused"
+            lines = tuple((one.file, one.problem.code, one.problem.line) for one in refusal.none.reasons)
+            kind = ("strided" if strided else "refused", *lines)
             return self._reference(kind, "no kernel takes this call", "\n  ".join([":", *ways]), args, kwargs)
         except CallRefused as refusal:
             why = str(refusal).removeprefix(f"{self._name}: ")
@@ -301,14 +303,16 @@ class DecoratedKernel:
     _look_for_families._dynamo_marked_constant = True  # type: ignore[attr-defined]
     _say_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-    def _reference(self, kind: str, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the function itself, and say why, then what would help: once for each kind of reason."""
+    def _reference(self, kind: Hashable, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function itself, and say why, then what would help: once for each kind of reason, of which a number
+        that is another in every call must not make ever more."""
         if self.strict:
             raise NoKernelApplies(f"{self._name}: {why}{remedy}", ())
-        if kind not in self._said:
+        if kind not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(kind)
+            once = "said once" if len(self._said) < _MOST_SAID else "said once, and of further kinds no more"
             warnings.warn(
-                f"{self._name}: {why}, so the function itself runs (said once){remedy}", ReferenceUsed, stacklevel=3
+                f"{self._name}: {why}, so the function itself runs ({once}){remedy}", ReferenceUsed, stacklevel=3
             )
         with without_autocast():  # an op takes tensors as they are, with a kernel and without one
             return self.function(*args, **kwargs)
@@ -336,6 +340,17 @@ def _kind_of(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return (value.dtype, tuple(value.shape), value.requires_grad)
     return (type(value), value)
+
+
+def _kind_without_sizes(bound: dict[str, Any]) -> Hashable:
+    """What a call is told apart by where there is no kernel for it: dtypes, ranks and numbers."""
+    found: list[Hashable] = []
+    for value in bound.values():
+        if isinstance(value, torch.Tensor):
+            found.append((value.dtype, value.dim()))
+        else:
+            found.append((type(value), value if isinstance(value, (int, float, str)) else None))
+    return tuple(found)
 
 
 def _call_text(bound: dict[str, Any]) -> str:

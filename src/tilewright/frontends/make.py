@@ -32,7 +32,7 @@ from tilewright.frontends.run_words import (
     speedup_words,
     time_words,
 )
-from tilewright.frontends.show_text import show_finished, show_found
+from tilewright.frontends.show_text import show_call, show_finished, show_found
 from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.frontends.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
 from tilewright.kernel_file import tuned_path
@@ -278,27 +278,42 @@ def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
 
 
 def _both_report(both: Both, delivery: Delivery) -> BothReport:
-    forward = _report(both.forward, delivery)
+    complete = both.forward.kernel is not None and not both.problem
+    forward = _report(both.forward, delivery, call=not complete)
     backward = None
     if both.backward is not None:
         if not delivery.as_json:
             stdout_console().print()
         output = Path(backward_output(str(delivery.output))) if delivery.output else None
-        backward = _report(both.backward, replace(delivery, output=output))
+        backward = _report(both.backward, replace(delivery, output=output), call=not complete)
     if not delivery.as_json:
         stdout_console().print(Text(f"\n{both_words(both)}", style="yellow" if both.problem else "bold"))
+        if complete and backward is not None:
+            _show_joined_call(both, forward, backward)
     return BothReport(forward, backward, both.problem)
 
 
-def _report(result: MakeResult, delivery: Delivery) -> MakeReport | FoundReport:
-    """The record of a result, which is shown too unless it is wanted as JSON."""
+def _show_joined_call(both: Both, forward: MakeReport | FoundReport, backward: MakeReport | FoundReport) -> None:
+    """The call that uses both kernels: the forward's file alone knows nothing of the backward's."""
+    kernel, gradients = both.forward.kernel, both.backward_kernel
+    assert kernel is not None  # both were made
+    assert gradients is not None
+    assert forward.kernel is not None
+    assert backward.kernel is not None
+    request = kernel.request() if isinstance(both.forward, KernelFound) else both.forward.folder.request()
+    joined = gradients.task(), Path(backward.kernel)
+    show_call(stdout_console(), kernel.task(), Path(forward.kernel), request, joined)
+
+
+def _report(result: MakeResult, delivery: Delivery, *, call: bool = True) -> MakeReport | FoundReport:
+    """The record of a result, which is shown too unless it is wanted as JSON; `call`: with a call of it."""
     if isinstance(result, KernelFound):
-        return _report_found(result, delivery)
+        return _report_found(result, delivery, call)
     if result.before:
         delivery = replace(delivery, output=_untouched_output(result, delivery))
     path = place_kernel(result.kernel, delivery.output, result.licence) if result.kernel else None
     if not delivery.as_json:
-        show_finished(stdout_console(), result.run, path, result.folder.request())
+        show_finished(stdout_console(), result.run, path, result.folder.request(), call=call)
     best = result.run.best.number if result.run.best else None
     return MakeReport(result.run, str(result.folder.path), best, str(path) if path else None)
 
@@ -311,12 +326,12 @@ def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
     return output
 
 
-def _report_found(found: KernelFound, delivery: Delivery) -> FoundReport:
+def _report_found(found: KernelFound, delivery: Delivery, call: bool) -> FoundReport:
     path = place_kernel(found.kernel, delivery.output, found.licence)
     report = FoundReport(found.kernel.entry, str(path))
     if delivery.as_json:
         return report
-    show_found(stdout_console(), found.kernel, path, wanted=delivery.author)
+    show_found(stdout_console(), found.kernel, path, wanted=delivery.author, call=call)
     if found.licence and delivery.output is None:
         said = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
         stdout_console().print(Text(said, style="yellow"))

@@ -155,6 +155,13 @@ def time_words(measurement: Measurement | None) -> str:
     return f"{microseconds(measurement.time_us)} us{modelled}"
 
 
+def unmeasured_words(attempt: Attempt) -> str:
+    """Why an attempt that passed has no time, in a sentence; "" where it has one."""
+    if attempt.measurement is not None or not attempt.passed:
+        return ""
+    return f"it has no time: {attempt.unmeasured or 'why is not on record'}"
+
+
 def scatter_words(timing: records.Timing) -> str:
     """`12.2 to 12.4`: where its median lies."""
     return f"{microseconds(timing.interval_us.low)} to {microseconds(timing.interval_us.high)}"

@@ -35,7 +35,13 @@ _KEPT_RESIDUE = 16  # a halved size keeps its remainder, so that the same vector
 
 
 class NotCounted(Exception):
-    """The candidate cannot be emulated; the message says why."""
+    """The candidate cannot be emulated; the message says why, and `short` says it without places in the code."""
+
+    def __init__(self, fault: records.Faulted) -> None:
+        self.short = _RAN_OUT_WORDS.get(fault.kind, fault.message)
+        if fault.kind is FaultKind.STOPPED and records.FindingKind.BUDGET.value not in fault.message:
+            self.short = fault.message
+        super().__init__(fault.message)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,12 @@ _Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructi
 # Many blocks where they cost little: of eight, too many may be of another kind, tiles at the end of a row, say.
 _SAMPLES: tuple[_Way, ...] = ((64, 16_000_000), (8, 16_000_000), (1, 400_000_000))
 _WHOLE: _Way = (None, 600_000_000)
-_RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)  # then fewer blocks or smaller inputs may do
+# Then fewer blocks or smaller inputs may do.
+_RAN_OUT_WORDS = {
+    FaultKind.STOPPED: "at these sizes it runs more instructions than the emulator does for a model",
+    FaultKind.TIME: "at these sizes it takes longer in the emulator than a model may",
+    FaultKind.MEMORY: "at these sizes it takes more memory in the emulator than a model may",
+}
 
 
 def count_plan(file: KernelFile, task: Task, choice: Choice | None, emulator: Device) -> CountedPlan:
@@ -95,8 +106,8 @@ def count_plan(file: KernelFile, task: Task, choice: Choice | None, emulator: De
         outcome = _run(real, inputs, way, emulator)
         if not isinstance(outcome, records.Faulted):
             return CountedPlan(real, _counted(real, outcome), task.sizes)
-        if outcome.kind not in _RAN_OUT:
-            raise NotCounted(outcome.message)
+        if outcome.kind not in _RAN_OUT_WORDS:
+            raise NotCounted(outcome)
     return _continued(file, task, real, emulator)
 
 
@@ -190,7 +201,7 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
             sizes, seen = task.sizes, real
         outcome = _run(seen, job_inputs(task, sizes), _WHOLE, emulator)
         if isinstance(outcome, records.Faulted):
-            raise NotCounted(outcome.message)
+            raise NotCounted(outcome)
         counted_at = counted_at or dict(sizes)
         found.append((math.prod(sizes[one.name] / one.size for one in task.free if one.size), outcome))
         if sizes == task.sizes:

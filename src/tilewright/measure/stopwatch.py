@@ -85,6 +85,7 @@ class Stopwatch:
         self._models: dict[_Key, PlanModel] = {}
         self._measured: dict[_Key, Measured] = {}
         self._profiles: dict[_Key, Completed | str] = {}
+        self.unmeasured = ""  # why the last call of `measure` gave none
 
     def __enter__(self) -> Stopwatch:
         """Baselines on this machine's GPU begin to compile at once: that takes long, and needs no turn at the GPU."""
@@ -127,7 +128,7 @@ class Stopwatch:
         answer: JudgedAnswer | None = None,
         best_us: float | None = None,
     ) -> Measurement | None:
-        """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why.
+        """How fast it is at the task's sizes; None where that cannot be told: `say` hears why, and `unmeasured` has it.
 
         On a GPU it is timed on the inputs that it was judged by, where `answer` is given, and must answer the same. One
         that is far slower than `best_us`, the best so far, is timed briefly and beside no baselines.
@@ -144,6 +145,7 @@ class Stopwatch:
             return made
         except (NotPrepared, NotCounted, GpuFault) as problem:
             self._say(f"not measured: {problem}")
+            self.unmeasured = problem.short if isinstance(problem, NotCounted) else str(problem)
             return None
 
     @property

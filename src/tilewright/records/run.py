@@ -119,7 +119,7 @@ class TuneResult:
 class Attempt:
     """One candidate: who wrote it from what, and what became of it. Its texts lie beside it in the run's directory."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("recipe", "notes")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("recipe", "notes", "unmeasured")
 
     number: int  # from 1
     step: int  # candidates of the same step share it
@@ -137,6 +137,7 @@ class Attempt:
     cut: Usage = field(default_factory=Usage)  # of `usage`, what went into streams that were cut; near, not exact
     recipe: str = ""  # `Proposal.recipe`
     notes: tuple[str, ...] = ()  # `Proposal.notes`
+    unmeasured: str = ""  # why it has no time though it passed
 
     @property
     def passed(self) -> bool:

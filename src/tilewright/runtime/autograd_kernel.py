@@ -34,8 +34,13 @@ def register_autograd(torch_op: TorchOp) -> None:
     changes = any(parameter.in_place for parameter in op.parameters)
     by_reference = None if changes else _register_gradients(torch_op)
 
-    def again(values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> Sequence[torch.Tensor]:
-        return _transformable(torch_op.last_resort, values, gradients, wanted)
+    def again(
+        values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], further: bool
+    ) -> Sequence[torch.Tensor]:
+        if further or by_reference is None:
+            return _transformable(torch_op.last_resort, values, gradients, wanted)
+        found: Sequence[torch.Tensor] = by_reference(*values, list(gradients), list(wanted))
+        return found
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]

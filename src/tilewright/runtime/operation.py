@@ -31,7 +31,7 @@ from tilewright.kernel_file import (
     try_evaluate,
 )
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
-from tilewright.runtime.backward import Backward
+from tilewright.runtime.backward import Backward, common_leads
 from tilewright.runtime.call_devices import (
     CallDevice,
     check_tensors,
@@ -137,9 +137,10 @@ class Operation:
 
         `gradients`: which of the backward's parameters is the gradient of which result; `by`: which inputs its results
         are gradients of. Its other parameters are called as the forward's parameters and results are, and these are
-        kept between the passes.
+        kept between the passes. Leading dimensions of the forward's `lead` line are laid flat for it, and calls that
+        its files do not take get the gradients of the forward's reference.
         """
-        pair = Backward(backward, dict(gradients), tuple(by))
+        pair = Backward(backward, dict(gradients), tuple(by), leads=common_leads(self.files))
         pair.check(self.op)
         last = self.last_resort
         return Operation(self.files, self._tuned, last.reference, last.strict, self.returned, pair)

@@ -27,7 +27,12 @@ from tilewright.store.durable import Damaged, read_text
 T = TypeVar("T")
 
 KERNEL = "kernel.cu"
-_ABOUT_THE_KERNEL = ("verdict", "tune", "measurement")  # remembered of one candidate; another makes them void
+_ABOUT_THE_KERNEL = (
+    "verdict",
+    "tune",
+    "measurement",
+    "unmeasured",
+)  # remembered of one candidate; another makes them void
 _ATTEMPT = "attempt.json"
 
 

@@ -184,7 +184,7 @@ def test_a_best_without_a_time_has_none_that_is_known(home: Path, tmp_path: Path
     folder = made(home, attempt(1))
     tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
     text = (tmp_path / "lesson.md").read_text()
-    assert "of which the best has no known time." in text
+    assert "of which the best passed, though it has no time: why is not on record." in text
     assert "and none was timed." in text
     assert "takes no time" not in text
     assert "That is not known: the emulator could not count what this kernel does." in text
@@ -364,6 +364,14 @@ def test_a_run_whose_kernel_cannot_be_read_has_a_lesson_and_view_serves_it(home:
     assert {link.lstrip("#") for link in lesson.page.links() if link[0] == "#"} <= {
         one["id"] for _, one in lesson.page.tags if "id" in one
     }
+
+
+def test_a_best_kernel_without_a_time_is_not_said_to_take_none(home: Path, tmp_path: Path) -> None:
+    folder = made(home, replace(attempt(1), unmeasured="at these sizes it takes too long"))
+    done = tilewright(home, "explain", folder.id, "-o", tmp_path / "lesson.md")
+    assert done.returncode == 0, done.stderr
+    said = "the best passed, though it has no time: at these sizes it takes too long."
+    assert said in (tmp_path / "lesson.md").read_text()
 
 
 @pytest.mark.slow

@@ -27,7 +27,15 @@ from tilewright.frontends.explain.pictures import Access, access_picture, tile_p
 from tilewright.frontends.explain.reading import key_to
 from tilewright.frontends.explain.steps import TERMS, Prose, same_longest, step_sections
 from tilewright.frontends.progress_plot import svg_plot
-from tilewright.frontends.run_words import attempts_words, is_measured, microseconds, rows, task_words, time_words
+from tilewright.frontends.run_words import (
+    attempts_words,
+    is_measured,
+    microseconds,
+    rows,
+    task_words,
+    time_words,
+    unmeasured_words,
+)
 from tilewright.frontends.view.counting import Counted, NotCountable, count_lines
 from tilewright.frontends.view.roofline_plot import Roofline, roofline_picture
 from tilewright.measure.floor import peak_tflops
@@ -92,10 +100,9 @@ class _Writer:
 
     def _opening(self) -> Section:
         run, best = self._run, self._best
-        reached = "none passed"
-        if best:
-            known = best.measurement is not None
-            reached = f"the best takes {time_words(best.measurement)}" if known else "the best has no known time"
+        reached = f"the best takes {time_words(best.measurement)}" if best else "none passed"
+        if best is not None and best.measurement is None:
+            reached = f"the best passed, though {unmeasured_words(best)}"
         made = f"This is run {run.id}: {attempts_words(run)} by {run.settings.author}, of which {reached}."
         timed = any(one.measurement for one in run.attempts)
         modelled = "No GPU took part: each kernel was run in the emulator" + (
