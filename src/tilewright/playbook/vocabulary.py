@@ -137,7 +137,6 @@ _READINGS: tuple[tuple[str, str], ...] = (
     (r"bias \+ [a-z]+", '"add bias then gelu" or "gelu then add bias"'),
     (r"cross entropy.* label smoothing", '"cross entropy with label smoothing 0.1", or with another number'),
     (r"quanti[sz]e(?: to)? int ?8 with (?:an? )?scale", '"quantise to int8 per row", or a function with the scale'),
-    (r"[a-z]\^t [a-z]", '"a.T @ b" of matrices, or "dot product" of vectors'),
     (r"gram(?: matrix)?", '"x @ x.T", of its rows, or "x.T @ x", of its columns'),
     (r"(?:int ?8 )?quanti[sz](?:e|ation)", "quantise to int8 per row or dequantise int8"),
     (r"normali[sz]e (?:to|with) (?:zero|0) mean.*", '"layernorm without affine", or "standardise each row"'),
@@ -273,9 +272,15 @@ def refuse_several(text: str) -> None:
 
 
 def reworded(text: str) -> str:
-    """Other words for the same, of which the grammar has one."""
+    """Other words for the same, of which the grammar has one. Raises `NotUnderstood` for x^T that none of them has."""
     for pattern, words in _REWORDED:
         text = re.sub(pattern, words, text)
+    if said := re.search(r"\b([a-z])\^t\b", text):
+        one = said[1]
+        raise outside_grammar(
+            f'"{said[0]}" could be a transpose or a power; write {one}.T, as in {one}.T @ {one}, or {one} ** t, or '
+            '"dot product" of vectors'
+        )
     return text
 
 
