@@ -57,6 +57,13 @@ def test_build_shows_plan_resources_and_highlights(kernel: Path, tmp_path: Path)
     assert (tmp_path / "out" / "double_it.sm_80.cubin").read_bytes()[:4] == b"\x7fELF"
 
 
+def test_help_calls_the_program_by_its_name_however_it_is_started() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tilewright", "explain", "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("Usage: tilewright explain [OPTIONS]")
+
+
 def test_build_json_is_the_same_report(kernel: Path) -> None:
     done = tilewright("build", kernel, "--arch", "sm_90", "--json")
     report = json.loads(done.stdout)

@@ -287,6 +287,15 @@ def test_a_model_says_what_it_rests_on(emulator: EmulatedDevice) -> None:
     assert second.facts.traffic.read_bytes == 0
 
 
+def test_amounts_of_a_plan_are_those_of_all_its_launches(emulator: EmulatedDevice) -> None:
+    made = model(kernels.TWO_LAUNCHES, kernels.scale_task(512, 512), emulator).modelled
+    details = {one.name: one.detail for one in made.terms}
+    assert details["starting blocks"] == "512 of them"
+    assert details["device memory"].startswith("1.05 MB read, 2.1 MB written")  # the second reads what L2 holds
+    assert details["L2 cache"].startswith("7.34 MB")
+    assert details["latency"].endswith("in each warp, in copy")  # of one of them
+
+
 def test_clusters_that_do_not_all_fit_take_a_second_round(emulator: EmulatedDevice) -> None:
     """128 blocks, one to a multiprocessor: an H200 runs 66 clusters of 2 at once and 15 of 8, not 16."""
     task = kernels.scale_task(128, 1024)

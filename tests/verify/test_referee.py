@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from tests.verify import kernels, tasks
 
@@ -19,6 +20,7 @@ from tilewright.records import (
     CaseStatus,
     Completed,
     Crashed,
+    Data,
     Declined,
     Dimension,
     Execution,
@@ -154,7 +156,7 @@ def test_a_product_is_right_on_triangles(referee: Make) -> None:
 def test_triangles_are_timed_and_one_kind_of_several() -> None:
     """What a `tril` does does not show on triangles: what is found out about a reference is found on whole matrices."""
     assert {one.values for one in plan_cases(TRIANGLES)} > {TASK, PARTS}
-    assert [one.values for one in own_cases(TRIANGLES)][:3] == [TASK, "normal", PARTS]
+    assert [one.values for one in own_cases(TRIANGLES)][:3] == [TASK, PARTS, "normal"]
     assert PARTS not in {one.values for one in (*plan_cases(tasks.MATMUL), *own_cases(tasks.MATMUL))}
     for values, part in ((TASK, Part.WHOLE), (PARTS, Part.UPPER)):
         drawn = contents(TRIANGLES, Case(TRIANGLES.sizes, 1, values))
@@ -529,6 +531,25 @@ class _Gpu:
             return self._emulator.execute(job)
         self.watched.append(job)
         return replace(self._answer, job=job.id)
+
+
+def test_triangles_are_what_is_judged_of_the_timed_call(reference: Reference, emulator: EmulatedDevice) -> None:
+    """Timing compares its answers with the judged one of the same inputs, and baselines are timed with triangles."""
+    digested: list[Job] = []
+
+    class Gpu(_Gpu):
+        def execute(self, job: Job) -> Execution:
+            digested.extend([job] if job.digests else [])
+            return super().execute(job)
+
+    gpu = Gpu(emulator, Completed("", "GPU", (), ()))
+    task = replace(TRIANGLES, dimensions=tuple(replace(one, size=72) for one in TRIANGLES.dimensions))
+    verdict = Referee(task, reference, emulator=emulator, gpu=gpu).judge(kernels.MATMUL)  # type: ignore[arg-type]
+    assert isinstance(verdict, Passed), verdict
+    assert digested
+    for one in digested[0].inputs:
+        assert isinstance(one.content, Data)
+        assert not np.tril(np.frombuffer(one.content.content, np.float32).reshape(72, 72), -1).any()
 
 
 FAULT = FindingRecord(FindingKind.RACE_SHARED, "run", 4, 7, 0, None, "", "a write and a read", 3, other_line=6)

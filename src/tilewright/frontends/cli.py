@@ -49,7 +49,7 @@ def main() -> None:
     _settle_streams()
     want_spares()
     try:
-        app()
+        app(prog_name="tilewright")  # also as `python -m tilewright`
     except (Exception, KeyboardInterrupt) as error:
         code = exit_code(error)
         if code is None:

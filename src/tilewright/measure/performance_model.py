@@ -9,7 +9,7 @@ their profile.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.devices.emulation.listing import Listing, listing_of
@@ -239,20 +239,24 @@ def model_launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
 
 
 def _device_memory(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    traffic = facts.traffic
-    detail = f"{_mb(traffic.read_bytes)} read, {_mb(traffic.written_bytes)} written"
-    if traffic.again_bytes:
-        detail += f", {_mb(traffic.again_bytes)} again because L2 does not hold them"
-    if traffic.evicted_bytes:
-        detail += f", {_mb(traffic.evicted_bytes)} written back from a cold L2"
-    return ModelTerm("device memory", _memory_us(traffic, gpu), detail)
+    return ModelTerm("device memory", _memory_us(facts.traffic, gpu), _device_memory_detail((facts,)))
+
+
+def _device_memory_detail(launches: Sequence[LaunchFacts]) -> str:
+    read, written, again, evicted = (
+        math.fsum(getattr(one.traffic, name) for one in launches)
+        for name in ("read_bytes", "written_bytes", "again_bytes", "evicted_bytes")
+    )
+    detail = f"{_mb(read)} read, {_mb(written)} written"
+    if again:
+        detail += f", {_mb(again)} again because L2 does not hold them"
+    if evicted:
+        detail += f", {_mb(evicted)} written back from a cold L2"
+    return detail
 
 
 def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    work = facts.work
-    plain = work.load_bytes - facts.l1_bytes + work.store_bytes + work.local_bytes
-    traffic = facts.traffic
-    moved = plain + work.store_bytes + traffic.read_bytes + traffic.again_bytes + ATOMIC_TIMES * work.atomic_bytes
+    work, plain, moved = facts.work, _plain_l2_bytes(facts), _l2_bytes(facts)
     beyond_l1 = 1.0 - facts.l1_bytes / work.load_bytes if work.load_bytes else 0.0
     short = beyond_l1 * (SHORT_LOOKUP_BYTES * work.short_lookups + PART_LOOKUP_BYTES * work.half_lookups)
     short += PART_LOOKUP_BYTES * work.part_stores
@@ -262,8 +266,23 @@ def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     time_us, same_us = max(all_us, one_us), _same_sector_us(facts)
     # What queues for one sector holds up all that is to pass the same slice; blocks that wait have nothing else to do.
     time_us = max(time_us, same_us) if facts.counted.launch.cooperative else time_us + same_us
-    useful = work.ideal_bytes / work.global_bytes if work.global_bytes else 1.0
-    return ModelTerm("L2 cache", time_us, f"{_mb(moved)} in sectors, {useful:.0%} of them needed")
+    return ModelTerm("L2 cache", time_us, _l2_detail((facts,)))
+
+
+def _plain_l2_bytes(facts: LaunchFacts) -> float:
+    return facts.work.load_bytes - facts.l1_bytes + facts.work.store_bytes + facts.work.local_bytes
+
+
+def _l2_bytes(facts: LaunchFacts) -> float:
+    work, traffic = facts.work, facts.traffic
+    moved = _plain_l2_bytes(facts) + work.store_bytes + traffic.read_bytes + traffic.again_bytes
+    return moved + ATOMIC_TIMES * work.atomic_bytes
+
+
+def _l2_detail(launches: Sequence[LaunchFacts]) -> str:
+    whole = math.fsum(one.work.global_bytes for one in launches)
+    useful = math.fsum(one.work.ideal_bytes for one in launches) / whole if whole else 1.0
+    return f"{_mb(math.fsum(map(_l2_bytes, launches)))} in sectors, {useful:.0%} of them needed"
 
 
 def _same_sector_us(facts: LaunchFacts) -> float:
@@ -276,11 +295,14 @@ def _same_sector_us(facts: LaunchFacts) -> float:
 
 
 def _pipe(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    work = facts.work
-    time_us = _share(facts.counted, gpu) * work.pipe_cycles / (gpu.clock_ghz * 1e3)
-    lost = work.conflict_cycles / work.pipe_cycles if work.pipe_cycles else 0.0
-    detail = f"{work.pipe_cycles:.3g} passes, {lost:.0%} of them for bank conflicts and scattered requests"
-    return ModelTerm("L1 and shared memory", time_us, detail)
+    time_us = _share(facts.counted, gpu) * facts.work.pipe_cycles / (gpu.clock_ghz * 1e3)
+    return ModelTerm("L1 and shared memory", time_us, _pipe_detail((facts,)))
+
+
+def _pipe_detail(launches: Sequence[LaunchFacts]) -> str:
+    cycles = math.fsum(one.work.pipe_cycles for one in launches)
+    lost = math.fsum(one.work.conflict_cycles for one in launches) / cycles if cycles else 0.0
+    return f"{cycles:.3g} passes, {lost:.0%} of them for bank conflicts and scattered requests"
 
 
 def _issue(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
@@ -304,13 +326,21 @@ def _tensor(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
         if peak:
             whole = _share(facts.counted, gpu) * gpu.sms
             time_us += whole * operations / (peak * reached * 1e6)
-    total = sum(operations for _, operations in work.tensor_operations)
-    return ModelTerm("tensor cores", time_us, f"{total / 1e9:.3g} Gflop")
+    return ModelTerm("tensor cores", time_us, _tensor_detail((facts,)))
+
+
+def _tensor_detail(launches: Sequence[LaunchFacts]) -> str:
+    total = math.fsum(operations for one in launches for _, operations in one.work.tensor_operations)
+    return f"{total / 1e9:.3g} Gflop"
 
 
 def _starting(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    blocks = facts.counted.grid_blocks
-    return ModelTerm("starting blocks", BLOCK_START_US * math.ceil(blocks / gpu.sms), f"{blocks:,} of them")
+    time_us = BLOCK_START_US * math.ceil(facts.counted.grid_blocks / gpu.sms)
+    return ModelTerm("starting blocks", time_us, _starting_detail((facts,)))
+
+
+def _starting_detail(launches: Sequence[LaunchFacts]) -> str:
+    return f"{sum(one.counted.grid_blocks for one in launches):,} of them"
 
 
 def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
@@ -388,18 +418,36 @@ def _overhead_us(counted: CountedPlan, gpu: GpuProfile) -> float:
     return FIRST_LAUNCH_US + NEXT_LAUNCH_US * max(steps - 1, 0) + fill_us
 
 
+# Where the amounts of several launches add up; of what each warp does, the heaviest launch is an example.
+_DETAILS_OF_ALL: dict[str, Callable[[Sequence[LaunchFacts]], str]] = {
+    "device memory": _device_memory_detail,
+    "L2 cache": _l2_detail,
+    "L1 and shared memory": _pipe_detail,
+    "tensor cores": _tensor_detail,
+    "starting blocks": _starting_detail,
+}
+
+
 def _plan_terms(launches: tuple[LaunchModel, ...], library_us: float, overhead_us: float) -> tuple[ModelTerm, ...]:
-    """The terms of all launches by name, longest first; with several launches the detail is the heaviest's."""
+    """The terms of all launches by name, longest first."""
     names = dict.fromkeys(term.name for launch in launches for term in launch.terms)
     terms = []
     for name in names:
-        found = [term for launch in launches for term in launch.terms if term.name == name]
-        heaviest = max(found, key=lambda term: term.time_us)
-        terms.append(ModelTerm(name, math.fsum(term.time_us for term in found), heaviest.detail))
+        found = [(term, launch.facts) for launch in launches for term in launch.terms if term.name == name]
+        time_us = math.fsum(term.time_us for term, _ in found)
+        terms.append(ModelTerm(name, time_us, _detail_of_all(name, found)))
     if library_us:
         terms.append(ModelTerm("library steps", library_us, "from the sizes alone; nothing of them is emulated"))
     terms.append(ModelTerm("launches", overhead_us, f"{len(launches)} in the plan"))
     return tuple(sorted(terms, key=lambda term: -term.time_us))
+
+
+def _detail_of_all(name: str, found: Sequence[tuple[ModelTerm, LaunchFacts]]) -> str:
+    if name in _DETAILS_OF_ALL:
+        return _DETAILS_OF_ALL[name]([facts for _, facts in found])
+    heaviest, facts = max(found, key=lambda pair: pair[0].time_us)
+    where = f", in {facts.counted.launch.kernel}" if len(found) > 1 else ""
+    return heaviest.detail + where
 
 
 def _mb(count: float) -> str:

@@ -134,7 +134,7 @@ def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first, `further` kinds last."""
     kinds = [
         TASK,
-        *(one for one in ("normal", PARTS, "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one)),
+        *(one for one in (PARTS, "normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one)),
     ]
     unique = dict.fromkeys(_canonical(task, one) for one in (*kinds, *further))
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))

@@ -199,6 +199,11 @@ def _seed(case: Case, position: int) -> int:
     return case.seed + _SEED_STEP * position
 
 
+def timed_values(task: Task) -> str:
+    """The values that the task's own call is timed with."""
+    return PARTS if has_parts(task) else TASK
+
+
 def has_parts(task: Task) -> bool:
     return any(getattr(one.values, "part", records.Part.WHOLE) is not records.Part.WHOLE for one in task.tensors)
 

@@ -25,7 +25,7 @@ from tilewright.records import (
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.coverage import Coverage
-from tilewright.verify.distributions import TASK
+from tilewright.verify.distributions import TASK, timed_values
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
 _CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.COUNTERS)
@@ -122,9 +122,10 @@ class Trial:
         if not isinstance(job, Job):
             return job
         if not emulated:
-            own = case.sizes == self.candidate.task.sizes and case.values == TASK
-            shares = self._judges.shares(self.candidate.task, case)
-            job = replace(job, checked=True, share=shares, digests=job.returns if own else ())
+            task = self.candidate.task
+            timed = case.sizes == task.sizes and case.values == timed_values(task)
+            shares = self._judges.shares(task, case)
+            job = replace(job, checked=True, share=shares, digests=job.returns if timed else ())
         right = self._ran(case, device, job)
         if not isinstance(right, _RanRight):
             return right

@@ -15,6 +15,7 @@ from tests.frontends.view.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
 from tilewright.frontends.explain.command import lesson_page, name_and_place
+from tilewright.frontends.explain.composing import roofline_words
 from tilewright.frontends.explain.exercises import tuned_first
 from tilewright.frontends.explain.glossary import Glossary
 from tilewright.frontends.explain.lesson import (
@@ -32,6 +33,8 @@ from tilewright.frontends.explain.lesson import (
 from tilewright.frontends.explain.markdown import markdown
 from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
 from tilewright.frontends.explain.steps import Prose, same_longest, step_sections
+from tilewright.frontends.view.counting import count_lines
+from tilewright.frontends.view.roofline_plot import Roofline, roofline_picture
 from tilewright.records import (
     DType,
     Modelled,
@@ -61,6 +64,30 @@ __global__ void double_it(const float* x, float* y, long long n) {
   held[threadIdx.x] = i < n ? x[i] : 0.f;
   __syncthreads();
   if (i < n) y[i] = 2.f * held[threadIdx.x] + 0.f * held[SWAP ? 63 - threadIdx.x : threadIdx.x];
+}
+"""
+
+
+# The first launch does little, most of it in line 11; the second does nearly all, most of it in line 17.
+TWO_LAUNCHES = """\
+//! op      double_it(x) -> y
+//! out     y: x.dtype[x.shape]
+//! need    x.dtype == f32
+//! let     n = x.numel
+//! scratch first: f32[32]
+//! launch  prepare<<<1, 32>>>(x, first, n)
+//! launch  double_it<<<ceil_div(n, 64), 64>>>(x, first, y, n)
+__global__ void prepare(const float* x, float* first, long long n) {
+  float sum = 0.f;
+  for (int i = 0; i < 2; ++i)
+    sum += threadIdx.x + i < n ? x[threadIdx.x + i] * 0.5f + sum * 0.25f + sqrtf(sum) : 0.f;
+  first[threadIdx.x] = sum;
+}
+__global__ void double_it(const float* x, const float* first, float* y, long long n) {
+  long long i = blockIdx.x * 64LL + threadIdx.x;
+  float sum = 0.f;
+  for (int k = 0; k < 32; ++k) sum += first[(threadIdx.x + k) % 32];
+  if (i < n) y[i] = 2.f * x[i] + 0.f * sum;
 }
 """
 
@@ -129,6 +156,57 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     assert "sed -i '5s/SWAP = 0 | 1/SWAP = 1 | 0/' kernel.cu\nsed -i '11s/__syncthreads();//' kernel.cu" in part
     assert "line 12" in part
     assert "race in shared memory" in part
+
+
+def test_lines_of_several_launches_are_ranked_by_the_whole(home: Path, tmp_path: Path) -> None:
+    folder = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
+    best = replace(attempt(1, 12.5), tune=None)
+    terms = count_lines(folder.load(), best, TWO_LAUNCHES).terms
+    recorded = replace(modelled(12.5), terms=tuple(replace(one, detail="of the first launch") for one in terms))
+    add(folder, replace(best, measurement=recorded), TWO_LAUNCHES)
+    tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
+    text = (tmp_path / "lesson.md").read_text()
+    assert re.search(r"^\| \S*starting.* \| 17 of them \|", text, re.MULTILINE)
+    assert "runs 1 block of 32 threads, that is 1 [warp](#term-warp) of 32." in text
+    assert "of the first launch" not in text  # the words of an older version
+    table = text[text.index("The lines that do most") : text.index("The finished kernel file")]
+    assert "of all launches together" in table
+    shares = {int(line): int(share) for line, share in re.findall(r"^\| (\d+) \|.*\| (\d+)% \|", table, re.MULTILINE)}
+    assert next(iter(shares)) == 17
+    assert shares.get(11, 0) <= 5  # half of its own launch
+    assert sum(shares.values()) <= 100 + len(shares)
+    answer = text[text.index("Which line does most") : text.index("Be off by one")]
+    assert f"Line 17, with {shares[17]}% of the thread instructions of all launches together" in answer
+    assert "smaller than the task's" not in answer  # the command has the task's own sizes
+
+
+def test_a_best_without_a_time_has_none_that_is_known(home: Path, tmp_path: Path) -> None:
+    folder = made(home, attempt(1))
+    tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
+    text = (tmp_path / "lesson.md").read_text()
+    assert "of which the best has no known time." in text
+    assert "and none was timed." in text
+    assert "takes no time" not in text
+    assert "That is not known: the emulator could not count what this kernel does." in text
+    assert "its time is modelled" not in text
+
+
+def test_memory_holds_a_kernel_up_only_where_it_takes_longest() -> None:
+    found = Roofline("H200", 4800.0, (("fp16", 990.0),), 4e6, 8e4, 7.8, "modelled")
+    memory, launches = ModelTerm("device memory", 0.02, ""), ModelTerm("launches", 4.35, "")
+
+    def words(*terms: ModelTerm, time_us: float = 7.8) -> str:
+        return roofline_words("H200", replace(found, time_us=time_us), "0.05 MB read, 0.03 MB written", terms)
+
+    assert "Here memory holds it up." in words(memory)
+    assert "memory holds it up" not in words(launches, memory)
+    assert "Here neither holds the kernel up: what takes longest is launches, 4.35 us." in words(launches, memory)
+    assert "holds" not in words()
+    assert "Here arithmetic holds it up." in words(ModelTerm("tensor cores", 9.0, ""))
+    assert "neither" in words(ModelTerm("issue slots", 9.0, ""))  # of few operations for each byte
+    assert "the 0.08 MB that are moved (0.05 MB read, 0.03 MB written)" in words()
+    assert "does less than 1% of" in words(time_us=1e4)
+    assert ">less than 1% of the roof<" in roofline_picture(replace(found, time_us=1e4))
 
 
 @pytest.mark.slow
@@ -220,6 +298,10 @@ def test_a_request_in_numbers_and_as_a_picture() -> None:
     assert (same.sectors, same.fewest) == (1, 1)
     assert dense.words.endswith("4 sectors move where 4 could do: coalesced.")
     assert strided.words.endswith("not coalesced.")
+    # one rule for all, whatever their number: at most half as many again
+    assert Access(touch(4, 2, lanes=15)).words.endswith("2 sectors move where 1 could do: not coalesced.")
+    shifted = replace(touch(16, 16), offsets=tuple((lane, lane * 16 + lane // 16 * 32 + 16) for lane in range(32)))
+    assert Access(shifted).words.endswith("18 sectors move where 16 could do: coalesced.")
     assert Access(touch(4, 4, True, 5)).words.startswith("5 of the 32 lanes write 4 bytes of x")
     assert Access(touch(4, 4, True, 1)).words.startswith("One lane writes 4 bytes")
     spec = TensorSpec.contiguous(DType.F32, (4096,))
@@ -238,6 +320,9 @@ def test_the_part_of_an_output_that_a_block_writes() -> None:
     striped = replace(part, indices=((0,), (4, 5), tuple(range(0, 100, 2))))
     assert "pale green" in tile_picture(striped, spec, 32)
     assert "pale green" not in tile_picture(part, spec, 32)
+    large = TensorSpec.contiguous(DType.F32, (4096, 4096))
+    thinned = WrittenPart("y", (tuple(range(0, 4096, 4)), tuple(range(0, 4096, 4))), b"", b"\1" * (1 << 20))
+    assert tile_words(thinned, large) == "The first block writes within y[0:4093, 0:4093]."  # nobody counted the rest
     scalar = WrittenPart("y", (), b"", b"\1")
     assert "<svg" in tile_picture(scalar, TensorSpec.contiguous(DType.F32, ()), 1)
 

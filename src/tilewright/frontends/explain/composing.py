@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.explain.exercises import Exercise, exercises
 from tilewright.frontends.explain.glossary import Glossary
 from tilewright.frontends.explain.lesson import (
@@ -90,11 +92,16 @@ class _Writer:
 
     def _opening(self) -> Section:
         run, best = self._run, self._best
-        reached = f"the best takes {time_words(best.measurement)}" if best else "none passed"
+        reached = "none passed"
+        if best:
+            known = best.measurement is not None
+            reached = f"the best takes {time_words(best.measurement)}" if known else "the best has no known time"
         made = f"This is run {run.id}: {attempts_words(run)} by {run.settings.author}, of which {reached}."
-        modelled = (
-            "No GPU took part: each kernel was run in the emulator, and its time is modelled from what was counted "
-            "there. Such times rank kernels; they are no measurements."
+        timed = any(one.measurement for one in run.attempts)
+        modelled = "No GPU took part: each kernel was run in the emulator" + (
+            ", and its time is modelled from what was counted there. Such times rank kernels; they are no measurements."
+            if timed
+            else ", and none was timed."
         )
         blocks = [
             self._words(
@@ -121,7 +128,7 @@ class _Writer:
             yield self._words(f"{line[:1].upper()}{line[1:]}." if ": " in line else f"Sizes in a call: {line}.")
 
     def _roofline(self) -> Iterator[Block]:
-        run, task = self._run, self._run.task
+        task = self._run.task
         gpu, measurement = task.profile, self._best.measurement if self._best else None
         memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
         yield self._words(
@@ -144,12 +151,10 @@ class _Writer:
             f"best of this run takes {time_words(measurement)}, {measurement.fraction:.0%} of what is possible."
         )
         counted = self._look.counted if self._look else None
-        if counted and counted.roofline:
-            yield Picture(
-                "roofline",
-                roofline_picture(counted.roofline),
-                self._cell(_roofline_words(run, counted.roofline, counted.terms)),
-            )
+        if counted and counted.roofline and self._best:
+            moved = next((one.detail for one in counted.terms if one.name == "device memory"), "")
+            words = roofline_words(task.gpu, counted.roofline, moved, self._terms_of_best(self._best))
+            yield Picture("roofline", roofline_picture(counted.roofline), self._cell(words))
 
     def _key(self, key: tuple[tuple[str, str], ...]) -> Iterator[Block]:
         yield self._words("CUDA is C++ with a few words more. Those that occur in the finished kernel:")
@@ -169,9 +174,9 @@ class _Writer:
             yield self._words(
                 "One launch of ",
                 Code(launch.kernel),
-                f" runs {launch.blocks:,} blocks of {launch.threads} threads, that is {warps} warps of 32. Line "
-                f"{launch.line} of the kernel file says so{constants}. The compiler gave each thread "
-                f"{launch.registers} registers{shared}.",
+                f" runs {_many(launch.blocks, 'block')} of {_many(launch.threads, 'thread')}, that is "
+                f"{_many(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
+                f"The compiler gave each thread {launch.registers} registers{shared}.",
             )
         if look.sizes:
             yield self._words(f"The pictures that follow are of a smaller call, {look.sizes}, which works alike.")
@@ -184,7 +189,8 @@ class _Writer:
         if chosen:
             yield self._words(
                 "A warp's 32 lanes ask for memory together. The pictures show the first such request for each tensor: "
-                "which bytes each lane touches. Good requests are dense; bytes in red are moved and not used."
+                "which bytes each lane touches. Good requests are dense; bytes in red are moved and not used. One is "
+                f"called coalesced if at most {WASTEFUL:g} times as many sectors move as could carry its bytes."
             )
         for number, touch in enumerate(chosen, start=1):
             svg = access_picture(touch, look.specs.get(touch.tensor))
@@ -220,7 +226,7 @@ class _Writer:
         for row in rows(self._run):
             attempt = row.attempt
             if isinstance(attempt.measurement, Modelled):
-                made[attempt.number] = attempt.measurement.terms
+                made[attempt.number] = self._modelled_terms(attempt, attempt.measurement)
             elif row.kept:
                 made[attempt.number] = self._emulated_terms(attempt)
         return made
@@ -252,27 +258,42 @@ class _Writer:
                 for one in terms
             )
             yield Table(("resource", "us", "counted", "what it is"), table)
+        else:
+            yield self._words("That is not known: the emulator could not count what this kernel does.")
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
         yield Fold("The finished kernel file", (Source(_numbered(self._text), "cuda"),))
 
     def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
-        counted = self._look.counted.terms if self._look and self._look.counted else ()
-        found = best.measurement.terms if isinstance(best.measurement, Modelled) else counted
+        measurement, counted = best.measurement, self._look.counted if self._look else None
+        recorded = self._modelled_terms(best, measurement) if isinstance(measurement, Modelled) else ()
+        found = recorded or (counted.terms if counted else ())
         return tuple(sorted(found, key=lambda one: -one.time_us))
+
+    def _modelled_terms(self, attempt: Attempt, modelled: Modelled) -> tuple[ModelTerm, ...]:
+        """As they are on record; of the best, with the words of today where the time is still the same."""
+        counted = self._look.counted if self._look and attempt is self._best else None
+        words = {(one.name, microseconds(one.time_us)): one.detail for one in counted.terms} if counted else {}
+        return tuple(
+            replace(one, detail=words.get((one.name, microseconds(one.time_us)), one.detail)) for one in modelled.terms
+        )
 
     def _lines(self, counted: Counted) -> Iterator[Block]:
         source = self._text.splitlines()
-        lines = [
-            (one, line) for launch in counted.launches for line, one in launch.lines.items() if 0 < line <= len(source)
-        ]
-        lines.sort(key=lambda pair: (-pair[0].share, pair[1]))
-        yield self._words(f"The lines that do most ({counted.seen}):")
-        shown = lines[:_MOST_LINES]
-        costly = any(one.costs for one, _ in shown)
+        shares: dict[int, float] = {}
+        costs: dict[int, str] = {}
+        for launch in counted.launches:
+            for line, one in launch.lines.items():
+                if 0 < line <= len(source):
+                    shares[line] = shares.get(line, 0.0) + launch.share * one.share
+                    costs[line] = costs.get(line) or one.costs
+        of = " Shares are of the instructions of all launches together." if len(counted.launches) > 1 else ""
+        yield self._words(f"The lines that do most ({counted.seen}).{of}")
+        shown = sorted(shares, key=lambda line: (-shares[line], line))[:_MOST_LINES]
+        costly = any(costs[line] for line in shown)
         cells = tuple(
-            (f"{line}", (Code(source[line - 1].strip()),), f"{one.share:.0%}", *([self._cell(one.costs)] * costly))
-            for one, line in shown
+            (f"{line}", (Code(source[line - 1].strip()),), f"{shares[line]:.0%}", *([self._cell(costs[line])] * costly))
+            for line in shown
         )
         yield Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
 
@@ -308,6 +329,10 @@ class _Writer:
 # -- pieces --
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
 def _numbered(text: str) -> str:
     return "".join(f"{number:4}  {line}" for number, line in enumerate(text.splitlines(keepends=True), start=1))
 
@@ -317,15 +342,27 @@ def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
     return name, role, shape, spec.dtype.value, f"{spec.storage_bytes / 1e6:,.2f}"
 
 
-def _roofline_words(run: Run, found: Roofline, terms: tuple[ModelTerm, ...]) -> str:
-    side = "memory holds it up" if found.intensity < found.ridge else "arithmetic holds it up"
-    counted = next((f" ({one.detail})" for one in terms if one.name == "device memory"), "")
+def roofline_words(gpu: str, found: Roofline, moved: str, terms: tuple[ModelTerm, ...]) -> str:
+    """`moved`: how the bytes come about; `terms`: of the finished kernel, the longest first."""
     return (
-        f"The kernel does {found.intensity:,.3g} operations for each byte it moves; above {found.ridge:,.3g} "
-        f"arithmetic would be what holds a kernel up on {run.task.gpu}, here {side}. The {found.share:.0%} in the "
-        f"picture are of what can be done with the {found.bytes / 1e6:,.2f} MB that this kernel moves{counted}, "
-        "without the launch; the percentage above is of the fewest bytes and one launch."
+        f"The kernel does {found.intensity:,.3g} operations for each byte it moves. Of memory and arithmetic, memory "
+        f"takes longer below {found.ridge:,.3g} on {gpu}, and arithmetic above. {_held_up(found, terms)}The roof in "
+        f"the picture knows of no launch and no waiting: the kernel does {found.share_words} of what it allows "
+        f"with the {found.bytes / 1e6:,.3g} MB that are moved{f' ({moved})' if moved else ''}. The percentage before "
+        "the picture is of the fewest bytes and one launch."
     )
+
+
+def _held_up(found: Roofline, terms: tuple[ModelTerm, ...]) -> str:
+    """What takes longest: it need be neither memory nor arithmetic."""
+    if not terms:
+        return ""
+    name, time_us = terms[0].name, terms[0].time_us
+    if name == "device memory":
+        return "Here memory holds it up. "
+    if name == "tensor cores" or (name == "issue slots" and found.intensity >= found.ridge):
+        return "Here arithmetic holds it up. "
+    return f"Here neither holds the kernel up: what takes longest is {name}, {microseconds(time_us)} us. "
 
 
 def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, 
 from tilewright.frontends.kernel_arguments import SMALL_SHAPES, BadArgument, complete_arguments
 from tilewright.frontends.run_words import microseconds
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
-from tilewright.records import LAUNCH_US, PROFILES, Attempt, Emulation, GpuProfile, Passed, Run, TensorSpec
+from tilewright.records import LAUNCH_US, PROFILES, Attempt, Emulation, GpuProfile, Passed, Run, Task, TensorSpec
 from tilewright.toolchain import ToolchainError
 
 Say = Callable[[str], None]
@@ -66,6 +67,9 @@ class Bench:
     command: str
     report: CheckReport
 
+    def is_smaller_than(self, task: Task) -> bool:
+        return dict(self.arguments) != dict(task.arguments(task.sizes))
+
 
 def exercises(run: Run, best: Attempt, name: str, text: str, say: Say) -> tuple[Exercise, ...]:
     """Those that could be made and did show something; `name`: the run as the reader calls it."""
@@ -81,7 +85,7 @@ def exercises(run: Run, best: Attempt, name: str, text: str, say: Say) -> tuple[
     alike = _bench(run, file, (_task_made_smaller(run),), say)
     fragile = _bench(run, file, _odd_sizes(run, best, file), say) or alike
     made = [
-        _busiest(alike, opening) if alike else None,
+        _busiest(alike, opening, run.task) if alike else None,
         _broken(fragile, opening, _barriers(text), say) if fragile else None,
         _broken(fragile, opening, _guards(text), say) if fragile else None,
     ]
@@ -176,21 +180,27 @@ def _elsewhere(run: Run) -> Exercise:
 # -- read the counters --
 
 
-def _busiest(bench: Bench, opening: tuple[str, ...]) -> Exercise | None:
-    lines = [line for listing in bench.report.listings for line in listing.lines if line.line]
-    if not lines:
+def _busiest(bench: Bench, opening: tuple[str, ...], task: Task) -> Exercise | None:
+    listings = bench.report.listings
+    done: Counter[int] = Counter()
+    for line in (line for listing in listings for line in listing.lines if line.line):
+        done[line.line] += line.thread_instructions
+    if not done:
         return None
-    most = max(lines, key=lambda line: (line.thread_instructions, -line.line))
+    most = max(done, key=lambda line: (done[line], -line))
+    share = done[most] / sum(listing.summary.thread_instructions for listing in listings)
+    whose = " of all launches together; the lists have shares of one launch each" if len(listings) > 1 else ""
+    small = "The command's sizes are smaller than the task's, at which shares may differ. "
     return Exercise(
         "Which line does most of the work?",
         "Run the finished kernel in the emulator and have it list what each line did. Which line accounts for the "
         "largest share of the instructions, and is it the one you would have guessed?",
         (*opening, f"{bench.command} --counters"),
         (
-            f"Line {most.line}, with {most.share:.0%} of the thread instructions:",
-            "The command's sizes are small; at the task's own sizes shares may differ. Compare the table above.",
+            f"Line {most}, with {share:.0%} of the thread instructions{whose}:",
+            f"{small if bench.is_smaller_than(task) else ''}Compare the table above.",
         ),
-        most.source.strip(),
+        bench.file.text.splitlines()[most - 1].strip(),
     )
 
 

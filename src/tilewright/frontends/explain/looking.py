@@ -9,11 +9,11 @@ import math
 import re
 from dataclasses import dataclass
 
+from tilewright.frontends.explain.pictures import MOST_WRITTEN
 from tilewright.frontends.view.counting import Counted, NotCountable, count_lines
 from tilewright.records import Attempt, Run, TensorSpec, TouchRecord, WrittenPart
 
 _MOST_ELEMENTS = 32 << 20  # of all inputs: drawing as many takes a second
-_MOST_WRITTEN = 1 << 20  # elements of an output that are asked after
 _SECONDS = 60.0
 
 
@@ -67,7 +67,7 @@ def look_at(run: Run, attempt: Attempt, text: str) -> Look:
         built = real if sizes == task.sizes else prepare(file, task, real.evaluation.choice, sizes)
         alone = not any(step.cooperative for step in built.plan.launches)
         emulation = Emulation(
-            (Check.TOUCHES,), sampled_blocks=1 if alone else None, written_elements=_MOST_WRITTEN if alone else 0
+            (Check.TOUCHES,), sampled_blocks=1 if alone else None, written_elements=MOST_WRITTEN if alone else 0
         )
         job = built.job("look", job_inputs(task, sizes), limits=Limits(seconds=_SECONDS), emulation=emulation)
         with EmulatedDevice(task.profile) as emulator:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends import svg
 from tilewright.records import SECTOR_BYTES, TensorSpec, TouchRecord, WrittenPart
 
+MOST_WRITTEN = 1 << 20  # elements of an output that are asked after; of more, some indices are left out
 _WIDTH, _LEFT, _RIGHT, _TOP = 760, 76, 24, 62
 _CELL = 18  # height of one row of bytes
 _MOST_ROWS = 32  # of bytes
@@ -32,6 +34,11 @@ class Access:
         return -(-len(self._bytes()) // SECTOR_BYTES)
 
     @property
+    def coalesced(self) -> bool:
+        """By the same measure as listings mark a line that wastes sectors."""
+        return self.sectors <= WASTEFUL * self.fewest
+
+    @property
     def rows(self) -> list[int]:
         """The stretches of 128 bytes that are touched, as their first bytes."""
         return sorted({place // _ROW_BYTES * _ROW_BYTES for place in self._bytes()})
@@ -46,7 +53,7 @@ class Access:
         who = "Each lane" if lanes == 32 else "One lane" if lanes == 1 else f"{lanes} of the 32 lanes"
         whose = "s" if lanes in (1, 32) else ""
         verb = what if whose else what[:-1]
-        judged = "coalesced" if self.sectors <= self.fewest + 1 else "not coalesced"
+        judged = "coalesced" if self.coalesced else "not coalesced"
         many = f"{self.sectors} sectors move where {self.fewest} could do: {judged}"
         one = f"one sector of {SECTOR_BYTES} bytes moves"
         return f"{who} {verb} {self.touch.bytes} bytes of {self.touch.tensor}; {many if self.sectors > 1 else one}."
@@ -119,13 +126,22 @@ def tile_words(part: WrittenPart, spec: TensorSpec) -> str:
     """`The first block writes y[0:64, 0:48], 3,072 of 393,216 elements.`"""
     ranges = ", ".join(_range(indices) for indices in part.indices)
     place = f"{part.name}[{ranges}]" if ranges else part.name
-    share = sum(part.written)
-    return f"The first block writes within {place}: {share:,} of {spec.numel:,} elements."
+    share = "" if _is_thinned(part) else f": {sum(part.written):,} of {spec.numel:,} elements"
+    return f"The first block writes within {place}{share}."
+
+
+def _is_thinned(part: WrittenPart) -> bool:
+    """Whether indices may have been left out until what remains is little enough, so that nobody can count."""
+    return len(part.written) > MOST_WRITTEN // 2 and not _is_gapless(part)
+
+
+def _is_gapless(part: WrittenPart) -> bool:
+    return all(one[-1] - one[0] + 1 == len(one) for one in part.indices)
 
 
 def _is_whole(part: WrittenPart) -> bool:
     """Whether every element between the first and the last of each axis was written."""
-    return all(part.written) and all(one[-1] - one[0] + 1 == len(one) for one in part.indices)
+    return all(part.written) and _is_gapless(part)
 
 
 def _range(indices: tuple[int, ...]) -> str:

@@ -5,6 +5,7 @@ A run's record has no counts by line, so they are made when they are asked for, 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class CountedLaunch:
     kernel: str
     summary: str
     lines: dict[int, CountedLine]  # by their number in the file
+    share: float  # of all launches' thread instructions, 0 to 1
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,15 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     except (KernelFileError, NotPrepared, NotCounted, DeviceError, ToolchainError) as problem:
         raise NotCountable(str(problem)) from None
     listings = [launch.facts.listing for launch in model.launches]
+    done = [launch.facts.counted.scale * launch.facts.listing.summary.thread_instructions for launch in model.launches]
     launches = tuple(
-        CountedLaunch(one.summary.kernel, render_summary(one.summary), _lines(one.lines, costly_lines(one)))
-        for one in listings
+        CountedLaunch(
+            one.summary.kernel,
+            render_summary(one.summary),
+            _lines(one.lines, costly_lines(one)),
+            instructions / (math.fsum(done) or 1.0),
+        )
+        for one, instructions in zip(listings, done, strict=True)
     )
     sizes = ", ".join(f"{name} = {size}" for name, size in model.counted.counted_at.items())
     seen = f"{model.modelled.sampled_blocks:,} of {model.modelled.grid_blocks:,} blocks, run at {sizes}"

@@ -43,6 +43,11 @@ class Roofline:
         return self.tflops / self.roof
 
     @property
+    def share_words(self) -> str:
+        """`12%`, and never `0%`."""
+        return f"{self.share:.0%}" if self.share >= 0.01 else "less than 1%"
+
+    @property
     def tflops(self) -> float:
         return self.operations / (self.time_us * 1e6)
 
@@ -77,7 +82,7 @@ def roofline_picture(found: Roofline) -> str:
     body.append(svg.line(here, y(found.tflops), here, y(found.roof), svg.INK, dashes="5 4"))
     said = f"{found.tflops:.3g} TFLOP/s in {microseconds(found.time_us)} us {found.time_is}"
     body.append(svg.titled(said, svg.dot(here, y(found.tflops), svg.GOOD, 6)))
-    share = f"{found.share:.0%} of the roof"
+    share = f"{found.share_words} of the roof"
     body.append(svg.text(here + 12, y(found.tflops) + 5, share, colour=svg.GOOD, anchor="start"))
     subtitle = (
         f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"

@@ -47,7 +47,8 @@ int tiles_left = 0;  // that the block may take
 """
 TAKEN = """\
 if (tiles_left == 0) tiles_left = tile.share();  // while the first tile's loads are under way
-tile.number = --tiles_left > 0 ? gridDim.x + atomicAdd(taken, 1) : INT_MAX;
+tiles_left -= 1;
+tile.number = tiles_left > 0 ? gridDim.x + atomicAdd(taken, 1) : INT_MAX;
 """
 TOLD_LAST = """\
 barrier_wait(empty + slot * 8, parity);
