@@ -83,6 +83,21 @@ REQUESTS: tuple[Request, ...] = (
     Request("neg(x + y) ** 2", lambda x, y: (x + y).square(), _rows()),
     Request("dot product of two vectors", lambda x, y: x @ y, {"x": "100:f32"}),
     Request("cosine similarity", lambda x, y: F.cosine_similarity(x, y), _rows()),
+    Request("cosine similarity between matching rows of a and b", lambda x, y: F.cosine_similarity(x, y, -1), _rows()),
+    Request("dot product of a and b", lambda x, y: x @ y, {"x": "100:f32"}),
+    Request("difference between a and b", lambda a, b: a - b, {"a": "6x40:f32"}),
+    Request(
+        "row-wise l2 norm of the difference between a and b",
+        lambda a, b: (a - b).square().sum(-1).sqrt(),
+        {"a": "6x40:f32"},
+    ),
+    Request("A^T A", lambda a: a.T @ a, {"a": "9x24:f32"}),
+    Request("A B^T in f32", lambda a, b: a @ b.T, {"a": "9x24:f32", "b": "17x24:f32"}),
+    Request("gram matrix of the rows of x", lambda x: x @ x.T, {"x": "9x24:f32"}),
+    Request(
+        *("lower triangular matrix times a dense matrix", lambda a, b: a @ b, {"a": "9x9:f32", "b": "9x17:f32"}),
+    ),
+    Request("multiply an upper triangular matrix by a dense matrix", lambda a, b: a @ b, {"a": "9x9:f32"}),
     Request("concatenate two tensors along dim 1", lambda x, y: torch.cat((x, y), 1), _rows()),
     # elements
     Request("fused bias gelu", lambda x, bias: F.gelu(x + bias), _rows()),
@@ -138,6 +153,16 @@ REQUESTS: tuple[Request, ...] = (
     Request("instance norm", lambda x, eps: F.instance_norm(x, eps=eps), _image()),
     Request("L2 normalise rows", lambda x: x / x.norm(dim=1, keepdim=True), _rows()),
     Request("standardise each row", lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), _rows()),
+    Request(
+        "min-max normalise each row",
+        lambda x: (x - x.amin(1, True)) / (x.amax(1, True) - x.amin(1, True)),
+        _rows(),
+    ),
+    Request(
+        "min-max normalise each column to [0, 1]",
+        lambda x: (x - x.amin(0)) / (x.amax(0) - x.amin(0)),
+        _rows(),
+    ),
     Request("softmax per column", lambda x: x.softmax(0), _rows()),
     Request("softmax", lambda x: x.softmax(-1), _rows()),
     Request("softmax with temperature", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
@@ -162,6 +187,15 @@ REQUESTS: tuple[Request, ...] = (
     Request("argmax over the last axis", lambda x: x.argmax(-1), _rows()),
     Request("standard deviation of each row", lambda x: x.std(-1), _rows()),
     Request("logsumexp", lambda x: x.logsumexp(-1), _rows()),
+    Request("log of the sum of exponentials of each column", lambda x: x.logsumexp(0), _rows()),
+    Request("sum of exponentials of each row", lambda x: x.exp().sum(-1), _rows()),
+    Request("variance of each column, biased", lambda x: (x - x.mean(0)).square().mean(0), _rows()),
+    Request("biased variance of all elements", lambda x: (x - x.mean()).square().mean(), _rows()),
+    Request("x.var(dim=1, unbiased=False)", lambda x: x.var(1, correction=0), _rows()),
+    Request("population standard deviation of each row", lambda x: x.std(-1, correction=0), _rows()),
+    Request("sample variance of each row", lambda x: x.var(-1), _rows()),
+    Request("mean and variance of each row (biased)", lambda x: (x.mean(-1), x.var(-1, correction=0)), _rows()),
+    Request("geometric mean of each row", lambda x: x.log().mean(-1).exp(), _rows()),
     Request("Frobenius norm", lambda x: x.square().sum().sqrt(), _rows()),
     Request("column sums", lambda x: x.sum(0), _rows()),
     Request("variance over the first dimension", lambda x: x.var(0), _rows()),
@@ -274,6 +308,8 @@ REQUESTS: tuple[Request, ...] = (
     Request("embedding lookup", lambda indices, table: table[indices], {"indices": "9:i64", "table": "30x16:f32"}),
     Request("gather rows by index", lambda x, indices: x[indices], {"x": "30x16:f32", "indices": "9:i64"}),
     Request("quantise to int8 per row", _quantised, _rows()),
+    Request("quantise each row to int8 with a scale", _quantised, _rows()),
+    Request("quantise to int8 with one scale per row", _quantised, _rows()),
     Request("dequantise int8", lambda x, scale: x.float() * scale, {"x": "6x40:i8"}),
     Request("gated linear unit", lambda x: x[:, :20] * torch.sigmoid(x[:, 20:]), _rows()),
     # products
@@ -328,6 +364,20 @@ REQUESTS: tuple[Request, ...] = (
         "nll loss",
         lambda log_probabilities, target: -log_probabilities[torch.arange(len(target)), target].mean(),
         {"log_probabilities": "6x40:f32"},
+    ),
+    *(
+        Request(
+            words,
+            lambda logits, target: (
+                0.9 * F.nll_loss(logits.log_softmax(-1), target) - 0.1 * logits.log_softmax(-1).mean()
+            ),
+            {"logits": "6x40:f32"},
+        )
+        for words in ("cross entropy with label smoothing 0.1", "nn.CrossEntropyLoss(label_smoothing=0.1)")
+    ),
+    *(
+        Request(words, lambda prediction, target: (prediction - target).abs().mean(), _LOSS)
+        for words in ("mean absolute error between pred and target", "mae between a and b")
     ),
     Request("mse between prediction and target", lambda prediction, target: F.mse_loss(prediction, target), _LOSS),
     Request("huber loss with delta 0.5", lambda prediction, target: F.huber_loss(prediction, target, delta=0.5), _LOSS),
@@ -391,16 +441,9 @@ REQUESTS: tuple[Request, ...] = (
 
 # What is refused, and a word of the sentence that helps.
 REFUSED: tuple[tuple[str, str], ...] = (
-    ("multi-head attention", "attention layers"),
     ("sliding window attention", "attention of chosen keys"),
-    ("attention with dropout", "random"),
     ("depthwise separable convolution", "separable"),
     ("3x3 convolution groups 4", "groups"),
-    ("sort each row", "sorting"),
-    ("dropout", "random"),
-    ("fft", "Fourier"),
-    ("LSTM cell", "recurrent"),
-    ("sparse matrix times dense matrix", "sparse"),
     ("backward pass of gelu", "gradients"),
     ("relu of x plus bias", "brackets"),
     ("frobnicate the tensor", "frobnicate"),
@@ -430,10 +473,41 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("nn.LayerNorm([64, 64])", "over several dimensions"),
     ("F.layer_norm(x, (64, 64))", "over several dimensions"),
     ("5 smallest of each row", "the smallest of each row"),
-    ("cumulative max", "running maxima"),
     ("quantise", "quantise to int8 per row"),
     ("normalize each row to zero mean and unit variance", "layernorm without affine"),
     ("attention with a mask", "causal attention"),
+    ("gram matrix of x", '"x @ x.T", of its rows, or "x.T @ x", of its columns'),
+    ("x^T x", '"x^t" could be a transpose or a power'),
+    ("a b^T", '"b^t" could be a transpose or a power'),
+    ("l2 norm of (a - b) / c", "brackets"),
+    ("cross entropy with label smoothing", "label smoothing 0.1"),
+    ("quantise to int8 with a scale", '"quantise to int8 per row", or a function with the scale'),
+    ("variance and standard deviation of each row, biased", '"biased"'),
+    ("torch.var(x, unbiased=False)", "unbiased"),
+    ("min-max normalise each row to [0, 2]", '"min max normalise to"'),
+    ("difference between a and b squared", '"(a - b) squared"'),
+    ("attention with 4 heads of 64, 32", '"32"'),
+    ("attention with 4 heads of 64 queries", '"heads"'),
+    ("lower triangular matrix times upper triangular matrix", "triangular"),
+    ("nearest upsampling", "no words about resampling; docs"),
+    ("gradient of softmax", "no words about gradients; docs"),
+)
+
+# What neither words nor a function get a kernel for: nothing near is offered.
+UNWRITTEN: tuple[tuple[str, str], ...] = (
+    ("multi-head attention", "attention layers"),
+    ("attention with dropout", "random"),
+    ("sort each row", "sorting"),
+    ("dropout", "random"),
+    ("fft", "Fourier"),
+    ("LSTM cell", "recurrent"),
+    ("sparse matrix times dense matrix", "sparse"),
+    ("cumulative max", "running maxima"),
+    ("running maximum", "running maxima"),
+    ("median of each row", 'sorting ("median")'),
+    ("trace of a matrix", "diagonals"),
+    ("bilinear upsampling", "resampling between elements"),
+    ("sampling from logits", "random"),
 )
 
 # What is refused because it says too much or too little, or what cannot be: other words will do.
@@ -451,6 +525,8 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("softmax with sequence length 512", "sequence=512"),
     ("grouped query attention with 6 heads and 4 kv heads", "6 heads cannot share the keys of 4"),
     ("huber loss delta 0", "above 0"),
+    ("cross entropy with label smoothing 2", "0 to 1, and 2.0"),
+    ("decode attention with 512 tokens", "tokens=512"),
     ("sum over rows", "of each column"),
     ("a * x + y", "alpha"),
     ("matmul 1024x512", "512x1024"),

@@ -189,6 +189,18 @@ def test_a_softmax_before_a_vector_is_left_to_itself(monkeypatch: pytest.MonkeyP
     assert "product-hopper-fused-softmax" not in [one.id for one in case.answer.every]
 
 
+def test_what_is_done_before_and_after_two_such_products_is_written_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softmax between two products is theirs; keys that are moved before, and rows after them, stay as they are."""
+    monkeypatch.setenv("TILEWRIGHT_GPU", "H200")
+    inputs = "q: f32[rows, wide]; k: f32[cols, wide]; v: f32[cols, long]"
+    body = "return F.scaled_dot_product_attention(q, k, v).softmax(-1)"
+    case = Placed("around", body, inputs, "f32[rows, long]", ({"rows": 20, "cols": 68, "wide": 36, "long": 8},))
+    step = next(one for one in case.answer.every if one.id.startswith("product-hopper-fused-softmax"))
+    check_structure(case, step, tmp_path, slack=_SLACK)
+
+
 @pytest.mark.slow
 def test_weights_of_long_heads_are_as_exact_as_f32_whatever_the_values_are(tmp_path: Path) -> None:
     """Scores far below the others, rows and columns that parts do not hold, infinities and NaN."""

@@ -174,10 +174,17 @@ def test_whole_vectors_are_moved_where_places_allow() -> None:
     [
         ("return x[x > 0]", _X, "cannot follow|mask"),
         ("return torch.cummax(x, 1)[0]", _X, "cummax"),
-        ("return x.sort(-1)[0]", _X, "sort"),
+        ("return x.sort(-1)[0]", _X, "does not support sort;"),
+        ("return x[:, ::2].softmax(-1)", _X, "writes slice, but not together with the rest"),
+        (
+            "keep = torch.arange(x.shape[1])[None] < n[:, None]\nreturn torch.where(keep, x, 0.0).sum(-1)",
+            f"{_X}; n: i64[rows]",
+            r"masks or positions made by arange .* make the mask a parameter of the function",
+        ),
+        ("return x.tril().softmax(-1)", _X, "masks or positions made by tril in one function with reductions"),
     ],
 )
-def test_what_cannot_be_moved_is_refused_by_name(body: str, inputs: str, said: str) -> None:
+def test_what_cannot_be_written_is_refused_by_name(body: str, inputs: str, said: str) -> None:
     case = Placed("refused", body, inputs, "f32[rows, cols]", ())
     with pytest.raises(NotSupported, match=said):
         _ = case.answer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.playbook.requests import REFUSED, REQUESTS, UNCLEAR, Request
+from tests.playbook.requests import REFUSED, REQUESTS, UNCLEAR, UNWRITTEN, Request
 
 from tilewright.frontends.remedies import in_keywords, in_options
 from tilewright.playbook.errors import NotUnderstood
@@ -89,6 +89,18 @@ def test_a_refusal_names_what_and_the_ways_on(words: str, named: str) -> None:
     assert "--model PROVIDER:NAME" in said
     assert "relay:" in said
     assert "--" not in in_keywords(caught.value)
+
+
+@pytest.mark.parametrize(("words", "named"), UNWRITTEN, ids=[words for words, _ in UNWRITTEN])
+def test_what_has_no_structure_is_left_to_a_model(words: str, named: str) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        specification(words, {})
+    said = in_options(caught.value)
+    assert named in said
+    assert "FILE.py:function" not in said
+    assert "nearest" not in said
+    assert "--model PROVIDER:NAME" in said
+    assert "relay:" in said
 
 
 @pytest.mark.parametrize(("words", "named"), UNCLEAR, ids=[words for words, _ in UNCLEAR])
@@ -217,6 +229,12 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         ("1d convolution of length 16000 with kernel 25", {"length": 16000}),
         ("groupnorm 32 groups 256 channels 64x48 images", {"channels": 256, "height": 64, "width": 48}),
         ("attention with 12 heads of size 64", {"heads": 12, "head_size": 64}),
+        ("causal attention with 4 heads of 64", {"heads": 4, "head_size": 64}),
+        ("attention with 8 heads of 64 seq 512", {"heads": 8, "head_size": 64, "sequence": 512, "keys": 512}),
+        ("attention, 8 heads of 64 and 512 tokens", {"heads": 8, "head_size": 64, "sequence": 512}),
+        ("causal attention, 8 heads, head dim 64, 512 tokens", {"heads": 8, "sequence": 512, "keys": 512}),
+        ("upper triangular matrix times a dense matrix of size 512", {"m": 512, "n": 512}),
+        ("lower triangular matrix times a dense matrix 512x512 by 512x64", {"m": 512, "n": 64}),
         ("cross entropy for 64 tokens and 500 vocab", {"rows": 64, "classes": 500}),
         ("top 5 of 50257 logits", {"rows": 4096, "cols": 50257}),
         ("conv2d batch 32 channels 3 5x5", {"batch": 32, "channels": 3, "filters": 128}),
@@ -244,6 +262,16 @@ def test_sizes_as_people_write_them(words: str, sizes: dict[str, int]) -> None:
 def test_matrices_that_are_said_to_be_triangular_are_drawn_so(side: str) -> None:
     described = tomllib.loads(specification(f"product of two {side} triangular matrices", {}).description)
     assert described["values"] == {"a": f"normal {side}", "b": f"normal {side}"}
+
+
+def test_a_triangular_matrix_beside_a_dense_one_is_drawn_so() -> None:
+    described = tomllib.loads(specification("lower triangular matrix times a dense matrix", {}).description)
+    assert described["values"] == {"a": "normal lower"}
+
+
+def test_a_residual_is_said_to_be_like_what_it_is_added_to() -> None:
+    made = specification("matmul then add residual", {})
+    assert "the residual is a tensor of its own that has the shape of what it is added to" in made.assumptions
 
 
 def test_floats_are_f32() -> None:

@@ -47,7 +47,8 @@ def read_expression(text: str) -> Clause | None:
 
 
 def _read(text: str) -> Clause | None:
-    source = re.sub(r"\b([a-z]+) ([a-z0-9]+)\(", r"\1_\2(", text).replace("^", "**")
+    source = re.sub(r"^([a-z0-9 ]*?) +of +\(([^()]*)\)$", r"\1(\2)", text.strip())  # "l2 norm of (a - b)"
+    source = re.sub(r"\b([a-z][a-z0-9]*) ([a-z0-9]+)\(", r"\1_\2(", source).replace("^", "**")
     try:
         with warnings.catch_warnings(action="ignore"):  # "2x" is no business of anybody's log
             tree = ast.parse(source, mode="eval")

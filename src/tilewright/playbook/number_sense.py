@@ -26,6 +26,8 @@ def _wrong(clause: Clause, sizes: Sizes) -> str | None:
         return f"an eps is not below 0, and {named['eps']} is"
     if operation.name in ("huber", "smooth_l1") and numbers[0] <= 0:
         return f"where {operation.says} turns linear is above 0, and {clause.numbers[0]} is not"
+    if operation.name == "smoothed_cross_entropy" and not 0 <= numbers[0] <= 1:
+        return f"labels are smoothed by 0 to 1, and {clause.numbers[0]} is not between them"
     if operation.name == "divide" and numbers == [0.0]:
         return "nothing can be divided by 0"
     if operation.name == "clamp" and numbers[0] > numbers[1]:

@@ -133,9 +133,27 @@ def _triangular(side: str, code: str) -> NamedOperation:
     )
 
 
+def _triangular_by_dense(side: str) -> NamedOperation:
+    matrix, dense = rf"{side} triangular(?: matrix)?", r"(?:dense |general |full )?matrix"
+    return NamedOperation(
+        f"{side}_triangular_times_dense",
+        f"the product of a matrix that is {side} triangular and one that is not",
+        rf"(?:multiply )?{matrix} (?:times|by|with) {dense}|(?:{MATMUL}) of {matrix} (?:by|with) {dense}",
+        "{v} @ {b}",
+        Effect.RESHAPES,
+        (Tensor("b", (-1, "n")),),
+        f"a is {side} triangular, with its zeros in memory",
+        takes=Tensor("a", ("m", "m"), values=f"normal {side}"),
+        gives=(LEADING, "n"),
+        leads=True,
+    )
+
+
 _PRODUCTS = (
     _triangular("upper", "torch.triu"),
     _triangular("lower", "torch.tril"),
+    _triangular_by_dense("upper"),
+    _triangular_by_dense("lower"),
     NamedOperation(
         "matmul",
         "the product of two matrices",

@@ -23,6 +23,7 @@ _MAX, _MIN = (
     r"(?:row |reduce )?(?:max|maximum|largest|greatest|biggest|highest)(?: value| element| entry| number| reduction)?",
     r"(?:row |reduce )?(?:min|minimum|smallest|lowest)(?: value| element| entry| number| reduction)?",
 )
+_SAMPLE, _VAR, _STD = r"(?:(?:sample|unbiased) )?", r"var(?:iance)?", r"(?:std|standard deviation)"
 _UNBIASED = "; the sum of squares is divided by the count less 1, as PyTorch has it"
 _TIMES = r"(?:multiply|mul)(?: by| with)?"
 _COLUMN_VECTOR = "(?:(?:scale|column) vector|vector)"
@@ -157,8 +158,31 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     _row_statistic("row_max", "the maximum", _MAX, "amax"),
     _row_statistic("row_min", "the minimum", _MIN, "amin"),
     _row_statistic("row_prod", "the product", r"(?:row )?prod(?:uct)?", "prod"),
-    _row_statistic("row_var", "the variance", r"(?:row )?var(?:iance)?", "var", _UNBIASED),
-    _row_statistic("row_std", "the standard deviation", r"(?:row )?(?:std|standard deviation)", "std", _UNBIASED),
+    _row_statistic("row_var", "the variance", rf"{_SAMPLE}(?:row )?{_VAR}", "var", _UNBIASED),
+    _row_statistic("row_std", "the standard deviation", rf"{_SAMPLE}(?:row )?{_STD}", "std", _UNBIASED),
+    *(
+        NamedOperation(
+            f"row_population_{method}",
+            f"the population {says}",
+            rf"(?:population|biased) (?:row )?{pattern}",
+            f"{{v}}.{method}(correction=0, {{over}})",
+            Effect.REDUCES,
+            assumption=f"the population {says} is that {{along}}; the sum of squares is divided by the count",
+            several=True,
+        )
+        for method, says, pattern in (("var", "variance", _VAR), ("std", "standard deviation", _STD))
+    ),
+    NamedOperation(
+        "row_geometric_mean",
+        "the geometric mean",
+        r"(?:row )?geometric (?:mean|average)",
+        "torch.exp(torch.log({v}).mean({over}))",
+        Effect.REDUCES,
+        assumption="the geometric mean is that {along}",
+        needs_positive=True,
+        makes_positive=True,
+        several=True,
+    ),
     NamedOperation(
         "row_rms",
         "the root of the mean square",
@@ -173,7 +197,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     NamedOperation(
         "logsumexp",
         "the logarithm of the sum of exponentials",
-        r"log ?sum ?exp",
+        r"log ?sum ?exp|log(?:arithm)?(?: of)? sum of exponentials",
         "torch.logsumexp({v}, {over})",
         Effect.REDUCES,
         assumption="logsumexp is that {along}",
@@ -229,12 +253,12 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     NamedOperation("silu", "SiLU", r"silu|swish", "F.silu({v})"),
     _with_tensor(
         *("swiglu", "SiLU times a gate", r"swiglu(?: with gate)?|swish gated linear unit", "*", _GATE),
-        "SwiGLU is silu(x) * gate, with the gate a tensor of its own that has the shape of x",
+        "SwiGLU is silu(x) * gate, with the gate a tensor of its own that has the same shape",
         "F.silu({v})",
     ),
     _with_tensor(
         *("geglu", "GELU times a gate", r"geglu(?: with gate)?", "*", _GATE),
-        "GEGLU is gelu(x) * gate with the exact GELU, and the gate a tensor of its own with the shape of x",
+        "GEGLU is gelu(x) * gate with the exact GELU, and the gate a tensor of its own with the same shape",
         "F.gelu({v})",
     ),
     NamedOperation("relu", "ReLU", r"relu", "torch.relu({v})"),
@@ -282,7 +306,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     NamedOperation("reciprocal", "reciprocal", r"reciprocal", "torch.reciprocal({v})", needs_positive=True),
     NamedOperation("sign", "sign", r"sign", "torch.sign({v})"),
     NamedOperation("round", "rounding", r"round(?:ing)?", "torch.round({v})"),
-    NamedOperation("exp", "exp", r"exp|exponential|exponentiate", "torch.exp({v})", makes_positive=True),
+    NamedOperation("exp", "exp", r"exp|exponentials?|exponentiate", "torch.exp({v})", makes_positive=True),
     NamedOperation(
         "sqrt", "square root", r"sqrt|square roots?", "torch.sqrt({v})", needs_positive=True, makes_positive=True
     ),
@@ -328,6 +352,15 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         several=True,
     ),
     NamedOperation(
+        "min_max_normalize",
+        "min-max normalisation",
+        r"min ?max (?:normali[sz](?:ed?|ation)|scal(?:e|ing))",
+        "({v} - {v}.amin({over_kept})) / ({v}.amax({over_kept}) - {v}.amin({over_kept}))",
+        Effect.WHOLE_ROW,
+        assumption="minimum and maximum are those {along}; where they are equal the result is NaN",
+        several=True,
+    ),
+    NamedOperation(
         "scale",
         "times a number",
         r"(?:scale|multiply|mul)(?: by| with)? (?:scalar|number|constant)",
@@ -347,12 +380,15 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     ),
     _with_tensor(
         *("residual", "plus a residual", r"(?:add )?residual(?: tensor)?|residual add(?:ition)?", "+"),
-        *(Tensor("residual"), "the residual is a tensor of its own that has the shape of x"),
+        *(Tensor("residual"), "the residual is a tensor of its own that has the shape of what it is added to"),
     ),
-    _with_tensor("gate", "times a gate", rf"{_TIMES} gate(?: tensor)?", "*", _GATE, "the gate has the shape of x"),
+    _with_tensor(
+        *("gate", "times a gate", rf"{_TIMES} gate(?: tensor)?", "*", _GATE),
+        "the gate has the shape of what it is multiplied with",
+    ),
     _with_tensor(
         *("mask", "times a mask", rf"{_TIMES} mask(?: tensor)?", "*", Tensor("mask")),
-        "the mask has the shape of x and is multiplied with it",
+        "the mask has the shape of what it is multiplied with",
     ),
     _with_tensor(
         *("scale", "times a weight", rf"(?:{_TIMES}|scale(?: by| with)?) weights?(?: vector)?", "*", _WEIGHT),

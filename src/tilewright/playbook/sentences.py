@@ -18,7 +18,7 @@ from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form, NamedOperation
 from tilewright.playbook.phrases import Clause, is_activation, unordered
 from tilewright.playbook.size_words import COUNTED, layers_with_names, take_named_sizes
-from tilewright.playbook.vocabulary import absent, as_said, refuse_several, reworded
+from tilewright.playbook.vocabulary import as_said, refuse_absent, refuse_several, reworded
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
@@ -62,6 +62,11 @@ _LETTERS = (  # tensors by their names, with a verb
     (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
     (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
 )
+_MATRICES_END = r"(?=$|[,;)]| (?:then|in|for|with|of|on|followed)\b)"
+_MATRICES = (  # capital letters are matrices: of x^T x nobody knows whether x is a vector
+    (rf"(?<![^ (])([A-HJ-UW-Z])(?:\^T|ᵀ) ?([A-HJ-UW-Z]){_MATRICES_END}", r"\1.T @ \2"),
+    (rf"(?<![^ (])([A-HJ-UW-Z]) ([A-HJ-UW-Z])(?:\^T|ᵀ){_MATRICES_END}", r"\1 @ \2.T"),
+)
 _RESULTS = {"max": "largest", "min": "smallest", "sum": "total", "prod": "product"}  # not as functions are called
 _STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin|l2_norm"
 _NESTED = r"\((?:[^(),]|\((?:[^()]|\([^()]*\))*\))+\)"  # brackets in brackets, with no comma of their own
@@ -91,8 +96,7 @@ class WordsRequest:
 def parse_words(words: str) -> WordsRequest:
     """The steps, and a dtype and sizes where they are said. Raises `NotUnderstood`, quoting the word."""
     text = _normal(words)
-    if known := absent(text):
-        raise outside_grammar(f"the playbook reads no words about {known[0]}", near=known[1])
+    refuse_absent(text)
     in_place = _IN_PLACE.search(text) is not None
     dtype, text = _take_dtype(_IN_PLACE.sub(" ", text))
     named, text = take_named_sizes(channels_first(text))
@@ -106,6 +110,8 @@ def parse_words(words: str) -> WordsRequest:
 
 
 def _normal(words: str) -> str:
+    for pattern, product in _MATRICES:
+        words = re.sub(pattern, product, words.strip())
     text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)

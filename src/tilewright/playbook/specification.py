@@ -120,7 +120,8 @@ class _SpecificationWriter:
         axis = str(dimensions[0]) if len(dimensions) == 1 else str(dimensions)
         over = f"dim={axis}" if dimensions else ""
         kept = f"{over}, keepdim=True" if dimensions else ""
-        return operation.code.format(*clause.numbers, v=value, over=over, over_kept=kept, axis=axis, **names)
+        code = operation.code.format(*clause.numbers, v=value, over=over, over_kept=kept, axis=axis, **names)
+        return code.replace(", )", ")")  # of all elements no dimension is said
 
     def _inputs(self) -> dict[str, str]:
         found: dict[str, str] = {}

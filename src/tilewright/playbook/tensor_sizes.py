@@ -24,7 +24,7 @@ _IMAGE = ("batch", "channels", "height", "width")
 # What a name stands for where no dimension is called that.
 _STANDS_FOR = {
     "batch": ("rows",),
-    "tokens": ("rows",),
+    "tokens": ("rows", "sequence"),
     "sequence": ("rows",),
     "features": ("cols",),
     "hidden": ("cols", "features"),
@@ -126,7 +126,7 @@ class TensorSizes:
         """Sizes as said; of a product of two matrices one size, or three equal ones, are those of both."""
         layout = self._layout()
         product = set(layout) == {"m", "k"}
-        if len(sizes) == 1 and (product or layout == ("n", "n")):
+        if len(sizes) == 1 and (product or (len(layout) == 2 and len(set(layout)) == 1)):
             return (*sizes, *sizes)
         if len(sizes) != 3 or not product:
             return self._with_named(layout, sizes)
@@ -267,7 +267,8 @@ class TensorSizes:
     def _usual(self, name: str) -> int:
         """The usual size; the columns of a product that was said to be square are as many."""
         rows = self.sizes.get("m")
-        inner = rows if self.first.dimensions == ("m",) else self.sizes.get("k")  # of vectors, or a diagonal
+        square = set(self.first.dimensions or ()) == {"m"}  # or a vector, or a diagonal
+        inner = rows if square else self.sizes.get("k")
         if name == "n" and rows is not None and inner is not None and self.request.sizes:
             if rows != inner:
                 raise NotUnderstood(

@@ -340,6 +340,18 @@ _LOSSES = (
         dtype=DType.F32,
     ),
     NamedOperation(
+        "smoothed_cross_entropy",
+        "cross entropy of logits with smoothed labels",
+        rf"(?:softmax )?cross entropy(?: loss)?(?: with logits)?(?: with| and)? label smoothing(?: of)? {NUMBER}",
+        "F.cross_entropy({v}, {target}, label_smoothing={0})",
+        Effect.RESHAPES,
+        (Tensor("target", (0,), DType.I64, "index classes"),),
+        "targets are class indices, smoothed by {0}; the loss is the mean over rows",
+        takes=Tensor("logits", ("rows", "classes")),
+        gives=(),
+        dtype=DType.F32,
+    ),
+    NamedOperation(
         "nll",
         "the negative log likelihood",
         r"(?:nll|negative log likelihood)(?: loss)?",

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
 from tilewright.playbook.convolution_words import CONVOLUTIONS
-from tilewright.playbook.errors import outside_grammar
+from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.named_operation import NamedOperation
 from tilewright.playbook.product_words import MATMUL, PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
 from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
+from tilewright.tasks.errors import Remedy, RemedyKind
 
 NAMED_OPERATIONS: tuple[NamedOperation, ...] = (
     *ROW_OPERATIONS,
@@ -57,38 +58,58 @@ EXAMPLES = (
     "concatenate two tensors along dim 1",
 )
 
-# Known, and not in words: what it is called, and the request nearest to it that works.
+# Known, and not in words: what it is called, and the request nearest to it that works, where one is near.
 _ABSENT: tuple[tuple[str, str, str], ...] = (
-    (r"\b(?:self|cross|multi ?head) attention\b", "attention layers with their projections", "causal attention"),
     (
         r"\b(?:paged|sliding(?: window)?|windowed|local|sparse|linear) attention\b",
         "attention of chosen keys",
         "causal attention",
     ),
-    (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
     (
         r"\bbottom ?(?:\d+|k)\b|\b(?:\d+|k) (?:smallest|lowest)\b"
         r"|\b(?:smallest|lowest) (?:\d+|k|values|elements|entries|numbers)\b",
         "the smallest of each row",
         "top 8 of each row",
     ),
-    (r"\b(?:cumulative|running) (?:max|min)|\bcum(?:max|min)\b", "running maxima", "cumulative sum along dim 1"),
-    (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
-    (r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),
-    (r"\b(?:fft|fourier|dct)\b", "Fourier transforms", "a @ b.T"),
-    (r"\b(?:cholesky|svd|inverse|invert|eigenvalues?|determinant|solve|lu)\b", "decompositions", "a @ b.T"),
-    (r"\b(?:sparse|csr|spmm|spmv)\b", "sparse tensors", "embedding lookup"),
-    (r"\b(?:scatter|histogram|bincount)\b", "scatters", "embedding lookup"),
-    (r"\b(?:backward|gradients?|grad)\b", "gradients", "layernorm then gelu"),
-    (r"\b(?:fp8|f8e4m3|f8e5m2|fp4|int4|nf4)\b", "dtypes below 16 bits but int8", "quantise to int8 per row"),
-    (r"\b(?:state space|mamba|ssm|moe|mixture of experts)\b", "whole networks", "SwiGLU feed-forward"),
-    (r"\b(?:interpolat(?:e|ion)|resize|upsampl(?:e|ing)|grid sample)\b", "resampling", "max pooling 2x2"),
+    (r"\b(?:backward|gradients?|grad)\b", "gradients", ""),
+    (r"\b(?:interpolat(?:e|ion)|resiz(?:e|ing)|upsampl(?:e|ing))\b", "resampling", ""),
+)
+# Known, and without a structure: no function helps either.
+_UNWRITTEN: tuple[tuple[str, str], ...] = (
+    (r"\b(?:self|cross|multi ?head) attention\b", "attention layers with their projections"),
+    (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks"),
+    (r"\b(?:cumulative|running) (?:max|min)(?:im(?:um|a))?\b|\bcum(?:max|min)\b", "running maxima or minima"),
+    (r"\b(?:sort(?:ed|ing)?|median|quantiles?|percentiles?|unique)\b", "sorting"),
+    (
+        r"\b(?:dropout(?! free)|random|randn|bernoulli|sampl(?:e|ing)(?! (?:var|std|standard)))\b",
+        "random numbers",
+    ),
+    (r"\b(?:fft|fourier|dct)\b", "Fourier transforms"),
+    (r"\b(?:cholesky|svd|inverse(?! square)|invert|eigenvalues?|determinant|solve|lu)\b", "decompositions"),
+    (r"\b(?:sparse(?! attention)|csr|spmm|spmv)\b", "sparse tensors"),
+    (r"\b(?:scatter|histogram|bincount)\b", "scatters"),
+    (r"\b(?:fp8|f8e4m3|f8e5m2|fp4|int4|nf4)\b", "dtypes below 16 bits but int8"),
+    (r"\b(?:state space|mamba|ssm|moe|mixture of experts)\b", "whole networks"),
+    (
+        r"\b(?:(?:bi|tri)?linear|(?:bi)?cubic) (?:interpolat(?:e|ion)|resiz(?:e|ing)|upsampl(?:e|ing))\b"
+        r"|\bgrid sample\b",
+        "resampling between elements",
+    ),
+    (r"\btrace\b", "sums of diagonals"),
 )
 
 
-def absent(text: str) -> tuple[str, str] | None:
-    """What the text asks for that words have no operation for, and the nearest request that works."""
-    return next(((what, near) for pattern, what, near in _ABSENT if re.search(pattern, text)), None)
+def refuse_absent(text: str) -> None:
+    """Raises `NotUnderstood` where the text asks for what words have no operation for, or no structure either."""
+    for pattern, what in _UNWRITTEN:
+        if said := re.search(pattern, text):
+            raise NotUnderstood(
+                f'the playbook has no structure for {what} ("{said[0]}"), in words or as a function',
+                Remedy(RemedyKind.CHOOSE_MODEL),
+            )
+    for pattern, what, near in _ABSENT:
+        if re.search(pattern, text):
+            raise outside_grammar(f"the playbook reads no words about {what}", near=near)
 
 
 def nearest_example(text: str) -> str:
@@ -114,6 +135,9 @@ _READINGS: tuple[tuple[str, str], ...] = (
     (r"loss", "mean squared error, cross entropy, huber loss or KL divergence"),
     (r"(?:masked|causal) soft ?max", '"multiply by a mask then softmax" or a softmax of scores with some left out'),
     (r"bias \+ [a-z]+", '"add bias then gelu" or "gelu then add bias"'),
+    (r"cross entropy.* label smoothing", '"cross entropy with label smoothing 0.1", or with another number'),
+    (r"quanti[sz]e(?: to)? int ?8 with (?:an? )?scale", '"quantise to int8 per row", or a function with the scale'),
+    (r"gram(?: matrix)?", '"x @ x.T", of its rows, or "x.T @ x", of its columns'),
     (r"(?:int ?8 )?quanti[sz](?:e|ation)", "quantise to int8 per row or dequantise int8"),
     (r"normali[sz]e (?:to|with) (?:zero|0) mean.*", '"layernorm without affine", or "standardise each row"'),
     (r".*attention with (?:an? )?(?:attention )?mask", '"causal attention", or a function with the mask'),
@@ -127,6 +151,14 @@ def readings(text: str) -> str | None:
 
 
 _NO_MORE = r"(?=$|[;)]|,(?! ?\d)| (?:in|then|and|with|for|followed|eps|[+-]|b?f(?:p|loat)?\d+)(?! ?\d))"  # of a size
+# After the size of a head nothing follows that it could be a number of.
+_NO_NOUN = r"(?=$|[;)]|, ?(?!\d+(?:$|[,x ]*\d))| (?:in|then|and|with|for|on)\b(?! ?\d+(?:$|[,x]))| batch\b| seq)"
+_SYMMETRIC = (
+    r"(?:vector )?(?:dot|inner) product|cosine similarity|mse(?: loss)?|mean squared error|mae|mean absolute error"
+)
+_SPREAD = r"\b(?:var(?:iance)?|std|standard deviation)\b"
+_BIASED = r"(?:biased|population|without bessels? correction)"
+_SCALES = r"(?:scales?|scale factors?|scaling factors?)"
 _TURNED = r"\b(?:{0} (?:is )?(?:transposed?|t)|transposed? (?:matrix )?{0}|{0}\^t)\b"
 _BY = r"(?:times|by|@|\*)"
 _MATRIX = r"(?:matrix )?[ab] ?\(?(\d+x\d+)\)?"
@@ -176,10 +208,42 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<!of )(?<!over )(?<!across )(?<!for )\b(?:each|every) (?:single )?(?:element|value|entry|number)\b", "it"),
     (r"\b(?:over|across|along) (?:the )?height and (?:the )?width\b", "over the spatial dimensions"),
     (r"\b(?:over|across|along) (?:the )?batch\b(?! (?:dim|ax|size|of|norm|\d))", "over the first dimension"),
-    (r"\b(?:between|of|for) (?:the )?predictions? and (?:the )?(?:targets?|labels?)\b", "between two tensors"),
+    (
+        r"\b(?:between|of|for) (?:the )?(?:predictions?|preds?|y pred) and (?:the )?(?:targets?|labels?|y true)\b",
+        "between two tensors",
+    ),
+    (rf"\b({_SYMMETRIC}) (?:of|between) ([a-hj-uw-z]) and ([a-hj-uw-z])\b", r"\1(\2, \3)"),
+    (
+        r"\b(cosine similarity|(?:euclidean|pairwise) distances?) (?:of|between) (?:the )?(?:matching|corresponding) "
+        r"rows of ([a-hj-uw-z]) and ([a-hj-uw-z])\b",
+        r"\1(\2, \3)",
+    ),
+    (r"\b(?:the )?difference (?:between|of) ([a-hj-uw-z]) and ([a-hj-uw-z])\b", r"(\1 - \2)"),
+    (
+        rf"^((?:(?!{_SPREAD}).)*)({_SPREAD})((?:(?!{_SPREAD})[^,;()])*)(?:, ?{_BIASED}| ?\({_BIASED}\))(?=$|[ ,;])",
+        r"\1population \2\3",
+    ),
+    (r"\b(var|std)\(([a-z], ?dim ?= ?-?\d+), ?(?:unbiased ?= ?false|correction ?= ?0)\)", r"population \1(\2)"),
+    (
+        rf"(?<=\bint8 )with (?:(?:an? |one )?{_SCALES} (?:per|for (?:each|every)) row|per row {_SCALES})\b",
+        "per row",
+    ),
+    (
+        rf"\bquanti[sz]e (?:each|every) row to int8 with (?:an?|one|its(?: own)?) {_SCALES}\b",
+        "quantise to int8 per row",
+    ),
+    (
+        r"\b(min ?max (?:normali[sz]e|scale)[a-z ]*?)(?: in)?to (?:the )?(?:range |interval )?"
+        r"(?:\[ ?0, ?1 ?\]|0 ?(?:to|and|\.\.|-) ?1\b(?!\.))",
+        r"\1",
+    ),
+    (r"\bgram matrix of (?:the )?rows of ([a-hj-uw-z])\b", r"\1 @ \1.t"),
+    (r"\bgram matrix of (?:the )?columns of ([a-hj-uw-z])\b", r"\1.t @ \1"),
+    (r"\b(cross entropy(?: loss)?), ?(?:with )?(?=label smoothing\b)", r"\1 "),
     (r"\b([a-z]) (?:to the|raised to the) power (?:of )?(\d+)", r"\1 ** \2"),
     (r"\b([a-z]) squared\b", r"\1 ** 2"),
     (r"\b(\d+) heads of (?:size|dim(?:ension)?) (\d+)\b", r"heads=\1 head size=\2"),
+    (rf"\b(\d+) heads of (\d+)(?: (?:dim(?:ension)?s?|elements))?(?: each)?\b{_NO_NOUN}", r"heads=\1 head size=\2"),
     (r"\bover (\d+(?:x\d+)+) windows?\b", r"with \1 window"),
     (r"\bflash ?attention[ -]?v?[23]\b", "flash attention"),
     (
@@ -208,9 +272,15 @@ def refuse_several(text: str) -> None:
 
 
 def reworded(text: str) -> str:
-    """Other words for the same, of which the grammar has one."""
+    """Other words for the same, of which the grammar has one. Raises `NotUnderstood` for x^T that none of them has."""
     for pattern, words in _REWORDED:
         text = re.sub(pattern, words, text)
+    if said := re.search(r"\b([a-z])\^t\b", text):
+        one = said[1]
+        raise outside_grammar(
+            f'"{said[0]}" could be a transpose or a power; write {one}.T, as in {one}.T @ {one}, or {one} ** t, or '
+            '"dot product" of vectors'
+        )
     return text
 
 

@@ -76,11 +76,13 @@ def with_weights(chain: Chain, op_line: str) -> Chain | None:
         stored = tuple(
             replace(one, extents=(*one.extents[:-1], groups)) if one.name == weights else one for one in chain.scratch
         )
-        made: dict[Stage, Stage] = {
-            first: replace(first, greatest=weights),
-            second: replace(second, a=replace(second.a, tensor=scores), weighs=weights, empty_rows=kind == "safe"),
-        }
-        stages = tuple(made.get(one, one) for one in chain.stages if one is not softmax)
+        greatest = replace(first, greatest=weights)
+        weighing = replace(second, a=replace(second.a, tensor=scores), weighs=weights, empty_rows=kind == "safe")
+        stages = tuple(  # by identity, as programs of rows have no hash
+            greatest if one is first else weighing if one is second else one
+            for one in chain.stages
+            if one is not softmax
+        )
         return replace(chain, stages=stages, scratch=stored)
     return None
 
