@@ -6,22 +6,25 @@ It is compared with the source's own reference where there is one.
 from __future__ import annotations
 
 import ast
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.importing.calls import Given
+from tilewright.importing.calls import Given, is_block
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.sizes import ODD, small_arguments
-from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError
-from tilewright.records import PROFILES, Emulation
+from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, Op, Parameter
+from tilewright.records import PROFILES, Emulation, ScalarType
+from tilewright.tasks.reading import python_source
 
 OriginalReference = tuple[str, str, Path]  # text, function, the folder it lies in
 GPU = PROFILES["H200"]
 ADAPTED = "imported_reference"
 _CHECK_SECONDS = 60.0
+_SIZE = re.compile(r"\b(\w+) = (\w+\.shape\[\d+\])")  # of a plan's `let`; Python spells it alike
 
 
 def checked(
@@ -114,4 +117,85 @@ def {ADAPTED}({", ".join(call.names)}):
     import torch as _torch
     _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
     return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))
+"""
+
+
+def for_op(file: KernelFile, reference: OriginalReference, guessed_lengths: Collection[str] = ()) -> OriginalReference:
+    """A function of some of a launcher's parameters as one of the op's: sizes are read off tensors, and what it returns
+    is put where the kernel writes. Raises `BadArgument` where it takes something else, or a tensor of unknown shape."""
+    text, function, folder = reference
+    taken = _taken(reference)
+    if taken is None:
+        return reference
+    op, names = file.plan.op, [one.name for one in taken]
+    given = {**{one.name: one.name for one in op.parameters}, **size_names(file)}
+    foreign = [one.name for one in taken if one.name not in given and one.default is None]
+    lacks = [one.name for one in op.parameters if one.name not in names and not _may_lack(one)]
+    if foreign or lacks:
+        what = f"takes {', '.join(foreign)}" if foreign else f"does not take {', '.join(lacks)}"
+        raise BadArgument(f"--reference: {function} {what}; the kernel's arguments are called {', '.join(given)}")
+    shapeless = [name for name in names if name in guessed_lengths]
+    if shapeless and lacks_numbers(file, reference):
+        raise BadArgument(f"--reference: say the shapes that {function} takes: --shape {shapeless[0]}=ROWSxCOLS")
+    if {one.name for one in op.parameters} == {*names} and not any(one.in_place for one in op.parameters):
+        return reference
+    known = [one for one in taken if one.name in given]
+    passed = ", ".join(given[one.name] if one.positional_only else f"{one.name}={given[one.name]}" for one in known)
+    text, _ = python_source.with_neighbours(text, "", folder)
+    return text + _in_place(op, f"{function}({passed})", {*names}), ADAPTED, folder
+
+
+def lacks_numbers(file: KernelFile, reference: OriginalReference) -> bool:
+    """Whether it takes its sizes from tensors, where the op has them as numbers: the two must not change apart."""
+    taken = _taken(reference)
+    names = {one.name for one in taken or ()}
+    numbers = [one.name for one in file.plan.op.parameters if one.scalar is ScalarType.INT and not is_block(one.name)]
+    return taken is not None and any(name not in names for name in numbers)
+
+
+def _taken(reference: OriginalReference) -> tuple[python_source.SourceParameter, ...] | None:
+    """The parameters of a function; None for what is none, or is one of an op already."""
+    text, function, folder = reference
+    try:
+        node = python_source.find_function(ast.parse(text), function, "the reference")
+        python_source.with_neighbours(text, "", folder)
+        return None if function == ADAPTED else python_source.parameters_of(node, "the reference")
+    except (SyntaxError, ValueError):
+        return None  # who runs it says what it is
+
+
+def size_names(file: KernelFile) -> dict[str, str]:
+    """Numbers of the launcher that the plan reads off tensors."""
+    lets = [line for line in file.text.splitlines() if line.startswith("//! let ")]
+    return dict(found for line in lets for found in _SIZE.findall(line))
+
+
+def _may_lack(parameter: Parameter) -> bool:
+    """What is written can be returned instead; numbers may be none of the function's business."""
+    return parameter.in_place or parameter.optional or parameter.scalar is not None
+
+
+def _in_place(op: Op, call: str, names: set[str]) -> str:
+    """Python of the op's parameters that leaves what a call returns, beside the op's results, in what is written."""
+    written = [one.name for one in op.parameters if one.in_place]
+    missing = [name for name in written if name not in names]
+    taken = ", ".join(
+        one.name + (f": {one.scalar.value}" if one.scalar else "") + ("=None" if one.optional else "")
+        for one in sorted(op.parameters, key=lambda one: one.optional)
+    )
+    return f"""
+
+def {ADAPTED}({taken}):
+    _all = ({"".join(f"{name}, " for name in written)})
+    _made = {call}
+    _made = () if _made is None else tuple(_made) if isinstance(_made, (tuple, list)) else (_made,)
+    _made = tuple(one for one in _made if not any(one is other for other in _all))
+    _results, _left = _made[:{len(op.results)}], _made[{len(op.results)}:]
+    _places = ({"".join(f"{name}, " for name in missing)}) if len(_left) == {len(missing)} else _all
+    if len(_left) != len(_places):
+        raise ValueError(f"it returned {{len(_made)}} tensors; {op.name} makes {len(op.results) + len(written)}")
+    for _place, _one in zip(_places, _left):  # which may be longer than what is written
+        _place = _place if _one.numel() == _place.numel() else _place.view(-1)[: _one.numel()]
+        _place.copy_(_one.reshape(_place.shape))
+    return _results[0] if len(_results) == 1 else _results or None
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.text import Text
@@ -22,6 +22,8 @@ from tilewright.frontends.imported_checks import (
     adapter,
     at_odd_sizes,
     checked,
+    for_op,
+    lacks_numbers,
     stand_ins,
     with_stand_ins,
     without_extension,
@@ -42,7 +44,7 @@ from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.shapes import Outside
-from tilewright.importing.sizes import small_arguments
+from tilewright.importing.sizes import ROUND, as_is, small_arguments
 from tilewright.importing.sources import Source, read_source
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.records import TensorSpec
@@ -50,6 +52,7 @@ from tilewright.reference import Reference, ReferenceProblem
 
 _MODEL_SECONDS = 180.0
 _MOST_FILES = 200
+NOT_COMPARED = "not compared"  # clean, but a reference was given that nothing was compared with
 _GUESSED = (
     "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
 )
@@ -92,7 +95,7 @@ class ImportReport:
     @property
     def exit_status(self) -> int:
         wrong = (CheckOutcome.WRONG.value, CheckOutcome.FINDINGS.value, CheckOutcome.FAULTED.value)
-        return int(not self.imported or any(one.check in wrong for one in self.imported))
+        return int(not self.imported or any(one.check in (*wrong, NOT_COMPARED) for one in self.imported))
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,11 @@ class _Importer:
                     self._cuda(path)
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), "", str(problem)))
+        if self.wanted.reference is not None and not any(one.compared for one in self.imported):
+            self.imported = [
+                replace(one, check=NOT_COMPARED) if one.check == CheckOutcome.CLEAN.value else one
+                for one in self.imported
+            ]
         return ImportReport(tuple(self.imported), tuple(self.refused))
 
     def _cuda(self, path: Path) -> None:
@@ -235,18 +243,31 @@ class _Importer:
     def _checked(
         self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
     ) -> ImportedFile:
-        arguments = small_arguments(file, made.arguments, GPU)
+        own, refused = self._own_reference(made, file, reference)
+        flat = any(one.is_bare for one in made.arguments)
+        apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
+        arguments = small_arguments(file, made.arguments, GPU, (as_is,) if apart else ROUND)
         outcome, reason, compared = "not checked", "no sizes small enough to emulate fit it", False
         if arguments is not None:
-            outcome, reason, compared = checked(file, arguments, reference)
+            outcome, reason, compared = checked(file, arguments, own)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
         is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
-        odd = at_odd_sizes(file, made.arguments, arguments, reference if compared else None)
+        odd = [] if apart else at_odd_sizes(file, made.arguments, arguments, own if compared else None)
         notes = (*made.notes, *((_GUESSED,) if is_guessed else ()), *odd)
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
+        reason = "; ".join(filter(None, (reason, refused)))
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
-        bare = tuple(one.name for one in made.arguments if one.is_bare)
-        return ImportedFile(*done, *_call_words(made), bare, self._kept(path, file, reference if compared else None))
+        kept = self._kept(path, file, reference if compared else None)
+        return ImportedFile(*done, *_call_words(made), made.guessed_lengths, kept)
+
+    def _own_reference(
+        self, made: Imported, file: KernelFile, reference: OriginalReference | None
+    ) -> tuple[OriginalReference | None, str]:
+        """The reference as the op's own, or why it cannot be."""
+        try:
+            return for_op(file, reference, made.guessed_lengths) if reference is not None else None, ""
+        except BadArgument as problem:
+            return None, str(problem)
 
     def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:
         """The source's own reference, once it has been compared with, without what loads the extension."""
@@ -349,7 +370,7 @@ def _said(wanted: Wanted) -> dict[str, Given]:
             spec = TensorSpec.parse(text)
         except ValueError as error:
             raise BadArgument(f"--shape {name}={text}: {error}") from None
-        said[name] = Given(name, "tensor", spec.dtype.value, spec.shape)
+        said[name] = Given(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
     for name, text in pairs("--set", wanted.numbers).items():
         said[name] = _number(name, text)
     return said

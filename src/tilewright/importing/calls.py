@@ -260,7 +260,7 @@ def _guess(
     name: str, kind: str, dtype: str, shape: tuple[int, ...], said: Mapping[str, Given], times: int = 1
 ) -> Given:
     if name in said:
-        return said[name]
+        return _as_said(said[name], kind, dtype)
     if kind == "optional tensor" or kind == "tensor":
         return Given(name, "tensor", dtype, shape)
     if "pointer" in kind:
@@ -274,6 +274,18 @@ def _guess(
     if kind == "bool":
         return Given(name, "bool", value=False)
     return Given(name, kind, value=(1, 1) if kind == "ints" else "")
+
+
+def _as_said(one: Given, kind: str, dtype: str) -> Given:
+    """Of a pointer the launcher knows no shape: what is said of one is held against what is reached behind it."""
+    if one.kind == "int" and kind.endswith("float"):
+        return replace(one, kind="float", value=float(one.value))  # type: ignore[arg-type]
+    if not one.has_shape:
+        return one
+    if "pointer" in kind:
+        known = kind.rpartition(" ")[2] or one.dtype or dtype
+        return replace(one, dtype=known, shape=(BARE_ELEMENTS,), is_bare=True)
+    return replace(one, dtype=one.dtype or DTYPES[0])
 
 
 def _int_guess(name: str, times: int) -> int:

@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from tilewright.importing.calls import CallSpec, Given, Relation, guesses, tied, variations
+from tilewright.importing.calls import CallSpec, Given, Relation, guesses, is_block, tied, variations
 from tilewright.importing.device_text import DeviceText, device_text
 from tilewright.importing.host_program import host_program
 from tilewright.importing.launch_sites import TYPES, Site, cut_out, launch_sites
@@ -16,7 +16,8 @@ from tilewright.importing.models import ExtensionCall
 from tilewright.importing.plan_fitting import PlanFitter, edges
 from tilewright.importing.plan_text import PlanText
 from tilewright.importing.recording import HostChild, Launched, Pointer, Recording, Run
-from tilewright.importing.records import ImportProblem
+from tilewright.importing.records import Contradiction, ImportProblem
+from tilewright.importing.said_shapes import lies_otherwise, sized_pointers, told_numbers
 from tilewright.importing.shapes import Outside, extents, in_order
 from tilewright.importing.signatures import plan_names
 from tilewright.importing.sources import TENSOR_WORDS, Item, Kind, Source
@@ -43,6 +44,7 @@ class Imported:
     arguments: tuple[Given, ...]  # of the call it was made from
     notes: tuple[str, ...]  # what it does not carry, and what was spelled otherwise
     pinned: bool  # holds only at the sizes of that call
+    guessed_lengths: tuple[str, ...] = ()  # pointers behind which nobody says how much there is
 
 
 def launchers(source: Source) -> list[str]:
@@ -100,6 +102,8 @@ def import_function(
         if function != "main":
             return [import_launcher(source, function, said, child, gpu, "", outside)], []
         why = "it is a whole program"
+    except Contradiction as problem:
+        return [], [str(problem)]
     except ImportProblem as problem:
         why = str(problem)
     made: list[Imported] = []
@@ -112,7 +116,8 @@ def import_function(
             note = f"only the launch at {source.at(site.line)}, without the rest of {function}: {why}"
             made.append(replace(one, function=site.name, notes=(note, *one.notes)))
         except ImportProblem as problem:
-            problems.append(f"{problem}" if function == "main" else f"{why}; and of its launch alone: {problem}")
+            plain = function == "main" or isinstance(problem, Contradiction)
+            problems.append(f"{problem}" if plain else f"{why}; and of its launch alone: {problem}")
     return made, problems if problems or made else [why]
 
 
@@ -141,36 +146,92 @@ def import_launcher(
     name: str = "",
     outside: Outside | None = None,
 ) -> Imported:
-    """The kernel file of one launcher; `outside` runs it, to see how much lies behind plain pointers. Raises
-    `ImportProblem`, which names what could not be carried."""
+    """The kernel file of one launcher; `outside` runs it, to see how much lies behind plain pointers. Where shapes of
+    those are said, the launcher's numbers follow from them. Raises `ImportProblem`, which names what could not be
+    carried."""
+    made, behind = _import_once(source, function, said, child, gpu, name, outside)
+    if not isinstance(said, Mapping):
+        return made
+    numbers = told_numbers(said, behind.shapes)
+    if numbers.keys() <= said.keys():
+        return made
+    # At its own sizes a launcher may choose another kernel, which takes its pointers alike.
+    sized = {**said, **{one: Given(one, "int", value=value) for one, value in numbers.items()}}
+    try:
+        made, behind = _import_once(source, function, sized, child, gpu, name, outside, behind)
+    except ImportProblem as problem:
+        sizes = ", ".join(f"{one} = {value}" for one, value in numbers.items())
+        raise Contradiction(f"--shape: at the sizes given ({sizes}) it cannot be called: {problem}") from None
+    told_numbers(sized, behind.shapes)
+    return made
+
+
+@dataclass(frozen=True)
+class _Behind:
+    """What accesses tell of the tensors behind pointers, and of which they tell nothing."""
+
+    shapes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+
+
+def _import_once(
+    source: Source,
+    function: str,
+    said: Mapping[str, Given] | Sequence[Given],
+    child: HostChild,
+    gpu: GpuProfile,
+    name: str,
+    outside: Outside | None,
+    known: _Behind | None = None,
+) -> tuple[Imported, _Behind]:
+    """The kernel file, and what lies behind its pointers: as is `known`, where its accesses do not tell."""
     program = host_program(source, function)
     first = _first_call(source, function, program, said, child)
+    plan = _recorded_plan(source, function, name or function, program, first, child)
+    fitted = plan.fit()
+    device = device_text(source, {launch.kernel for launch in plan.first.launches}, plan.entries)
+    text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
+    given = said if isinstance(said, Mapping) else {}
+    behind = known or _Behind()
+    if outside is not None and not pinned:
+        with suppress(ImportProblem):  # then pointers stay what they are
+            bare = fitted.with_bare([] if isinstance(said, Mapping) else [one.name for one in said])
+            flat = _finished(source, bare, device, replace(first, arguments=tuple(bare.parameters)), gpu)
+            found, unknown = extents(parse(flat, source.name), bare.parameters, gpu, outside, first.relations)
+            shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
+            behind = _Behind(shapes, unknown) if shapes else behind
+            if behind.shapes:
+                is_flat = behind.unknown or lies_otherwise(given, behind.shapes)
+                made = bare.with_lengths(behind.shapes) if is_flat else bare.with_shapes(behind.shapes)
+                call = replace(first, arguments=tuple(made.parameters))
+                text, first, fitted = _finished(source, made, device, call, gpu), call, made
+                told = ", ".join(f"{one}[{', '.join(shape)}]" for one, shape in behind.shapes.items())
+                fitted.notes.append(f"behind pointers lies, as accesses tell: {told}")
+    arguments, guessed = sized_pointers(first.arguments, given, behind.shapes)
+    notes = [*fitted.notes, *_loose(arguments, given, behind), *(f"rewritten: {edit}" for edit in device.edits)]
+    return Imported(function, text, arguments, tuple(dict.fromkeys(notes)), pinned, guessed), behind
+
+
+def _recorded_plan(
+    source: Source, function: str, name: str, program: str, first: CallSpec, child: HostChild
+) -> PlanFitter:
+    """The launcher called as in the first call and at other sizes."""
     calls = variations(first, edges(source, function))
-    recording = child.record(program, [call.line for call in calls])
-    runs = recording.runs
+    runs = child.record(program, [call.line for call in calls]).runs
     if not runs or runs[0].error:
         raise ImportProblem(f"{function}: {runs[0].error if runs else 'its call did not come to an end'}")
     if not runs[0].launches:
         raise ImportProblem(f"{function} launches no kernel at these sizes")
-    plan = PlanFitter(name or function, source, function, calls, runs)
-    fitted = plan.fit()
-    device = device_text(source, {launch.kernel for launch in runs[0].launches}, plan.entries)
-    text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
-    if outside is not None and not pinned:
-        known = said if isinstance(said, Mapping) else [one.name for one in said]
-        with suppress(ImportProblem):  # then pointers stay what they are
-            bare = fitted.with_bare(known)
-            flat = _finished(source, bare, device, replace(first, arguments=tuple(bare.parameters)), gpu)
-            found, unknown = extents(parse(flat, source.name), bare.parameters, gpu, outside, first.relations)
-            shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
-            if shapes:
-                made = bare.with_lengths(shapes) if unknown else bare.with_shapes(shapes)
-                call = replace(first, arguments=tuple(made.parameters))
-                text, first, fitted = _finished(source, made, device, call, gpu), call, made
-                told = ", ".join(f"{one}[{', '.join(shape)}]" for one, shape in shapes.items())
-                fitted.notes.append(f"behind pointers lies, as accesses tell: {told}")
-    notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
-    return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
+    return PlanFitter(name, source, function, calls, runs)
+
+
+def _loose(call: Sequence[Given], said: Mapping[str, Given], behind: _Behind) -> list[str]:
+    """A shape was said, and numbers that the launcher is called with do not follow from it."""
+    if not any(one.is_bare and one.name in said and one.name not in behind.shapes for one in call):
+        return []
+    numbers = [one for one in call if one.kind == "int" and one.name not in said and not is_block(one.name)]
+    guessed = ", ".join(f"{one.name} = {one.value}" for one in numbers)
+    return [f"the shapes given do not tell {guessed}, which was guessed: say it with --set"] if numbers else []
 
 
 def _first_call(
@@ -189,16 +250,25 @@ def _first_call(
         recording: Recording = child.record(program, [CallSpec(one).line for one in guesses(names, kinds, said)])
         for one, run in zip(guesses(names, kinds, said), recording.runs, strict=False):
             if not run.error and run.launches and all(map(_can_be, run.launches)):
-                return tied(_as_taken(one, run, dict(zip(names, kinds, strict=True))), relations)
+                return tied(_as_taken(one, run, dict(zip(names, kinds, strict=True)), said), relations)
         errors = [run.error for run in recording.runs if run.error]
         reason = max(set(errors), key=errors.count) if errors else "it launches nothing"
         asked = asked_relation(source, reason, [n for n, k in zip(names, kinds, strict=True) if k == "int"])
-        if asked is None or {asked.name, asked.other} & said.keys():
+        few = _related_numbers(asked, said) if asked is not None else {}
+        if asked is None or not few:
             break
         relations = (asked,)
-        few = {asked.other: _FEW, asked.name: _FEW * asked.times}
         said = {**said, **{name: Given(name, "int", value=value) for name, value in few.items()}}
     raise ImportProblem(f"{function}: no sizes that were tried suit it ({reason}); give --shape NAME=ROWSxCOLS:DTYPE")
+
+
+def _related_numbers(asked: Relation, said: Mapping[str, Given]) -> dict[str, int]:
+    """Two numbers as a check asks for them, one of which may be said; none where that cannot be."""
+    one, other = (said[name].value if name in said else None for name in (asked.name, asked.other))
+    if other is None:
+        other = _FEW if one is None else int(one) // asked.times if isinstance(one, int) else None
+    made = {asked.other: int(other), asked.name: int(other) * asked.times} if isinstance(other, int) else {}
+    return made if one in (None, made.get(asked.name)) else {}
 
 
 def _can_be(launch: Launched) -> bool:
@@ -226,7 +296,7 @@ def _constant(source: Source, word: str, depth: int = 3) -> int:
     return _constant(source, found[1], depth - 1) if found else 0
 
 
-def _as_taken(arguments: Sequence[Given], run: Run, kinds: Mapping[str, str]) -> list[Given]:
+def _as_taken(arguments: Sequence[Given], run: Run, kinds: Mapping[str, str], said: Mapping[str, Given]) -> list[Given]:
     """Pointers whose type the launcher does not say have the one that the kernel takes."""
     taken = {a.tensor: a.dtype for one in run.launches for a in one.arguments if isinstance(a, Pointer)}
     made, number = [], 0
@@ -236,6 +306,10 @@ def _as_taken(arguments: Sequence[Given], run: Run, kinds: Mapping[str, str]) ->
                 raise ImportProblem(f"{run.launches[0].kernel} takes {one.name}, a pointer to a type of its own")
             one = replace(one, dtype=taken.get(number, one.dtype))
         number += one.is_tensor and one.value is not None
+        if one.is_bare and one.name in said and said[one.name].dtype not in ("", one.dtype):
+            raise Contradiction(
+                f"--shape {one.name}=...:{said[one.name].dtype}: the kernel takes {one.name} as {one.dtype}"
+            )
         made.append(one)
     return made
 

@@ -9,6 +9,10 @@ class ImportProblem(ValueError):
     """Something that cannot be brought into a kernel file; the message names the construct and its place."""
 
 
+class Contradiction(ImportProblem):
+    """What is said of a launcher's arguments, where it cannot be."""
+
+
 @dataclass(frozen=True)
 class HostRequest:
     """A host program that serves one function, and the calls to make; asked of the child."""

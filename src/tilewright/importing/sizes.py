@@ -21,6 +21,10 @@ def _less(divisor: int) -> Callable[[int, int], int]:
     return lambda _, size: max(size // divisor, 1) if size > _SMALL * divisor else size
 
 
+def as_is(_: int, size: int) -> int:
+    return size
+
+
 Way = Callable[[int, int], int]
 # Sizes of the sort kernels are written for, which show whether the import is right; and others, which show what the
 # kernel counts on without saying so.
@@ -31,7 +35,7 @@ ROUND: tuple[Way, ...] = (
     _less(16),
     _less(4),
     _less(2),
-    lambda _, size: size,
+    as_is,
 )
 ODD: tuple[Way, ...] = (lambda number, _: 11 + 8 * number, lambda number, _: 16 + 8 * number)
 

@@ -60,8 +60,10 @@ def audit(asked: Asked, device: ChosenDevice, say: Say) -> tuple[Audit, Subject]
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder, "reference.py")
         own.write_text(subject.reference, "utf-8")
-        with contextlib.suppress(RefusedRequest):  # no task can be made of it; the import has compared with it
+        # Of the source's own no task may be made; the import has compared with it.
+        with contextlib.suppress(*(() if asked.reference else (RefusedRequest,))):
             return _Auditor(replace(asked, reference=(own, ADAPTED)), subject, device, say).run(), subject
+    subject = replace(subject, notes=(*subject.notes, *filter(None, (subject.compared,))))
     return _Auditor(asked, subject, device, say).run(), subject
 
 

@@ -88,11 +88,11 @@ def _refuse(asked: Asked, renderings: Renderings, improvement: Improvement) -> N
 
 def _improve(asked: Asked, found: Audit, subject: Subject, gpu: str | None, improvement: Improvement) -> None:
     shapes, numbers = argument_words(subject.arguments)
-    if asked.reference is not None:
+    if subject.reference:
+        request = Request(subject.reference, shapes, numbers, function=ADAPTED)
+    elif asked.reference is not None:
         path, function = asked.reference
         request = Request(f"{path}:{function}", shapes, numbers)
-    elif subject.reference:
-        request = Request(subject.reference, shapes, numbers, function=ADAPTED)
     else:
         raise BadArgument(f"--improve: {asked.file} says nowhere what is right; give --reference FILE.py:FUNCTION")
     settings = replace(improvement.settings, start=subject.file.text, hints=((0, hint_words(found)),))

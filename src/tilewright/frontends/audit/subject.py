@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tilewright.frontends.imported_checks import ADAPTED, for_op, size_names
 from tilewright.frontends.importing import ImportedFile, ImportReport, Wanted, import_files
-from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
+from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, pairs, parse_arguments
 from tilewright.frontends.terminal import FAULT, NotDone
 from tilewright.kernel_file import ArgumentValue, KernelFile, parse
 from tilewright.records import GpuProfile, ScalarType
@@ -41,7 +42,8 @@ class Subject:
     imported_from: str = ""
     notes: tuple[str, ...] = ()
     guessed_lengths: frozenset[str] = frozenset()  # tensors behind plain pointers that nobody said the length of
-    reference: str = ""  # text with the function `imported_reference`, where the source itself says what is right
+    reference: str = ""  # text with the function `imported_reference`: the source's own, or one given, as the op's
+    compared: str = ""  # by the import with the source's own reference, for where no task can be made of that
 
 
 def read_subject(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
@@ -92,11 +94,24 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     subject = _sized(file, _only_of(asked, file), gpu, one, any_said=bool(asked.shapes or asked.numbers))
     refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
     pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
-    compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
-    bare = f"behind plain pointers {_BARE}" if one.bare_pointers else ""
-    notes = (*one.notes, *pinned, *filter(None, (compared, bare)), *refused)
-    guessed = frozenset(one.bare_pointers)
-    return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference, guessed_lengths=guessed)
+    bare = (f"behind plain pointers {_BARE}",) if one.bare_pointers else ()
+    return replace(
+        subject,
+        imported_from=str(asked.file),
+        notes=(*one.notes, *pinned, *bare, *refused),
+        guessed_lengths=frozenset(one.bare_pointers),
+        reference=reference or _given_reference(asked, file, one.bare_pointers),
+        compared=f"the import compared it with the source's own reference: {one.check}" if one.compared else "",
+    )
+
+
+def _given_reference(asked: Asked, file: KernelFile, guessed_lengths: tuple[str, ...]) -> str:
+    """The reference that was given as a function of the op's parameters; "" where it is one as it stands."""
+    if asked.reference is None:
+        return ""
+    path, function = asked.reference
+    text, name, _ = for_op(file, (_text(path), function, path.parent), guessed_lengths)
+    return text if name == ADAPTED else ""
 
 
 def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile, any_said: bool) -> Subject:
@@ -106,7 +121,8 @@ def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile, a
     if not recorded and not any_said and not told:
         with contextlib.suppress(BadArgument):
             return _with_arguments(file, asked, gpu, (), one.call_numbers)
-    subject = _with_arguments(file, asked, gpu, one.call_shapes, one.call_numbers)
+    own = asked if recorded else replace(asked, shapes=(), numbers=())  # else the call has what was said
+    subject = _with_arguments(file, own, gpu, one.call_shapes, one.call_numbers)
     return replace(subject, guessed=not recorded and not any_said)
 
 
@@ -117,14 +133,21 @@ def _only(asked: Asked, report: ImportReport) -> ImportedFile:
         names = ", ".join(one.function for one in report.imported)
         raise BadArgument(f"{asked.file}: {len(report.imported)} launchers; choose one with --function: {names}")
     reasons = "; ".join(one.reason for one in report.refused)
+    if reasons.startswith("--"):  # what was said is at fault, not the file
+        raise BadArgument(reasons)
     raise NotDone(f"{asked.file} could not be imported: {reasons}", FAULT)
 
 
 def _only_of(asked: Asked, file: KernelFile) -> Asked:
     """What was said of the launcher's parameters, as far as the op has them: some become sizes of tensors."""
     names = {one.name for one in file.plan.op.parameters}
+    known = names | size_names(file).keys()
 
-    def kept(texts: tuple[str, ...]) -> tuple[str, ...]:
+    def kept(option: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+        for name in pairs(option, texts).keys() - known:
+            raise BadArgument(
+                f"{option} {name}: write one of {file.plan.op.name}'s parameters: {', '.join(sorted(known))}"
+            )
         return tuple(text for text in texts if text.partition("=")[0].strip() in names)
 
-    return replace(asked, shapes=kept(asked.shapes), numbers=kept(asked.numbers))
+    return replace(asked, shapes=kept("--shape", asked.shapes), numbers=kept("--set", asked.numbers))

@@ -1,0 +1,61 @@
+"""Shapes that are said of tensors behind pointers: the launcher's numbers follow from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.importing.calls import Given
+from tilewright.importing.records import Contradiction
+from tilewright.importing.said_shapes import lies_otherwise, sized_pointers, told_numbers
+
+SHAPES = {"x": ["rows", "cols"], "y": ["rows", "cols"], "w": ["cols * 3"], "n": ["rows"]}
+
+
+def said(**given: tuple[int, ...] | int) -> dict[str, Given]:
+    return {
+        name: Given(name, "int", value=one) if isinstance(one, int) else Given(name, "tensor", "f32", one)
+        for name, one in given.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "numbers", "flat"),
+    [
+        ({"x": (512, 1000)}, {"rows": 512, "cols": 1000}, False),
+        ({"n": (512,), "w": (3000,)}, {"rows": 512, "cols": 1000}, False),
+        ({"n": (4, 128)}, {"rows": 512}, True),  # as many elements
+        ({"x": (512000,), "rows": 512, "cols": 1000}, {"rows": 512, "cols": 1000}, True),
+        ({"x": (512000,), "y": (512, 1000)}, {"rows": 512, "cols": 1000}, True),
+        ({"n": (600,), "rows": 512}, {"rows": 512}, True),  # more than is reached
+        ({"x": (1000, 512), "rows": 512, "cols": 1000}, {"rows": 512, "cols": 1000}, True),
+        ({"other": (3, 4)}, {}, False),
+    ],
+)
+def test_numbers_follow(given: dict[str, tuple[int, ...] | int], numbers: dict[str, int], flat: bool) -> None:
+    assert told_numbers(said(**given), SHAPES) == numbers
+    assert lies_otherwise(said(**given), SHAPES) is flat
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"x": (512, 1000), "y": (512, 999)}, r"y=512x999: .* cols is 999, but --shape x=512x1000 makes it 1000"),
+        ({"x": (512, 1000), "rows": 511}, "rows is 512, but --set makes it 511"),
+        ({"x": (512000,)}, "write --shape x=ROWSxCOLS, or say rows, cols with --set"),
+        ({"x": (100,), "rows": 512, "cols": 1000}, "which is 512000 elements"),
+        ({"x": (512, 1000), "w": (1000,)}, "which is 3000 elements"),
+        ({"w": (1000,)}, r"1000 is not cols \* 3"),
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_one_sentence(given: dict[str, tuple[int, ...] | int], words: str) -> None:
+    with pytest.raises(Contradiction, match=words):
+        told_numbers(said(**given), SHAPES)
+
+
+def test_pointers_that_stay_flat_are_as_long_as_is_said() -> None:
+    bare = [Given(name, "tensor", "f32", (1 << 17,), is_bare=True) for name in ("x", "y", "n", "table")]
+    call = [*bare, Given("rows", "int", value=512), Given("cols", "int", value=1000)]
+    made, guessed = sized_pointers(call, said(x=(512000,)), SHAPES)
+    assert [one.shape for one in made[:4]] == [(512000,), (512000,), (512,), (1 << 17,)]
+    assert guessed == ("table",)
+    assert sized_pointers(call, {}, SHAPES) == (tuple(call), ("x", "y", "n", "table"))
