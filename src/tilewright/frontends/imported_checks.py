@@ -141,8 +141,9 @@ def for_op(file: KernelFile, reference: OriginalReference, guessed_lengths: Coll
         return reference
     known = [one for one in taken if one.name in given]
     passed = ", ".join(given[one.name] if one.positional_only else f"{one.name}={given[one.name]}" for one in known)
-    text, _ = python_source.with_neighbours(text, "", folder)
-    return text + _in_place(op, f"{function}({passed})", {*names}), ADAPTED, folder
+    text, imports = python_source.with_neighbours(text, "", folder)
+    beside = "    _ = sys  # whose path finds the files beside it\n" if imports else ""
+    return text + _in_place(op, f"{function}({passed})", {*names}, beside), ADAPTED, folder
 
 
 def lacks_numbers(file: KernelFile, reference: OriginalReference) -> bool:
@@ -175,7 +176,7 @@ def _may_lack(parameter: Parameter) -> bool:
     return parameter.in_place or parameter.optional or parameter.scalar is not None
 
 
-def _in_place(op: Op, call: str, names: set[str]) -> str:
+def _in_place(op: Op, call: str, names: set[str], first: str) -> str:
     """Python of the op's parameters that leaves what a call returns, beside the op's results, in what is written."""
     written = [one.name for one in op.parameters if one.in_place]
     missing = [name for name in written if name not in names]
@@ -186,7 +187,7 @@ def _in_place(op: Op, call: str, names: set[str]) -> str:
     return f"""
 
 def {ADAPTED}({taken}):
-    _all = ({"".join(f"{name}, " for name in written)})
+{first}    _all = ({"".join(f"{name}, " for name in written)})
     _made = {call}
     _made = () if _made is None else tuple(_made) if isinstance(_made, (tuple, list)) else (_made,)
     _made = tuple(one for one in _made if not any(one is other for other in _all))
