@@ -504,6 +504,8 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("subtract y from x squared", '"subtract y from x ** 2"'),
     ("divide x by y + 1", '"divide x by y + 1"'),
     ("F.kl_div(x, y)", "takes probabilities"),
+    ("torch.bmm(b, a)", "another order"),
+    ("attention(k, q, v)", "another order"),
     ("F.binary_cross_entropy(x, y)", "takes probabilities"),
     ("mean over 128 tokens", '"mean over tokens"'),
 )
@@ -530,6 +532,8 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("sum the rows", "of each column"),
     ("sum over 64 rows", "of each column"),
     ("cumsum over 128 rows", "of each column"),
+    ("sum of 64 rows", '"sum of 64 rows"'),
+    ("mean of 128 tokens", '"mean of 128 tokens"'),
     ("mean of each image", '"mean of each image"'),
     ("softmax of each matrix", '"softmax of each matrix"'),
     ("elu 2 rows 5", "rows=2 or rows=5"),

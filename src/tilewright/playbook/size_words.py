@@ -65,6 +65,10 @@ _GOES_ALONG = re.compile(
     r"\b(?:sum|total|mean|average|max(?:imum)?|min(?:imum)?|largest|smallest|prod(?:uct)?|var(?:iance)?|std|standard"
     r"|arg ?max|arg ?min|log ?sum ?exp|soft ?max|cum ?sum|cum ?prod|cumulative|prefix|scan|l[12]|top)\b"
 )
+_OF_THEM = re.compile(
+    r"\b(?:sum|total|mean|average|max(?:imum)?|min(?:imum)?) of (?:the )?\d+ "
+    r"(?:rows|columns|cols|tokens|batches|heads|channels)\b(?! (?:and|by|with|of) \d)"
+)
 _LEADING = re.compile(r"rows|tokens|queries|keys|(?:kv |key value )?heads|batch(?:es)?|(?:in(?:put)? )?channels?")
 # Numbers that belong to other words, so that of "stride 2, channels 3" none is "2 channels".
 _OTHER = (
@@ -115,6 +119,11 @@ def _named_feature(said: re.Match[str]) -> str:
 
 def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
     """The sizes that are said with the names of their dimensions, and the text without them."""
+    if said := _OF_THEM.search(text):
+        raise NotUnderstood(
+            f'"{said[0]}" could be one number of each, or one of all of them; say "of each row" or "over dim 0", '
+            "and sizes as in 64x1024"
+        )
     found: list[tuple[str, int]] = []
     several = _OF_SEVERAL.search(text) is not None
     goes_along = _GOES_ALONG.search(text) is not None

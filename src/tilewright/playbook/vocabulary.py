@@ -265,8 +265,10 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 
 def refuse_several(text: str) -> None:
-    """Raises `NotUnderstood` for a norm over several dimensions, as LayerNorm([64, 64]) is, and for losses that take
-    probabilities in PyTorch's notation and logits in words."""
+    """Raises `NotUnderstood` for a norm over several dimensions, as LayerNorm([64, 64]) is, for losses that take
+    probabilities in PyTorch's notation and logits in words, and for tensors whose names would change places."""
+    if said := re.search(r"\bbmm\(b, ?a\)|\battention\((?!q, ?k, ?v\b)[qkv], ?[qkv], ?[qkv]\b", text):
+        raise outside_grammar(f'"{said[0]}" has tensors in another order than that of their names; write the usual one')
     if said := re.search(r"\b(?:kl div|binary cross entropy) ?\(", text):
         name = said[0].rstrip(" (")
         raise outside_grammar(
