@@ -249,6 +249,8 @@ REQUESTS: tuple[Request, ...] = (
     Request("adaptive average pooling to 1x1", lambda x: x.mean((2, 3)), _image()),
     Request("group norm, 4 groups, eps 1e-3", lambda x, weight, bias, eps: _group_norm(x, 4, weight, bias), _image()),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
+    Request("max(x, -1)", lambda x: x.clamp(min=-1), {"x": "5x8:f32"}),
+    Request("min(alpha, x)", lambda x, alpha: x.clamp(max=alpha), {"x": "5x8:f32"}),
     Request("torch.max(x, 0)", lambda x: x.amax(0), {"x": "5x8:f32"}),
     Request("x.min(1)", lambda x: x.amin(1), {"x": "5x8:f32"}),
     Request("mean over 16 batches", lambda x: x.mean(0), {"x": "5x8:f32"}),
