@@ -505,6 +505,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("subtract y from x * 3", '"subtract y from x * 3"'),
     ("subtract y from x squared", '"subtract y from x ** 2"'),
     ("divide x by y + 1", '"divide x by y + 1"'),
+    ("where(x, y, z)", '"where(x, y, z)"'),
     ("F.kl_div(x, y)", "takes probabilities"),
     ("torch.bmm(b, a)", "another order"),
     ("attention(k, q, v)", "another order"),

@@ -212,7 +212,7 @@ class _Writer:
             code, dimensions = self._written(arguments[0], wanted[:1])
             self.named.append("diag")
             return f"torch.diag({code})", (*dimensions, *dimensions)
-        if name == "where" and len(arguments) == 3:
+        if name == "where" and len(arguments) == 3 and isinstance(arguments[0], ast.Compare):
             written = [self._written(one, wanted) for one in arguments]
             self.named.append("where")
             return f"torch.where({', '.join(code for code, _ in written)})", written[0][1]
