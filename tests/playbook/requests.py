@@ -249,6 +249,12 @@ REQUESTS: tuple[Request, ...] = (
     Request("adaptive average pooling to 1x1", lambda x: x.mean((2, 3)), _image()),
     Request("group norm, 4 groups, eps 1e-3", lambda x, weight, bias, eps: _group_norm(x, 4, weight, bias), _image()),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
+    Request("max(x, -1)", lambda x: x.clamp(min=-1), {"x": "5x8:f32"}),
+    Request("min(alpha, x)", lambda x, alpha: x.clamp(max=alpha), {"x": "5x8:f32"}),
+    Request("torch.max(x, 0)", lambda x: x.amax(0), {"x": "5x8:f32"}),
+    Request("x.min(1)", lambda x: x.amin(1), {"x": "5x8:f32"}),
+    Request("mean over 16 batches", lambda x: x.mean(0), {"x": "5x8:f32"}),
+    Request("torch.matmul(b, a)", lambda b, a: b @ a, {"b": "5x4:f32", "a": "4x6:f32"}),
     # convolutions
     Request(
         "causal conv1d with kernel size 4",
@@ -491,6 +497,20 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("lower triangular matrix times upper triangular matrix", "triangular"),
     ("nearest upsampling", "no words about resampling; docs"),
     ("gradient of softmax", "no words about gradients; docs"),
+    ("mean squared of x", '"mean squared"'),
+    ("l1 of x", '"l1"'),
+    ("F.adaptive_avg_pool2d(x, 1)", '"adaptive"'),
+    ("sum of x and y squared", '"y"'),
+    ("sum of x and y / 2", '"y"'),
+    ("subtract y from x * 3", '"subtract y from x * 3"'),
+    ("subtract y from x squared", '"subtract y from x ** 2"'),
+    ("divide x by y + 1", '"divide x by y + 1"'),
+    ("where(x, y, z)", '"where(x, y, z)"'),
+    ("F.kl_div(x, y)", "takes probabilities"),
+    ("torch.bmm(b, a)", "another order"),
+    ("attention(k, q, v)", "another order"),
+    ("F.binary_cross_entropy(x, y)", "takes probabilities"),
+    ("mean over 128 tokens", '"mean over tokens"'),
 )
 
 # What neither words nor a function get a kernel for: nothing near is offered.
@@ -513,6 +533,12 @@ UNWRITTEN: tuple[tuple[str, str], ...] = (
 # What is refused because it says too much or too little, or what cannot be: other words will do.
 UNCLEAR: tuple[tuple[str, str], ...] = (
     ("sum the rows", "of each column"),
+    ("sum over 64 rows", "of each column"),
+    ("cumsum over 128 rows", "of each column"),
+    ("sum of 64 rows", '"sum of 64 rows"'),
+    ("mean of 128 tokens", '"mean of 128 tokens"'),
+    ("mean of each image", '"mean of each image"'),
+    ("softmax of each matrix", '"softmax of each matrix"'),
     ("elu 2 rows 5", "rows=2 or rows=5"),
     ("conv2d 3 channels 64", "channels=3 or channels=64"),
     ("add 3 rows", '"add 3 rows"'),

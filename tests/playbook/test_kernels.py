@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,25 @@ def test_channels_of_rows_in_stages_are_right_and_clean(height: int, width: int,
     tensors = draw(task, sizes, 1)
     given = [one.value if isinstance(one, NumberInput) else tensors[one.name] for one in task.inputs]
     assert op.emulate(*given, gpu="H200", schedules=2).findings == ()
+
+
+@pytest.mark.parametrize("sums", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("moments", [False, True])
+def test_rows_in_stages_have_room_for_all_their_sums(moments: bool, sums: int, tmp_path: Path) -> None:
+    """What is kept of each row beside the ring grows with the sums. Two multiprocessors are fewer than teams."""
+    variance = "x.var(-1, keepdim=True)"
+    others = ("amax(-1, keepdim=True)", "square().sum(-1, keepdim=True)", "sum(-1, keepdim=True)")
+    others += ("amin(-1, keepdim=True)", "abs().amax(-1, keepdim=True)")
+    terms = [*([variance] if moments else []), *(f"x.{one}" for one in others[:sums])]
+    function = Function("many_sums", f"return x + {' + '.join(terms)}")
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["grid-stages"], task, tmp_path)
+    x = draw(task, sizes_at(task, 3, 6148), 1)["x"]
+    call = op.emulate(x, gpu=replace(PROFILES["H200"], sms=2))
+    assert call.findings == ()
+    wanted = function.callable(x.double()).float()
+    torch.testing.assert_close(call.results, wanted, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["middle_sum", "middle_mean", "middle_places", "middle_least"])

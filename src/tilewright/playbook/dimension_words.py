@@ -64,6 +64,8 @@ _WHOLE = re.compile(  # no row of it is meant; "prefix sum" is no statistic, and
 _READINGS = re.compile(
     r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b"
     rf"|\b{_STATISTIC} (?:the |all |all the )?(rows|columns)\b"
+    rf"|\b(?:{_STATISTIC}|soft ?max|normali[sz]e)(?: of| over| for| in)? (?:each|every|per) "
+    r"(?:image|matrix|array|tensor)\b"
 )
 _OTHER = re.compile(rf"\b\w+ {_DIMENSION}\b")
 

@@ -212,7 +212,7 @@ class _Writer:
             code, dimensions = self._written(arguments[0], wanted[:1])
             self.named.append("diag")
             return f"torch.diag({code})", (*dimensions, *dimensions)
-        if name == "where" and len(arguments) == 3:
+        if name == "where" and len(arguments) == 3 and isinstance(arguments[0], ast.Compare):
             written = [self._written(one, wanted) for one in arguments]
             self.named.append("where")
             return f"torch.where({', '.join(code for code, _ in written)})", written[0][1]
@@ -240,14 +240,15 @@ class _Writer:
         return self._held(applied, _ATOM if whole else 0), dimensions
 
     def _larger(self, function: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
-        numbers = [one for one in arguments if isinstance(one, ast.Constant)]
-        tensors = [one for one in arguments if one not in numbers]
         self.named.append(function)
-        if len(numbers) == 1:
-            code, dimensions = self._written(tensors[0], wanted)
-            bound = "min" if function == "maximum" else "max"
-            return f"torch.clamp({code}, {bound}={_number(numbers[0])})", dimensions
         written = [self._written(one, wanted) for one in arguments]
+        numbers = [code for code, dimensions in written if not dimensions]
+        if len(numbers) == len(written):
+            raise _NoExpression
+        if numbers:  # which PyTorch's functions of two tensors do not take
+            code, dimensions = next(one for one in written if one[1])
+            bound = "min" if function == "maximum" else "max"
+            return f"torch.clamp({code}, {bound}={numbers[0]})", dimensions
         return f"torch.{function}({', '.join(code for code, _ in written)})", written[0][1]
 
 

@@ -57,10 +57,12 @@ _COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )(?:\b|(?<=\dx))\d{1,3}(?:,\d{3})+
 _COUNTED = re.compile(rf" ?[x×] ?\d| (?:by \d|{COUNTED}|elements|floats|numbers|entries)")
 _FACTOR = re.compile(r"\b(?:by|than|eps|alpha|beta|slope|temperature|threshold|factor|delta)(?: of| to)? ?=? ?$")
 _CROSSED = re.compile(r"\d ?(?:[x×]|by) ?$")
+_NO_POWER = r"(?! ?[*/@^]| squared| cubed)"  # of which nobody knows whether it comes first
 _LETTERS = (  # tensors by their names, with a verb
-    (r"\b(?:add|(?:the )?sum of) ([a-z]) (?:and|to) ([a-z])\b", r"\1 + \2"),
-    (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
-    (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
+    (r"\badd ([a-z]) (?:and|to) ([a-z])\b", r"\1 + \2"),
+    (rf"\b(?:the )?sum of ([a-z]) and ([a-z])\b{_NO_POWER}", r"\1 + \2"),
+    (rf"\bsubtract ([a-z]) from ([a-z])\b{_NO_POWER}", r"\2 - \1"),
+    (r"\bdivide ([a-z]) by ([a-z])\b(?! ?[-+*/@^])", r"\1 / \2"),
 )
 _MATRICES_END = r"(?=$|[,;)]| (?:then|in|for|with|of|on|followed)\b)"
 _MATRICES = (  # capital letters are matrices: of x^T x nobody knows whether x is a vector
@@ -184,6 +186,10 @@ def _methods_as_calls(text: str) -> str:
     text = re.sub(
         r"(?<![\w.])f\.normalize\((?=[^()]*\bdim\b)", "l2_normalize(", text
     )  # a norm of a tensor, and no layer
+    # Elsewhere max(x, 0) is the larger of two; here the number is a dimension.
+    text = re.sub(rf"\btorch\.(max|min)\(((?:[^(),]|{_NESTED})+), ?(-?\d+)\)", r"\1(\2, dim=\3)", text)
+    text = re.sub(r"(?<=[\w)]\.)(max|min)\((-?\d+)\)", r"\1(dim=\2)", text)
+    text = re.sub(r"\bf\.cosine_similarity\(([^(),]+, ?[^(),]+)\)", r"cosine_similarity(\1, dim=1)", text)
     text = re.sub(r"(?<=\btorch\.)norm\(|(?<=\.)norm\((?=\)|dim)", "l2_norm(", text)
     text = re.sub(rf"\btorch\.({_STATISTICS})({_NESTED})", lambda one: f"{one[1]}{one[2][:-1]} of all elements)", text)
     text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch\.nn|torch|nn|f)\.(?=[a-z])", "", text)

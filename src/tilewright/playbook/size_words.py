@@ -59,6 +59,17 @@ _DIMENSION = r"(?:(?:embedding|feature|model|last|inner|hidden) )?dim(?:ension)?
 _OF = r"(?:(?<=batch)|(?<=size)|(?<=dim)|(?<=dimension)|(?<=length)|(?<=len)|(?<=vocab)|(?<=vocabulary)) of| is"
 _AND = r"(?:(?:\b(?:with|and|for|of|on|has|having|an?|the)\b|,) ?)*"
 _OVER = r"(?:\b(?:over|across|along) )?(?:\bthe )?"
+_ALONG = r"(?:\b(?P<along>over|across|along) )?(?:\bthe )?"
+# What goes along a dimension that can be said, so that "mean over 16 batches" says more than a size.
+_GOES_ALONG = re.compile(
+    r"\b(?:sum|total|mean|average|max(?:imum)?|min(?:imum)?|largest|smallest|prod(?:uct)?|var(?:iance)?|std|standard"
+    r"|arg ?max|arg ?min|log ?sum ?exp|soft ?max|cum ?sum|cum ?prod|cumulative|prefix|scan|l[12]|top)\b"
+)
+_OF_THEM = re.compile(
+    r"\b(?:sum|total|mean|average|max(?:imum)?|min(?:imum)?) of (?:the )?\d+ "
+    r"(?:rows|columns|cols|tokens|batches|heads|channels)\b(?! (?:and|by|with|of) \d)"
+)
+_LEADING = re.compile(r"rows|tokens|queries|keys|(?:kv |key value )?heads|batch(?:es)?|(?:in(?:put)? )?channels?")
 # Numbers that belong to other words, so that of "stride 2, channels 3" none is "2 channels".
 _OTHER = (
     r"kernels?|windows?|strides?|padding|dilation|(?<!\d )groups|top|every|each|first|last|by|eps(?:ilon)?|slope|alpha"
@@ -69,7 +80,7 @@ _SAID = re.compile(
     rf"\b(?:{_OTHER})(?: size)?(?: of\b)?[ =]{{1,3}}\d+(?:x\d+)*\b"
     rf"|{_AND}(?:\b(?P<name>{_ANY}|[mnk](?= ?=)|length(?= ?=))|{_OVER}\b(?P<dimension>{_DIMENSION}))"
     rf"(?:{_OF})?(?: ?[=:] ?| )(?P<size>\d+){_END}"
-    rf"|{_AND}{_OVER}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at|norm)\b)"
+    rf"|{_AND}{_ALONG}(?<![x.,\d-])\b(?P<count>\d+) (?P<noun>{COUNTED})\b(?! ?=)(?! (?:per|in|each|of|at|norm)\b)"
     rf"(?P<more> [\d.]+\b(?! (?:{COUNTED})\b| ?[x×]))?"
 )
 _OF_SEVERAL = re.compile(r"\b(?:attention|sdpa|embedding|feed ?forward|ffn|mlp)\b")  # whose dimensions have names
@@ -108,8 +119,14 @@ def _named_feature(said: re.Match[str]) -> str:
 
 def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
     """The sizes that are said with the names of their dimensions, and the text without them."""
+    if said := _OF_THEM.search(text):
+        raise NotUnderstood(
+            f'"{said[0]}" could be one number of each, or one of all of them; say "of each row" or "over dim 0", '
+            "and sizes as in 64x1024"
+        )
     found: list[tuple[str, int]] = []
     several = _OF_SEVERAL.search(text) is not None
+    goes_along = _GOES_ALONG.search(text) is not None
 
     def taken(said: re.Match[str]) -> str:
         name = said["name"] or said["dimension"] or said["noun"]
@@ -125,6 +142,8 @@ def take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
         if re.fullmatch(r"dim(?:ension)?s?", name) and not several and size <= _MOST_DIMENSIONS:
             return said[0]
         found.append((_name(name), size))
+        if said["along"] and goes_along and _LEADING.fullmatch(name):
+            return " over the first dimension " if name.startswith("batch") else f" {said['along']} {name} "
         return " "
 
     text = _SAID.sub(taken, text)

@@ -300,8 +300,8 @@ _LOSSES = (
         takes=Tensor("x", _ROWS),
         gives=(0,),
     ),
-    _loss("mse", "the mean squared error", r"mse|mean squared?(?: error)?|l2 loss", "F.mse_loss({v}, {target})"),
-    _loss("mae", "the mean absolute error", r"mae|l1 loss|l1|mean absolute error", "F.l1_loss({v}, {target})"),
+    _loss("mse", "the mean squared error", r"mse|mean squared? (?:error|loss)|l2 loss", "F.mse_loss({v}, {target})"),
+    _loss("mae", "the mean absolute error", r"mae|l1 (?:loss|error)|mean absolute error", "F.l1_loss({v}, {target})"),
     _loss(
         *("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target}, beta={0})"),
         "beta is {0}; the mean over all elements",

@@ -194,13 +194,12 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bsmoothl1loss\b", "smooth l1 loss"),
     (r"\bbcewithlogitsloss\b", "bce with logits"),
     (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", "attention with causal mask"),
-    (r"\b(?:matmul|mm)\(([a-z](?:\.t)?), ?([a-z]\.t)\)", r"\1 @ \2"),
-    (r"\b(?:matmul|mm)\(([a-z]\.t), ?([a-z])\)", r"\1 @ \2"),
+    (r"\b(?:matmul|mm)\(([a-z](?:\.t)?), ?([a-z](?:\.t)?)\)", r"\1 @ \2"),
     (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
     (r"\b(batch|instance) ?norm ?\((\d+)(?=[,)]),? ?", r"\1 norm channels=\2 ("),
     (r"\bbn\b", "batch norm"),
     (
-        r"\badaptive (max|average|avg) ?pool(?:ing)?(?: ?2 ?d)?(?: to| with| ?\()?(?: output size)? ?=? ?1(?:x1)?\b\)?",
+        r"\badaptive (max|average|avg) ?pool(?:ing)?(?: ?2 ?d)?(?: to| with)?(?: output size)? ?=? ?1(?:x1)?\b",
         r"global \1 pooling",
     ),
     (r"\b(?:sum|add) up\b|\badd(?= all (?:of )?(?:the )?(?:elements|entries|values|numbers)\b)", "sum"),
@@ -266,7 +265,15 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 
 def refuse_several(text: str) -> None:
-    """Raises `NotUnderstood` for a norm over several dimensions, as LayerNorm([64, 64]) is."""
+    """Raises `NotUnderstood` for a norm over several dimensions, as LayerNorm([64, 64]) is, for losses that take
+    probabilities in PyTorch's notation and logits in words, and for tensors whose names would change places."""
+    if said := re.search(r"\bbmm\(b, ?a\)|\battention\((?!q, ?k, ?v\b)[qkv], ?[qkv], ?[qkv]\b", text):
+        raise outside_grammar(f'"{said[0]}" has tensors in another order than that of their names; write the usual one')
+    if said := re.search(r"\b(?:kl div|binary cross entropy) ?\(", text):
+        name = said[0].rstrip(" (")
+        raise outside_grammar(
+            f'"{said[0]}...)" takes probabilities in PyTorch; say "{name} loss" where predictions are logits'
+        )
     if said := re.search(r"\b(?:layer|rms) ?norm ?\((?:[a-z], ?)?[\[(] ?\d+ ?(?:,|x) ?\d+[^)]*\)", text):
         raise outside_grammar(f'"{said[0]}" is over several dimensions, and norms are over one in words')
 

@@ -93,8 +93,10 @@ class _GridStages(Shares):
         plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH, {pieces} = ceil_div({vectors}, STAGE)")
         plan.add("tune", f"TEAMS = {self._team_counts()}", "of blocks on the whole GPU, each with rows of its own")
+        plan.add("need", "TEAMS <= device.sms", "all blocks are there at once")
         plan.add("const", f"BLOCKS = max(min(device.sms / TEAMS, {pieces}), 1)", "which share a row")
-        beside = 1024 + 512 * len(self.own)  # bytes
+        # Bytes: barriers of stages and of rows, and for each row what the warps have and what it comes to.
+        beside = (1536 if self.counts else 1024) + 640 * len(self.own)
         plan.add("const", f"STAGES = (device.smem_block - {beside}) / (STAGE * 16)", "of the ring")
         plan.add("let", f"{held} = {pieces} <= BLOCKS * STAGES and WIDTH == {size}")
         plan.add("need", f"{held} or TEAMS == 1", "a row is held if any team can hold it")
