@@ -218,12 +218,13 @@ SHARED = (
     (Product((1, 150, 776, 1096), _BRAIN, b_transposed=True, bias=True, activation="gelu"), 5),
     (Product((2, 136, 264, 1032), _HALF, True, False, batched=True, residual=True), 3),
     (Product((1, 300, 264, 1096), _BRAIN), 4),
+    (Product((1, 380, 1536, 1096), _BRAIN, bias=True), 17),
 )
 
 
 @pytest.mark.parametrize(("form", "blocks"), SHARED, ids=str)
 def test_the_last_tiles_are_shared_along_k(form: Product, blocks: int, tmp_path: Path) -> None:
-    """In pieces of 3 to 12 steps, two or three of a tile, after tiles that are a block's own."""
+    """In pieces of 3 to 12 steps, two or three of a tile, after tiles that are a block's own; and in single steps."""
     text = form.text.replace("tune    BN = 192 | 256 | 128 | 64", "const   BN = 256")
     text = re.sub(r"//! need    BN .*\n", "", text).replace(">= device.sms * 24", ">= device.sms")
     gpu = replace(H200, sms=blocks)
@@ -240,6 +241,13 @@ def test_tiles_are_shared_where_that_saves_much() -> None:
 
     assert constants(8192).items() >= {"BN": 256, "LATE": 1, "SHARED": 1}.items()
     assert constants(4096).items() >= {"BN": 256, "LATE": 1, "SHARED": 0}.items()
+
+
+@pytest.mark.parametrize(("k", "shared"), [(1600, 0), (8384, 0), (8448, 1)])
+def test_tiles_of_fewer_steps_than_blocks_are_not_shared(k: int, shared: int) -> None:
+    """One tile is beyond a round of 132: its first block would wait for others that have no step of it."""
+    form = Product((1, 19 * 128, 7 * 256, k), _BRAIN)
+    assert ("SHARED", shared) in evaluate(parse(form.text, "product.cu"), form.specs, H200).constants
 
 
 SHORT = (

@@ -231,10 +231,11 @@ def _rounded_first(contraction: Contraction | Convolution) -> tuple[int, int]:
     program, sum = contraction.finish, contraction.sum_value
     users = [index for index, _ in enumerate(program.values) if sum in program.arguments(index)]
     columns = [program.values.index(Load(one.name)) for one in contraction.finish_inputs if one.is_column]
-    if len(users) == 1 and columns:
+    if len(users) == 1:
         user = program.values[users[0]]
-        if isinstance(user, Pointwise) and user.op == "add" and set(user.arguments) == {sum, columns[0]}:
-            return users[0], columns[0]
+        for column in columns:
+            if isinstance(user, Pointwise) and user.op == "add" and set(user.arguments) == {sum, column}:
+                return users[0], column
     return sum, -1
 
 

@@ -19,6 +19,7 @@ TAP_MEANS = "tap_means"  # of a convolution's input: see `convolutions.means`
 MADE = frozenset((PRODUCT, CONVOLUTION, TAP_MEANS))  # what has a stage of its own
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
 WITH_SUM = frozenset(("addmm", "baddbmm", "addmv"))
+SUMMED = "summed"  # the overload of a product to which the same call adds something, before anything is rounded
 FACTORS = {"alpha": 4, "beta": 3}  # by their places among the arguments
 SAME = frozenset(("clone", "alias", "detach", "lift_fresh", "lift", "contiguous"))
 TURNS = frozenset(("permute", "transpose", "t"))
@@ -131,7 +132,8 @@ def _add_product(node: TracedNode, add: Callable[[TracedNode], int], steady: Map
     """A product as `product`; what is added to it, and what both are scaled by, as operations of their own."""
     given = node.arguments
     with_sum = node.target in WITH_SUM
-    made = add(TracedNode(PRODUCT, given[1:3] if with_sum else given[:2], {}, node.results))
+    operands, overload = (given[1:3], SUMMED) if with_sum else (given[:2], "")
+    made = add(TracedNode(PRODUCT, operands, {}, node.results, overload))
     if not with_sum:
         return made
     for keyword in FACTORS:

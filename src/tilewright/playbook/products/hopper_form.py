@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.playbook.products.finish_text import FinishInput, FinishText, finish_text, kept_sum
-from tilewright.playbook.products.program import Contraction, Operand
+from tilewright.playbook.products.program import Contraction, Operand, Rounded
 from tilewright.records import DType
 
 SHORT_K = 64
@@ -57,7 +57,13 @@ class Form:
         """Whether a tile's sums may be finished while the next tile's first products run: until then they are kept in
         16 bits, as PyTorch rounds them."""
         same = self.product.element is self.product.output.dtype
-        return self.boxes and not self.parts and same and self.product.kept is None
+        return self.boxes and not self.parts and same and self.product.kept is None and self._rounds_early
+
+    @property
+    def _rounds_early(self) -> bool:
+        """Whether PyTorch rounds what would be kept in 16 bits: of a call that adds something, only after that."""
+        rounded = self.product.rounded
+        return rounded is Rounded.SUM or (rounded is Rounded.ADDED and self.finish.added is not None)
 
     @property
     def stored(self) -> DType:
@@ -93,8 +99,9 @@ class Form:
     @cached_property
     def staged(self) -> FinishInput | None:
         """What the tile's columns are finished with, where it goes to shared memory ahead: scales come first."""
-        wanted = (one for one in self.finish.inputs if one.place == "column")
-        return None if self.parts or self.pieces or not self.boxes else next(wanted, None)
+        columns = (one for one in self.finish.inputs if one.place == "column")
+        wanted = self.finish.added or next(columns, None)
+        return None if self.parts or self.pieces or not self.boxes else wanted
 
     @property
     def of_columns(self) -> str:

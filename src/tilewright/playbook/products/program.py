@@ -58,6 +58,14 @@ class Kept:
     diagonal: int = 0
 
 
+class Rounded(str, Enum):
+    """What PyTorch rounds first to the result's type: a kernel may keep that in as few bits, and nothing earlier."""
+
+    SUM = "sum"
+    ADDED = "added"  # the sum with what one call adds to it, as a linear layer does
+    LATER = "later"  # something later, of sums in f32
+
+
 class Sums:
     """What makes sums and finishes each before it is stored."""
 
@@ -106,6 +114,7 @@ class Contraction(Sums):
     greatest: str = ""  # a tensor for the greatest of each 64 neighbouring results of a row, which is written too
     weighs: str = ""  # `a` has scores, and this is that tensor of theirs: their softmax is multiplied
     empty_rows: bool = False  # and that of a row of minus infinities is zeros
+    rounded: Rounded = Rounded.SUM
 
     @property
     def is_batched(self) -> bool:

@@ -20,12 +20,12 @@ from tilewright.playbook.places.program import Written
 from tilewright.playbook.pooling.program import POOLS, PoolProgram
 from tilewright.playbook.products.algebra import simplified
 from tilewright.playbook.products.finishing import SUM, columns_of, finish_program
-from tilewright.playbook.products.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
-from tilewright.playbook.products.layouts import Axes, Tensor, View, operand, view_of
+from tilewright.playbook.products.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, SUMMED, TURNS, normalised, taken
+from tilewright.playbook.products.layouts import DTYPES, Axes, Tensor, View, operand, view_of
 from tilewright.playbook.products.norms import NORMS
 from tilewright.playbook.products.placed import MoveStage, PoolStage, placed_stage
 from tilewright.playbook.products.pooling import with_whole_windows
-from tilewright.playbook.products.program import Contraction, Kept, Triangle
+from tilewright.playbook.products.program import Contraction, Kept, Rounded, Triangle
 from tilewright.playbook.products.rest import between
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.reductions import REDUCTION_RULES
@@ -151,7 +151,14 @@ class _Reader(TensorTable):
             SUM,
             self.task.precision,
             kept,
+            rounded=self._rounded(index),
         )
+
+    def _rounded(self, index: int) -> Rounded:
+        """What PyTorch rounds first: not the products of copies in f32."""
+        if DTYPES.get(self.graph.dtype(index)) is DType.F32:
+            return Rounded.LATER
+        return Rounded.ADDED if self.graph.nodes[index].overload == SUMMED else Rounded.SUM
 
     # -- convolutions --
 
