@@ -6,11 +6,12 @@ import re
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
+from tilewright.playbook.products.hopper_f32_tiles import f32_tiles_parameters, f32_tiles_text
 from tilewright.playbook.products.hopper_form import SHORT_K, Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_short import short_parameters, short_product_text, short_text
-from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
+from tilewright.playbook.products.hopper_split import splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType

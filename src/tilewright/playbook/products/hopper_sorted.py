@@ -9,8 +9,8 @@ the splitting kernels have noted.
 from __future__ import annotations
 
 from tilewright.playbook.products.finish_text import skipped_tile
+from tilewright.playbook.products.hopper_f32_tiles import stored_result
 from tilewright.playbook.products.hopper_form import Form
-from tilewright.playbook.products.hopper_split import stored_result
 from tilewright.playbook.products.program import Contraction, Triangle
 from tilewright.records import DType
 
