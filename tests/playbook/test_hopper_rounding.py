@@ -17,8 +17,8 @@ from tilewright.playbook.products.hopper import hopper_product
 from tilewright.playbook.products.program import Contraction
 from tilewright.playbook.products.reading import read
 from tilewright.playbook.tracing import trace
-from tilewright.playbook.understanding import traced_task
-from tilewright.records import Task, TensorSpec
+from tilewright.playbook.understanding import traced_task, understand
+from tilewright.records import DType, Task, TensorSpec
 from tilewright.records.gpu import PROFILES
 from tilewright.tasks import task_op_line
 
@@ -95,3 +95,23 @@ def test_sums_are_not_rounded_before_pytorch_rounds_them(function: Function, tmp
 @pytest.mark.parametrize("function", ROUNDED_EARLY, ids=lambda one: one.name)
 def test_what_a_linear_layer_adds_is_added_before_sums_are_rounded(function: Function, tmp_path: Path) -> None:
     _check(function, 1, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_scores_are_not_rounded_on_their_way_to_a_softmax(dtype: str, tmp_path: Path) -> None:
+    """Scores of some hundreds, rounded to 16 bits, would make weights wrong by tens of per cent (bf16) or by 6 %."""
+    function = Function("scores", "return torch.softmax(q @ k.T / 2, -1)", f"q: {dtype}[m, d]; k: {dtype}[n, d]")
+    task, made = task_of(function, {"m": 40, "n": 200, "d": 512}), function.callable
+    tensors = {name: one * 3 for name, one in draw(task, task.sizes, 0).items()}
+    (exact,) = truth(function, task, tensors)
+    step = 2**-8 if dtype == "bf16" else 2**-11
+    chain = read(traced_task(task, lambda request: trace(made, request)))
+    assert [(one.name, one.dtype) for one in chain.scratch] == [("hidden", DType.F32)]
+    for structure in understand(task).structures:
+        path = tmp_path / f"{structure.id}.cu"
+        path.write_text(structure.write(task_op_line(task)))
+        call = tilewright.load(str(path)).emulate(*tensors.values(), gpu=GPU, schedules=1)
+        assert call.findings == ()
+        found = call.results
+        assert isinstance(found, torch.Tensor)
+        assert ((found.double() - exact).abs() <= exact * (step + 1e-3) + 1e-7).all()

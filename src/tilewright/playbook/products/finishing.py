@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Lowering
 from tilewright.playbook.places.program import out_lines, shape_needs
-from tilewright.playbook.products.layouts import DTYPES, Group, Tensor
+from tilewright.playbook.products.layouts import Group, Tensor
 from tilewright.playbook.products.program import Extent
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowPart, RowProgram, Value
@@ -38,13 +38,12 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
     sizes = [table.extent(one) for one in table.graph.sizes(start)]
     lie = _Rows(rows, cols, channels, sizes[-columns - 1].expression if by_channel else "")
     given = [lie.input(tensors[one], low.axes.atoms(low.input_axes[one])) for one in tensors if one in loaded]
-    dtype = DTYPES.get(table.graph.dtype(cut))
-    if dtype is None or SUM not in loaded:
-        raise NotSupported(f"the playbook does not store products as {table.graph.dtype(cut)}")
+    if SUM not in loaded:
+        raise NotSupported("the playbook stores what becomes of sums, not what takes their place")
     return RowProgram(
         name=table.task.name,
         inputs=(ProgramInput(SUM, DType.F32, True, None), *given),
-        outputs=(ProgramOutput(name, dtype, numbers[item.value], True),),
+        outputs=(ProgramOutput(name, table.tensor_of(cut, name).dtype, numbers[item.value], True),),
         values=values,
         kinds=tuple(low.kinds[old] for old in live),
         out_lines=out_lines(table.traced),
