@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -105,6 +106,20 @@ def test_without_a_terminal_each_question_is_a_line(capsys: pytest.CaptureFixtur
         assert stream.getvalue() + capsys.readouterr().err == expected
         stream.truncate(0)
         stream.seek(0)
+
+
+def test_without_a_terminal_long_work_is_said_from_time_to_time() -> None:
+    stream = io.StringIO()
+    talk = terminal(stream)
+    with talk.live(every_s=0.01):
+        talk.asking(Situation(TASK, Stage.STRUCTURE, 2))
+        time.sleep(0.05)
+        assert stream.getvalue() == ""  # who is asked is followed elsewhere
+        talk.working("structure: tuning")
+        deadline = time.monotonic() + 60
+        while "structure: tuning" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "structure: tuning  0 s\n" in stream.getvalue()
 
 
 def test_a_terminal_has_its_live_line_instead() -> None:

@@ -33,12 +33,13 @@ from tilewright.frontends.run_words import (
     time_words,
 )
 from tilewright.frontends.show_text import show_call, show_finished, show_found
-from tilewright.frontends.talk import NotAcceptedYet, Talk
+from tilewright.frontends.talk import REMIND_SECONDS, NotAcceptedYet, Talk, reminding
 from tilewright.frontends.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
 from tilewright.kernel_file import tuned_path
 from tilewright.records import Attempt, Run, Settings, Situation, Specification
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
 
+_ASKING = "the author is at work"
 _STYLES = {"passed": "green", PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
 
 
@@ -137,7 +138,8 @@ def _interruptible() -> Iterator[None]:
 class TerminalTalk(Talk):
     """Lines on stderr and, on a terminal, a last line that says what is going on.
 
-    Without a terminal there are plain lines and no colours. `yes` accepts every specification unseen.
+    Without a terminal there are plain lines and no colours, and that last one from time to time. `yes` accepts every
+    specification unseen.
     """
 
     def __init__(self, console: Console | None = None, *, yes: bool = False, as_json: bool = False) -> None:
@@ -157,13 +159,19 @@ class TerminalTalk(Talk):
             self.say(text)
 
     @contextmanager
-    def live(self, what: str = "") -> Iterator[None]:
+    def live(self, what: str = "", every_s: float = REMIND_SECONDS) -> Iterator[None]:
         self.working(what)
         if not self._console.is_terminal:
-            yield
+            with reminding(self._still, every_s):
+                yield
             return
         with Live(get_renderable=self._status, console=self._console, refresh_per_second=8, transient=True):
             yield
+
+    def _still(self, seconds: float) -> None:
+        """Without a terminal: what is going on. A model that is asked has words of its own (`following`)."""
+        if self._doing and not self._doing.endswith(_ASKING):
+            self._console.print(self._status(), soft_wrap=True)
 
     def accept(self, folder: RunFolder, specification: Specification) -> None:
         show_specification(self._console, specification)
@@ -187,7 +195,7 @@ class TerminalTalk(Talk):
     def asking(self, situation: Situation) -> None:
         super().asking(situation)
         self._number = situation.number
-        self.working(f"{self.stage}: the author is at work")
+        self.working(f"{self.stage}: {_ASKING}")
 
     def text(self, text: str) -> None:
         self._characters += len(text)

@@ -150,18 +150,13 @@ def _results(real: BuiltPlan, launch: PackedLaunch) -> int:
     """Bytes of what this launch alone makes; none where it also writes anything else."""
     given = {one.name for one in real.evaluation.file.plan.op.parameters if one.in_place}
     made = {one.name: one for one in real.plan.buffers}
-    users = [names for step in _launches(real) if (names := _tensors(real, step))]
-    mine = _tensors(real, launch)
+    users = [names for step in _launches(real) if (names := real.plan.tensors_of(step))]
+    mine = real.plan.tensors_of(launch)
     written = [made[name] for name in mine if name in made]
     if mine & given or any(one.role is records.BufferRole.SCRATCH for one in written):
         return 0
     alone = all(sum(one.name in names for names in users) == 1 for one in written)
     return sum(one.spec.storage_bytes for one in written) if alone else 0
-
-
-def _tensors(real: BuiltPlan, launch: PackedLaunch) -> set[str]:
-    maps = {one.name: one.tensor for one in real.plan.maps}
-    return {field.tensor for field in launch.pointers} | {maps[field.map] for field in launch.maps}
 
 
 def _stores(ptx_text: str) -> bool:

@@ -238,7 +238,7 @@ def plan_traffic(
     in_cache: set[str] = set()
     found: list[LaunchTraffic] = []
     for step in prepared.plan.steps:
-        names = _names(step, prepared)
+        names = prepared.plan.tensors_of(step)
         if isinstance(step, records.PackedLaunch):
             readable = {name for name in names if name not in buffers or name in written_before}
             writable = {name for name in names if name in buffers or _in_place(name, prepared)}
@@ -302,14 +302,6 @@ def _tensor_bytes(prepared: BuiltPlan) -> dict[str, int]:
     given = {name: spec.storage_bytes for name, spec in prepared.evaluation.tensors}
     made = {one.name: one.spec.storage_bytes for one in prepared.plan.buffers}
     return {**given, **made}
-
-
-def _names(step: records.PackedLaunch | LibraryCall, prepared: BuiltPlan) -> set[str]:
-    if isinstance(step, LibraryCall):
-        used = {one.name for one in step.arguments if isinstance(one, records.TensorArgument)}
-        return used | {step.target}
-    maps = {one.name: one.tensor for one in prepared.plan.maps}
-    return {field.tensor for field in step.pointers} | {maps[field.map] for field in step.maps}
 
 
 def _in_place(name: str, prepared: BuiltPlan) -> bool:

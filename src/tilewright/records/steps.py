@@ -206,12 +206,13 @@ class BoundPlan:
     def launches(self) -> list[PackedLaunch]:
         return [step for step in self.steps if isinstance(step, PackedLaunch)]
 
+    def tensors_of(self, step: PackedLaunch | LibraryCall) -> set[str]:
+        """The tensors that a step gets, by their addresses or through maps."""
+        if isinstance(step, LibraryCall):
+            return {one.name for one in step.arguments if isinstance(one, TensorArgument)} | {step.target}
+        maps = {one.name: one.tensor for one in self.maps}
+        return {field.tensor for field in step.pointers} | {maps[field.map] for field in step.maps}
+
     def last_user(self, name: str) -> PackedLaunch | None:
-        """The last launch that gets the tensor, by its address or through a map."""
-        maps = {one.name for one in self.maps if one.tensor == name}
-        users = [
-            launch
-            for launch in self.launches
-            if any(field.tensor == name for field in launch.pointers) or any(field.map in maps for field in launch.maps)
-        ]
-        return users[-1] if users else None
+        """The last launch that gets the tensor."""
+        return next((launch for launch in reversed(self.launches) if name in self.tensors_of(launch)), None)

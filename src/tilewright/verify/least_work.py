@@ -148,7 +148,8 @@ def impossible(candidate: Candidate, device: Device, needed: tuple[str, ...]) ->
     own = _plan(candidate, device, task.sizes)
     if own is None:
         return None
-    unwritten = [name for name in _to_write(own) if not _users(own, name)]
+    given = set[str]().union(*(own.plan.tensors_of(step) for step in own.plan.steps))
+    unwritten = [name for name in _to_write(own) if name not in given]
     if unwritten:
         size = sum(task.output_specs()[name].storage_bytes for name in unwritten)
         left = f"no step of the plan is given {' and '.join(unwritten)}"
@@ -222,28 +223,13 @@ def _to_write(seen: _Seen) -> list[str]:
     ]
 
 
-def _users(seen: _Seen, name: str) -> list[PackedLaunch | LibraryCall]:
-    maps = {one.name for one in seen.plan.maps if one.tensor == name}
-    return [
-        step
-        for step in seen.plan.steps
-        if (isinstance(step, LibraryCall) and name in _of_library(step))
-        or (
-            isinstance(step, PackedLaunch)
-            and (any(one.tensor == name for one in step.pointers) or any(one.map in maps for one in step.maps))
-        )
-    ]
-
-
-def _of_library(step: LibraryCall) -> set[str]:
-    return {one.name for one in step.arguments if isinstance(one, records.TensorArgument)} | {step.target}
-
-
 def _short(
     candidate: Candidate, device: Device, needed: tuple[str, ...], seen: _Seen, blocks: int, budget: int
 ) -> Impossible | None:
     """What a sample of the plan's blocks falls short of; None where nothing, or where it cannot be told."""
-    elsewhere = {name for step in seen.plan.steps if isinstance(step, LibraryCall) for name in _of_library(step)}
+    elsewhere = {
+        name for step in seen.plan.steps if isinstance(step, LibraryCall) for name in seen.plan.tensors_of(step)
+    }
     specs = {**candidate.task.specs(seen.sizes), **{one.name: one.spec for one in seen.plan.buffers}}
     reads = [name for name in needed if name not in elsewhere]
     writes = [name for name in _to_write(seen) if name not in elsewhere]

@@ -21,7 +21,6 @@ from tilewright.records import (
     Clearing,
     FaultKind,
     InputTensor,
-    LibraryCall,
     PackedLaunch,
     Task,
     WrittenPart,
@@ -264,7 +263,7 @@ def _settled(task: Task, job: records.Job) -> tuple[str, ...]:
     undefined = {one.name for one in plan.buffers if one.clearing is Clearing.UNDEFINED}
     results = undefined & set(_results(plan))
     inputs = {one.name for one in task.tensors}
-    users = [_tensors_of(step) for step in plan.steps]
+    users = [plan.tensors_of(step) for step in plan.steps]
     single = {name for name in results if sum(name in user for user in users) == 1}
     launches = [
         user
@@ -274,11 +273,5 @@ def _settled(task: Task, job: records.Job) -> tuple[str, ...]:
     return tuple(sorted(single & set().union(*launches)))
 
 
-def _tensors_of(step: PackedLaunch | LibraryCall) -> set[str]:
-    if isinstance(step, PackedLaunch):
-        return {one.tensor for one in step.pointers}
-    return {one.name for one in step.arguments if isinstance(one, records.TensorArgument)} | {step.target}
-
-
 def _results_of(launch: PackedLaunch, plan: records.BoundPlan) -> set[str]:
-    return _tensors_of(launch) & {one.name for one in plan.buffers}
+    return plan.tensors_of(launch) & {one.name for one in plan.buffers}
