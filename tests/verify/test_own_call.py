@@ -54,6 +54,38 @@ __global__ void divide(const float* sums, float* out, int rows, int cols) {
 }
 """
 
+# The same, where the second launch gets the buffer through a map alone.
+BY_MAP = (
+    BY_TWO[: BY_TWO.index("__global__ void divide")]
+    .replace(
+        "//! launch  divide",
+        "//! need    device.cc >= 90\n//! map     parts = tiled(sums, box=[128])\n//! launch  divide",
+    )
+    .replace("(sums, out, rows, cols)", "(parts, out, rows, cols)")
+    + """\
+#include <cuda/barrier>
+__global__ void divide(const __grid_constant__ CUtensorMap parts, float* out, int rows, int cols) {
+  __shared__ __align__(128) float held[128];
+  __shared__ __align__(8) unsigned long long barrier;
+  const unsigned bar = __cvta_generic_to_shared(&barrier), data = __cvta_generic_to_shared(held);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\nfence.mbarrier_init.release.cluster;" ::"r"(bar));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" ::"r"(bar) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];" ::
+        "r"(data), "l"(&parts), "r"(blockIdx.x * 128), "r"(bar)
+        : "memory");
+  }
+  __syncthreads();
+  asm volatile(
+      "{\\n.reg .pred done;\\nwait:\\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\\n@!done bra wait;\\n}" ::
+      "r"(bar) : "memory");
+  const int row = blockIdx.x * 128 + threadIdx.x;
+  if (row < rows) out[row] = held[threadIdx.x] / cols;
+}
+"""
+)
+
 
 def rejected(referee: Make, task: Task, text: str) -> Crashed | WrongValues:
     verdict = referee(task).judge(text)
@@ -105,6 +137,13 @@ def test_wrong_in_far_blocks_alone(referee: Make) -> None:
     assert isinstance(evidence, WrongValues)
     assert evidence.case.sizes == tasks.MATMUL.sizes
     assert evidence.outputs[0].first[0].index[0] > 900
+
+
+def test_what_other_blocks_leave_behind_a_map_is_not_judged_from_a_few(referee: Make) -> None:
+    huge = replace(tasks.MEAN, dimensions=(Dimension("rows", 131072), Dimension("cols", 128)))
+    verdict = referee(huge).judge(BY_MAP)
+    assert isinstance(verdict, Passed), verdict
+    assert any("no result judged" in one for one in (*verdict.unjudged, *verdict.notes))
 
 
 @pytest.mark.slow
