@@ -38,6 +38,23 @@ __device__ __forceinline__ T span_of(const T* along, unsigned first, int i) {
   return place + i < SPAN ? here : next;
 }
 """,
+    "bf16": """\
+// v as a bf16 has it, in any architecture: to the nearest, of two as near to the even one.
+__device__ __forceinline__ float bf16_of(float v) {
+  const unsigned bits = __float_as_uint(v);
+  return v != v ? v : __uint_as_float((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+}
+""",
+    "f16": """\
+// v as an f16 has it.
+__device__ __forceinline__ float f16_of(float v) {
+  unsigned short bits;
+  float rounded;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(rounded) : "h"(bits));
+  return rounded;
+}
+""",
     "sigmoid": _line("sigmoid", "1.0f / (1.0f + expf(-v))"),
     "silu": "// v times its sigmoid.\n" + _line("silu", "v / (1.0f + expf(-v))"),
     "gelu": "// v (1 + erf(v / sqrt 2)) / 2.\n" + _line("gelu", "0.5f * v * (1.0f + erff(v * 0.70710678f))"),

@@ -193,6 +193,17 @@ class Lowering:
         assert isinstance(given, Node)
         return self.shapes(given.index)
 
+    def given_dtype(self, node: TracedNode) -> str:
+        """Of the first tensor that the node was given, in PyTorch's words."""
+        given = node.arguments[0]
+        result = self._traces[0].nodes[given.index].results[0] if isinstance(given, Node) else None
+        return "" if result is None else result.dtype
+
+    @property
+    def is_used(self) -> bool:
+        """Whether another node is given the one that is being lowered."""
+        return any(self._place in _taken(node) for node in self._traces[0].nodes[self._place + 1 :])
+
     def load(self, name: str, kind: NumberKind, sizes: tuple[int, ...]) -> Item:
         self.input_axes[name] = self.axes.new(self.shapes())
         return Item(self.add(Load(name), kind), self.input_axes[name], sizes)
@@ -327,12 +338,17 @@ def needed(trace: Trace) -> set[int]:
         node = trace.nodes[index]
         changes = node.target.endswith("_") and isinstance(node.arguments[0], Node)
         if index in wanted or changes:
-            wanted.add(index)
-            for one in (*node.arguments, *node.keywords.values()):
-                wanted |= {one.index} if isinstance(one, Node) else set()
-                if isinstance(one, Items):
-                    wanted |= {item.index for item in one.values if isinstance(item, Node)}
+            wanted |= {index, *_taken(node)}
     return wanted
+
+
+def _taken(node: TracedNode) -> set[int]:
+    """The nodes that a node is given."""
+    found = set[int]()
+    for one in (*node.arguments, *node.keywords.values()):
+        listed = one.values if isinstance(one, Items) else (one,)
+        found |= {item.index for item in listed if isinstance(item, Node)}
+    return found
 
 
 def _size_expressions(task: Task) -> dict[str, str]:

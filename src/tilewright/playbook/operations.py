@@ -17,6 +17,8 @@ exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin a
 sigmoid silu mish hardswish hardsigmoid isnan isinf reciprocal
 """
 _BINARY = "mul maximum minimum fmin fmax eq ne lt le gt ge"
+_ROUNDINGS = {"bfloat16": "bf16", "float16": "f16"}  # the dtypes that a cast to rounds, and the operation that does
+_LOSING = {"float32", "float64", "bfloat16", "float16", "int64", "int32"}  # which have numbers that those have not
 _SAME = ("clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positive")
 
 
@@ -246,11 +248,21 @@ def _getitem(low: Lowering, node: TracedNode) -> Lowered:
     return found[place] if isinstance(found, tuple) else found
 
 
+def _cast(low: Lowering, node: TracedNode) -> Lowered:
+    """A cast to 16 bits is a rounding, but for the last one: results are rounded when they are stored."""
+    item, result = low.item(node, 0), node.results[0]
+    assert result is not None
+    value, rounds = item.value, _ROUNDINGS.get(result.dtype)
+    if rounds and low.given_dtype(node) in (_LOSING - {result.dtype}) and low.is_used:
+        value = low.float_point(rounds, value)
+    return low.together(value, [item], node)
+
+
 POINTWISE_RULES: dict[str, Rule] = {
     "input": _input,
     "constant": _constant,
     "getitem": _getitem,
-    **dict.fromkeys(("_to_copy", "convert_element_type"), _of(1, lambda low, value: value)),
+    **dict.fromkeys(("_to_copy", "convert_element_type"), _cast),
     "copy": _of(2, lambda low, target, value: value),  # what is written over a tensor
     **dict.fromkeys(_SAME, lambda low, node: low.item(node, 0)),
     **{name: _float(name, 1) for name in _FLOAT_UNARY.split()},

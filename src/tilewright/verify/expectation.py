@@ -1,12 +1,13 @@
 """In the reference's process: what a case's results must be, by running the reference in several arithmetics.
 
 f64 is the truth, and f64 with the roundings of an honest kernel put in says how far that may be off. Both are the
-reference's own operations, run one by one. For the truth every float is f64, also where the reference asks for a
-narrower one on the way. For the tolerance each operation's result is moved by as much as a plain kernel's rounding
-would move it: by a rounding or two where it works element by element, and by what one running f32 sum of all its terms
-does where it adds up. What comes out differs from the truth by what an honest kernel may differ: little for a
-well-conditioned element, much for one where terms cancel, whatever comes after in the reference. No operation is run in
-f32, so nothing depends on how PyTorch itself orders a sum.
+reference's own operations, run one by one. For the truth every float is f64, also where the reference's operations
+round to a narrower one on the way; what it casts to 16 bits in so many words is rounded to them. For the tolerance
+each operation's result is moved by as much as a plain kernel's rounding would move it: by a rounding or two where it
+works element by element, and by what one running f32 sum of all its terms does where it adds up. What comes out
+differs from the truth by what an honest kernel may differ: little for a well-conditioned element, much for one where
+terms cancel, whatever comes after in the reference. No operation is run in f32, so nothing depends on how PyTorch
+itself orders a sum.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _MOVES_OF_LARGE = 3
 _LARGE = 4_000_000  # elements of all inputs
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_HALVES = (torch.float16, torch.bfloat16)
 WIDE = torch.float64
 
 LONGEST_RUNNING_SUM = 16_384  # terms; longer ones no kernel adds up in one thread
@@ -238,9 +240,10 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        name = func._schema.name.rpartition("::")[2]
+        cast = kwargs.get("dtype") if name == "_to_copy" else None
         if kwargs.get("dtype") in NARROW:
             kwargs["dtype"] = self._width
-        name = func._schema.name.rpartition("::")[2]
         changes = func._schema.is_mutable
         self.contracted |= name in _CONTRACTIONS or name.startswith(_ATTENTION)
         if not changes:
@@ -248,7 +251,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._roundings is None or name in _EXACT:
             results = _called(func, name, args, kwargs)
             self._remember_order(name, args, kwargs, results)
-            return results
+            return results.to(cast).to(self._width) if cast in _HALVES else results
         terms = _terms(name, args)
         given = args
         if name in _SOFTMAXES or name in _LOGARITHMS:
