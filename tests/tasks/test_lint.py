@@ -53,6 +53,26 @@ def test_sound(function: str, shapes: dict[str, str]) -> None:
     assert lint_of(SOURCE, function, shapes) == ""
 
 
+COMPENSATED = """
+def implicit(p, c, u):
+    c = c + u
+    new = p + c
+    return new, c + (p - new)
+
+def casts(p, c, u):
+    c = (c.float() + u.float()).bfloat16().float()
+    new = (p.float() + c).bfloat16()
+    return new, (c + (p.float() - new.float()).bfloat16().float()).bfloat16()
+"""
+
+
+def test_what_16_bit_steps_lose_is_no_result_unless_it_is_cast() -> None:
+    shapes = dict.fromkeys("pcu", "64x128:bf16")
+    assert "y1 is made of roundings in PyTorch's steps" in lint_of(COMPENSATED, "implicit", shapes)
+    assert lint_of(COMPENSATED, "casts", shapes) == ""
+    assert lint_of(COMPENSATED, "implicit", dict.fromkeys("pcu", "64x128")) == ""
+
+
 DEEP = """
 import torch
 

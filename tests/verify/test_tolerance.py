@@ -329,6 +329,40 @@ def test_not_finite_stands_where_the_reference_has_it() -> None:
     truth = torch.tensor([1.0, 70000.0], dtype=torch.float64)
     half = truth.half()
     assert compare(half.clone(), Expected(half, truth, ())).right
+    assert compare(torch.tensor([1.0, 65504.0]).half(), Expected(half, truth, ())).wrong.tolist() == [False, True]
+
+
+def test_a_number_near_the_truth_is_right_where_the_reference_overflowed_on_its_way() -> None:
+    truth = torch.tensor([1.0, 6.7, 7.0, -3.0], dtype=torch.float64)
+    own = torch.tensor([1.0, math.inf, math.nan, -math.inf]).half()
+    for found, wrong in (
+        ([1.0, math.inf, math.nan, -math.inf], []),
+        ([1.0, 6.7, 7.0, -3.0], []),
+        ([1.0, 6.8, 7.0, -3.0], [1]),
+        ([1.0, -math.inf, math.inf, math.nan], [1, 2, 3]),
+    ):
+        result = compare(torch.tensor(found).half(), Expected(own, truth, (truth,)))
+        assert result.wrong.nonzero().flatten().tolist() == wrong
+
+
+def in_two_halves(x: torch.Tensor) -> torch.Tensor:
+    high = x.bfloat16()
+    return (x - high.float()).bfloat16()
+
+
+def saturated(x: torch.Tensor) -> torch.Tensor:
+    half = x.half()
+    return torch.where(half.isinf(), 65504.0, half.float())
+
+
+def test_what_is_cast_to_16_bits_is_rounded_in_the_truth_too() -> None:
+    x = torch.randn(64, 200) * 3
+    assert judged(in_two_halves, {"x": x}, in_two_halves(x)).right
+    assert bool(judged(in_two_halves, {"x": x}, torch.zeros_like(x).bfloat16()).wrong.any())
+    x *= 3e4
+    assert judged(saturated, {"x": x}, saturated(x)).right
+    assert bool(judged(saturated, {"x": x}, x).wrong.any())
+    assert bool(judged(lambda x: x.bfloat16().float() * 2, {"x": x}, x * 2).wrong.any())
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

@@ -18,6 +18,8 @@ _REDRAWS = 3  # of one input, before it is said to have no influence
 _REPEAT_ROUNDINGS = 16.0
 _DIFFERING_FRACTION = 0.01  # an index may change with the order of a sum; noise changes most elements
 _ROUNDINGS = 4.0  # a constant within so many roundings of every element satisfies any honest comparison
+_MOSTLY = 0.5  # of a result's size, in the mean square
+_AS_CASTS = "compute in f32 and write what must be rounded as casts, such as x.float() and y.bfloat16()"
 
 Tensors = dict[str, torch.Tensor]
 Results = tuple[torch.Tensor, ...]
@@ -103,13 +105,13 @@ def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tens
     """Whether exact answers differ by less than the reference's own rounding errors, so that a constant will do."""
     if not all(one.is_floating_point() for one in answers[0]):
         return ""
-    wide = [
-        {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()} for tensors in given
-    ]
-    try:
-        truths = [call_reference(function, task, tensors) for tensors in wide]
-    except Exception:  # a reference that is tied to its dtype cannot be asked this
+    truths = _exact_answers(function, task, given)
+    if truths is None:
         return ""
+    names = [one.name for one in task.outputs] + [one.name for one in task.tensors if one.in_place]
+    for name, own, true in zip(names, answers[0], truths[0], strict=False):
+        if _is_made_of_roundings(own, true):
+            return f"{name} is made of roundings in PyTorch's steps, something else without them; {_AS_CASTS}"
     for index, found in enumerate(answers[0]):
         true = torch.stack([truth[index].double() for truth in truths])
         if true.shape[1:] != found.shape or not bool(true.isfinite().all()):
@@ -122,6 +124,26 @@ def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tens
             return ""
     constant = "zeros" if float(true.abs().max()) <= 2.0 * error else "a constant"
     return f"the reference's answers differ by less than its own rounding errors: {constant} would pass"
+
+
+def _exact_answers(function: Callable[..., Any], task: Task, given: list[Tensors]) -> list[Results] | None:
+    """In f64; None where the reference is tied to its dtype."""
+    wide = [
+        {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()} for tensors in given
+    ]
+    try:
+        return [call_reference(function, task, tensors) for tensors in wide]
+    except Exception:
+        return None
+
+
+def _is_made_of_roundings(own: torch.Tensor, true: torch.Tensor) -> bool:
+    """Whether most of a result is what 16-bit steps lose: what a compensated sum carries along, say."""
+    if own.dtype not in (torch.float16, torch.bfloat16) or own.shape != true.shape or not own.numel():
+        return False
+    known = own.isfinite() & true.isfinite()
+    size, error = (float(torch.where(known, one, 0.0).square().mean()) for one in (own.double(), own.double() - true))
+    return error > _MOSTLY**2 * size > 0.0
 
 
 def _idle(
