@@ -49,4 +49,4 @@ def test_the_last_cast_is_what_storing_does(tmp_path: Path) -> None:
 
 
 def _several(found: object) -> tuple[torch.Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)  # type: ignore[return-value]
+    return found if isinstance(found, tuple) else (found,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tilewright.playbook.axes import ONE, Axes, AxisTable, Shapes
@@ -199,10 +199,15 @@ class Lowering:
         result = self._traces[0].nodes[given.index].results[0] if isinstance(given, Node) else None
         return "" if result is None else result.dtype
 
-    @property
-    def is_used(self) -> bool:
-        """Whether another node is given the one that is being lowered."""
-        return any(self._place in _taken(node) for node in self._traces[0].nodes[self._place + 1 :])
+    def is_only(self, moved: Collection[str]) -> bool:
+        """Whether the node that is being lowered is given to nodes of these kinds alone, and so is what they make."""
+        found = {self._place}
+        for index, node in enumerate(self._traces[0].nodes):
+            if _taken(node) & found:
+                if node.target not in moved:
+                    return False
+                found.add(index)
+        return True
 
     def load(self, name: str, kind: NumberKind, sizes: tuple[int, ...]) -> Item:
         self.input_axes[name] = self.axes.new(self.shapes())

@@ -19,6 +19,10 @@ sigmoid silu mish hardswish hardsigmoid isnan isinf reciprocal
 _BINARY = "mul maximum minimum fmin fmax eq ne lt le gt ge"
 _ROUNDINGS = {"bfloat16": "bf16", "float16": "f16"}  # the dtypes that a cast to rounds, and the operation that does
 _LOSING = {"float32", "float64", "bfloat16", "float16", "int64", "int32"}  # which have numbers that those have not
+_MOVES = frozenset(
+    """alias cat clone contiguous detach expand flatten getitem permute reshape select slice split split_with_sizes
+    squeeze stack t transpose unbind unflatten unsqueeze view _unsafe_view""".split()
+)
 _SAME = ("clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positive")
 
 
@@ -253,7 +257,7 @@ def _cast(low: Lowering, node: TracedNode) -> Lowered:
     item, result = low.item(node, 0), node.results[0]
     assert result is not None
     value, rounds = item.value, _ROUNDINGS.get(result.dtype)
-    if rounds and low.given_dtype(node) in (_LOSING - {result.dtype}) and low.is_used:
+    if rounds and low.given_dtype(node) in (_LOSING - {result.dtype}) and not low.is_only(_MOVES):
         value = low.float_point(rounds, value)
     return low.together(value, [item], node)
 
