@@ -13,7 +13,7 @@ from tilewright.playbook.convolutions.reading import Settings, pool_settings
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
-from tilewright.playbook.tracing import Items, Node, TracedArgument
+from tilewright.playbook.tracing import Items, Node
 
 POOLED = "a convolution and the average pooling of its results are made as one convolution, whose weights are sums"
 _MOST_TAPS = 128
@@ -40,13 +40,13 @@ def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
     if joined is None:
         return None
 
-    def left(sizes: Sizes, probe: int) -> Sizes:
-        return *sizes[:2], *shape_at(graph, index, probe)[2:]
+    def results(probe: int) -> Sizes:
+        return *shape_at(graph, convolution, probe)[:2], *shape_at(graph, index, probe)[2:]
 
-    def make(builder: Builder) -> int:
-        total = joined.write(builder, lambda probe: left(shape_at(graph, convolution, probe), probe))
+    def make(builder: Builder) -> Node:
+        total = joined.write(builder, results)
         for step in steps:
-            total = again(graph, builder, step, total, left)
+            total = again(graph, builder, step, total)
         return total
 
     return Rewrite(index, POOLED, make)
@@ -128,68 +128,30 @@ class _Joined:
     turned: bool
     share: float  # of one result in a window
 
-    def write(self, builder: Builder, shape: Callable[[int], Sizes]) -> int:
-        weights, x = self._weights(builder), builder.numbers[self.x]
-        more = (None, *self.settings.arguments)
-        return builder.add(CONVOLUTION, lambda _: (Node(x), Node(weights), *more), shape, "float32")
+    def write(self, builder: Builder, shape: Callable[[int], Sizes]) -> Node:
+        weights, x = self._weights(builder), builder.old(self.x)
+        return builder.add(CONVOLUTION, x, weights, None, *self.settings.arguments, shape=shape)
 
-    def _weights(self, builder: Builder) -> int:
-        writer = _Weights(self.graph, builder, self.weight)
-        made = builder.numbers[self.weight]
-        sizes: Callable[[Sizes], Sizes] = lambda given: given  # noqa: E731
+    def _weights(self, builder: Builder) -> Node:
+        made = builder.old(self.weight)
         if self.turned:
             places = tuple(range(2, len(self.axes) + 2))
-            sizes = lambda given: (given[1], given[0], *given[2:])  # noqa: E731
-            made = writer.add("permute", (Node(made), Items((1, 0, *places))), sizes)
-            made = writer.add("flip", (Node(made), Items(places)), sizes)
+            made = builder.add("permute", made, Items((1, 0, *places)))
+            made = builder.add("flip", made, Items(places))
         for place, axis in enumerate(self.axes):
-            made, sizes = writer.summed(made, place, axis, sizes)
-        return writer.add("mul", (Node(made), self.share), sizes, "Tensor")
+            made = _summed(builder, made, place + 2, len(self.axes) - 1 - place, axis)
+        return builder.add("mul", made, self.share, overload="Tensor")
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Nodes made from the weights; shapes follow from theirs."""
+def _summed(builder: Builder, given: Node, dim: int, behind_it: int, axis: _Axis) -> Node:
+    """The sum of the shifted copies of the weights along one dimension, which has others behind it."""
 
-    graph: Graph
-    builder: Builder
-    weight: int
+    def copied(shift: tuple[int, int, int]) -> Node:
+        front, behind, first = shift
+        made = builder.add("constant_pad_nd", given, Items((*(0, 0) * behind_it, front, behind)), 0.0)
+        if axis.step == 1:
+            return made
+        end = (axis.taps - 1) * axis.step + first + 1
+        return builder.add("slice", made, dim, first, end, axis.step, overload="Tensor")
 
-    def add(
-        self, target: str, arguments: tuple[TracedArgument, ...], sizes: Callable[[Sizes], Sizes], overload: str = ""
-    ) -> int:
-        return self.builder.add(
-            target,
-            lambda _: arguments,
-            lambda probe: sizes(shape_at(self.graph, self.weight, probe)),
-            "float32",
-            overload,
-        )
-
-    def summed(
-        self, given: int, place: int, axis: _Axis, before: Callable[[Sizes], Sizes]
-    ) -> tuple[int, Callable[[Sizes], Sizes]]:
-        """The sum of the shifted copies along one dimension, and what is its shape."""
-        dim = place + 2
-
-        def sizes(own: Sizes, wide: int = axis.taps) -> Sizes:
-            found = before(own)
-            return *found[:dim], wide, *found[dim + 1 :]
-
-        def copied(shift: tuple[int, int, int]) -> int:
-            front, behind, first = shift
-
-            def padded(own: Sizes) -> Sizes:
-                return sizes(own, before(own)[dim] + front + behind)
-
-            behind_it = len(before(shape_at(self.graph, self.weight, 0))) - 1 - dim
-            pads = Items((*(0, 0) * behind_it, front, behind))
-            made = self.add("constant_pad_nd", (Node(given), pads, 0.0), padded)
-            if axis.step == 1:
-                return made
-            end = (axis.taps - 1) * axis.step + first + 1
-            return self.add("slice", (Node(made), dim, first, end, axis.step), sizes, "Tensor")
-
-        return reduce(
-            lambda one, other: self.add("add", (Node(one), Node(other)), sizes, "Tensor"), map(copied, axis.shifts)
-        ), sizes
+    return reduce(lambda one, other: builder.add("add", one, other, overload="Tensor"), map(copied, axis.shifts))

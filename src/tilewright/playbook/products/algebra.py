@@ -7,7 +7,6 @@ of rows or columns. Both give the same numbers to within f32's roundings.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +18,7 @@ from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.products.norms import running_norm, split_norm
 from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
-from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
+from tilewright.playbook.tracing import Items, Node
 
 SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
 WINDOWS = "the means of a product's neighbouring columns are made as a product with the means of the weights"
@@ -83,10 +82,9 @@ def _one_pool(graph: Graph, index: int) -> Rewrite | None:
     if math.prod(sides) > _MOST_CELLS:
         return None
 
-    def make(builder: Builder) -> int:
-        source = builder.numbers[taken(before)[0]]
-        arguments = (Node(source), Items(sides), Items(strides))
-        return builder.add(node.target, lambda _: arguments, partial(shape_at, graph, index), graph.dtype(index))
+    def make(builder: Builder) -> Node:
+        source, shape = builder.old(taken(before)[0]), partial(shape_at, graph, index)
+        return builder.add(node.target, source, Items(sides), Items(strides), shape=shape)
 
     return Rewrite(index, POOLS_AS_ONE, make)
 
@@ -102,24 +100,11 @@ def _diagonal(graph: Graph, index: int) -> Rewrite | None:
             continue
         (vector,) = taken(inner)
 
-        def make(builder: Builder, place: int = place, vector: int = vector, other: int = other) -> int:
-            scale, dtype = builder.numbers[vector], graph.dtype(index)
+        def make(builder: Builder, place: int = place, vector: int = vector, other: int = other) -> Node:
+            scale = builder.old(vector)
             if place == 0:
-                rows = scale
-                scale = builder.add(
-                    "unsqueeze",
-                    lambda _: (Node(rows), -1),
-                    lambda probe: (shape_at(graph, index, probe)[0], 1),
-                    graph.dtype(vector),
-                )
-            scaled, matrix = scale, builder.numbers[other]
-            return builder.add(
-                "mul",
-                lambda _: (Node(matrix), Node(scaled)),
-                lambda probe: shape_at(graph, index, probe),
-                dtype,
-                "Tensor",
-            )
+                scale = builder.add("unsqueeze", scale, -1)
+            return builder.add("mul", builder.old(other), scale, overload="Tensor")
 
         return Rewrite(index, DIAGONAL, make)
     return None
@@ -154,14 +139,12 @@ def _column_sum(graph: Graph, index: int) -> Rewrite | None:
         return None
     keep = len(node.arguments) > 2 and bool(node.arguments[2])
 
-    def make(builder: Builder) -> int:
-        writer = _SumWriter(graph, builder, product, keep)
-        total = writer.product(a, taken(weights)[0] if turned else b, turned)
+    def make(builder: Builder) -> Node:
+        writer = _SumWriter(graph, builder, product)
+        total = writer.product(a, taken(weights)[0] if turned else b, turned, keep)
         for step in steps:
             total = writer.step(total, step)
-        if node.target == "mean":
-            total = writer.scaled("div", total)
-        return total
+        return builder.add("div", total, writer.columns, overload="Tensor") if node.target == "mean" else total
 
     return Rewrite(index, SUMS, make)
 
@@ -197,49 +180,23 @@ class _WindowWriter:
     old_product: int
     wide: int  # columns of a window
 
-    def write(self, builder: Builder, a: int, weights: int, steps: list[_Step]) -> int:
-        means = self._means(builder, weights)
-        inner = partial(self._inner, weights)
-        turned = builder.add(
-            "transpose", lambda _: (Node(means), 0, 1), lambda probe: (inner(probe), self._columns(probe)), "float32"
-        )
-        given = builder.numbers[a]
-        total = builder.add(PRODUCT, lambda _: (Node(given), Node(turned)), self._shape, "float32")
-        for step in steps:
-            total = self._step(builder, total, step)
-        result = partial(shape_at, self.graph, self.mean)
-        return builder.add("view", lambda probe: (Node(total), Items(result(probe))), result, "float32")
+    def write(self, builder: Builder, a: int, weights: int, steps: list[_Step]) -> Node:
+        turned = builder.add("transpose", self._means(builder, weights), 0, 1)
+        total = builder.add(PRODUCT, builder.old(a), turned)
+        for step in steps:  # the same operation on the means, for which a number stays what it is
+            number = partial(self.graph.argument, step.node, 1)
+            other = number if step.other is None else self._means(builder, step.other)
+            total = builder.add(self.graph.nodes[step.node].target, total, other, overload="Tensor")
+        return builder.add("view", total, lambda probe: Items(shape_at(self.graph, self.mean, probe)))
 
-    def _step(self, builder: Builder, total: int, step: _Step) -> int:
-        """The same operation on the means, for which a number stays what it is."""
-        other = None if step.other is None else self._means(builder, step.other)
-
-        def arguments(probe: int) -> tuple[TracedArgument, ...]:
-            number = self.graph.traces[probe].nodes[step.node].arguments[1]
-            return Node(total), number if other is None else Node(other)
-
-        return builder.add(self.graph.nodes[step.node].target, arguments, self._shape, "float32", "Tensor")
-
-    def _means(self, builder: Builder, given: int) -> int:
+    def _means(self, builder: Builder, given: int) -> Node:
         """Of every so many neighbours along the first dimension."""
-        old = builder.numbers[given]
 
-        def parted(probe: int) -> tuple[int, ...]:
-            return self._columns(probe), self.wide, *shape_at(self.graph, given, probe)[1:]
+        def parted(probe: int) -> Items:
+            columns = shape_at(self.graph, self.old_product, probe)[1] // self.wide
+            return Items((columns, self.wide, *shape_at(self.graph, given, probe)[1:]))
 
-        seen = builder.add("view", lambda probe: (Node(old), Items(parted(probe))), parted, "float32")
-        return builder.add(
-            "mean", lambda _: (Node(seen), Items((1,))), lambda probe: (parted(probe)[0], *parted(probe)[2:]), "float32"
-        )
-
-    def _inner(self, weights: int, probe: int) -> int:
-        return shape_at(self.graph, weights, probe)[1]
-
-    def _columns(self, probe: int) -> int:
-        return shape_at(self.graph, self.old_product, probe)[1] // self.wide
-
-    def _shape(self, probe: int) -> tuple[int, ...]:
-        return shape_at(self.graph, self.old_product, probe)[0], self._columns(probe)
+        return builder.add("mean", builder.add("view", builder.old(given), parted), Items((1,)))
 
 
 def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None]:
@@ -273,57 +230,27 @@ class _SumWriter:
     graph: Graph
     builder: Builder
     old_product: int
-    keep: bool  # whether the summed dimension stays, with one element
 
-    def _rows(self, probe: int) -> int:
-        return shape_at(self.graph, self.old_product, probe)[0]
-
-    def _columns(self, probe: int) -> int:
+    def columns(self, probe: int) -> int:
         return shape_at(self.graph, self.old_product, probe)[1]
 
-    def product(self, a: int, weights: int, turned: bool) -> int:
-        """x times the summed weights: a vector with one element per row."""
-        new_weights, new_a = self.builder.numbers[weights], self.builder.numbers[a]
-        summed = self.builder.add(
-            "sum",
-            lambda _: (Node(new_weights), Items((0 if turned else 1,))),
-            lambda probe: (shape_at(self.graph, a, probe)[1],),
-            "float32",
-            "dim_IntList",
-        )
-        made = self.builder.add(
-            PRODUCT, lambda _: (Node(new_a), Node(summed)), lambda probe: (self._rows(probe),), "float32"
-        )
-        return self._vector("unsqueeze", lambda _: (Node(made), 1)) if self.keep else made
+    def product(self, a: int, weights: int, turned: bool, keep: bool) -> Node:
+        """x times the summed weights: a vector with one element per row, or where the dimension is kept a column."""
+        summed = self._sum(self.builder.old(weights), 0 if turned else 1)
+        made = self.builder.add(PRODUCT, self.builder.old(a), summed)
+        return self.builder.add("unsqueeze", made, 1, overload="Tensor") if keep else made
 
-    def step(self, total: int, step: _Step) -> int:
+    def step(self, total: Node, step: _Step) -> Node:
         """The same operation on the sum: factors stay as they are, terms are summed over the columns too."""
-        node = self.graph.nodes[step.node]
+        target, number = self.graph.nodes[step.node].target, partial(self.graph.argument, step.node, 1)
         if step.other is not None:
-            columns = self.builder.numbers[step.other]
-            term = self.builder.add(
-                "sum", lambda _: (Node(columns), Items((0,))), lambda _: (), "float32", "dim_IntList"
-            )
-            return self._vector(node.target, lambda _: (Node(total), Node(term)))
-        if node.target in ("mul", "div"):
-            return self._vector(node.target, lambda probe: (Node(total), self._number(step.node, probe)))
-
-        count = self.builder.add("scalar_tensor", lambda probe: (self._columns(probe),), lambda _: (), "float32")
-        number = partial(self._number, step.node)
-        term = self.builder.add("mul", lambda probe: (Node(count), number(probe)), lambda _: (), "float32", "Tensor")
-        return self._vector(node.target, lambda _: (Node(total), Node(term)))
-
-    def scaled(self, op: str, total: int) -> int:
-        """By the number of columns."""
-        return self._vector(op, lambda probe: (Node(total), self._columns(probe)))
-
-    def _number(self, index: int, probe: int) -> Scalar:
-        number = self.graph.traces[probe].nodes[index].arguments[1]
-        assert not isinstance(number, (Node, Items))
-        return number
-
-    def _vector(self, target: str, arguments: Callable[[int], tuple[TracedArgument, ...]]) -> int:
-        """A node with one element per row."""
+            return self.builder.add(target, total, self._sum(self.builder.old(step.other), 0), overload="Tensor")
+        if target in ("mul", "div"):
+            return self.builder.add(target, total, number, overload="Tensor")
+        count = self.builder.add("scalar_tensor", self.columns)
         return self.builder.add(
-            target, arguments, lambda probe: (self._rows(probe), *((1,) if self.keep else ())), "float32", "Tensor"
+            target, total, self.builder.add("mul", count, number, overload="Tensor"), overload="Tensor"
         )
+
+    def _sum(self, given: Node, dim: int) -> Node:
+        return self.builder.add("sum", given, Items((dim,)), overload="dim_IntList")

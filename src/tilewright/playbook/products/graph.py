@@ -50,6 +50,10 @@ class Graph:
     def dtype(self, index: int) -> str:
         return _result(self.nodes[index]).dtype
 
+    def argument(self, index: int, place: int, probe: int) -> TracedArgument:
+        """What a node takes in one of its places, at a probe."""
+        return self.traces[probe].nodes[index].arguments[place]
+
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.nodes]
