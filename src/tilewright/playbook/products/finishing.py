@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
@@ -12,7 +11,15 @@ from tilewright.playbook.places.program import out_lines, shape_needs
 from tilewright.playbook.products.layouts import DTYPES, Group, Tensor
 from tilewright.playbook.products.program import Extent
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
-from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowPart, RowProgram, Value
+from tilewright.playbook.row_program import (
+    Load,
+    ProgramInput,
+    ProgramOutput,
+    RowPart,
+    RowProgram,
+    arguments_of,
+    renumbered,
+)
 from tilewright.records import DType
 from tilewright.records.reaching import reached
 
@@ -29,9 +36,9 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
     (item,) = low.run(FINISH_RULES)
     axes = low.input_axes[SUM]
     rows, cols = low.axes.atoms(axes[: len(axes) - columns]), low.axes.atoms(axes[len(axes) - columns :])
-    live = sorted(_live(low, item.value))
+    live = sorted(reached([item.value], lambda index: arguments_of(low.values[index])))
     numbers = {old: new for new, old in enumerate(live)}
-    values = tuple(_renumbered(low.values[old], numbers) for old in live)
+    values = tuple(renumbered(low.values[old], numbers.__getitem__) for old in live)
     loaded = {value.input for value in values if isinstance(value, Load)}
     tensors = {table.tensors[one].name: table.tensors[one] for one in inputs}
     channels = low.axes.atoms(axes[len(axes) - columns - 1 : len(axes) - columns]) if by_channel else ()
@@ -98,17 +105,3 @@ class _Rows:
             )
         varies, parts = lies[axes]
         return ProgramInput(tensor.name, tensor.dtype, varies, parts)
-
-
-def _live(low: Lowering, value: int) -> set[int]:
-    def needed(index: int) -> tuple[int, ...]:
-        held = low.values[index]
-        return held.arguments if isinstance(held, Pointwise) else ()
-
-    return reached([value], needed)
-
-
-def _renumbered(value: Value, numbers: Mapping[int, int]) -> Value:
-    return (
-        Pointwise(value.op, tuple(numbers[one] for one in value.arguments)) if isinstance(value, Pointwise) else value
-    )

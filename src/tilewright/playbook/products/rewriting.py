@@ -42,11 +42,12 @@ class Rewrite:
     make: Callable[[Builder], Node]
 
 
-def rewritten(graph: Graph, rewrite: Rewrite) -> Graph:
+def rewritten(graph: Graph, *rewrites: Rewrite) -> Graph:
     builder = Builder([[] for _ in graph.traces])
+    makers = {one.place: one.make for one in rewrites}
     for index in range(len(graph.nodes)):
-        if index == rewrite.place:
-            builder.numbers[index] = rewrite.make(builder).index
+        if index in makers:
+            builder.numbers[index] = makers[index](builder).index
             continue
         for nodes, trace in zip(builder.traces, graph.traces, strict=True):
             nodes.append(renumbered(trace.nodes[index], builder.numbers))
@@ -69,7 +70,7 @@ def _made(target: str, shapes: list[Shape], arguments: tuple[TracedArgument, ...
         return listed
     if target == "permute":
         return tuple(own[one] for one in listed)
-    if target in ("sum", "mean"):
+    if target in ("sum", "mean", "amax"):
         return tuple(one for place, one in enumerate(own) if place not in listed)
     if target == "constant_pad_nd":
         pads = zip_longest(reversed(own), listed[::2], listed[1::2], fillvalue=0)
