@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.attention.text import LOG2_E, AttentionKernel, filled, inverse_line, scale_argument
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import PlanLines
+from tilewright.playbook.attention.text import LOG2_E, AttentionKernel, AttentionPlan, inverse_line, scale_argument
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.places.text import product_text
 
 SIZES = """\
@@ -276,24 +274,25 @@ class Parts:
     column_scale: str  # of the column that is stored
 
 
-def section_line(made: Attention, plan: PlanLines, names: dict[str, str], bytes_each: int) -> None:
+def own_lengths(plan: AttentionPlan) -> None:
+    """The file is for the task's own lengths of queries and results."""
+    depth, columns = plan.made.depth.size.own, plan.made.column.size.own
+    plan.add("need", f"device.cc == 90 and {plan.name('depth')} == {depth} and {plan.name('columns')} == {columns}")
+
+
+def section_line(plan: AttentionPlan, bytes_each: int) -> None:
     """How many heads have keys and values that half of L2 holds; asked for where rows have different work."""
-    if made.scores.causal is not None:
-        fitting = f"max(1, device.l2 / 2 / ({names['keys']} * (D + E) * {bytes_each}))"
-        plan.add("let", f"{plan.name('section')} = {fitting} * {product_text(made.sharing)}")
+    if plan.made.scores.causal is not None:
+        fitting = f"max(1, device.l2 / 2 / ({plan.name('keys')} * (D + E) * {bytes_each}))"
+        plan.add("let", f"{plan.name('section')} = {fitting} * {product_text(plan.made.sharing)}")
 
 
 def kernel_text(
-    kernel: AttentionKernel,
-    plan: PlanLines,
-    names: dict[str, str],
-    places: Places,
-    more: list[tuple[str, str]],
-    parts: Parts | None = None,
+    kernel: AttentionKernel, places: Places, more: list[tuple[str, str]], parts: Parts | None = None
 ) -> list[str]:
     """The kernel, with its launch in the plan."""
-    made = kernel.made
-    body = filled(
+    made, plan = kernel.made, kernel.plan
+    body = worded(
         _SETUP,
         {
             "ends": [kernel.ends("row0 + ROWS")],
@@ -301,25 +300,22 @@ def kernel_text(
             "producer": _producer(kernel, places, parts),
             "consumer": _consumer(kernel, parts),
         },
-    )
+    ).splitlines()
     declared = [(f"const __grid_constant__ CUtensorMap {name}_map", plan.name(f"{name}_map")) for name in "qkv"]
     declared += more
     if made.scores.causal is not None:
-        declared.append(("int section", plan.name("section")))
-        declared += [] if parts else [("int heads", names["heads"])]
-    declared += [(f"int {word}", names[word]) for word in ("rows", "keys")]
-    tiles = plan.name("tiles")
-    scale = scale_argument(made)
+        declared += plan.numbers("section", *(() if parts else ("heads",)))
+    jobs, scale = f"{plan.name('tiles')} * {plan.name('heads')}", scale_argument(made)
     if parts:
         scale = ("float given_scale", scale[1])
-    declared += [("int tiles", tiles), ("int jobs", f"{tiles} * {names['heads']}"), scale]
+    declared += [*plan.numbers("rows", "keys", "tiles"), ("int jobs", jobs), scale]
     block = f"(CONSUMERS + 1) * 128, {plan.name('smem')}"
-    grid = f"min({tiles} * {names['heads']}, device.sms)"
+    grid = f"min({jobs}, device.sms)"
     return kernel.launched("flash", grid, block, "(CONSUMERS + 1) * 128, 1", body, declared)
 
 
 def _producer(kernel: AttentionKernel, places: Places, parts: Parts | None) -> list[str]:
-    return filled(
+    return worded(
         _PRODUCER,
         {
             "heads": kernel.split(kernel.made.heads, "head") if parts is None else [],
@@ -329,7 +325,7 @@ def _producer(kernel: AttentionKernel, places: Places, parts: Parts | None) -> l
             "k_place": [places.k],
             "v_place": [places.v],
         },
-    )
+    ).splitlines()
 
 
 def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
@@ -359,7 +355,7 @@ def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
         "inverse": [inverse_line(made, "total[r]")],
         "store": _store(kernel, parts),
     }
-    return filled(_CONSUMER, texts)
+    return worded(_CONSUMER, texts).splitlines()
 
 
 def _masked(kernel: AttentionKernel) -> list[str]:

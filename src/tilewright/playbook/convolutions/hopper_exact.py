@@ -5,8 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.convolutions.hopper_channels import OVER_WARP, ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
-from tilewright.playbook.convolutions.hopper_store import filled
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.playbook.products.hopper_form import signature
 from tilewright.records import DType
@@ -41,27 +40,25 @@ def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | 
         else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
     )
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
-    if channels:
-        text = filled(_EXACT, "@job", filled(_JOB_BY_POSITIONS, "@sums", _SUMS.replace("@count", "FILTERS_OF_LANE")))
-        text, next_filter = filled(text, "@channels", channels.again_text()), f"32 * ({next_filter})"
-    else:
-        text = filled(_EXACT, "@job", filled(_JOB_BY_FILTERS, "@sums", _SUMS.replace("@count", "8")))
-    for name, by in {
-        "@sizes": SIZES,
-        "@shares": "positions" if channels else "filters: eight for each",
-        "@read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
-        "@weight": weight,
-        "@next_filter": next_filter,
-    }.items():
-        text = text.replace(name, by)
-    text = filled(text, "@taps", "\n".join(_taps(geometry, bool(channels))))
-    lines = filled(text, "@store", "\n".join([*row, f"y[at] = {stored};"])).splitlines()
+    words: dict[str, str | list[str]] = {
+        "job": _JOB_BY_POSITIONS if channels else _JOB_BY_FILTERS,
+        "sums": _SUMS,
+        "count": "FILTERS_OF_LANE" if channels else "8",
+        "channels": channels.again_text() if channels else "",
+        "sizes": SIZES,
+        "shares": "positions" if channels else "filters: eight for each",
+        "read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
+        "weight": weight,
+        "next_filter": f"32 * ({next_filter})" if channels else next_filter,
+        "taps": _taps(geometry, bool(channels)),
+        "store": [*row, f"y[at] = {stored};"],
+    }
     declared = [declaration for declaration, _ in exact_parameters(geometry, finish, channels)]
     return [
         *(OVER_WARP.splitlines() if channels else ()),
         "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
         *signature("__launch_bounds__(256) ", "convolve_again", declared),
-        *indented(lines),
+        *indented(worded(_EXACT, words).splitlines()),
         "}",
     ]
 

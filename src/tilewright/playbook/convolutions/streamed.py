@@ -12,11 +12,10 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution, Window
 from tilewright.playbook.convolutions.streamed_kernel import AGAIN, BODY, DEVICE, DIRECT, STAGE, WEIGHTS
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
 from tilewright.playbook.products.plan_text import Choices
@@ -167,8 +166,8 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
     text.plan.launch(
         "convolve", f"{per_row} * {names['row_tiles']}", f"(CONSUMERS + 1) * 128, {names['smem']}", signature.given
     )
-    weights = WEIGHTS.replace("@weight_at", _weight_at(streams, "c", "f0 + f", "tap"))
-    weights = weights.replace("@tap", "(TAPS - 1 - tap)" if convolution.transposed else "tap")
+    tap = "(TAPS - 1 - tap)" if convolution.transposed else "tap"
+    weights = worded(WEIGHTS, {"weight_at": _weight_at(streams, "c", "f0 + f", "tap"), "tap": tap})
     kind = "tf32" if streams.is_tf32 else "f16"
     multiply = wgmma((streams.filters,), kind, (False, False), (32, 64, 128), in_registers=True)
     made = text.fragment(
@@ -262,33 +261,21 @@ def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
 
 def _body(text: ConvolutionText, streams: Streams) -> list[str]:
     finish = text.finish
-    again = AGAIN.replace("@again_at", _weight_at(streams, "c", "first_filter + k", _backwards(streams)))
-    again = again.replace("@again_made", finish.call("total[k]"))
-    staged = STAGE.replace("@made", finish.call_read("value[k][i]", "[k][i]"))
-    lines = {
-        "@there": finish.arrays("[4][4]"),
-        "@from": finish.pointers("@ + at + owned.begin + lane"),
-        "@read": finish.reads("[k][i]", "has", "i * 32"),
-    }
-    for name, listed in lines.items():
-        staged = filled(staged, name, "\n".join(listed))
     sums = [f"sum[made][{e // 2}][i + {e % 2 * 2}] * by" for e in range(4)]
-    four = ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums))
-    body = BODY
-    for name, text_of in {
-        "@again": "" if streams.is_tf32 else again,
-        "@staged": staged,
-        "@direct": DIRECT.replace("@four", four),
-    }.items():
-        body = _in_place(body, name, text_of)
-    return body.splitlines()
+    words: dict[str, str | list[str]] = {
+        "again": "" if streams.is_tf32 else AGAIN,
+        "again_at": _weight_at(streams, "c", "first_filter + k", _backwards(streams)),
+        "again_made": finish.call("total[k]"),
+        "staged": STAGE,
+        "made": finish.call_read("value[k][i]", "[k][i]"),
+        "there": finish.arrays("[4][4]"),
+        "from": finish.pointers("@ + at + owned.begin + lane"),
+        "read": finish.reads("[k][i]", "has", "i * 32"),
+        "direct": DIRECT,
+        "four": ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums)),
+    }
+    return worded(BODY, words).splitlines()
 
 
 def _backwards(streams: Streams) -> str:
     return "TAPS - 1 - tap" if streams.convolution.transposed else "tap"
-
-
-def _in_place(body: str, name: str, text: str) -> str:
-    """The text in the place of a line that is nothing but the name."""
-    deep = 1 if name == "@again" else 3
-    return body.replace(f"{name}\n", "".join(f"{one}\n" for one in indented(text.splitlines(), deep)))
