@@ -54,7 +54,7 @@ def decode(made: Attention, op_line: str) -> str:
 
 def _plan(plan: AttentionPlan) -> None:
     made, columns, keys = plan.made, plan.name("columns"), plan.name("keys")
-    plan.add("need", f"device.cc >= 80 and {plan.name('depth')} <= 256 and {columns} <= 256")
+    plan.add("need", f"device.cc >= 80 and @depth <= 256 and {columns} <= 256")
     plan.whole_rows(8)
     plan.add("tune", "STEP = 16 | 32", "keys of a warp at a time")
     plan.add("tune", "STAGES = 3 | 4 | 2 | 6")
@@ -64,19 +64,17 @@ def _plan(plan: AttentionPlan) -> None:
     plan.add("const", "WARPS = 4")
     units, shared = plan.name("units"), plan.name("shared_rows")
     plan.add("let", f"{units} = {product_text(made.units)}, {shared} = {product_text((*made.sharing, made.row))}")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({shared}, 16)")
-    jobs = f"({units} * {plan.name('tiles')})"
-    plan.add("let", f"{plan.name('most')} = max(1, min(device.sms * BLOCKS / {jobs}, ceil_div({keys}, 256)))")
-    plan.add("let", f"{plan.name('piece')} = round_up(ceil_div({keys}, {plan.name('most')}), WARPS * STEP)")
-    plan.add("let", f"{plan.name('pieces')} = ceil_div({keys}, {plan.name('piece')})")
-    plan.add("need", f"{jobs} * {plan.name('pieces')} <= 2000000000 and {units} * {shared} <= 2000000000")
+    plan.add("let", f"@tiles = ceil_div({shared}, 16)")
+    jobs = f"({units} * @tiles)"
+    plan.add("let", f"@most = max(1, min(device.sms * BLOCKS / {jobs}, ceil_div({keys}, 256)))")
+    plan.add("let", f"@piece = round_up(ceil_div({keys}, @most), WARPS * STEP)")
+    plan.add("let", f"@pieces = ceil_div({keys}, @piece)")
+    plan.add("need", f"{jobs} * @pieces <= 2000000000 and {units} * {shared} <= 2000000000")
     ring = "STAGES * WARPS * STEP * (round_up(D, 16) + round_up(E, 16) + 16) * 2"
-    plan.add("let", f"{plan.name('ring')} = {ring}")
-    plan.shared_memory(f"max({plan.name('ring')}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
-    plan.add("scratch", f"{plan.name('part')}: f32[{units} * {shared}, {plan.name('pieces')}, {columns}]", "sums")
-    plan.add(
-        "scratch", f"{plan.name('stat')}: f32[{units} * {shared}, {plan.name('pieces')}, 2]", "greatest score, weights"
-    )
+    plan.add("let", f"@ring = {ring}")
+    plan.shared_memory("max(@ring, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
+    plan.add("scratch", f"@part: f32[{units} * {shared}, @pieces, {columns}]", "sums")
+    plan.add("scratch", f"@stat: f32[{units} * {shared}, @pieces, 2]", "greatest score, weights")
 
 
 _DEVICE = """\
@@ -301,8 +299,8 @@ def _pieces_kernel(kernel: AttentionKernel) -> list[str]:
     body = worded(_BODY, parts).splitlines()
     more = [(f"float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
     more += [*plan.numbers("keys", "shared_rows", "tiles", "piece", "pieces"), scale_argument(made)]
-    grid = f"{plan.name('units')} * {plan.name('tiles')} * {plan.name('pieces')}"
-    return kernel.launched("pieces", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more, ())
+    grid = "@units * @tiles * @pieces"
+    return kernel.launched("pieces", grid, "WARPS * 32, @smem", "WARPS * 32", body, more, ())
 
 
 def _rows_of(kernel: AttentionKernel, units: tuple[Variable, ...], number: str) -> list[str]:
@@ -343,5 +341,5 @@ def _together_kernel(kernel: AttentionKernel) -> list[str]:
     body = worded(_TOGETHER, parts).splitlines()
     more = [(f"const float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
     more += plan.numbers("pieces")
-    grid = f"{plan.name('units')} * {plan.name('shared_rows')}"
+    grid = "@units * @shared_rows"
     return kernel.launched("together", grid, "128", "128", body, more, rest=" pdl")

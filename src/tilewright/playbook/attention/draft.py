@@ -25,9 +25,9 @@ _NAMES = "job query sum greatest weights score before base weight less q_row k_r
 
 def draft(made: Attention, op_line: str) -> str:
     plan = AttentionPlan(made, op_line)
-    plan.add("const", f"DEPTHS = ceil_div({plan.name('depth')}, 32)", "elements of a query that a lane has")
-    plan.add("const", f"COLUMNS = ceil_div({plan.name('columns')}, 32)", "and of the result")
-    plan.add("need", f"{plan.name('heads')} * {plan.name('rows')} <= 2000000000")
+    plan.add("const", "DEPTHS = ceil_div(@depth, 32)", "elements of a query that a lane has")
+    plan.add("const", "COLUMNS = ceil_div(@columns, 32)", "and of the result")
+    plan.add("need", "@heads * @rows <= 2000000000")
     kernel = AttentionKernel(plan, _NAMES)
     text = _kernel(kernel)
     return plan.fragment(_HEADER, (POWER, *kernel.forms.helpers()), text).file()
@@ -58,7 +58,7 @@ def _kernel(kernel: AttentionKernel) -> list[str]:
         "}",
     ]
     more = [*plan.numbers("heads", "rows", "keys", "depth", "columns"), scale_argument(made)]
-    grid = f"ceil_div({plan.name('heads')} * {plan.name('rows')}, 4)"
+    grid = "ceil_div(@heads * @rows, 4)"
     return kernel.launched("rows", grid, "128", "128", body, more)
 
 

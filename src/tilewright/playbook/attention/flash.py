@@ -41,7 +41,7 @@ def flash(made: Attention, op_line: str) -> str:
 
 
 def _plan(plan: AttentionPlan) -> None:
-    plan.add("need", f"device.cc >= 80 and {plan.name('depth')} <= 256 and {plan.name('columns')} <= 256")
+    plan.add("need", "device.cc >= 80 and @depth <= 256 and @columns <= 256")
     plan.whole_rows(8)
     plan.add("tune", "WARPS = 4 | 8")
     plan.add("tune", "HALVES = 2 | 1", "16 rows each, of a warp")
@@ -49,8 +49,8 @@ def _plan(plan: AttentionPlan) -> None:
     plan.add("need", "HALVES * (round_up(E, 16) + KEYS) <= 384", "registers of a thread")
     rows = "WARPS * HALVES * 16 * (round_up(D, 16) + 8)"
     tiles = "2 * KEYS * (round_up(D, 16) + round_up(E, 16) + 16)"
-    plan.add("let", f"{plan.name('slots')} = {tiles}")
-    plan.shared_memory(f"({rows} + {plan.name('slots')}) * 2")
+    plan.add("let", f"@slots = {tiles}")
+    plan.shared_memory(f"({rows} + @slots) * 2")
     plan.tiles("WARPS * HALVES * 16")
 
 
@@ -206,8 +206,8 @@ def _kernel(kernel: AttentionKernel) -> list[str]:
     }
     body = worded(_BODY, parts).splitlines()
     more = [*plan.numbers("rows", "keys", "tiles"), scale_argument(made)]
-    grid = f"{plan.name('tiles')} * {plan.name('heads')}"
-    return kernel.launched("flash", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more)
+    grid = "@tiles * @heads"
+    return kernel.launched("flash", grid, "WARPS * 32, @smem", "WARPS * 32", body, more)
 
 
 def _masked(kernel: AttentionKernel) -> list[str]:

@@ -45,7 +45,7 @@ def flash_fragment(made: Attention, op_line: str, flagged: bool = False) -> Frag
 
 
 def _plan(plan: AttentionPlan, flagged: bool) -> None:
-    plan.add("need", f"device.cc >= 80 and {plan.name('depth')} <= 256 and {plan.name('columns')} <= 256")
+    plan.add("need", "device.cc >= 80 and @depth <= 256 and @columns <= 256")
     plan.whole_rows(4)
     if flagged:
         plan.add("const", "WARPS = 4, KEYS = 32, SLOTS = 1")
@@ -230,8 +230,8 @@ def _kernel(kernel: AttentionKernel, flagged: bool) -> list[str]:
     body += worded(_BODY, parts).splitlines()
     more = [("const int* __restrict__ wide", "wide")] if flagged else []
     more += [*plan.numbers("rows", "keys", "tiles"), scale_argument(made)]
-    grid = f"{plan.name('tiles')} * {plan.name('heads')}"
-    return kernel.launched("flash", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more)
+    grid = "@tiles * @heads"
+    return kernel.launched("flash", grid, "WARPS * 32, @smem", "WARPS * 32", body, more)
 
 
 def _masked(kernel: AttentionKernel) -> list[str]:

@@ -277,14 +277,14 @@ class Parts:
 def own_lengths(plan: AttentionPlan) -> None:
     """The file is for the task's own lengths of queries and results."""
     depth, columns = plan.made.depth.size.own, plan.made.column.size.own
-    plan.add("need", f"device.cc == 90 and {plan.name('depth')} == {depth} and {plan.name('columns')} == {columns}")
+    plan.add("need", f"device.cc == 90 and @depth == {depth} and @columns == {columns}")
 
 
 def section_line(plan: AttentionPlan, bytes_each: int) -> None:
     """How many heads have keys and values that half of L2 holds; asked for where rows have different work."""
     if plan.made.scores.causal is not None:
-        fitting = f"max(1, device.l2 / 2 / ({plan.name('keys')} * (D + E) * {bytes_each}))"
-        plan.add("let", f"{plan.name('section')} = {fitting} * {product_text(plan.made.sharing)}")
+        fitting = f"max(1, device.l2 / 2 / (@keys * (D + E) * {bytes_each}))"
+        plan.add("let", f"@section = {fitting} * {product_text(plan.made.sharing)}")
 
 
 def kernel_text(
@@ -305,11 +305,11 @@ def kernel_text(
     declared += more
     if made.scores.causal is not None:
         declared += plan.numbers("section", *(() if parts else ("heads",)))
-    jobs, scale = f"{plan.name('tiles')} * {plan.name('heads')}", scale_argument(made)
+    jobs, scale = "@tiles * @heads", scale_argument(made)
     if parts:
         scale = ("float given_scale", scale[1])
     declared += [*plan.numbers("rows", "keys", "tiles"), ("int jobs", jobs), scale]
-    block = f"(CONSUMERS + 1) * 128, {plan.name('smem')}"
+    block = "(CONSUMERS + 1) * 128, @smem"
     grid = f"min({jobs}, device.sms)"
     return kernel.launched("flash", grid, block, "(CONSUMERS + 1) * 128, 1", body, declared)
 

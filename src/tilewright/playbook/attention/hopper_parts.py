@@ -99,10 +99,10 @@ def _plan(plan: AttentionPlan) -> None:
     plan.shared_memory(f"{slots} + (STAGES * 4 + 2) * 8")
     units, shares = plan.name("units"), plan.name("shares")
     plan.add("let", f"{units} = {product_text(made.units)}, {shares} = {product_text(made.sharing)}")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({rows}, CONSUMERS * 64)")
-    plan.add("let", f"{plan.name('q_pieces')} = ceil_div({rows}, 64)")
-    plan.add("let", f"{plan.name('k_pieces')} = ceil_div({keys}, 64)")
-    plan.add("need", f"({plan.name('q_pieces')} + 2 * {plan.name('k_pieces')}) * {heads} <= 2000000000")
+    plan.add("let", f"@tiles = ceil_div({rows}, CONSUMERS * 64)")
+    plan.add("let", f"@q_pieces = ceil_div({rows}, 64)")
+    plan.add("let", f"@k_pieces = ceil_div({keys}, 64)")
+    plan.add("need", f"(@q_pieces + 2 * @k_pieces) * {heads} <= 2000000000")
     section_line(plan, 4)
     shapes = {
         "q": (heads, rows, "D", ""),
@@ -218,5 +218,5 @@ def _before(kernel: AttentionKernel, which: str) -> list[str]:
         more += [(f"__half* __restrict__ {name}_parts", plan.name(f"{name}_parts")) for name in "qkv"]
         more += [("int* __restrict__ wide", "wide"), ("float given_scale", made.scores.scale)]
     more += plan.numbers("rows", "keys", "heads", "units", "shares", "q_pieces", "k_pieces")
-    grid = f"{plan.name('heads')} * {plan.name('q_pieces')} + 2 * {plan.name('units')} * {plan.name('k_pieces')}"
+    grid = "@heads * @q_pieces + 2 * @units * @k_pieces"
     return kernel.launched(which, grid, "256", "256", body, more, ())

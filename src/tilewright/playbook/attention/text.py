@@ -55,9 +55,7 @@ class AttentionPlan(PlanLines):
 
     def lengths(self) -> None:
         """Of a query and a result, as constants."""
-        self.add(
-            "const", f"D = {self.name('depth')}, E = {self.name('columns')}", "elements of a query and of a result"
-        )
+        self.add("const", "D = @depth, E = @columns", "elements of a query and of a result")
 
     def whole_rows(self, elements: int) -> None:
         """Those, and that rows of queries, keys and values begin at whole numbers of so many elements."""
@@ -71,13 +69,13 @@ class AttentionPlan(PlanLines):
         self.lengths()
 
     def shared_memory(self, size: str) -> None:
-        self.add("let", f"{self.name('smem')} = {size}")
-        self.add("need", f"{self.name('smem')} <= device.smem_block")
+        self.add("let", f"@smem = {size}")
+        self.add("need", "@smem <= device.smem_block")
 
     def tiles(self, rows: str) -> None:
         """Of so many rows of queries, in all heads."""
-        self.add("let", f"{self.name('tiles')} = ceil_div({self.name('rows')}, {rows})")
-        self.add("need", f"{self.name('tiles')} * {self.name('heads')} <= 2000000000")
+        self.add("let", f"@tiles = ceil_div(@rows, {rows})")
+        self.add("need", "@tiles * @heads <= 2000000000")
 
     def numbers(self, *words: str) -> list[tuple[str, str]]:
         """Numbers of the plan as parameters of a kernel, under the same names."""

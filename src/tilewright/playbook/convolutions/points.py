@@ -93,11 +93,11 @@ def _is_single(one: Window) -> bool:
 def point_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """BM filters x RUN tiles of BN positions of a block."""
     text = ConvolutionText(convolution, op_line, choices)
-    names = _plan(text)
+    _plan(text)
     wanted = text.parameters("channels", "filters")
-    signature = text.signature([*wanted, *((f"int {name}", names[name]) for name in ("plane", "tiles", "run"))])
-    block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
-    text.plan.launch(f"{text.name}_points", names["blocks"], block, signature.given)
+    signature = text.signature([*wanted, *((f"int {name}", f"@{name}") for name in ("plane", "tiles", "run"))])
+    block = "32 * WARPS_M * WARPS_N, @shared_bytes"
+    text.plan.launch(f"{text.name}_points", "@blocks", block, signature.given)
     together = _together(convolution)
     header = _HEADER.format(name=text.name, read=together, held=together * 2)
     return text.fragment(
@@ -120,11 +120,9 @@ def _together(convolution: Convolution) -> int:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> dict[str, str]:
+def _plan(text: ConvolutionText) -> None:
     plan, sizes, one = text.plan, text.sizes, text.convolution
     size, groups = one.element.itemsize, one.groups
-    wanted = ("plane", "tiles", "run", "matrices", "blocks", "shared_bytes")
-    names = {each: plan.name(each) for each in wanted}
     filters, channels = one.filters.size, one.channels.size
     plan.add("need", "device.cc >= 80")
     text.places_fit()
@@ -137,24 +135,23 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     text.tune("STAGES", (4, 3, 2), "steps under way at once")
     text.tune("BLOCKS", {32: (4, 6), 64: (3, 2), 128: (2,)}[rows], "of a multiprocessor, for which registers must do")
     text.tune("RUN", (16, 8, 32), "tiles of a block, where there are many")
-    plan.add("let", f"{names['plane']} = {text.plane_in}")
-    plan.add("const", f"X_WIDTH = {_width(names['plane'], size)}", "elements of a copy")
+    plan.add("let", f"@plane = {text.plane_in}")
+    plan.add("const", f"X_WIDTH = {_width('@plane', size)}", "elements of a copy")
     plan.add("const", f"W_WIDTH = {1 if one.transposed else _width(sizes['channels'], size)}")
     stored = min(2 * _together(one), 16 // one.output.dtype.itemsize)
-    narrow = f"2 if {names['plane']} % 2 == 0 else 1"
-    plan.add("const", f"Y_WIDTH = {stored} if {names['plane']} % {stored} == 0 else {narrow}", "results of a store")
+    narrow = "2 if @plane % 2 == 0 else 1"
+    plan.add("const", f"Y_WIDTH = {stored} if @plane % {stored} == 0 else {narrow}", "results of a store")
     plan.add("const", f"CHANNELS = round_up({sizes['channels']}, LINES)", "with zeros behind the last")
-    plan.add("let", f"{names['tiles']} = {sizes['images']} * ceil_div({names['plane']}, BN)")
+    plan.add("let", f"@tiles = {sizes['images']} * ceil_div(@plane, BN)")
     matrices = f"ceil_div({sizes['filters']}, BM)" + (f" * {groups}" if groups > 1 else "")
-    plan.add("let", f"{names['matrices']} = {matrices}", "of weights")
-    least_blocks = f"{names['tiles']} * {names['matrices']} / (4 * BLOCKS * device.sms)"
-    plan.add("let", f"{names['run']} = max(1, min(RUN, {least_blocks}))")
-    plan.add("let", f"{names['blocks']} = ceil_div({names['tiles']}, {names['run']}) * {names['matrices']}")
-    plan.add("need", f"max({names['tiles']}, {names['blocks']}) <= {MOST_32_BIT}")
+    plan.add("let", f"@matrices = {matrices}", "of weights")
+    least_blocks = "@tiles * @matrices / (4 * BLOCKS * device.sms)"
+    plan.add("let", f"@run = max(1, min(RUN, {least_blocks}))")
+    plan.add("let", "@blocks = ceil_div(@tiles, @run) * @matrices")
+    plan.add("need", f"max(@tiles, @blocks) <= {MOST_32_BIT}")
     shared = f"(BM * (CHANNELS + {16 // size}) + STAGES * LINES * (BN + 8)) * {size}"
-    plan.add("let", f"{names['shared_bytes']} = {shared}")
-    plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
-    return names
+    plan.add("let", f"@shared_bytes = {shared}")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
 
 def _width(length: str, size: int) -> str:

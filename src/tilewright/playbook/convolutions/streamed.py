@@ -8,7 +8,6 @@ memory. Where memory bounds, what this saves is a pass that reads x and writes i
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -152,20 +151,18 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
     """Tiles of 128 positions, of one line or two, times all filters or as many as fit."""
     streams = Streams(convolution)
     text = ConvolutionText(convolution, op_line, choices)
-    names = _plan(text, streams)
+    _plan(text, streams)
     wanted = ("height", "width", "y_height", "y_width", "filters", "row_tiles", "tiles_x", "tiles_y", "tiles")
     tensors = text.parameters()
     pairs = [
-        ("const __grid_constant__ CUtensorMap x_map", names["x_map"]),
+        ("const __grid_constant__ CUtensorMap x_map", "@x_map"),
         *tensors[:3],
-        *((f"int {one}", names[one]) for one in wanted),
+        *((f"int {one}", f"@{one}") for one in wanted),
         *tensors[3:],
     ]
     signature = text.signature(pairs)
-    per_row = f"max(1, min(device.sms / {names['row_tiles']}, ceil_div({names['tiles']}, CONSUMERS)))"
-    text.plan.launch(
-        "convolve", f"{per_row} * {names['row_tiles']}", f"(CONSUMERS + 1) * 128, {names['smem']}", signature.given
-    )
+    per_row = "max(1, min(device.sms / @row_tiles, ceil_div(@tiles, CONSUMERS)))"
+    text.plan.launch("convolve", f"{per_row} * @row_tiles", "(CONSUMERS + 1) * 128, @smem", signature.given)
     tap = "(TAPS - 1 - tap)" if convolution.transposed else "tap"
     weights = worded(WEIGHTS, {"weight_at": _weight_at(streams, "c", "f0 + f", "tap"), "tap": tap})
     kind = "tf32" if streams.is_tf32 else "f16"
@@ -193,16 +190,8 @@ def _weight_at(streams: Streams, channel: str, filter: str, tap: str) -> str:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
-    plan, sizes, one = text.plan, text.sizes, text.convolution
-    own = (
-        "height width y_height y_width row_tiles tiles_x tiles_y tiles weight_bytes staged_bytes slot_bytes smem x_map"
-    )
-    names = {each: plan.name(each) for each in own.split()} | {"filters": sizes["filters"]}
-
-    def add(directive: str, line: str, remark: str = "") -> None:
-        plan.add(directive, re.sub(r"@(\w+)", lambda found: names[found[1]], line), remark)
-
+def _plan(text: ConvolutionText, streams: Streams) -> None:
+    add, sizes, one = text.plan.add, text.sizes, text.convolution
     add("need", f"device.cc == 90 and min({', '.join(sizes.values())}) > 0")
     line = [("@height", "in_y"), ("@y_height", "out_y")]
     listed = [f"{name} = {sizes[of]}" if len(one.windows) == 2 else f"{name} = 1" for name, of in line]
@@ -231,7 +220,6 @@ def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
     add("let", "@smem = @weight_bytes + @staged_bytes + CONSUMERS * SLOTS * (@slot_bytes + 16) + N * 4 + 8")
     shape = f"shape=[{sizes['images']}, CHANNELS, @height, @width]"
     add("map", f"@x_map = tiled({one.x}, {shape}, box=[1, CB, 1, {streams.pitch}], l2=256)")
-    return names
 
 
 def _constants(text: ConvolutionText, streams: Streams) -> list[str]:

@@ -80,25 +80,25 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
     text = ConvolutionText(convolution, op_line, choices)
     wide = convolution.element is DType.F32
     sides = _sides(convolution)
-    packed, tiles, shared = _plan(text)
+    _plan(text)
     others = convolution.groups * math.prod(phases(text, axis) for axis in text.axes if axis != "x")
     pairs = [
         (f"const {convolution.element.cpp}* __restrict__ weight", convolution.weight),
-        (f"{convolution.element.cpp}* __restrict__ packed", packed[0]),
+        (f"{convolution.element.cpp}* __restrict__ packed", "@packed"),
         ("int channels", text.sizes["channels"]),
         ("int filters", text.sizes["filters"]),
-        ("int k_pitch", packed[1]),
+        ("int k_pitch", "@k_pitch"),
     ]
     pack = text.signature(pairs)
-    count = f"{packed[1]} * {text.sizes['filters']}"
+    count = f"@k_pitch * {text.sizes['filters']}"
     text.plan.launch(
         f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {others * phases(text, 'x')})", "256", pack.given
     )
     parameters = text.parameters("channels", "filters", "images", *text.lengths)
-    parameters[1] = (f"const {convolution.element.cpp}* __restrict__ packed", packed[0])
-    signature = text.signature([*parameters, ("int k_pitch", packed[1])])
+    parameters[1] = (f"const {convolution.element.cpp}* __restrict__ packed", "@packed")
+    signature = text.signature([*parameters, ("int k_pitch", "@k_pitch")])
     name = f"{text.name}_tensor_cores"
-    text.plan.launch(name, f"dim3({tiles}, {others})", f"32 * WARPS_M * WARPS_N, {shared}", signature.given)
+    text.plan.launch(name, f"dim3(@tiles, {others})", "32 * WARPS_M * WARPS_N, @shared_bytes", signature.given)
     taps = _TAPS + (_SPREAD_TAPS if convolution.transposed else _PLAIN_TAPS)
     return text.fragment(
         _header(text),
@@ -155,7 +155,7 @@ def _sides(convolution: Convolution) -> tuple[Side, Side]:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
+def _plan(text: ConvolutionText) -> None:
     """Constants and sizes; the packed weights and their pitch, the number of tiles, and the bytes of a block."""
     plan, sizes, one = text.plan, text.sizes, text.convolution
     size, wide = one.element.itemsize, one.element is DType.F32
@@ -174,26 +174,22 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
     text.tune("STAGES", (3, 2) if spread and rows[0] == 64 else (2, 3), "steps under way at once")
     resident = (1,) if one.is_exact else (2, 1) if tall else (3, 2)
     text.tune("BLOCKS", resident, "of a multiprocessor, for which registers must do")
-    packed, pitch, positions, tiles, shared = map(
-        plan.name, ("packed", "k_pitch", "positions", "tiles", "shared_bytes")
-    )
     most = math.prod(_most_taps(text, axis) for axis in text.axes)
-    plan.add("let", f"{pitch} = round_up({sizes['channels']} * {most}, {16 // size})", "channels and taps of a filter")
+    plan.add("let", f"@k_pitch = round_up({sizes['channels']} * {most}, {16 // size})", "channels and taps of a filter")
     matrices = one.groups * math.prod(phases(text, axis) for axis in text.axes)
-    plan.add("scratch", f"{packed}: {one.element.value}[{matrices}, {sizes['filters']}, {pitch}]")
+    plan.add("scratch", f"@packed: {one.element.value}[{matrices}, {sizes['filters']}, @k_pitch]")
     lengths = [
         f"ceil_div({sizes[f'out_{axis}']}, {phases(text, axis)})" if phases(text, axis) > 1 else sizes[f"out_{axis}"]
         for axis in text.axes
     ]
-    plan.add("let", f"{positions} = {' * '.join([sizes['images'], *lengths])}")
-    plan.add("let", f"{tiles} = ceil_div({sizes['filters']}, BM) * ceil_div({positions}, BN)")
-    plan.add("need", f"max({positions}, {sizes['filters']} * {pitch}) <= {MOST_32_BIT}")
+    plan.add("let", f"@positions = {' * '.join([sizes['images'], *lengths])}")
+    plan.add("let", f"@tiles = ceil_div({sizes['filters']}, BM) * ceil_div(@positions, BN)")
+    plan.add("need", f"max(@positions, {sizes['filters']} * @k_pitch) <= {MOST_32_BIT}")
     ring = f"STAGES * ((BM * (BK + {4 if wide else 8}) + BK * (BN + 8)) * {size} + BK * 8)"
     several = phases(text, "x")
     staged = f"BM * (BN * {several} + 8) * 4" if several > 1 else "BM * (BN + 8) * 4"
-    plan.add("let", f"{shared} = {ring} + {staged}" if several > 1 else f"{shared} = max({ring}, {staged})")
-    plan.add("need", f"{shared} <= device.smem_block")
-    return (packed, pitch), tiles, shared
+    plan.add("let", f"@shared_bytes = {f'{ring} + {staged}' if several > 1 else f'max({ring}, {staged})'}")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
 
 def _tiles(text: ConvolutionText) -> tuple[tuple[int, ...], tuple[int, ...]]:

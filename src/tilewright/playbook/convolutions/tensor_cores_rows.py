@@ -70,24 +70,24 @@ def has_long_rows(convolution: Convolution) -> bool:
 def long_row_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """BM filters x BN neighbours of a block."""
     text = ConvolutionText(convolution, op_line, choices)
-    names = _plan(text)
+    _plan(text)
     groups = str(convolution.groups)
     pack = text.signature(
         [
             ("const float* __restrict__ weight", convolution.weight),
-            ("float* __restrict__ packed", names["packed"]),
+            ("float* __restrict__ packed", "@packed"),
             ("int channels", text.sizes["channels"]),
             ("int filters", text.sizes["filters"]),
-            ("int k_pitch", names["k_pitch"]),
+            ("int k_pitch", "@k_pitch"),
         ]
     )
-    count = f"{names['k_pitch']} * {text.sizes['filters']}"
+    count = f"@k_pitch * {text.sizes['filters']}"
     text.plan.launch(f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {groups})", "256", pack.given)
     parameters = text.parameters("channels", "filters", *text.lengths)
-    parameters[1] = ("const float* __restrict__ packed", names["packed"])
-    signature = text.signature([*parameters, ("int k_pitch", names["k_pitch"])])
-    block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
-    text.plan.launch(f"{text.name}_rows", f"dim3({names['tiles']}, {groups})", block, signature.given)
+    parameters[1] = ("const float* __restrict__ packed", "@packed")
+    signature = text.signature([*parameters, ("int k_pitch", "@k_pitch")])
+    block = "32 * WARPS_M * WARPS_N, @shared_bytes"
+    text.plan.launch(f"{text.name}_rows", f"dim3(@tiles, {groups})", block, signature.given)
     return text.fragment(
         _HEADER.format(name=text.name) + (EXACT_HEADER if convolution.is_exact else ""),
         _constants(text),
@@ -103,9 +103,8 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> dict[str, str]:
+def _plan(text: ConvolutionText) -> None:
     plan, sizes, one = text.plan, text.sizes, text.convolution
-    names = {wanted: plan.name(wanted) for wanted in ("packed", "k_pitch", "tiles", "shared_bytes")}
     filters, taps = one.filters.size, text.axes["x"].taps
     plan.add("need", "device.cc >= 80")
     text.places_fit()
@@ -120,17 +119,16 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     plan.add("const", f"X_WIDTH = 4 if {sizes['in_x']} % 4 == 0 else 1", "elements of a copy")
     others = math.prod(window.taps for window in one.windows[:-1])
     lines = f"{sizes['channels']} * {others}" if others > 1 else sizes["channels"]
-    plan.add("let", f"{names['k_pitch']} = round_up({lines}, LINES) * {taps}", "rows of x and taps of a filter")
-    plan.add("scratch", f"{names['packed']}: f32[{one.groups}, {sizes['filters']}, {names['k_pitch']}]")
+    plan.add("let", f"@k_pitch = round_up({lines}, LINES) * {taps}", "rows of x and taps of a filter")
+    plan.add("scratch", f"@packed: f32[{one.groups}, {sizes['filters']}, @k_pitch]")
     outer = [sizes[f"out_{axis}"] for axis in text.axes if axis != "x"]
     tiles = [f"ceil_div({sizes['filters']}, BM)", f"ceil_div({sizes['out_x']}, BN)", sizes["images"], *outer]
-    plan.add("let", f"{names['tiles']} = {' * '.join(tiles)}")
-    plan.add("need", f"max({names['tiles']}, {sizes['filters']} * {names['k_pitch']}) <= {MOST_32_BIT}")
+    plan.add("let", f"@tiles = {' * '.join(tiles)}")
+    plan.add("need", f"max(@tiles, {sizes['filters']} * @k_pitch) <= {MOST_32_BIT}")
     reach = f"(BN - 1) * {text.axes['x'].stride} + {(taps - 1) * text.axes['x'].dilation + 8}"
     ring = f"STAGES * (BM * (LINES * {taps} + 4) + LINES * (round_up({reach}, 32) + 8)) * 4"
-    plan.add("let", f"{names['shared_bytes']} = max({ring}, BM * (BN + 8) * 4)")
-    plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
-    return names
+    plan.add("let", f"@shared_bytes = max({ring}, BM * (BN + 8) * 4)")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
 
 def _padding(text: ConvolutionText, one: Window) -> int:
