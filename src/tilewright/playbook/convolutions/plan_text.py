@@ -86,6 +86,24 @@ class ConvolutionText(SumsText):
             *self.finish_parameters,
         ]
 
+    def packing(self, matrices: int, body: list[str]) -> list[str]:
+        """The kernel that puts weights in the order of their use, `packed` with rows of `k_pitch`; it is launched."""
+        cpp, name = self.convolution.element.cpp, f"{self.name}_pack"
+        pairs = [
+            (f"const {cpp}* __restrict__ weight", self.convolution.weight),
+            (f"{cpp}* __restrict__ packed", "@packed"),
+            *((f"int {size}", f"@{size}") for size in ("channels", "filters", "k_pitch")),
+        ]
+        signature = self.signature(pairs)
+        self.plan.launch(name, f"dim3(ceil_div(@k_pitch * @filters, 256), {matrices})", "256", signature.given)
+        return signature.kernel("__launch_bounds__(256)", name, body)
+
+    def packed_parameters(self, *sizes: str) -> list[tuple[str, str]]:
+        """Those of a kernel that reads such weights."""
+        x, _, *others = self.parameters(*sizes)
+        packed = (f"const {self.convolution.element.cpp}* __restrict__ packed", "@packed")
+        return [x, packed, *others, ("int k_pitch", "@k_pitch")]
+
     @property
     def lengths(self) -> list[str]:
         """Of x and of y along every axis, by the kernels' names."""

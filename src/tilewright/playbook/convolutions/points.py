@@ -21,6 +21,7 @@ from tilewright.playbook.products.tensor_cores import (
     EXACT_MMA,
     exact_step,
     fragment_pieces,
+    rounded_step,
 )
 from tilewright.playbook.products.tiles import PACK
 from tilewright.records import DType
@@ -37,20 +38,13 @@ Which column of the product a position is, is free: lanes take neighbours as col
 they read {read} positions at once, and hold {held} neighbouring results to store together.
 """
 
-_ROUNDED_STEP = """\
-unrolled for (int p = 0; p < LINES / 8; ++p) {
-  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
-    load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
-  unrolled for (int j = 0; j < BLOCKS_N; j += 2)
-    unrolled for (int r = 0; r < 2; ++r) {
-      const auto two = *reinterpret_cast<const Pack<float, 2>*>(b_lane + (p * 8 + r * 4) * B_PITCH + j * 8);
-      b_part[j][r] = tf32(two.at[0]), b_part[j + 1][r] = tf32(two.at[1]);
-    }
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)
-    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
-}
-"""
+_ROUNDED = [
+    "unrolled for (int j = 0; j < BLOCKS_N; j += 2)",
+    "  unrolled for (int r = 0; r < 2; ++r) {",
+    "    const auto two = *reinterpret_cast<const Pack<float, 2>*>(b_lane + (p * 8 + r * 4) * B_PITCH + j * 8);",
+    "    b_part[j][r] = tf32(two.at[0]), b_part[j + 1][r] = tf32(two.at[1]);",
+    "  }",
+]
 
 _HALF_STEP = """\
 unrolled for (int p = 0; p < LINES / 16; ++p) {
@@ -180,9 +174,11 @@ def _constants(text: ConvolutionText) -> list[str]:
 def _body(text: ConvolutionText) -> list[str]:
     one = text.convolution
     if one.is_exact:
-        step = exact_step("LINES / 8", "p * 8", "(p * 8 + r * 4) * B_PITCH + j / 2 * 16 + j % 2")
+        step = exact_step("LINES / 8", "(p * 8 + r * 4) * B_PITCH + j / 2 * 16 + j % 2")
+    elif one.element is DType.F32:
+        step = rounded_step("LINES / 8", "A_PITCH", _ROUNDED)
     else:
-        step = (_ROUNDED_STEP if one.element is DType.F32 else _HALF_STEP).splitlines()
+        step = _HALF_STEP.splitlines()
     b_line = "lane % 4" if one.element is DType.F32 else "lane % 4 * 2"
     a_offset = f"lane / 16 * {16 // one.element.itemsize}"
     return [

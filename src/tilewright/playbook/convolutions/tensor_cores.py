@@ -25,12 +25,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Extent, Operand
-from tilewright.playbook.products.tensor_cores import (
-    ASYNC_COPY,
-    TILE_COPY,
-    Side,
-    fragment_pieces,
-)
+from tilewright.playbook.products.tensor_cores import ASYNC_COPY, EXACT_SUMS, TILE_COPY, Side, fragment_pieces
 from tilewright.records import DType
 
 _MOST_BITS = 31  # a bit for every tap along every axis, and one for what lies beyond the last channel
@@ -82,21 +77,8 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
     sides = _sides(convolution)
     _plan(text)
     others = convolution.groups * math.prod(phases(text, axis) for axis in text.axes if axis != "x")
-    pairs = [
-        (f"const {convolution.element.cpp}* __restrict__ weight", convolution.weight),
-        (f"{convolution.element.cpp}* __restrict__ packed", "@packed"),
-        ("int channels", text.sizes["channels"]),
-        ("int filters", text.sizes["filters"]),
-        ("int k_pitch", "@k_pitch"),
-    ]
-    pack = text.signature(pairs)
-    count = f"@k_pitch * {text.sizes['filters']}"
-    text.plan.launch(
-        f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {others * phases(text, 'x')})", "256", pack.given
-    )
-    parameters = text.parameters("channels", "filters", "images", *text.lengths)
-    parameters[1] = (f"const {convolution.element.cpp}* __restrict__ packed", "@packed")
-    signature = text.signature([*parameters, ("int k_pitch", "@k_pitch")])
+    pack = text.packing(others * phases(text, "x"), _pack_body(text))
+    signature = text.signature(text.packed_parameters("channels", "filters", "images", *text.lengths))
     name = f"{text.name}_tensor_cores"
     text.plan.launch(name, f"dim3(@tiles, {others})", "32 * WARPS_M * WARPS_N, @shared_bytes", signature.given)
     taps = _TAPS + (_SPREAD_TAPS if convolution.transposed else _PLAIN_TAPS)
@@ -113,7 +95,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
         ],
         *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
         text.finish.function,
-        pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
+        pack,
         signature.kernel("__launch_bounds__(THREADS, BLOCKS)", name, kernel_body(text, sides)),
     )
 
@@ -134,13 +116,7 @@ def _header(text: ConvolutionText) -> str:
             "is a product of its own. A block makes all phases of its rows, one after the other, and stores them "
             "together."
         )
-    if one.is_exact:
-        header += (
-            "\n\nEvery f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 "
-            "arithmetic gives. A tensor core cuts bits off when it adds, so sums of BK products are added up in f32 "
-            "outside it."
-        )
-    return header
+    return header + (EXACT_SUMS if one.is_exact else "")
 
 
 def _sides(convolution: Convolution) -> tuple[Side, Side]:

@@ -19,8 +19,12 @@ from tilewright.playbook.products.tensor_cores import (
     ASYNC_COPY,
     EXACT_HEADER,
     EXACT_MMA,
+    FIRST_COPIES,
     exact_step,
     fragment_pieces,
+    over_steps,
+    rounded_step,
+    staged_sums,
 )
 from tilewright.records import DType
 
@@ -36,24 +40,19 @@ along the row reads it at a shift of its own. STAGES steps are under way at once
 under the arithmetic of the present one. Results go through shared memory, to be stored in whole lines.
 """
 
-_LANES = """\
-const Element* a_lane = a_slot + (warp_m + lane % 16) * A_PITCH + lane / 16 * 4;
-const Element* b_lane = b_slot + lane % 4 * B_PITCH + LEAD + (warp_n + lane / 4) * STRIDE_X;
-"""
+_LANES = [
+    "const Element* a_slot = slots + step % STAGES * SLOT;",
+    "const Element* b_slot = a_slot + A_ELEMENTS;",
+    "const Element* a_lane = a_slot + (warp_m + lane % 16) * A_PITCH + lane / 16 * 4;",
+    "const Element* b_lane = b_slot + lane % 4 * B_PITCH + LEAD + (warp_n + lane / 4) * STRIDE_X;",
+]
 _EXACT_PLACE = "(p % (LINES / 8) * 8 + r * 4) * B_PITCH + p / (LINES / 8) * DILATION_X + j * 8 * STRIDE_X"
-_STEP = """\
-unrolled for (int p = 0; p < STEP / 8; ++p) {
-  const int tap = p / (LINES / 8), line = p % (LINES / 8) * 8;
-  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
-    load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
-  unrolled for (int j = 0; j < BLOCKS_N; ++j)
-    unrolled for (int r = 0; r < 2; ++r)
-      b_part[j][r] = tf32(b_lane[(line + r * 4) * B_PITCH + tap * DILATION_X + j * 8 * STRIDE_X]);
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)
-    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
-}
-"""
+_TAP = "const int tap = p / (LINES / 8), line = p % (LINES / 8) * 8;"
+_ROUNDED = [
+    "unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+    "  unrolled for (int r = 0; r < 2; ++r)",
+    "    b_part[j][r] = tf32(b_lane[(line + r * 4) * B_PITCH + tap * DILATION_X + j * 8 * STRIDE_X]);",
+]
 
 
 def has_long_rows(convolution: Convolution) -> bool:
@@ -71,23 +70,10 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
     """BM filters x BN neighbours of a block."""
     text = ConvolutionText(convolution, op_line, choices)
     _plan(text)
-    groups = str(convolution.groups)
-    pack = text.signature(
-        [
-            ("const float* __restrict__ weight", convolution.weight),
-            ("float* __restrict__ packed", "@packed"),
-            ("int channels", text.sizes["channels"]),
-            ("int filters", text.sizes["filters"]),
-            ("int k_pitch", "@k_pitch"),
-        ]
-    )
-    count = f"@k_pitch * {text.sizes['filters']}"
-    text.plan.launch(f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {groups})", "256", pack.given)
-    parameters = text.parameters("channels", "filters", *text.lengths)
-    parameters[1] = ("const float* __restrict__ packed", "@packed")
-    signature = text.signature([*parameters, ("int k_pitch", "@k_pitch")])
+    pack = text.packing(convolution.groups, _pack_body(text))
+    signature = text.signature(text.packed_parameters("channels", "filters", *text.lengths))
     block = "32 * WARPS_M * WARPS_N, @shared_bytes"
-    text.plan.launch(f"{text.name}_rows", f"dim3(@tiles, {groups})", block, signature.given)
+    text.plan.launch(f"{text.name}_rows", f"dim3(@tiles, {convolution.groups})", block, signature.given)
     return text.fragment(
         _HEADER.format(name=text.name) + (EXACT_HEADER if convolution.is_exact else ""),
         _constants(text),
@@ -95,7 +81,7 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
         *fragment_pieces(DType.F32, convolution.is_exact, True),
         *([[EXACT_MMA]] if convolution.is_exact else []),
         text.finish.function,
-        pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
+        pack,
         signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_rows", _body(text)),
     )
 
@@ -186,7 +172,9 @@ def _pack_body(text: ConvolutionText) -> list[str]:
 
 
 def _body(text: ConvolutionText) -> list[str]:
-    step = exact_step("STEP / 8", "p * 8", _EXACT_PLACE) if text.convolution.is_exact else _STEP.splitlines()
+    step = exact_step("STEP / 8", _EXACT_PLACE)
+    if not text.convolution.is_exact:
+        step = rounded_step("STEP / 8", "A_PITCH", _ROUNDED, before=(_TAP,))
     return [
         "extern __shared__ __align__(128) unsigned char shared[];",
         "Element* slots = reinterpret_cast<Element*>(shared);",
@@ -195,17 +183,9 @@ def _body(text: ConvolutionText) -> list[str]:
         *_tile_lines(text),
         "",
         *_copy_lines(text),
-        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+        FIRST_COPIES,
         "",
-        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
-        "for (int step = 0; step < steps; ++step) {",
-        "  wait<STAGES - 2>();",
-        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
-        "  copy_step(step + STAGES - 1);  // into that one",
-        "  const Element* a_slot = slots + step % STAGES * SLOT;",
-        "  const Element* b_slot = a_slot + A_ELEMENTS;",
-        *indented([*_LANES.splitlines(), *step]),
-        "}",
+        *over_steps([*_LANES, *step]),
         "",
         *_store_lines(text),
     ]
@@ -280,13 +260,7 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
         "float* staged = reinterpret_cast<float*>(shared);",
-        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
-        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
-        "    unrolled for (int r = 0; r < 4; ++r) {",
-        "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
-        "      staged[line * STAGED + at] = sums[i][j][r];",
-        "    }",
+        *staged_sums("at"),
         "__syncthreads();",
         "// A warp stores a line from where one of the cache begins: a sector that is written in pieces is dear.",
         "const int lines = min(BM, filters - m0), width = min(BN, out_x - to_x);",
