@@ -37,7 +37,7 @@ def draft_convolution(convolution: Convolution, op_line: str, choices: Choices =
     ]
     pairs += [(f"int x_{axis}", one.length.expression) for axis, one in axes.items()]
     pairs += [(f"int y_{axis}", one.results.expression) for axis, one in axes.items()]
-    pairs += zip(finish.declared, finish.given, strict=True)
+    pairs += finish.parameters
     signature = KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
     name = f"{convolution.finish.name}_convolution"
     plan.launch(name, f"ceil_div({results}, THREADS)", "THREADS", signature.given)

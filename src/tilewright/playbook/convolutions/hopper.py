@@ -11,11 +11,15 @@ from tilewright.playbook.convolutions.hopper_copies import (
     pack_parameters,
     pack_text,
 )
-from tilewright.playbook.convolutions.hopper_exact import exact_parameters, exact_text
-from tilewright.playbook.convolutions.hopper_fill import FILLED_BY_BLOCK, fill_parameters, fill_text
+from tilewright.playbook.convolutions.hopper_exact import (
+    FILLED_BY_BLOCK,
+    exact_parameters,
+    exact_text,
+    fill_parameters,
+    fill_text,
+)
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import (
-    Parameters,
     constants,
     device_text,
     job_text,
@@ -26,6 +30,7 @@ from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import RESERVED, finish_text
+from tilewright.playbook.products.hopper_form import Parameters
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.records import DType
 

@@ -8,7 +8,7 @@ rows are made again by another kernel.
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, sizes_parameters
 from tilewright.playbook.convolutions.hopper_parts import (
     NOTING_PARTS,
     PACKING_PARTS,
@@ -16,8 +16,8 @@ from tilewright.playbook.convolutions.hopper_parts import (
     SCALING_PARTS,
 )
 from tilewright.playbook.convolutions.hopper_store import ONE_ADDRESS
-from tilewright.playbook.cpp_text import indented, worded
-from tilewright.playbook.products.hopper_form import signature
+from tilewright.playbook.cpp_text import worded
+from tilewright.playbook.products.hopper_form import Parameters, kernel
 from tilewright.records import DType
 
 NOTE_ROWS = 256  # rows that are noted together
@@ -37,7 +37,6 @@ def copy_parameters(geometry: Geometry) -> Parameters:
 
 def copy_text(geometry: Geometry) -> list[str]:
     """The kernel that copies the input, or what the product needs to copy it itself."""
-    declared = [declaration for declaration, _ in copy_parameters(geometry)]
     exact = geometry.convolution.is_exact
     if geometry.planes:
         text, words = _PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE
@@ -59,18 +58,13 @@ def copy_text(geometry: Geometry) -> list[str]:
     if f32:
         helper = worded(_NOTING_F32, NOTING_PARTS if exact else _NOTING_WHOLE)
         helper += f"\n{PARTS_OF_EIGHT}" if exact else ""
-    kernel = [
-        *_PLACE.splitlines(),
-        *signature("__launch_bounds__(256, 4) ", "copy_input", declared),
-        *indented(body),
-        "}",
-    ]
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *ONE_ADDRESS.splitlines(),
         *_MARK.splitlines(),
         *helper.splitlines(),
-        *([] if geometry.is_copied_ahead else kernel),
+        *([] if geometry.is_copied_ahead else _PLACE.splitlines()),
+        *([] if geometry.is_copied_ahead else kernel("256, 4", "copy_input", copy_parameters(geometry), body)),
     ]
 
 
@@ -303,7 +297,6 @@ def pack_parameters(geometry: Geometry) -> Parameters:
 
 def pack_text(geometry: Geometry) -> list[str]:
     """The kernel that packs weights."""
-    declared = [declaration for declaration, _ in pack_parameters(geometry)]
     per_tap = {0: "ROW_ELEMENTS", 1: "8", 2: "16"}[geometry.planes]
     channel = "e % PER_SHIFT % 4" if geometry.fold == 2 else "e % PER_SHIFT"
     if geometry.rest:
@@ -330,8 +323,7 @@ def pack_text(geometry: Geometry) -> list[str]:
         "type": geometry.copied.cpp,
         "beyond": beyond,
     }
-    lines = worded(_PACK, words).splitlines()
-    return [*signature("__launch_bounds__(256) ", "pack_weights", declared), *indented(lines), "}"]
+    return kernel("256", "pack_weights", pack_parameters(geometry), worded(_PACK, words).splitlines())
 
 
 _PACK = """\

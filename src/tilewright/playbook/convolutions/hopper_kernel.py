@@ -23,13 +23,11 @@ from tilewright.playbook.convolutions.hopper_store import (
     runs_text,
     store_text,
 )
-from tilewright.playbook.cpp_text import indented, worded
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
-from tilewright.playbook.products.hopper_form import signature
+from tilewright.playbook.products.hopper_form import Parameters, kernel
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
 from tilewright.records import DType
-
-Parameters = list[tuple[str, str]]  # declarations, and what the plan gives for them
 
 
 def constants(geometry: Geometry) -> list[str]:
@@ -187,7 +185,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
         ("const __grid_constant__ CUtensorMap weight_map", "@weight_map"),
         ("const float* __restrict__ scales", "@scales"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
-        *zip(finish.declared, finish.given, strict=True),
+        *finish.parameters,
         *(channels.parameters if channels else ()),
         *(one for one in sizes_parameters() if one[1][1:] not in KNOWN_SIZES),
         ("int jobs", "@jobs"),
@@ -213,7 +211,6 @@ SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_r
 def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
     """All of the code that the product itself needs."""
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
-    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish, channels)]
     left = PLAIN if channels else finish  # to be done with what is stored
     wide = geometry.positions // 2 if geometry.by_halves else geometry.positions
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
@@ -250,6 +247,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         "channels": channels.product_text() if channels else "",
         "store": "" if channels and channels.is_reduced else store_text(geometry, left),
     }
+    body = worded(_KERNEL, words).splitlines()
     widths = tuple(wide // one for one in ((4, 2, 1) if channels else (2, 1)))
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
@@ -269,9 +267,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         *([*ahead_functions(geometry).splitlines(), ""] if ahead else []),
         *([] if channels and channels.is_reduced else [*runs_text(geometry).splitlines(), ""]),
         *([*channels.functions().splitlines(), ""] if channels else []),
-        *signature("__launch_bounds__(384, 1) ", "convolve", declared),
-        *indented(worded(_KERNEL, words).splitlines()),
-        "}",
+        *kernel("384, 1", "convolve", kernel_parameters(geometry, finish, channels), body),
     ]
 
 

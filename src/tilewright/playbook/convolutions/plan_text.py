@@ -83,7 +83,7 @@ class ConvolutionText(SumsText):
             (f"const {one.element.cpp}* __restrict__ weight", one.weight),
             (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
             *((f"int {size}", self.sizes[size]) for size in sizes),
-            *self.finish_parameters,
+            *self.finish.parameters,
         ]
 
     def packing(self, matrices: int, body: list[str]) -> list[str]:

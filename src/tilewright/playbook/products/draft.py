@@ -15,7 +15,7 @@ def draft_product(product: Contraction, op_line: str, choices: Choices = Choices
     text.plan.add("const", "TILE = 16")
     tiles = text.plan.name("tiles")
     text.plan.add("let", f"{tiles} = ceil_div({text.m}, TILE) * ceil_div({text.n}, TILE)")
-    signature = text.signature([*text.parameters(), *text.finish_parameters])
+    signature = text.signature([*text.parameters(), *text.finish.parameters])
     name = f"{text.name}_product"
     text.plan.launch(name, f"{tiles}{text.matrices}", "dim3(TILE, TILE)", signature.given)
     skipped = skipped_tile(text.product, "TILE", "TILE")

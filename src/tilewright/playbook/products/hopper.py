@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_f32_tiles import f32_tiles_parameters, f32_tiles_text
-from tilewright.playbook.products.hopper_form import SHORT_K, Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_form import SHORT_K, Form, kernel, kernel_parameters
 from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_short import short_parameters, short_product_text, short_text
@@ -402,7 +401,7 @@ class _Plan(PlanLines):
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:
     output = form.product.output
     pairs = [("const float* __restrict__ sums", "@c"), (f"{output.dtype.cpp}* __restrict__ c", output.name)]
-    pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+    pairs += form.finish.parameters
     return [*pairs, ("int M", "@m"), ("int N", "@n"), ("int batch", "@batch"), ("int pieces", "@pieces")]
 
 
@@ -428,12 +427,5 @@ def _adding_text(form: Form) -> list[str]:
     if re.search(r"\bm\b", value):
         body += ["const int m = row % M;"]
     body.append(f"c[i] = {stored};")
-    declared = [declaration for declaration, _ in _adding_parameters(form)]
     text = form.finish_function
-    return [
-        *text,
-        *([""] if text else []),
-        *signature("__launch_bounds__(256) ", "add_pieces", declared),
-        *indented(body),
-        "}",
-    ]
+    return [*text, *([""] if text else []), *kernel("256", "add_pieces", _adding_parameters(form), body)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, greatest_parameters, signature
+from tilewright.playbook.products.hopper_form import Form, greatest_parameters, kernel
 from tilewright.playbook.products.program import Operand
 from tilewright.records import DType
 
@@ -14,7 +14,7 @@ def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
     pairs = [("const float* __restrict__ a", a.tensor), ("const float* __restrict__ b", b.tensor)]
     pairs += [("const int* __restrict__ wide", "@wide"), (f"{form.stored.cpp}* __restrict__ c", "@c")]
     if not form.pieces:
-        pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+        pairs += form.finish.parameters
     pairs += greatest_parameters(form)
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     for name, one in (("a", a), ("b", b)):
@@ -62,13 +62,8 @@ def f32_tiles_text(form: Form) -> list[str]:
         "  }",
         "}",
     ]
-    pairs = f32_tiles_parameters(form)
-    return [
-        "// ---- tiles with a row or a column that is too wide for f16 parts, in f32; mostly there are none",
-        *signature("__launch_bounds__(256) ", "tiles_in_f32", [declaration for declaration, _ in pairs]),
-        *indented(body),
-        "}",
-    ]
+    note = "// ---- tiles with a row or a column that is too wide for f16 parts, in f32; mostly there are none"
+    return [note, *kernel("256", "tiles_in_f32", f32_tiles_parameters(form), body)]
 
 
 def _flag(form: Form) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
+from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters, matrix_text, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
 from tilewright.playbook.products.hopper_rows import POWERS, row_words
 from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words
@@ -302,9 +302,7 @@ def _kernel(form: Form) -> list[str]:
         *indented([*_worded(form, _CONSUMER), *(_each_tile(tile) if ready else tile)]),
         "}",
     ]
-    declared = [declaration for declaration, _ in kernel_parameters(form)]
-    bounds = f"__launch_bounds__({'384' if ready else '256 + SPLITTERS'}, 1) "
-    return [*signature(bounds, "product", declared), *indented(body), "}"]
+    return kernel("384, 1" if ready else "256 + SPLITTERS, 1", "product", kernel_parameters(form), body)
 
 
 def _only_tile(form: Form) -> list[str]:

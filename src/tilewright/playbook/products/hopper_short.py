@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.hopper_consumer import slot_descriptors, slot_steps
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters
 from tilewright.playbook.products.hopper_kernel import operand_loads
 from tilewright.playbook.products.hopper_sorted import NUMBERS
 from tilewright.playbook.products.hopper_store import finishing, pair_functions
@@ -177,9 +177,7 @@ def short_text(form: Form) -> list[str]:
         "if (threadIdx.x == 0) wide[1 + blockIdx.x] = any_is;",
         "if (threadIdx.x == 0 && blockIdx.x == 0) wide[0] = 0;  // tiles that are taken",
     ]
-    declared = [declaration for declaration, _ in short_parameters(form)]
-    head = signature("__launch_bounds__(256, 4) ", "split_both", declared)
-    return [*text.splitlines(), *head, *(f"  {line}" for line in body), "}"]
+    return [*text.splitlines(), *kernel("256, 4", "split_both", short_parameters(form), body)]
 
 
 _CONSTANTS = """\
@@ -397,7 +395,6 @@ def short_product_text(form: Form) -> list[str]:
         *_TILE.splitlines(),
         "",
     ]
-    declared = [declaration for declaration, _ in kernel_parameters(form)]
     body = [
         *_BEGIN.splitlines(),
         "if (warpgroup == 2 * SIDES) {  // ---- producer",
@@ -406,7 +403,7 @@ def short_product_text(form: Form) -> list[str]:
         *indented(_consumers(form)),
         "}",
     ]
-    return [*pieces, *signature("__launch_bounds__(THREADS, 2 / SIDES) ", "product", declared), *indented(body), "}"]
+    return [*pieces, *kernel("THREADS, 2 / SIDES", "product", kernel_parameters(form), body)]
 
 
 def _producer(form: Form) -> list[str]:

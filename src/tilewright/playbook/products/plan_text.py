@@ -46,10 +46,6 @@ class SumsText:
         directive = "tune" if len(choices) > 1 else "const"
         self.plan.add(directive, f"{name} = {' | '.join(str(one) for one in choices)}", remark)
 
-    @property
-    def finish_parameters(self) -> list[tuple[str, str]]:
-        return list(zip(self.finish.declared, self.finish.given, strict=True))
-
     def signature(self, pairs: list[tuple[str, str]]) -> KernelSignature:
         return KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
 

@@ -102,7 +102,7 @@ def kernels_of_tiles(
     text: ProductText, name: str, tiles: str, block: str, body: list[str], pieces: bool
 ) -> list[list[str]]:
     """The kernel, and where k is cut the one that adds the pieces; their launches go into the plan."""
-    plan, parameters = text.plan, [*text.parameters(), *text.finish_parameters]
+    plan, parameters = text.plan, [*text.parameters(), *text.finish.parameters]
     partial = plan.name("partial") if pieces else ""
     if pieces:
         plan.add("scratch", f"{partial}: f32[PIECES, {text.rows}, {text.n}]")
@@ -215,7 +215,7 @@ def add_pieces(text: ProductText, partial: str, when: str = "") -> list[str]:
         ("long long rows", text.rows),
         ("int m", text.m),
         ("int n", text.n),
-        *text.finish_parameters,
+        *text.finish.parameters,
     ]
     signature = text.signature(pairs)
     name = f"{text.name}_add_pieces"

@@ -83,7 +83,7 @@ def vector_product(product: Contraction, op_line: str, choices: Choices = Choice
         *text.parameters(),
         ("float* __restrict__ partial", partial),
         ("int piece", f"round_up(ceil_div({text.k}, PIECES), {least})"),
-        *text.finish_parameters,
+        *text.finish.parameters,
     ]
     signature = text.signature(parameters)
     plan.launch(name, f"dim3({blocks}, PIECES)", "THREADS", signature.given)
