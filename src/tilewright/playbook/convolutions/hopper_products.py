@@ -59,8 +59,7 @@ unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
 @lines
-#pragma unroll
-  for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
+  unrolled for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
     const int w_slot = RESIDENT ? weight : w_ring.slot();
     if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
     // A shift along the width is a whole number of rows: the descriptor moves by so many.

@@ -23,40 +23,34 @@ finished under the next tile's first products. SHARED: the last tiles do not fil
 
 TMA fills what lies outside the matrices with zeros and clips what would be stored there, so tails need no code.
 """
-_PARTS_HEADER = """
-A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
-every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
-f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far apart for
-that are found while splitting, and the tiles they meet are made in plain f32.
-
+_EXACT = """
+A product of f32 matrices{of_k}, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand
+and every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of
+an f32; the product of two numbers is then three products of parts.
+"""
+_SPLIT_FIRST = """\
+Rows and columns whose numbers are too far apart for that are found while splitting, and the tiles they meet are made in
+plain f32.
+"""
+_PARTS_HEADER = f"""{_EXACT.format(of_k="")}{_SPLIT_FIRST}
 One thread of a producer warpgroup fills a ring of slots in shared memory by TMA; two consumer warpgroups multiply what
 has arrived with wgmma, 64 rows of the tile each. Blocks stay and take tile after tile.
 """
-_SHORT_HEADER = """
-A product of f32 matrices with a short k, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first
-operand and every column of the second is scaled by a power of two and split into two f16 parts, which together have the
-bits of an f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far
-apart for that are found while splitting, and the tiles they meet are made in plain f32.
-
+_SHORT_HEADER = f"""{_EXACT.format(of_k=" with a short k")}{_SPLIT_FIRST}
 Storing is most of the work. Blocks stay, and who is ready takes the next strip of a few tiles: so what is written at
 the same time lies side by side. One thread fills a ring of slots in shared memory by TMA; consumer warpgroups multiply
 what has arrived with wgmma, 64 rows and 128 columns of the tile each.
 """
-_FUSED_HEADER = """
-A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
-every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
-f32; the product of two numbers is then three products of parts. Tiles with numbers too far apart for that are found on
-the way, and made again in plain f32.
+_FUSED_HEADER = f"""{_EXACT.format(of_k="")}\
+Tiles with numbers too far apart for that are found on the way, and made again in plain f32.
 
 TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
 consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each. Two blocks with
 tiles one below the other are a cluster: each splits half of what they share, and copies it to the other.
 """
-_READY_HEADER = """
-A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
-every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
-f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far apart for
-that are found on the way, and the tiles they meet are made again in plain f32.
+_READY_HEADER = f"""{_EXACT.format(of_k="")}\
+Rows and columns whose numbers are too far apart for that are found on the way, and the tiles they meet are made again
+in plain f32.
 
 The second operand's parts are made first. One thread of a producer warpgroup fills a ring of slots in shared memory by
 TMA; two consumer warpgroups split the first operand in registers, and multiply with wgmma, 64 rows of the tile each.

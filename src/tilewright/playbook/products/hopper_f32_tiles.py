@@ -129,23 +129,19 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         *indented(put),
         "  __syncthreads();",
         "  fetch(k0 + DEPTH);",
-        "#pragma unroll",
-        "  for (int k = 0; k < DEPTH; ++k)",
-        "#pragma unroll",
-        "    for (int i = 0; i < 8; ++i) {",
+        "  unrolled for (int k = 0; k < DEPTH; ++k)",
+        "    unrolled for (int i = 0; i < 8; ++i) {",
         *(["      some_total[i] += a_tile[k][m_of + i];"] if weighs else []),
         "#pragma unroll",
         "      for (int j = 0; j < 4; ++j) some[i][j] = fmaf(a_tile[k][m_of + i], b_tile[k][n_of + j], some[i][j]);",
         "    }",
         "  if (step % TOGETHER == 0 || k0 + DEPTH >= last) {",
-        "#pragma unroll",
-        "    for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
+        "    unrolled for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
         *(_ADD_TOTALS.splitlines() if weighs else []),
         "  }",
         "}",
         *(["float most[8];", "for (float& one : most) one = -INFINITY;"] if form.product.greatest else []),
-        "#pragma unroll",
-        "for (int i = 0; i < 32; ++i) {",
+        "unrolled for (int i = 0; i < 32; ++i) {",
         "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
         "  if (m >= M || n >= N) continue;",
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
@@ -168,14 +164,11 @@ if (thread < ROWS) {
 float total[8] = {}, some_total[8] = {};
 """
 _ADD_TOTALS = """\
-#pragma unroll
-    for (int i = 0; i < 8; ++i) total[i] += some_total[i], some_total[i] = 0.f;
+    unrolled for (int i = 0; i < 8; ++i) total[i] += some_total[i], some_total[i] = 0.f;
 """
 _GREATEST_OF_ROWS = """\
-#pragma unroll
-for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
-#pragma unroll
-  for (int away = 1; away < 16; away *= 2) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], away));
+unrolled for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
+  unrolled for (int away = 1; away < 16; away *= 2) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], away));
   const int m = m0 + m_of + i;
   if (n_of == 0 && m < M) greatest[((size_t)z * M + m) * tiles_n + n0 / COLUMNS] = most[i];
 }

@@ -137,13 +137,11 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
   const uint32_t from = slots + @done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
   barrier_wait(full + @done % SLOTS * 8, @done / SLOTS % 2);
   float4 x[2][2];  // of two rows: two times 16 of k
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
+  unrolled for (int i = 0; i < 4; ++i)
     x[i / 2][i % 2] = @read;
 @split_a
   if (is_losing(least)) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       const float4 s = x[i / 2][i % 2];
       SharedCounts& mine = of_rows[row + i / 2 * 8];
       mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
@@ -153,8 +151,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
   // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
   // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
 @b_slot
-#pragma unroll
-  for (int half = 0; half < BN / WIDTH; ++half) {
+  unrolled for (int half = 0; half < BN / WIDTH; ++half) {
     float some[WIDTH / 2];
     const uint64_t b_half = b_slot + (half * @width >> 4);
     wgmma_fence();
@@ -167,8 +164,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
     wgmma_commit();
     wgmma_wait<0>();
     if (half == BN / WIDTH - 1 && @free_b;
-#pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
+    unrolled for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
   }
 }
 
@@ -176,8 +172,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
 @done_all
 bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
 float not_a_number[4] = {};  // short sums side by side
-#pragma unroll
-for (int i = 0; i < BN / 2; ++i) not_a_number[i % 4] = fmaf(sum[i], 0.f, not_a_number[i % 4]);
+unrolled for (int i = 0; i < BN / 2; ++i) not_a_number[i % 4] = fmaf(sum[i], 0.f, not_a_number[i % 4]);
 too_wide = too_wide || (not_a_number[0] + not_a_number[1]) + (not_a_number[2] + not_a_number[3]) != 0.f;
 if (too_wide) wide[0] = 1, atomicOr(&wide[1 + @which], -1);
 @row_scales
@@ -197,14 +192,12 @@ asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 if (threadIdx.x == 256) {
   int done = 0;  // steps, of all tiles
   while (tile.next()) {
-#pragma unroll 1
-    for (int step = 0; step < tile.steps; ++step, ++done) {
+    rolled for (int step = 0; step < tile.steps; ++step, ++done) {
       const uint32_t at = slots + done % SLOTS * SLOT_BYTES, arrived = full + done % SLOTS * 8;
       barrier_wait(empty + done % SLOTS * 8, done / SLOTS % 2 ^ 1);
       barrier_arrive_expecting(arrived, SLOT_BYTES);
       load_box(&a_map, arrived, at, step * BK, tile.m0, tile.z);
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      unrolled for (int part = 0; part < 2; ++part) {
         const uint32_t to = at + A_BYTES + part * PART_BYTES;
 @load_b
       }
@@ -215,8 +208,7 @@ if (threadIdx.x == 256) {
 _LOAD_B = {
     True: "        load_box(&b_map, arrived, to, step * BK, tile.n0, part * batch + tile.z);",
     False: """\
-#pragma unroll
-        for (int box = 0; box < BN / 64; ++box)
+        unrolled for (int box = 0; box < BN / 64; ++box)
           load_box(&b_map, arrived, to + box * BOX_BYTES, tile.n0 + box * 64, step * BK, part * batch + tile.z);""",
 }
 

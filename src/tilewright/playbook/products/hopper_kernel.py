@@ -189,8 +189,7 @@ def _producer(form: Form) -> list[str]:
         "while (tile.next()) {",
         *indented(["back = !back;"] if turns else []),
         *indented(SPANS.splitlines() if form.sorted else []),
-        "#pragma unroll 1",
-        "  for (int step = 0; step < tile.steps; ++step) {",
+        "  rolled for (int step = 0; step < tile.steps; ++step) {",
         f"    const int k = {k};",
         "    const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
         "    barrier_wait(empty + slot * 8, parity);",
@@ -242,8 +241,7 @@ def operand_loads(form: Form) -> dict[str, list[str]]:
         else:
             size = "BM" if name == "a" else "BN"
             of_operands[name] = [
-                "#pragma unroll",
-                f"for (int box = 0; box < {size} / 64; ++box)",
+                f"unrolled for (int box = 0; box < {size} / 64; ++box)",
                 f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
             ]
     return of_operands

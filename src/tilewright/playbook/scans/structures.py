@@ -15,8 +15,7 @@ WARP_SCAN = """\
 // The values of the lanes up to this one combined; `combine` is given the earlier one first.
 template <typename T, typename Combine>
 __device__ __forceinline__ T scan_warp(T value, int lane, Combine combine) {
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
+  unrolled for (int offset = 1; offset < 32; offset *= 2) {
     const T earlier = __shfl_up_sync(~0u, value, offset);
     if (lane >= offset) value = combine(earlier, value);
   }
@@ -214,8 +213,7 @@ def _tile(kernel: ScanKernel, at: str, place: str) -> list[str]:
         kind, combine = one.kind.cpp, f"{one.combiner}{{}}"
         lines += [
             f"{kind} {name}_before[EACH], {name}_own = {one.start};  // before each of the lane's totals; all of them",
-            "#pragma unroll",
-            "for (int e = 0; e < EACH; ++e) {",
+            "unrolled for (int e = 0; e < EACH; ++e) {",
             f"  {name}_before[e] = {name}_own;",
             "  const int total = lane * EACH + e;",
             f"  if (total < WARPS * VECTORS) {name}_own = {combine}({name}_own, {name}_totals[turn][total]);",
