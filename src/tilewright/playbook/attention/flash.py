@@ -154,7 +154,8 @@ rolled for (int n = count - 1; n >= 0; n--) {
       const float less = power_of_two(greatest[h][r]@scale - base);
       greatest[h][r] = top, total[h][r] *= less;
       unrolled for (int j = 0; j < KEYS / 8; ++j)
-        unrolled for (int e = 2 * r; e < 2 * r + 2; ++e) total[h][r] += score[h][j][e] = power_of_two(@power);
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; ++e) total[h][r] += score[h][j][e] = power_of_two(@power);
       unrolled for (int j = 0; j < E_VECTORS; ++j) sum[h][j][2 * r] *= less, sum[h][j][2 * r + 1] *= less;
     }
   }

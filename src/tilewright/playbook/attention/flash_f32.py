@@ -176,7 +176,8 @@ rolled for (int n = count - 1; n >= 0; n--) {
     greatest[r] = top;
     float added = 0.0f;
     unrolled for (int j = 0; j < KEYS / 8; ++j)
-      unrolled for (int e = 2 * r; e < 2 * r + 2; ++e) added += score[j][e] = power_of_two((score[j][e] - base)@scale);
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) added += score[j][e] = power_of_two((score[j][e] - base)@scale);
     total[r] = total[r] * less[r] + added;
   }
   unrolled for (int first = 0; first < KEYS / 8; first += 4) {

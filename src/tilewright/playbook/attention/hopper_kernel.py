@@ -151,7 +151,8 @@ for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
       greatest[r] = top;
       float added = 0.0f;
       unrolled for (int i = 0; i < KEYS / 8; ++i)
-        unrolled for (int e = i * 4 + r * 2; e < i * 4 + r * 2 + 2; ++e) added += score[e] = power_of_two(@power);
+#pragma unroll
+        for (int e = i * 4 + r * 2; e < i * 4 + r * 2 + 2; ++e) added += score[e] = power_of_two(@power);
       total[r] = total[r] * less[r] + added;
     }
   };

@@ -94,9 +94,7 @@ class ConvolutionText(SumsText):
             (f"{cpp}* __restrict__ packed", "@packed"),
             *((f"int {size}", f"@{size}") for size in ("channels", "filters", "k_pitch")),
         ]
-        signature = self.signature(pairs)
-        self.plan.launch(name, f"dim3(ceil_div(@k_pitch * @filters, 256), {matrices})", "256", signature.given)
-        return signature.kernel("__launch_bounds__(256)", name, body)
+        return self.launched(name, f"dim3(ceil_div(@k_pitch * @filters, 256), {matrices})", "256", pairs, "256", body)
 
     def packed_parameters(self, *sizes: str) -> list[tuple[str, str]]:
         """Those of a kernel that reads such weights."""

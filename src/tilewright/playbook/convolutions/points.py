@@ -89,9 +89,9 @@ def point_convolution(convolution: Convolution, op_line: str, choices: Choices =
     text = ConvolutionText(convolution, op_line, choices)
     _plan(text)
     wanted = text.parameters("channels", "filters")
-    signature = text.signature([*wanted, *((f"int {name}", f"@{name}") for name in ("plane", "tiles", "run"))])
+    parameters = [*wanted, *((f"int {name}", f"@{name}") for name in ("plane", "tiles", "run"))]
     block = "32 * WARPS_M * WARPS_N, @shared_bytes"
-    text.plan.launch(f"{text.name}_points", "@blocks", block, signature.given)
+    kernel = text.launched(f"{text.name}_points", "@blocks", block, parameters, "THREADS, BLOCKS", _body(text))
     together = _together(convolution)
     header = _HEADER.format(name=text.name, read=together, held=together * 2)
     return text.fragment(
@@ -102,7 +102,7 @@ def point_convolution(convolution: Convolution, op_line: str, choices: Choices =
         *fragment_pieces(convolution.element, convolution.is_exact, True),
         *([[EXACT_MMA]] if convolution.is_exact else []),
         text.finish.function,
-        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_points", _body(text)),
+        kernel,
     )
 
 

@@ -160,9 +160,9 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
         *((f"int {one}", f"@{one}") for one in wanted),
         *tensors[3:],
     ]
-    signature = text.signature(pairs)
     per_row = "max(1, min(device.sms / @row_tiles, ceil_div(@tiles, CONSUMERS)))"
-    text.plan.launch("convolve", f"{per_row} * @row_tiles", "(CONSUMERS + 1) * 128, @smem", signature.given)
+    grid, block = f"{per_row} * @row_tiles", "(CONSUMERS + 1) * 128, @smem"
+    kernel = text.launched("convolve", grid, block, pairs, "THREADS, 1", _body(text, streams))
     tap = "(TAPS - 1 - tap)" if convolution.transposed else "tap"
     weights = worded(WEIGHTS, {"weight_at": _weight_at(streams, "c", "f0 + f", "tap"), "tap": tap})
     kind = "tf32" if streams.is_tf32 else "f16"
@@ -175,7 +175,7 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
         [DEVICE],
         [weights],
         text.finish.function,
-        signature.kernel("__launch_bounds__(THREADS, 1)", "convolve", _body(text, streams)),
+        kernel,
     )
     included = sorted({*made.includes, "#include <cuda_fp16.h>"})
     return Fragment(made.header, made.plan, included, made.pieces)

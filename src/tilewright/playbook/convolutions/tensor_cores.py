@@ -78,9 +78,9 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
     _plan(text)
     others = convolution.groups * math.prod(phases(text, axis) for axis in text.axes if axis != "x")
     pack = text.packing(others * phases(text, "x"), _pack_body(text))
-    signature = text.signature(text.packed_parameters("channels", "filters", "images", *text.lengths))
-    name = f"{text.name}_tensor_cores"
-    text.plan.launch(name, f"dim3(@tiles, {others})", "32 * WARPS_M * WARPS_N, @shared_bytes", signature.given)
+    parameters = text.packed_parameters("channels", "filters", "images", *text.lengths)
+    name, grid, block = f"{text.name}_tensor_cores", f"dim3(@tiles, {others})", "32 * WARPS_M * WARPS_N, @shared_bytes"
+    kernel = text.launched(name, grid, block, parameters, "THREADS, BLOCKS", kernel_body(text, sides))
     taps = _TAPS + (_SPREAD_TAPS if convolution.transposed else _PLAIN_TAPS)
     return text.fragment(
         _header(text),
@@ -96,7 +96,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
         *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
         text.finish.function,
         pack,
-        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", name, kernel_body(text, sides)),
+        kernel,
     )
 
 

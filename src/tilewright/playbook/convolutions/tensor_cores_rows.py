@@ -71,9 +71,9 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
     text = ConvolutionText(convolution, op_line, choices)
     _plan(text)
     pack = text.packing(convolution.groups, _pack_body(text))
-    signature = text.signature(text.packed_parameters("channels", "filters", *text.lengths))
-    block = "32 * WARPS_M * WARPS_N, @shared_bytes"
-    text.plan.launch(f"{text.name}_rows", f"dim3(@tiles, {convolution.groups})", block, signature.given)
+    parameters, block = text.packed_parameters("channels", "filters", *text.lengths), "32 * WARPS_M * WARPS_N"
+    name, grid, block = f"{text.name}_rows", f"dim3(@tiles, {convolution.groups})", f"{block}, @shared_bytes"
+    kernel = text.launched(name, grid, block, parameters, "THREADS, BLOCKS", _body(text))
     return text.fragment(
         _HEADER.format(name=text.name) + (EXACT_HEADER if convolution.is_exact else ""),
         _constants(text),
@@ -82,7 +82,7 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
         *([[EXACT_MMA]] if convolution.is_exact else []),
         text.finish.function,
         pack,
-        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_rows", _body(text)),
+        kernel,
     )
 
 

@@ -207,24 +207,21 @@ def tensor_core_product(
     plan.add("need", "device.cc >= 80")
     text.tile("BM", (128, 64), "rows and columns of a tile")
     text.tile("BN", (128, 64) if wide else (128, 64, 256))
-    tiles = plan.name("tiles")
-    plan.add("let", f"{tiles} = ceil_div({text.m}, BM) * ceil_div({text.n}, BN){text.matrices}")
-    _tile_needs(text, tiles, pieces)
+    plan.add("let", f"@tiles = ceil_div(@m, BM) * ceil_div(@n, BN){text.matrices}")
+    _tile_needs(text, pieces)
     text.tune("BK", (32,) if wide else (32, 64))
     text.tune("STAGES", (3, 2, 4), "steps along k under way at once")
     for side, inner in zip(sides, (product.m, product.n), strict=True):
         text.width(
             f"{side.upper}_WIDTH", side.operand, product.k if side.operand.along_k else inner, 16 // element.itemsize
         )
-    plan.add("const", f"C_WIDTH = 2 if {text.n} % 2 == 0 else 1, WARPS_N = 4 if BN >= 128 else 2")
-    shared = plan.name("shared_bytes")
-    plan.add(
-        "let", f"{shared} = STAGES * ({_tile_elements(sides[0])} + {_tile_elements(sides[1])}) * {element.itemsize}"
-    )
-    plan.add("need", f"{shared} <= device.smem_block")
+    plan.add("const", "C_WIDTH = 2 if @n % 2 == 0 else 1, WARPS_N = 4 if BN >= 128 else 2")
+    elements = f"({_tile_elements(sides[0])} + {_tile_elements(sides[1])})"
+    plan.add("let", f"@shared_bytes = STAGES * {elements} * {element.itemsize}")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
     name, body = f"{text.name}_tensor_cores", _body(text, sides, pieces)
-    kernels = kernels_of_tiles(text, name, tiles, f"64 * WARPS_N, {shared}", body, pieces)
+    kernels = kernels_of_tiles(text, name, "64 * WARPS_N, @shared_bytes", body, pieces)
     return text.fragment(
         _header(text, pieces),
         _constants(text),
@@ -252,15 +249,15 @@ def exact_step(steps: str, b_place: str) -> list[str]:
     return _EXACT_STEP.replace("STEPS", steps).replace("B_PLACE", b_place).splitlines()
 
 
-def _tile_needs(text: ProductText, tiles: str, pieces: bool) -> None:
+def _tile_needs(text: ProductText, pieces: bool) -> None:
     smallest = "(BM == 64 and BN == 64)"
     remark = "smaller tiles where large ones are few"
     if not pieces:
-        text.plan.add("need", f"{tiles} >= device.sms or {smallest}", remark)
+        text.plan.add("need", f"@tiles >= device.sms or {smallest}", remark)
         return
     text.plan.add("tune", "PIECES = 64 | 32 | 16 | 8 | 4 | 2 | 1", "that k is cut into")
-    text.plan.add("need", f"{tiles} * PIECES >= device.sms or {smallest}", remark)
-    rule = f"{tiles} * PIECES <= 4 * device.sms and {text.k} / PIECES >= {_LEAST_PIECE}"
+    text.plan.add("need", f"@tiles * PIECES >= device.sms or {smallest}", remark)
+    rule = f"@tiles * PIECES <= 4 * device.sms and @k / PIECES >= {_LEAST_PIECE}"
     text.plan.add("need", f"PIECES == 1 or ({rule})")
 
 
