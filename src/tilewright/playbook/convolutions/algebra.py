@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tilewright.playbook.convolutions.reading import Settings
 from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, RESHAPES, TAP_MEANS, Graph, taken
@@ -78,36 +77,17 @@ def again(graph: Graph, builder: Builder, step: int, total: Node) -> Node:
     return builder.add(graph.nodes[step].target, total, other, overload=graph.nodes[step].overload)
 
 
-@dataclass(frozen=True)
 class _Means:
     """A convolution whose results are averaged over some dimensions, which are 1 in what is made."""
 
-    graph: Graph
-    convolution: int
-    dims: tuple[int, ...]
-
-    @property
-    def settings(self) -> Settings:
-        nodes = tuple(trace.nodes[self.convolution] for trace in self.graph.traces)
-        return Settings.of(nodes, len(self.graph.shape(self.convolution)) - 2)
-
-    @property
-    def operands(self) -> tuple[int, int]:
-        x, weight = taken(self.graph.nodes[self.convolution])
-        return x, weight
-
-    @property
-    def gone(self) -> tuple[int, ...]:
-        """The windows' dimensions that are averaged, counted from 0."""
-        return tuple(one - 2 for one in self.dims)
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        return tuple(one for one in range(len(self.settings.strides)) if one not in self.gone)
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.graph.shape(self.operands[1])[2:]
+    def __init__(self, graph: Graph, convolution: int, dims: tuple[int, ...]) -> None:
+        self.graph, self.convolution, self.dims = graph, convolution, dims
+        nodes = tuple(trace.nodes[convolution] for trace in graph.traces)
+        self.settings = Settings.of(nodes, len(graph.shape(convolution)) - 2)
+        self.x, self.weight = taken(graph.nodes[convolution])
+        self.gone = tuple(one - 2 for one in dims)  # the windows' dimensions that are averaged, counted from 0
+        self.kept = tuple(one for one in range(len(self.settings.strides)) if one not in self.gone)
+        self.taps = graph.shape(self.weight)[2:]
 
     @property
     def gone_taps(self) -> int:
@@ -118,8 +98,8 @@ class _Means:
         """Where the dimensions are windows' and lie side by side, and taps are few."""
         together = all(b == a + 1 for a, b in zip(self.dims, self.dims[1:], strict=False))
         fits = self.dims[0] == 2 and together and self.settings.groups == 1 and self.gone_taps <= _MOST_TAPS
-        plain = all(self.graph.dtype(one) == "float32" for one in self.operands)
-        return fits and plain and all(len(set(one)) == 1 for one in self.graph.sizes(self.operands[1])[2:])
+        plain = all(self.graph.dtype(one) == "float32" for one in (self.x, self.weight))
+        return fits and plain and all(len(set(one)) == 1 for one in self.graph.sizes(self.weight)[2:])
 
     def write(self, builder: Builder) -> Node:
         means, weights = self._tap_means(builder), self._weights(builder)
@@ -140,10 +120,10 @@ class _Means:
         more = self.settings.only(self.gone).arguments
 
         def shape(probe: int) -> tuple[int, ...]:
-            batch, channels, *lengths = shape_at(self.graph, self.operands[0], probe)
+            batch, channels, *lengths = shape_at(self.graph, self.x, probe)
             return batch, channels * self.gone_taps, *(lengths[one] for one in self.kept)
 
-        return builder.add(TAP_MEANS, builder.old(self.operands[0]), dims, taps, *more, shape=shape)
+        return builder.add(TAP_MEANS, builder.old(self.x), dims, taps, *more, shape=shape)
 
     def _weights(self, builder: Builder) -> Node:
         """The taps that are gone as further channels: [filters, channels of all taps, taps], or [channels, filters] of
@@ -152,10 +132,10 @@ class _Means:
         channels_first = self.settings.transposed or not self.kept
         filters, channels = (1, 0) if self.settings.transposed else (0, 1)
         order = (channels, *gone, filters, *kept) if channels_first else (filters, channels, *gone, *kept)
-        turned = builder.add("permute", builder.old(self.operands[1]), Items(order))
+        turned = builder.add("permute", builder.old(self.weight), Items(order))
 
         def joined(probe: int) -> Items:
-            sizes = shape_at(self.graph, self.operands[1], probe)
+            sizes = shape_at(self.graph, self.weight, probe)
             wide = sizes[channels] * self.gone_taps
             pair = (wide, sizes[filters]) if channels_first else (sizes[filters], wide)
             return Items((*pair, *(sizes[one] for one in kept)))

@@ -169,34 +169,25 @@ def _column_windows(graph: Graph, index: int) -> Rewrite | None:
     turned = weights.target in TURNS and graph.nodes[taken(weights)[0]].target == "input"
     if not turned or graph.dtype(b) != "float32":
         return None
-    writer = _WindowWriter(graph, index, product, shape[-1])
-    return Rewrite(index, WINDOWS, lambda builder: writer.write(builder, a, taken(weights)[0], steps))
+    wide, given = shape[-1], taken(weights)[0]
 
-
-@dataclass(frozen=True)
-class _WindowWriter:
-    graph: Graph
-    mean: int
-    old_product: int
-    wide: int  # columns of a window
-
-    def write(self, builder: Builder, a: int, weights: int, steps: list[_Step]) -> Node:
-        turned = builder.add("transpose", self._means(builder, weights), 0, 1)
-        total = builder.add(PRODUCT, builder.old(a), turned)
-        for step in steps:  # the same operation on the means, for which a number stays what it is
-            number = partial(self.graph.argument, step.node, 1)
-            other = number if step.other is None else self._means(builder, step.other)
-            total = builder.add(self.graph.nodes[step.node].target, total, other, overload="Tensor")
-        return builder.add("view", total, lambda probe: Items(shape_at(self.graph, self.mean, probe)))
-
-    def _means(self, builder: Builder, given: int) -> Node:
+    def means(builder: Builder, old: int) -> Node:
         """Of every so many neighbours along the first dimension."""
 
         def parted(probe: int) -> Items:
-            columns = shape_at(self.graph, self.old_product, probe)[1] // self.wide
-            return Items((columns, self.wide, *shape_at(self.graph, given, probe)[1:]))
+            columns = shape_at(graph, product, probe)[1] // wide
+            return Items((columns, wide, *shape_at(graph, old, probe)[1:]))
 
-        return builder.add("mean", builder.add("view", builder.old(given), parted), Items((1,)))
+        return builder.add("mean", builder.add("view", builder.old(old), parted), Items((1,)))
+
+    def make(builder: Builder) -> Node:
+        total = builder.add(PRODUCT, builder.old(a), builder.add("transpose", means(builder, given), 0, 1))
+        for step in steps:  # the same operation on the means, for which a number stays what it is
+            other = partial(graph.argument, step.node, 1) if step.other is None else means(builder, step.other)
+            total = builder.add(graph.nodes[step.node].target, total, other, overload="Tensor")
+        return builder.add("view", total, lambda probe: Items(shape_at(graph, index, probe)))
+
+    return Rewrite(index, WINDOWS, make)
 
 
 def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None]:
