@@ -11,9 +11,7 @@ split here, in registers, where a row that outgrows its room is scaled anew; and
 
 from __future__ import annotations
 
-import re
-
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters, matrix_text, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
 from tilewright.playbook.products.hopper_rows import POWERS, row_words
@@ -235,9 +233,8 @@ def fused_text(form: Form) -> list[str]:
 
 def _worded(form: Form, text: str) -> list[str]:
     """A text in which @word stands for what depends on how the second operand lies, and where it is split."""
-    words = {**splitter_words(form), **row_words(form)}
-    words["load_b"] = _LOAD_B[form.product.b.along_k]
-    return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
+    words = {**splitter_words(form), **row_words(form), "load_b": _LOAD_B[form.product.b.along_k]}
+    return [line for line in worded(text, words).splitlines() if line]
 
 
 _PLACES = """\

@@ -14,7 +14,7 @@ its turn.
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.products.hopper_consumer import slot_descriptors, slot_steps
 from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters
 from tilewright.playbook.products.hopper_kernel import operand_loads
@@ -197,7 +197,7 @@ __device__ __forceinline__ void load_line(const float* from, uint32_t barrier, u
                ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 """
-_BEGIN = """\
+_BODY = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
 const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), kept = slots + STAGES * SLOT_BYTES;
 const uint32_t c_buffers = kept + PLACES * KEPT_BYTES, columns = c_buffers + 8 * SIDES * C_BYTES;
@@ -221,6 +221,11 @@ int slot = 0;
 auto advance = [&](uint32_t& parity) {
   if (++slot == STAGES) slot = 0, parity ^= 1;
 };
+if (warpgroup == 2 * SIDES) {  // ---- producer
+  @producer
+} else {  // ---- consumers
+  @consumers
+}
 """
 _PRODUCER = """\
 if constexpr (SIDES > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
@@ -369,37 +374,18 @@ def short_product_text(form: Form) -> list[str]:
         *_TILE.splitlines(),
         "",
     ]
-    body = [
-        *_BEGIN.splitlines(),
-        "if (warpgroup == 2 * SIDES) {  // ---- producer",
-        *indented(_producer(form)),
-        "} else {  // ---- consumers",
-        *indented(_consumers(form)),
-        "}",
-    ]
+    loads, (a_slots, b_slots), (a_step, b_step) = operand_loads(form), slot_descriptors(form, "kept"), slot_steps(form)
+    words: dict[str, str | list[str]] = {
+        "producer": _PRODUCER,
+        "loads_of_a": loads["a"],
+        "loads_of_b": loads["b"],
+        "consumers": _CONSUMER,
+        "a_slots": a_slots,
+        "b_slots": b_slots,
+        "a_step": a_step,
+        "b_step": b_step,
+        "half": "WIDTH * BK * 2" if b.along_k else "WIDTH / 64 * BOX_BYTES",
+        "finish": [*finishing(form, form.finish), *_ROWS_OF_RESULTS.splitlines()],
+    }
+    body = worded(_BODY, words).splitlines()
     return [*pieces, *kernel("THREADS, 2 / SIDES", "product", kernel_parameters(form), body)]
-
-
-def _producer(form: Form) -> list[str]:
-    loads = operand_loads(form)
-    text = "\n".join(_with(_PRODUCER, "loads_of_b", loads["b"]))
-    return _with(text, "loads_of_a", loads["a"])
-
-
-def _consumers(form: Form) -> list[str]:
-    words = dict(zip(("a_slots", "b_slots"), slot_descriptors(form, "kept"), strict=True))
-    words |= dict(zip(("a_step", "b_step"), slot_steps(form), strict=True))
-    words["half"] = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
-    text = _CONSUMER
-    for word, meaning in words.items():
-        text = text.replace(f"@{word}", meaning)
-    return _with(text, "finish", [*finishing(form, form.finish), *_ROWS_OF_RESULTS.splitlines()])
-
-
-def _with(text: str, word: str, meaning: list[str]) -> list[str]:
-    """A text's lines; where one is the word alone, those that it stands for, as far in."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        lines += indented(meaning, depth) if line.strip() == f"@{word}" else [line]
-    return lines

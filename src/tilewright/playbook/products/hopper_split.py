@@ -351,9 +351,9 @@ def splitting_text(form: Form) -> list[str]:
     """The kernels that split the operands."""
     split = (form.product.b,) if form.ready_b else (form.product.a, form.product.b)
     kinds = {one.along_k for one in split}
-    text = _CRITERION + (_SPAN if form.sorted else "")
     if form.short:  # `hopper_short` splits both at once
-        return text.partition("// The largest, and the sum, over a team")[0].rstrip("\n").splitlines()
+        return _CRITERION.splitlines()
+    text = _CRITERION + (_SPAN if form.sorted else "")
     text += ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
     if form.sorted:
         return re.sub(r"@span ?", "", text).splitlines()
