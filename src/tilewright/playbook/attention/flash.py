@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import (
-    LOG2_E,
+    EACH_SCORE,
     PAIR,
     POWER,
     AttentionKernel,
@@ -191,13 +191,15 @@ unrolled for (int h = 0; h < HALVES; ++h)
 def _kernel(kernel: AttentionKernel) -> list[str]:
     made, plan = kernel.made, kernel.plan
     general = made.scores.value is not None
+    needs_row = general or made.scores.causal is not None
+    row = ["const int row = row0 + warp_row + h * 16 + lane / 4;"] if needs_row else []
     parts = {
         "type": [made.element.cpp],
         "heads": kernel.split(made.heads, "head"),
         "scored": kernel.scored(),
         "ends": [kernel.ends("row0 + ROWS")],
         **{f"{name}_{what}": [text] for name, what, text in kernel.places()},
-        "masked": _masked(kernel),
+        "masked": kernel.masked([*row, *EACH_SCORE], "score[h][j][e]", "row + e / 2 * 8", "row0 + warp_row + h * 16"),
         "scale": ["" if general else " * scale"],
         "power": ["score[h][j][e] - base" if general else "fmaf(score[h][j][e], scale, -base)"],
         "inverse": [inverse_line(made, "total[h][r]")],
@@ -208,25 +210,6 @@ def _kernel(kernel: AttentionKernel) -> list[str]:
     more = [*plan.numbers("rows", "keys", "tiles"), scale_argument(made)]
     grid = "@tiles * @heads"
     return kernel.launched("flash", grid, "WARPS * 32, @smem", "WARPS * 32", body, more)
-
-
-def _masked(kernel: AttentionKernel) -> list[str]:
-    """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
-    made = kernel.made
-    outside = kernel.outside("row + e / 2 * 8", "key")
-    general = made.scores.value is not None
-    needs_row = general or made.scores.causal is not None
-    loop = ["const int row = row0 + warp_row + h * 16 + lane / 4;"] if needs_row else []
-    loop += [
-        "unrolled for (int j = 0; j < KEYS / 8; ++j)",
-        "  unrolled for (int e = 0; e < 4; ++e) {",
-        "    const int key = key0 + j * 8 + e % 2;",
-    ]
-    if general:
-        scored = f"{LOG2_E}f * scored(score[h][j][e] * scale, row + e / 2 * 8, key)"
-        return [*loop, f"    score[h][j][e] = row + e / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "  }"]
-    tests = kernel.any_outside("(n + 1) * KEYS", "row0 + warp_row + h * 16")
-    return [f"if ({tests}) {{", *indented([*loop, f"    if ({outside}) score[h][j][e] = -INFINITY;", "  }"]), "}"]
 
 
 def _store(kernel: AttentionKernel) -> list[str]:

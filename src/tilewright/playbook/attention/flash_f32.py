@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import (
-    LOG2_E,
+    EACH_SCORE,
     POWER,
     AttentionKernel,
     AttentionPlan,
@@ -12,7 +12,7 @@ from tilewright.playbook.attention.text import (
     is_whole,
     scale_argument,
 )
-from tilewright.playbook.cpp_text import indented, worded
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.file_text import Fragment
 from tilewright.records import DType
 
@@ -219,7 +219,7 @@ def _kernel(kernel: AttentionKernel, flagged: bool) -> list[str]:
         "scored": kernel.scored(),
         "ends": [kernel.ends("row0 + ROWS")],
         **{f"{name}_{what}": [text] for name, what, text in kernel.places()},
-        "masked": _masked(kernel),
+        "masked": kernel.masked(EACH_SCORE, "score[j][e]", "row + e / 2 * 8", "row0 + warp_row"),
         "scale": ["" if made.scores.value is not None else " * scale"],
         "inverse": [inverse_line(made, "total[r]")],
         "row": [kernel.variable(made.row)],
@@ -232,18 +232,3 @@ def _kernel(kernel: AttentionKernel, flagged: bool) -> list[str]:
     more += [*plan.numbers("rows", "keys", "tiles"), scale_argument(made)]
     grid = "@tiles * @heads"
     return kernel.launched("flash", grid, "WARPS * 32, @smem", "WARPS * 32", body, more)
-
-
-def _masked(kernel: AttentionKernel) -> list[str]:
-    """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
-    outside = kernel.outside("row + e / 2 * 8", "key")
-    loop = [
-        "unrolled for (int j = 0; j < KEYS / 8; ++j)",
-        "  unrolled for (int e = 0; e < 4; ++e) {",
-        "    const int key = key0 + j * 8 + e % 2;",
-    ]
-    if kernel.made.scores.value is not None:
-        scored = f"{LOG2_E}f * scored(score[j][e] * scale, row + e / 2 * 8, key)"
-        return [*loop, f"    score[j][e] = row + e / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "  }"]
-    tests = kernel.any_outside("(n + 1) * KEYS", "row0 + warp_row")
-    return [f"if ({tests}) {{", *indented([*loop, f"    if ({outside}) score[j][e] = -INFINITY;", "  }"]), "}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.playbook.attention.text import LOG2_E, AttentionKernel, AttentionPlan, inverse_line, scale_argument
+from tilewright.playbook.attention.text import AttentionKernel, AttentionPlan, inverse_line, scale_argument
 from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.places.text import product_text
 
@@ -328,6 +328,9 @@ def _producer(kernel: AttentionKernel, places: Places, parts: Parts | None) -> l
     ).splitlines()
 
 
+_EACH_SCORE = ["unrolled for (int i = 0; i < KEYS / 2; ++i) {", "  const int key = key0 + i / 4 * 8 + i % 2;"]
+
+
 def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
     made = kernel.made
     general = made.scores.value is not None
@@ -342,7 +345,7 @@ def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
         "scored": kernel.scored(),
         "held": held,
         "multiply": (_MULTIPLY_PARTS if parts else _MULTIPLY).splitlines(),
-        "masked": _masked(kernel),
+        "masked": kernel.masked(_EACH_SCORE, "score[i]", "row + i % 4 / 2 * 8", "row0 + consumer * 64"),
         "scale": ["" if general else " * scale"],
         "raised": [raised],
         "less": [("greatest[r]" if general else "greatest[r] * scale") + raised],
@@ -356,17 +359,6 @@ def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
         "store": _store(kernel, parts),
     }
     return worded(_CONSUMER, texts).splitlines()
-
-
-def _masked(kernel: AttentionKernel) -> list[str]:
-    """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
-    outside = kernel.outside("row + i % 4 / 2 * 8", "key")
-    loop = ["#pragma unroll", "for (int i = 0; i < KEYS / 2; ++i) {", "  const int key = key0 + i / 4 * 8 + i % 2;"]
-    if kernel.made.scores.value is not None:
-        scored = f"{LOG2_E}f * scored(score[i] * scale, row + i % 4 / 2 * 8, key)"
-        return [*loop, f"  score[i] = row + i % 4 / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "}"]
-    tests = kernel.any_outside("(n + 1) * KEYS", "row0 + consumer * 64")
-    return [f"if ({tests}) {{", *indented([*loop, f"  if ({outside}) score[i] = -INFINITY;", "}"]), "}"]
 
 
 def _store(kernel: AttentionKernel, parts: Parts | None) -> list[str]:

@@ -40,6 +40,13 @@ def _names_in(texts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(word for text in bare for word in re.findall(r"(?<![@\w])[A-Za-z_]\w*", text))
 
 
+EACH_SCORE = [  # of a thread that has eight keys of two rows, 8 apart, as mma.sync leaves them
+    "unrolled for (int j = 0; j < KEYS / 8; ++j)",
+    "  unrolled for (int e = 0; e < 4; ++e) {",
+    "    const int key = key0 + j * 8 + e % 2;",
+]
+
+
 class AttentionPlan(PlanLines):
     """The launch plan: it begins with how many heads, rows and keys there are, and how long they are."""
 
@@ -165,10 +172,18 @@ class AttentionKernel(PlacedKernel):
         causal = "" if self.made.scores.causal is None else f" || {key} > {row}{self._shift}"
         return f"{key} >= keys{causal}"
 
-    def any_outside(self, end: str, row: str) -> str:
-        """The test for keys before `end` of which this row or a later one may not look at some."""
-        causal = "" if self.made.scores.causal is None else f" || {end} > {row}{self._shift} + 1"
-        return f"{end} > keys{causal}"
+    def masked(self, loop: list[str], score: str, row: str, first_row: str) -> list[str]:
+        """Scores of keys that are not there or not looked at, of all rows from the first on; in tiles that have none
+        nothing is asked. `loop` goes through a thread's scores, and ends with the line that finds the key."""
+        before = loop[-1][: len(loop[-1]) - len(loop[-1].lstrip())]
+        outside = self.outside(row, "key")
+        if self.made.scores.value is not None:
+            scored = f"{LOG2_E}f * scored({score} * scale, {row}, key)"
+            return [*loop, f"{before}{score} = {row} < rows && !({outside}) ? {scored} : -INFINITY;", f"{before[2:]}}}"]
+        end = "(n + 1) * KEYS"
+        causal = "" if self.made.scores.causal is None else f" || {end} > {first_row}{self._shift} + 1"
+        each = [*loop, f"{before}if ({outside}) {score} = -INFINITY;", f"{before[2:]}}}"]
+        return [f"if ({end} > keys{causal}) {{", *indented(each), "}"]
 
     def stored_pair(self, first: str, second: str) -> list[str]:
         """A store of two neighbours of 16 bits; nothing where the result is more than the sums, or lies otherwise."""
