@@ -302,11 +302,6 @@ def pack_text(geometry: Geometry) -> list[str]:
     if geometry.rest:
         channel = "ELEMENT_NUMBER[e]"
     of_fold = " + e % PER_SHIFT / 4" if geometry.fold == 2 else ""
-    place = (
-        "((long long)(group * channels + c) * filters + filter) * TAPS + t"
-        if geometry.convolution.transposed
-        else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
-    )
     per_block = "STEPS * 16" if not geometry.planes else "0"
     beyond = "ELEMENT_NUMBER[e] >= 0" if geometry.rest else "true" if geometry.planes else "e < STEPS * 16"
     exact = geometry.convolution.is_exact
@@ -316,7 +311,7 @@ def pack_text(geometry: Geometry) -> list[str]:
         "scale": _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE,
         "per_shift": per_tap,
         "further": "ELEMENT_SHIFT[e]" if geometry.rest else "e / PER_SHIFT",
-        "place": place,
+        "place": f"{geometry.weight_at('group', 'filter')} + t",
         "channel": channel,
         "fold": of_fold,
         "per_block": per_block,

@@ -41,11 +41,6 @@ def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | 
     value = finish.call("total[k]")
     stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
     row = ["const long long row = at / s.plane();"] if "row" in finish.takes else []
-    weight = (
-        "weight + ((long long)(here.group * channels + c) * filters + f0) * TAPS"
-        if one.transposed
-        else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
-    )
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
     words: dict[str, str | list[str]] = {
         "job": _JOB_BY_POSITIONS if channels else _JOB_BY_FILTERS,
@@ -55,7 +50,7 @@ def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | 
         "sizes": SIZES,
         "shares": "positions" if channels else "filters: eight for each",
         "read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
-        "weight": weight,
+        "weight": f"weight + {geometry.weight_at('here.group', 'f0')}",
         "next_filter": f"32 * ({next_filter})" if channels else next_filter,
         "taps": _taps(geometry, bool(channels)),
         "store": [*row, f"y[at] = {stored};"],

@@ -107,6 +107,12 @@ class ConvolutionText(SumsText):
         """Of x and of y along every axis, by the kernels' names."""
         return [f"{side}_{axis}" for axis in self.axes for side in ("in", "out")]
 
+    def weight_row(self, filter: str) -> str:
+        """The number of the row of taps that channel c of its group has for a filter."""
+        if self.convolution.transposed:
+            return f"(group * channels + c) * static_cast<long long>(filters) + {filter}"
+        return f"(group * filters + {filter}) * static_cast<long long>(channels) + c"
+
     def plane(self, side: str) -> str:
         """How many elements a plane of x ("in") or y ("out") has."""
         axes = [f"{side}_{axis}" for axis in reversed(self.axes)]

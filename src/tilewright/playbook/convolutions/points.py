@@ -238,9 +238,7 @@ def _copy_lines() -> list[str]:
 
 def _weight_lines(text: ConvolutionText) -> list[str]:
     one = text.convolution
-    place = "(group * filters + m0 + f) * static_cast<long long>(channels) + c"
-    if one.transposed:
-        place = "(group * channels + c) * static_cast<long long>(filters) + m0 + f"
+    place = text.weight_row("m0 + f")
     places = [
         "#pragma unroll 8",
         "for (int at = threadIdx.x * W_WIDTH; at < BM * CHANNELS; at += THREADS * W_WIDTH) {",

@@ -206,10 +206,7 @@ def _constants(text: ConvolutionText, wide: bool) -> list[str]:
 
 def _pack_body(text: ConvolutionText) -> list[str]:
     """The weights of a group and phase as a matrix: a row for each filter, channels and then taps along it."""
-    row = "(group * filters + f) * static_cast<long long>(channels) + c"
-    if text.convolution.transposed:
-        row = "(group * channels + c) * static_cast<long long>(filters) + f"
-    rounded = f"weight[({row}) * TAPS + tap]"
+    rounded = f"weight[({text.weight_row('f')}) * TAPS + tap]"
     if is_rounded(text.convolution):
         rounded = f"__uint_as_float(tf32({rounded}))"
     tap = ""

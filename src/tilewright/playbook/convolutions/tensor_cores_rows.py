@@ -146,14 +146,8 @@ def _constants(text: ConvolutionText) -> list[str]:
 
 def _pack_body(text: ConvolutionText) -> list[str]:
     """Step after step: a row of weights for each filter, tap after tap, and of a tap the step's rows of x."""
-    turned = text.convolution.transposed
-    row = (
-        "(group * channels + c) * static_cast<long long>(filters) + f"
-        if turned
-        else ("(group * filters + f) * static_cast<long long>(channels) + c")
-    )
     tap = "of_line * KERNEL_X + tap_x"
-    if turned:
+    if text.convolution.transposed:
         tap = f"OTHERS * KERNEL_X - 1 - ({tap})"
     made = "made" if text.convolution.is_exact else "__uint_as_float(tf32(made))"
     return [
@@ -163,7 +157,7 @@ def _pack_body(text: ConvolutionText) -> list[str]:
         "const int tap_x = k / LINES, line = step * LINES + k % LINES;",
         "const int c = line / OTHERS, of_line = line - c * OTHERS;",
         "float made = 0.0f;  // beyond the last row",
-        f"if (c < channels) made = weight[({row}) * (OTHERS * KERNEL_X) + {tap}];",
+        f"if (c < channels) made = weight[({text.weight_row('f')}) * (OTHERS * KERNEL_X) + {tap}];",
         f"packed[static_cast<long long>(group) * filters * k_pitch + at] = {made};",
     ]
 
