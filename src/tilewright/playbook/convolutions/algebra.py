@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.playbook.convolutions.reading import Settings
-from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, RESHAPES, TAP_MEANS, Graph, taken
+from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, TAP_MEANS, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
 from tilewright.playbook.tracing import Items, Node, TracedArgument
 
@@ -57,14 +57,10 @@ def steps_from(graph: Graph, index: int, dims: tuple[int, ...]) -> tuple[list[in
             return None
         for other in taken(node)[1:]:
             shape = (1,) * (rank - len(graph.shape(other))) + graph.shape(other)
-            if any(shape[one] != 1 for one in dims) or not _is_given(graph, other):
+            if any(shape[one] != 1 for one in dims) or not graph.is_given(other):
                 return None
         steps.insert(0, index)
         index = first.index
-
-
-def _is_given(graph: Graph, index: int) -> bool:
-    return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
 
 
 def again(graph: Graph, builder: Builder, step: int, total: Node) -> Node:

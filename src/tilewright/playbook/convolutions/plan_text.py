@@ -67,10 +67,12 @@ class ConvolutionText(SumsText):
         """That places in a plane fit an int, and a window's reach beside them."""
         self.plan.add("need", f"max({self.plane_in}, {self.plane_out}) <= {MOST_32_BIT}", "places fit an int")
 
-    def window_constants(self) -> list[str]:
+    def window_constants(self, plain: bool = False) -> list[str]:
+        """`plain`: those of the plain convolution that a transposed one of stride 1 is."""
         lines = []
         for axis, one in self.axes.items():
-            named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": one.padding, "DILATION": one.dilation}
+            padding = self.convolution.plain_padding(one) if plain else one.padding
+            named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": padding, "DILATION": one.dilation}
             listed = ", ".join(f"{name}_{axis.upper()} = {number}" for name, number in named.items())
             lines.append(f"constexpr int {listed};")
         return lines

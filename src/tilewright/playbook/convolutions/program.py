@@ -65,6 +65,10 @@ class Convolution(Sums):
         """Whether every result is made from one channel."""
         return self.channels.is_one
 
+    def plain_padding(self, window: Window) -> int:
+        """Zeros before the first element that a window sees: transposed, with stride 1, taps go backwards."""
+        return (window.taps - 1) * window.dilation - window.padding if self.transposed else window.padding
+
     @property
     def taps(self) -> int:
         """Of the window in all its dimensions."""

@@ -56,14 +56,10 @@ class Streams:
     def width(self) -> Window:
         return self.convolution.windows[-1]
 
-    def padding(self, one: Window) -> int:
-        """Zeros before the first element that a window sees: transposed, with stride 1, taps go backwards."""
-        return (one.taps - 1) * one.dilation - one.padding if self.convolution.transposed else one.padding
-
     @property
     def lead(self) -> int:
         """Elements before a window, so that it begins at a multiple of 16 bytes."""
-        return -self.padding(self.width) % 4
+        return -self.convolution.plain_padding(self.width) % 4
 
     @property
     def window(self) -> int:
@@ -127,7 +123,7 @@ def can_write(convolution: Convolution) -> bool:
         return False
     if len(one.windows) > 2 or one.taps == 1:
         return False
-    if one.transposed and any(each.stride > 1 or streams.padding(each) < 0 for each in one.windows):
+    if one.transposed and any(each.stride > 1 or one.plain_padding(each) < 0 for each in one.windows):
         return False
     if streams.width.stride > _MOST_STRIDE or streams.window > _MOST_WINDOW or streams.pitch > 256:
         return False
@@ -229,9 +225,9 @@ def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
         "constexpr int K = TF32 ? 8 : 16, BYTES = 32 / K, PER_CHUNK = 16 / BYTES;  // channels of a wgmma; of each",
         "constexpr int THREADS = (CONSUMERS + 1) * 128, POSITIONS = 128;  // the positions are a tile's",
         f"constexpr int WIDTH_TAPS = {width.taps}, STRIDE = {width.stride}, DILATION = {width.dilation}, "
-        f"PADDING = {streams.padding(width)};",
+        f"PADDING = {text.convolution.plain_padding(width)};",
         f"constexpr int LINE_TAPS = {line.taps}, LINE_STRIDE = {line.stride}, LINE_DILATION = {line.dilation}, "
-        f"LINE_PADDING = {streams.padding(line)};",
+        f"LINE_PADDING = {text.convolution.plain_padding(line)};",
         "constexpr int TAPS = LINE_TAPS * WIDTH_TAPS, IN_LINES = LINES + LINE_TAPS - 1;",
         "// What a lane reads for its four results; elements before it, so that it begins at 16 bytes.",
         f"constexpr int WINDOW = {streams.window}, LEAD = {streams.lead};",

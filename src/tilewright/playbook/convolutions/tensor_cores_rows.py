@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
-from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
@@ -117,20 +117,13 @@ def _plan(text: ConvolutionText) -> None:
     plan.add("need", "@shared_bytes <= device.smem_block")
 
 
-def _padding(text: ConvolutionText, one: Window) -> int:
-    """Of the plain convolution that it is."""
-    return (one.taps - 1) * one.dilation - one.padding if text.convolution.transposed else one.padding
-
-
 def _constants(text: ConvolutionText) -> list[str]:
     lines = [
         "using Element = float;",
         "constexpr int THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = 64;",
         "constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;  // mma of a warp",
+        *text.window_constants(plain=True),
     ]
-    for axis, one in text.axes.items():
-        named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": _padding(text, one), "DILATION": one.dilation}
-        lines.append(f"constexpr int {', '.join(f'{name}_{axis.upper()} = {value}' for name, value in named.items())};")
     others = [f"KERNEL_{axis.upper()}" for axis in reversed(text.axes) if axis != "x"]
     return [
         *lines,

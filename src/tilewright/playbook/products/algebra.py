@@ -203,17 +203,13 @@ def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None
             return [], None
         if len(nodes) == 1:
             steps.insert(0, _Step(index, None))
-        elif node.target in ("add", "sub") and len(graph.shape(nodes[1])) == 1 and _is_given(graph, nodes[1]):
+        elif node.target in ("add", "sub") and len(graph.shape(nodes[1])) == 1 and graph.is_given(nodes[1]):
             steps.insert(0, _Step(index, nodes[1]))
         else:
             return [], None
         index = first.index
     alone = len(graph.users[index]) == 1 and index not in graph.outputs
     return (steps, index) if alone else ([], None)
-
-
-def _is_given(graph: Graph, index: int) -> bool:
-    return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
 
 
 @dataclass(frozen=True)

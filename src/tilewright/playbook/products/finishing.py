@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Lowering
 from tilewright.playbook.places.program import out_lines, shape_needs
-from tilewright.playbook.products.layouts import DTYPES, Group, Tensor
+from tilewright.playbook.products.layouts import DTYPES, Group, Tensor, together
 from tilewright.playbook.products.program import Extent
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.row_program import (
@@ -48,6 +47,7 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
     dtype = DTYPES.get(table.graph.dtype(cut))
     if dtype is None or SUM not in loaded:
         raise NotSupported(f"the playbook does not store products as {table.graph.dtype(cut)}")
+    down, along = together(sizes[: len(sizes) - columns]), together(sizes[len(sizes) - columns :])
     return RowProgram(
         name=table.task.name,
         inputs=(ProgramInput(SUM, DType.F32, True, None), *given),
@@ -56,10 +56,10 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
         kinds=tuple(low.kinds[old] for old in live),
         out_lines=out_lines(table.traced),
         shape_needs=shape_needs(table.traced),
-        rows=_product(sizes[: len(sizes) - columns]).expression,
-        cols=_product(sizes[len(sizes) - columns :]).expression,
-        task_rows=_product(sizes[: len(sizes) - columns]).size,
-        task_cols=_product(sizes[len(sizes) - columns :]).size,
+        rows=down.expression,
+        cols=along.expression,
+        task_rows=down.size,
+        task_cols=along.size,
     )
 
 
@@ -69,16 +69,9 @@ def columns_of(table: TensorTable, index: int, n: Extent) -> int:
         return 0
     sizes = [table.extent(one) for one in table.graph.sizes(index)]
     for count in range(1, len(sizes) + 1):
-        if _product(sizes[len(sizes) - count :]).size == n.size:
+        if together(sizes[len(sizes) - count :]).size == n.size:
             return count
     raise NotSupported("the playbook cannot tell the columns of a product in the shape it is seen in")
-
-
-def _product(extents: list[Extent]) -> Extent:
-    wide = [one for one in extents if not one.is_one]
-    if not wide:
-        return Extent("1", 1)
-    return Extent(" * ".join(one.expression for one in wide), math.prod(one.size for one in wide))
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,10 @@ class Graph:
         ends = set(stop)
         return reached([index], lambda one: () if one in ends else taken(self.nodes[one]))
 
+    def is_given(self, index: int) -> bool:
+        """Whether a node is an input, however it is seen."""
+        return all(self.nodes[one].target in {"input", *RESHAPES} for one in self.ancestors(index))
+
     def extracted(self, outputs: tuple[int, ...], inputs: Mapping[int, str]) -> Graph:
         """The part that makes the outputs from nodes that are given, by names that they have as inputs."""
         wanted = set[int]().union(*(self.ancestors(one, inputs) for one in outputs))
