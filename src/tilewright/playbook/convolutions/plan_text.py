@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.playbook.convolutions.program import Convolution, Window
@@ -69,13 +69,9 @@ class ConvolutionText(SumsText):
 
     def window_constants(self, plain: bool = False) -> list[str]:
         """`plain`: those of the plain convolution that a transposed one of stride 1 is."""
-        lines = []
-        for axis, one in self.axes.items():
-            padding = self.convolution.plain_padding(one) if plain else one.padding
-            named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": padding, "DILATION": one.dilation}
-            listed = ", ".join(f"{name}_{axis.upper()} = {number}" for name, number in named.items())
-            lines.append(f"constexpr int {listed};")
-        return lines
+        padded = self.convolution.plain_padding if plain else lambda one: one.padding
+        windows = {axis: replace(one, padding=padded(one)) for axis, one in self.axes.items()}
+        return [one.constants(axis, "KERNEL", "PAD") for axis, one in windows.items()]
 
     def parameters(self, *sizes: str) -> list[tuple[str, str]]:
         """Tensors, and the sizes that the kernel asks for: declarations and plan expressions."""

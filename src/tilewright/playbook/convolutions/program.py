@@ -29,6 +29,11 @@ class Window:
     padding: int
     dilation: int
 
+    def constants(self, axis: str, taps: str = "TAPS", padding: str = "PADDING") -> str:
+        """What a kernel calls them."""
+        named = {taps: self.taps, "STRIDE": self.stride, padding: self.padding, "DILATION": self.dilation}
+        return f"constexpr int {', '.join(f'{name}_{axis.upper()} = {number}' for name, number in named.items())};"
+
 
 @dataclass(frozen=True)
 class Convolution(Sums):
