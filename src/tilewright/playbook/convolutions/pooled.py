@@ -19,6 +19,7 @@ POOLED = "a convolution and the average pooling of its results are made as one c
 _MOST_TAPS = 128
 
 Sizes = tuple[int, ...]
+Write = Callable[[Builder], Node]
 
 
 def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
@@ -40,11 +41,8 @@ def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
     if joined is None:
         return None
 
-    def results(probe: int) -> Sizes:
-        return *shape_at(graph, convolution, probe)[:2], *shape_at(graph, index, probe)[2:]
-
     def make(builder: Builder) -> Node:
-        total = joined.write(builder, results)
+        total = joined(builder)
         for step in steps:
             total = again(graph, builder, step, total)
         return total
@@ -52,8 +50,8 @@ def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
     return Rewrite(index, POOLED, make)
 
 
-def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows: Sizes) -> _Joined | None:
-    """The one convolution, where it is less work than both."""
+def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows: Sizes) -> Write | None:
+    """What writes the one convolution, where it is less work than both."""
     nodes = tuple(trace.nodes[convolution] for trace in graph.traces)
     own = Settings.of(nodes, len(windows))
     x, weight = taken(nodes[0])
@@ -79,7 +77,6 @@ def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows:
         False,
         own.groups,
     )
-    made = _Joined(graph, x, weight, axes, settings, own.transposed, 1.0 / math.prod(windows))
     fits = all(
         (length + 2 * axis.padding - axis.taps) // axis.stride + 1 == results
         for probe in range(len(graph.traces))
@@ -87,7 +84,23 @@ def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows:
             shape_at(graph, x, probe)[2:], shape_at(graph, index, probe)[2:], axes, strict=True
         )
     )
-    return made if fits and math.prod(one.taps for one in axes) <= _MOST_TAPS else None
+    if not fits or math.prod(one.taps for one in axes) > _MOST_TAPS:
+        return None
+
+    def results(probe: int) -> Sizes:
+        return *shape_at(graph, convolution, probe)[:2], *shape_at(graph, index, probe)[2:]
+
+    def write(builder: Builder) -> Node:
+        made = builder.old(weight)
+        if own.transposed:
+            places = tuple(range(2, len(axes) + 2))
+            made = builder.add("flip", builder.add("permute", made, Items((1, 0, *places))), Items(places))
+        for place, axis in enumerate(axes):
+            made = _summed(builder, made, place + 2, len(axes) - 1 - place, axis)
+        made = builder.add("mul", made, 1.0 / math.prod(windows), overload="Tensor")
+        return builder.add(CONVOLUTION, builder.old(x), made, None, *settings.arguments, shape=results)
+
+    return write
 
 
 @dataclass(frozen=True)
@@ -116,31 +129,6 @@ def _turned(stride: int, padding: int, taps: int) -> _Axis:
     before = stride - 1 - (taps - 1 - padding + least * stride)
     behind = count * stride - before - taps
     return _Axis(count, 1, -least, tuple((before, behind, one) for one in range(stride)), stride)
-
-
-@dataclass(frozen=True)
-class _Joined:
-    graph: Graph
-    x: int
-    weight: int
-    axes: tuple[_Axis, ...]
-    settings: Settings
-    turned: bool
-    share: float  # of one result in a window
-
-    def write(self, builder: Builder, shape: Callable[[int], Sizes]) -> Node:
-        weights, x = self._weights(builder), builder.old(self.x)
-        return builder.add(CONVOLUTION, x, weights, None, *self.settings.arguments, shape=shape)
-
-    def _weights(self, builder: Builder) -> Node:
-        made = builder.old(self.weight)
-        if self.turned:
-            places = tuple(range(2, len(self.axes) + 2))
-            made = builder.add("permute", made, Items((1, 0, *places)))
-            made = builder.add("flip", made, Items(places))
-        for place, axis in enumerate(self.axes):
-            made = _summed(builder, made, place + 2, len(self.axes) - 1 - place, axis)
-        return builder.add("mul", made, self.share, overload="Tensor")
 
 
 def _summed(builder: Builder, given: Node, dim: int, behind_it: int, axis: _Axis) -> Node:

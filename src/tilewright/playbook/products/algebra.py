@@ -17,7 +17,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.products.norms import running_norm, split_norm
-from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
+from tilewright.playbook.products.rewriting import Builder, Given, Rewrite, rewritten, shape_at
 from tilewright.playbook.tracing import Items, Node
 
 SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
@@ -139,12 +139,25 @@ def _column_sum(graph: Graph, index: int) -> Rewrite | None:
         return None
     keep = len(node.arguments) > 2 and bool(node.arguments[2])
 
+    def columns(probe: int) -> int:
+        return shape_at(graph, product, probe)[1]
+
     def make(builder: Builder) -> Node:
-        writer = _SumWriter(graph, builder, product)
-        total = writer.product(a, taken(weights)[0] if turned else b, turned, keep)
-        for step in steps:
-            total = writer.step(total, step)
-        return builder.add("div", total, writer.columns, overload="Tensor") if node.target == "mean" else total
+        def summed(given: int, dim: int) -> Node:
+            return builder.add("sum", builder.old(given), Items((dim,)), overload="dim_IntList")
+
+        weight = summed(taken(weights)[0], 0) if turned else summed(b, 1)
+        total = builder.add(PRODUCT, builder.old(a), weight)  # an element per row
+        total = builder.add("unsqueeze", total, 1, overload="Tensor") if keep else total
+        for step in steps:  # the same operation on the sum: factors stay as they are, terms are summed too
+            target, number = graph.nodes[step.node].target, partial(graph.argument, step.node, 1)
+            other: Given = number
+            if step.other is not None:
+                other = summed(step.other, 0)
+            elif target not in ("mul", "div"):
+                other = builder.add("mul", builder.add("scalar_tensor", columns), number, overload="Tensor")
+            total = builder.add(target, total, other, overload="Tensor")
+        return builder.add("div", total, columns, overload="Tensor") if node.target == "mean" else total
 
     return Rewrite(index, SUMS, make)
 
@@ -210,34 +223,3 @@ def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None
         index = first.index
     alone = len(graph.users[index]) == 1 and index not in graph.outputs
     return (steps, index) if alone else ([], None)
-
-
-@dataclass(frozen=True)
-class _SumWriter:
-    graph: Graph
-    builder: Builder
-    old_product: int
-
-    def columns(self, probe: int) -> int:
-        return shape_at(self.graph, self.old_product, probe)[1]
-
-    def product(self, a: int, weights: int, turned: bool, keep: bool) -> Node:
-        """x times the summed weights: a vector with one element per row, or where the dimension is kept a column."""
-        summed = self._sum(self.builder.old(weights), 0 if turned else 1)
-        made = self.builder.add(PRODUCT, self.builder.old(a), summed)
-        return self.builder.add("unsqueeze", made, 1, overload="Tensor") if keep else made
-
-    def step(self, total: Node, step: _Step) -> Node:
-        """The same operation on the sum: factors stay as they are, terms are summed over the columns too."""
-        target, number = self.graph.nodes[step.node].target, partial(self.graph.argument, step.node, 1)
-        if step.other is not None:
-            return self.builder.add(target, total, self._sum(self.builder.old(step.other), 0), overload="Tensor")
-        if target in ("mul", "div"):
-            return self.builder.add(target, total, number, overload="Tensor")
-        count = self.builder.add("scalar_tensor", self.columns)
-        return self.builder.add(
-            target, total, self.builder.add("mul", count, number, overload="Tensor"), overload="Tensor"
-        )
-
-    def _sum(self, given: Node, dim: int) -> Node:
-        return self.builder.add("sum", given, Items((dim,)), overload="dim_IntList")
