@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from tilewright.kernel_file import Choice, KernelFile, combinations
-from tilewright.measure.race import Items, Runner, faster_than_default, race
+from tilewright.kernel_file import KernelFile, combinations
+from tilewright.measure.race import Items, Runner, choice_words, faster_than_default, race
 from tilewright.measure.stopwatch import Stopwatch
 from tilewright.measure.sweep_choices import BuiltChoice, built_choices, promising, sweep_key, worth_timing
 from tilewright.measure.sweep_memory import ProcessMemory, Sweep, SweepMemory
@@ -148,13 +148,9 @@ def _winner(
     """The choice to use with what it answered, and the faster ones that did not pass."""
     refused: list[RefusedChoice] = []
     for choice in faster[:CHECKED]:
-        say(f"verifying {_text(dict(choice))}")
+        say(f"verifying {choice_words(choice)}")
         verdict = referee.judge(file, dict(choice))
         if isinstance(verdict, Passed):
             return (choice, verdict.answer), tuple(refused)
         refused.append(RefusedChoice(choice, verdict))
     return default, tuple(refused)
-
-
-def _text(choice: Choice) -> str:
-    return ", ".join(f"{name} = {str(value).lower()}" for name, value in choice.items())

@@ -140,7 +140,7 @@ def _scale(real: BuiltPlan, launch: PackedLaunch, one: records.CountsRecord) -> 
     would store a little more or less than these, they are not of the mean kind: then as many as make the results."""
     blocks = one.grid_blocks / one.blocks
     results = _results(real, launch)
-    stored = blocks * sum(each.bytes for each in one.instructions if each.sectors and _stores(each.ptx_text))
+    stored = blocks * sum(each.bytes for each in one.instructions if each.sectors and is_store(each.ptx_text))
     if one.blocks == one.grid_blocks or not results or any("atom" in each.ptx_text for each in one.instructions):
         return blocks
     return blocks * results / stored if 1.0 / _MOST_AMISS < results / max(stored, 1.0) < _MOST_AMISS else blocks
@@ -159,7 +159,7 @@ def _results(real: BuiltPlan, launch: PackedLaunch) -> int:
     return sum(one.spec.storage_bytes for one in written) if alone else 0
 
 
-def _stores(ptx_text: str) -> bool:
+def is_store(ptx_text: str) -> bool:
     return class_of(ptx_text).value in ("global store", "generic store") or OUTWARD in ptx_text
 
 

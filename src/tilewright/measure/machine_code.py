@@ -51,22 +51,8 @@ _BARRIERS = ("BAR", "SYNCS", "UCGABAR_WAIT", "WARPSYNC")
 _ENGINE_COPIES = ("UTMALDG", "UBLKCP")
 _READS_SHARED = ("LDS", "LDSM", "HGMMA")
 _FETCHES = (*_LOADS, "LDGSTS", *_ENGINE_COPIES)
-_WORK = (
-    "LDS",
-    "LDSM",
-    "STS",
-    "STG",
-    "ST",
-    "RED",
-    "REDG",
-    "ATOMG",
-    "ATOMS",
-    "SHFL",
-    "HMMA",
-    "HGMMA",
-    "BAR",
-    *_ENGINE_COPIES,
-)
+_WORK_NAMES = "LDS LDSM STS STG ST RED REDG ATOMG ATOMS SHFL HMMA HGMMA BAR"
+_WORK = (*_WORK_NAMES.split(), *_ENGINE_COPIES)
 BARRIER_CYCLES = 30.0
 BRANCH_CYCLES = 8.0
 _NEAR, _FAR = 400.0, 800.0  # latencies of memory between which a walk is compared

@@ -65,7 +65,7 @@ def race(
     for number, (runs, part) in enumerate(rungs):
         back = scatters and number == len(rungs) - 1
         for place, runner in enumerate(reversed(standing) if back else standing):
-            words = ", ".join(f"{name} = {str(value).lower()}" for name, value in runner.choice)
+            words = choice_words(runner.choice)
             say(f"tuning {place + 1}/{len(standing)}" + (f": {words}" if words else ""))
             times = time(runner.choice, runs)
             if times is None:
@@ -78,6 +78,10 @@ def race(
         if len(standing) < 2:
             break
     return field_, failed
+
+
+def choice_words(choice: Items) -> str:
+    return ", ".join(f"{name} = {str(value).lower()}" for name, value in choice)
 
 
 def _going_on(standing: list[Runner], default: Items, count: int) -> list[Runner]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.devices.emulation.listing import Listing, class_of
-from tilewright.measure.emulated_counts import OUTWARD, CountedLaunch
+from tilewright.measure.emulated_counts import OUTWARD, CountedLaunch, is_store
 from tilewright.measure.machine_code import CodeCost, f64_cycles
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
 from tilewright.records.emulation import kernel_line
@@ -102,7 +102,7 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         local_bytes=local,
         short_lookups=scale * sum(_short_lookups(one) for one in instructions if one.lines and _loads(one)),
         half_lookups=scale * sum(_half_lookups(one) for one in instructions if one.lines and _loads(one)),
-        part_stores=scale * sum(_part_stores(one) for one in instructions if one.lines and _stores(one)),
+        part_stores=scale * sum(_part_stores(one) for one in instructions if one.lines and is_store(one.ptx_text)),
         strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
@@ -112,10 +112,6 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
 
 def _loads(one: InstructionRecord) -> bool:
     return class_of(one.ptx_text).value in _LOADS and OUTWARD not in one.ptx_text
-
-
-def _stores(one: InstructionRecord) -> bool:
-    return class_of(one.ptx_text).value in _STORES or OUTWARD in one.ptx_text
 
 
 def _fetched(one: InstructionRecord) -> int:

@@ -9,7 +9,7 @@ from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import Lowering
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
-from tilewright.playbook.row_program import NumberKind, Pointwise, Reduce, RowProgram, Value
+from tilewright.playbook.row_program import NumberKind, Pointwise, RowProgram, Value, renumbered
 from tilewright.playbook.space import Space
 
 RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
@@ -53,19 +53,13 @@ def _simplified(program: RowProgram) -> RowProgram:
 
     inverses: dict[int, int] = {}
     for index, value in enumerate(program.values):
-        if isinstance(value, Pointwise):
-            arguments = tuple(places[one] for one in value.arguments)
-            by_row = value.op == "div" and program.varies[value.arguments[0]] and not program.varies[value.arguments[1]]
-            if by_row:
-                divisor = arguments[1]
-                if divisor not in inverses:
-                    inverses[divisor] = add(Pointwise("reciprocal", (divisor,)), NumberKind.FLOAT)
-                places[index] = add(Pointwise("mul", (arguments[0], inverses[divisor])), NumberKind.FLOAT)
-            else:
-                places[index] = add(Pointwise(value.op, arguments), program.kinds[index])
-        elif isinstance(value, Reduce):
-            places[index] = add(Reduce(value.op, places[value.argument]), program.kinds[index])
+        along = [program.varies[one] for one in program.arguments(index)]
+        if isinstance(value, Pointwise) and value.op == "div" and along == [True, False]:
+            divided, divisor = (places[one] for one in value.arguments)
+            if divisor not in inverses:
+                inverses[divisor] = add(Pointwise("reciprocal", (divisor,)), NumberKind.FLOAT)
+            places[index] = add(Pointwise("mul", (divided, inverses[divisor])), NumberKind.FLOAT)
         else:
-            places[index] = add(value, program.kinds[index])
+            places[index] = add(renumbered(value, places.__getitem__), program.kinds[index])
     outputs = tuple(replace(one, value=places[one.value]) for one in program.outputs)
     return replace(program, values=tuple(values), kinds=tuple(kinds), outputs=outputs)

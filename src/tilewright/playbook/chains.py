@@ -15,8 +15,8 @@ from tilewright.playbook.catalogue import Way, best_way, draft_way, every_way, w
 from tilewright.playbook.families import Answer, Structure
 from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
 from tilewright.playbook.lowering import Item, Lowering
-from tilewright.playbook.row_program import Load, NumberKind, Pointwise, Reduce, RowProgram, Value
-from tilewright.playbook.space import Space, arguments_of
+from tilewright.playbook.row_program import Load, NumberKind, Reduce, RowProgram, Value, arguments_of, renumbered
+from tilewright.playbook.space import Space
 from tilewright.records import DType, Task, TaskOutput, TensorInput
 from tilewright.records.reaching import reached
 
@@ -138,7 +138,7 @@ class _Split:
         old, count = self.space.low, len(names)
         low = copy(old)
         loads: list[Value] = [Load(name) for name in names]
-        low.values = [*loads, *(_shifted(one, count) for one in old.values)]
+        low.values = [*loads, *(renumbered(one, lambda number: number + count) for one in old.values)]
         kinds = [old.kinds[index] for index in self.late]
         low.kinds = [*kinds, *old.kinds]
         low.reduced = {}
@@ -168,12 +168,6 @@ def _fresh(wanted: str, taken: set[str]) -> str:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)
     return name
-
-
-def _shifted(value: Value, count: int) -> Value:
-    if isinstance(value, Pointwise):
-        return Pointwise(value.op, tuple(one + count for one in value.arguments))
-    return Reduce(value.op, value.argument + count) if isinstance(value, Reduce) else value
 
 
 # -- structures --

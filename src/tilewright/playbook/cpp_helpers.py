@@ -379,14 +379,12 @@ BLOCK_REDUCE = """\
 // exchange through shared memory. `partial` has an element for every warp and no other use, so one barrier is enough.
 template <typename T, typename Combine>
 __device__ __forceinline__ T block_reduce(T value, T* partial, Combine combine) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
+  unrolled for (int offset = 16; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
   if constexpr (WARPS == 1) return value;
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
   __syncthreads();
   value = partial[0];
-#pragma unroll
-  for (int warp = 1; warp < WARPS; ++warp) value = combine(value, partial[warp]);
+  unrolled for (int warp = 1; warp < WARPS; ++warp) value = combine(value, partial[warp]);
   return value;
 }
 """
@@ -395,8 +393,7 @@ LANES_REDUCE = """\
 // The values of the LANES neighbouring lanes that share a row combined, the same in each: no shared memory, no barrier.
 template <typename T, typename Combine>
 __device__ __forceinline__ T lanes_reduce(T value, Combine combine) {
-#pragma unroll
-  for (int offset = LANES / 2; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
+  unrolled for (int offset = LANES / 2; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
   return value;
 }
 """
@@ -406,8 +403,7 @@ FOR_EACH_VECTOR = """\
 // arrays indexed by it stay in registers; neighbouring threads own neighbouring vectors, so their loads coalesce.
 template <typename Visit>
 __device__ __forceinline__ void for_each_vector(int thread, int vectors, Visit visit) {
-#pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  unrolled for (int k = 0; k < VECTORS; ++k) {
     const int place = k * THREADS_PER_ROW + thread;
     if (FULL || place < vectors) visit(k, place);
   }

@@ -4,8 +4,9 @@ ours, and statements, scope by scope."""
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.playbook import row_program
@@ -368,3 +369,21 @@ def write_text(dtype: DType, text: Text) -> str:
 
 def indented(lines: list[str], depth: int = 1) -> list[str]:
     return [("  " * depth + line if line and not line.startswith("#") else line) for line in lines]
+
+
+def worded(text: str, words: Mapping[str, str | list[str]]) -> str:
+    """The text with others in the places of words that begin with @, and so on in those. A line that is nothing but
+    such a word gives way to as many as there are, as far in as the word is."""
+
+    def meaning(word: str) -> str:
+        given = words[word]
+        return worded(given if isinstance(given, str) else "\n".join(given), words)
+
+    lines: list[str] = []
+    for line in text.splitlines():
+        alone = re.fullmatch(r"( *)@(\w+)", line)
+        if alone and alone[2] in words:
+            lines += indented(meaning(alone[2]).splitlines(), len(alone[1]) // 2)
+        else:
+            lines.append(re.sub(r"@(\w+)", lambda found: meaning(found[1]) if found[1] in words else found[0], line))
+    return "\n".join(lines)

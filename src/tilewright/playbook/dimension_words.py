@@ -10,27 +10,14 @@ from tilewright.playbook.errors import NotUnderstood
 _MARK = re.compile(r"§(\d+)")
 _WITHIN = r"(?:\b(?:over|along|across|of|on|for|in|at) )?(?:the )?"
 _DIMENSION = r"(?:dim(?:ension)?s?|ax[ie]s)"
-_PLACES = {
-    "last": (-1,),
-    "innermost": (-1,),
-    "final": (-1,),
-    "feature": (-1,),
-    "hidden": (-1,),
-    "embedding": (-1,),
+_PLACES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("last", "innermost", "final", "feature", "hidden", "embedding"), (-1,)),
+    **dict.fromkeys(("last two", "last 2", "spatial"), (-2, -1)),
+    **dict.fromkeys(("first", "leading", "outermost", "batch"), (0,)),
+    **dict.fromkeys(("second", "channel", "channels"), (1,)),
+    **dict.fromkeys(("all", "both"), ()),
     "second to last": (-2,),
-    "last two": (-2, -1),
-    "last 2": (-2, -1),
-    "spatial": (-2, -1),
-    "first": (0,),
-    "leading": (0,),
-    "outermost": (0,),
-    "batch": (0,),
-    "second": (1,),
     "third": (2,),
-    "channel": (1,),
-    "channels": (1,),
-    "all": (),
-    "both": (),
 }
 _PLACED = re.compile(rf"{_WITHIN}\b(?P<place>{'|'.join(sorted(_PLACES, key=len, reverse=True))}) {_DIMENSION}\b")
 _NUMBERED = re.compile(

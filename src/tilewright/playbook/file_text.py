@@ -33,7 +33,7 @@ Entry = tuple[str, str]  # a line of the plan and the remark beside it
 
 @dataclass
 class PlanLines:
-    """Plan lines in order; names that the plan introduces avoid the op's own."""
+    """Plan lines in order; names that the plan introduces avoid the op's own, and @word in a line stands for such."""
 
     program: RowProgram
     op_line: str
@@ -114,11 +114,15 @@ class PlanLines:
             wanted += "_"
         return wanted
 
+    def _worded(self, text: str) -> str:
+        return re.sub(r"@(\w+)", lambda found: self.name(found[1]), text)
+
     def add(self, directive: str, text: str, remark: str = "") -> None:
-        self.entries.append((_directive(directive, text), remark))
+        self.entries.append((_directive(directive, self._worded(text)), remark))
 
     def launch(self, kernel: str, grid: str, block: str, arguments: list[str], rest: str = "") -> None:
-        head = f"//! launch  {kernel}<<<{grid}, {block}>>>("
+        head = self._worded(f"//! launch  {kernel}<<<{grid}, {block}>>>(")
+        arguments = [self._worded(one) for one in arguments]
         listed = ", ".join(arguments) + ")" + rest
         if len(head) + len(listed) <= 120:
             self.entries.append((head + listed, ""))

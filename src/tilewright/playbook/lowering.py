@@ -184,12 +184,12 @@ class Lowering:
 
     def shapes(self, index: int | None = None) -> Shapes:
         """The shape of a node's result at every probe; without an index, of the node that is being lowered."""
-        results = [trace.nodes[self._place if index is None else index].results[0] for trace in self._traces]
-        return tuple(one.shape for one in results if one is not None)
+        place = self._place if index is None else index
+        return tuple(trace.nodes[place].result.shape for trace in self._traces)
 
-    def given_shapes(self, node: TracedNode, position: int) -> Shapes:
-        """The same of a tensor that the node was given."""
-        given = node.arguments[position]
+    def given_shapes(self, node: TracedNode) -> Shapes:
+        """The same of the first tensor that the node was given."""
+        given = node.arguments[0]
         assert isinstance(given, Node)
         return self.shapes(given.index)
 
@@ -216,8 +216,7 @@ class Lowering:
     def together(self, value: int, items: list[Item], node: TracedNode) -> Item:
         """A pointwise result over the dimensions of all operands, in the kind the graph says it has."""
         axes = self.axes.broadcast([item.axes for item in items])
-        result = node.results[0]
-        assert result is not None
+        result = node.result
         value = self.convert(value, kind_of(result.dtype))
         if result.dtype in NARROW and isinstance(self.values[value], Pointwise):
             value = self.add(Pointwise(NARROW[result.dtype], (value,)), NumberKind.INT)

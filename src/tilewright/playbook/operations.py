@@ -28,19 +28,17 @@ _SAME = ("clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positi
 
 
 def _input(low: Lowering, node: TracedNode) -> Lowered:
-    name, result = node.arguments[0], node.results[0]
+    name = node.arguments[0]
     assert isinstance(name, str)
-    assert result is not None
-    return low.load(name, kind_of(result.dtype), result.shape)
+    return low.load(name, kind_of(node.result.dtype), node.result.shape)
 
 
 def _constant(low: Lowering, node: TracedNode) -> Lowered:
-    value, result = node.arguments[0], node.results[0]
+    value, result = node.arguments[0], node.result
     if value is None or isinstance(value, str) or not isinstance(value, (int, float)):
         raise NotSupported(
             "the playbook does not support tensors of constants with more than one element; pass them as inputs"
         )
-    assert result is not None
     return Item(low.constant(value, kind_of(result.dtype)), (ONE,) * len(result.shape), result.shape)
 
 
@@ -94,8 +92,7 @@ def _sum(op: str, reverse: bool = False) -> Rule:
         if low.given(node, 2, "alpha") is not None:
             scaled = low.point("mul", scaled, low.item(node, 2, "alpha").value)
         pair = (scaled, a.value) if reverse else (a.value, scaled)
-        result = node.results[0]
-        kind = kind_of(result.dtype) if result is not None else NumberKind.FLOAT
+        kind = kind_of(node.result.dtype)
         kind = NumberKind.INT if kind is NumberKind.BOOL else kind
         return low.together(low.point(op, *(low.convert(one, kind) for one in pair)), [a, b], node)
 
@@ -213,25 +210,21 @@ def _full(position: int | None, default: float) -> Rule:
     """A tensor of one number, whose dimensions are those of whatever it meets."""
 
     def rule(low: Lowering, node: TracedNode) -> Lowered:
-        result = node.results[0]
-        assert result is not None
         value = low.constant(default) if position is None else low.item(node, position).value
-        return Item(low.convert(value, kind_of(result.dtype)), low.axes.new(low.shapes()), result.shape)
+        return Item(low.convert(value, kind_of(node.result.dtype)), low.axes.new(low.shapes()), node.result.shape)
 
     return rule
 
 
 def _reshape(low: Lowering, node: TracedNode) -> Lowered:
-    item, result = low.item(node, 0), node.results[0]
-    assert result is not None
-    axes = low.axes.reshaped(item.axes, low.given_shapes(node, 0), low.shapes(), node.target)
-    return Item(item.value, axes, result.shape)
+    item = low.item(node, 0)
+    axes = low.axes.reshaped(item.axes, low.given_shapes(node), low.shapes(), node.target)
+    return Item(item.value, axes, node.result.shape)
 
 
 def _expand(low: Lowering, node: TracedNode) -> Lowered:
     """A dimension of size 1 takes whatever size it meets; until it does, it has a number of its own."""
-    item, result = low.item(node, 0), node.results[0]
-    assert result is not None
+    item, result = low.item(node, 0), node.result
     missing = len(result.shape) - len(item.sizes)
     old = (ONE,) * missing + item.axes
     new = low.axes.new(low.shapes())
@@ -240,9 +233,8 @@ def _expand(low: Lowering, node: TracedNode) -> Lowered:
 
 
 def _repeat(low: Lowering, node: TracedNode) -> Lowered:
-    item, result = low.item(node, 0), node.results[0]
-    assert result is not None
-    return Item(item.value, low.axes.repeated(item.axes, low.given_shapes(node, 0), low.shapes()), result.shape)
+    item = low.item(node, 0)
+    return Item(item.value, low.axes.repeated(item.axes, low.given_shapes(node), low.shapes()), node.result.shape)
 
 
 def _getitem(low: Lowering, node: TracedNode) -> Lowered:

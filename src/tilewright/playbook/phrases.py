@@ -13,21 +13,8 @@ from tilewright.playbook.named_operation import Effect, Form, NamedOperation
 from tilewright.playbook.vocabulary import KNOWN, NAMED_OPERATIONS, WORDS, as_said, nearest_example, readings
 
 INPUT = frozenset(("x", "input", "inputs"))
-_VALUE = INPUT | {
-    "it",
-    "tensor",
-    "matrix",
-    "result",
-    "element",
-    "elements",
-    "values",
-    "array",
-    "image",
-    "images",
-    "activations",
-    "logits",
-    "scores",
-}
+_VALUE_WORDS = "it tensor matrix result element elements values array image images activations logits scores"
+_VALUE = INPUT | frozenset(_VALUE_WORDS.split())
 _BEFORE_VALUE = frozenset(("of", "to", "on", "for", "from", "each", "every", "input", "tensor"))
 _ARTICLES = frozenset(("a", "an", "the", "its"))
 _START_WORDS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.playbook.named_operation import LEADING, NUMBER, UNKNOWN, Effect, NamedOperation, Number, Tensor
 from tilewright.records import DType
 
@@ -10,6 +12,7 @@ _TENSORS = r"(?:(?:two|2) )?(?:tensors|inputs|matrices|images)"
 _ROWS = ("rows", "cols")
 _VECTOR = Tensor("x", ("elements",))
 _MATRIX = Tensor("a", ("m", "k"))
+_product = partial(NamedOperation, effect=Effect.RESHAPES, leads=True)
 
 
 def _two(name: str, sign: str, says: str, verb: str, noun: str) -> tuple[NamedOperation, NamedOperation]:
@@ -154,108 +157,90 @@ _PRODUCTS = (
     _triangular("lower", "torch.tril"),
     _triangular_by_dense("upper"),
     _triangular_by_dense("lower"),
-    NamedOperation(
+    _product(
         "matmul",
         "the product of two matrices",
         rf"(?:{MATMUL})(?: (?:of )?(?:(?:two|2) )?matri(?:x|ces)|(?: of)? a (?:by|with|times) b)?",
         "{v} @ {b}",
-        Effect.RESHAPES,
-        (Tensor("b", (-1, "n")),),
+        extras=(Tensor("b", (-1, "n")),),
         takes=_MATRIX,
         gives=(LEADING, "n"),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "matmul_transposed",
         "the product of a and the transpose of b",
         rf"(?:{MATMUL})(?:(?: of)? a)? (?:with|by|times) {_TRANSPOSED}",
         "{v} @ {b}.T",
-        Effect.RESHAPES,
-        (Tensor("b", ("n", -1)),),
+        extras=(Tensor("b", ("n", -1)),),
         takes=_MATRIX,
         gives=(LEADING, "n"),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "diagonal_matmul",
         "the product of a diagonal matrix and a matrix",
         rf"diagonal (?:matrix )?(?:times|{_PRODUCT})(?: (?:by |with )?(?:a )?matrix)?",
         "torch.diag({v}) @ {b}",
-        Effect.RESHAPES,
-        (Tensor("b", (0, "n")),),
-        "a is the diagonal",
+        extras=(Tensor("b", (0, "n")),),
+        assumption="a is the diagonal",
         takes=Tensor("a", ("m",)),
         gives=(0, "n"),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "batched_matmul",
         "the products of matrices in pairs",
         rf"batch(?:ed)? (?:{MATMUL})|bmm",
         "torch.bmm({v}, {b})",
-        Effect.RESHAPES,
-        (Tensor("b", (0, -1, "n")),),
+        extras=(Tensor("b", (0, -1, "n")),),
         takes=Tensor("a", ("batch", "m", "k")),
         gives=(0, 1, "n"),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "matvec",
         "the product of a matrix and a vector",
         rf"(?:matrix vector|matrix times vector) ?{_PRODUCT}?|mat ?vec|gemv|multiply matrix (?:by|with) vector"
         rf"|matrix (?:by|with) vector",
         "{v} @ {vector}",
-        Effect.RESHAPES,
-        (Tensor("vector", (-1,)),),
+        extras=(Tensor("vector", (-1,)),),
         takes=_MATRIX,
         gives=(0,),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "vecmat",
         "the product of a vector and a matrix",
         rf"vector (?:matrix|times matrix) ?{_PRODUCT}?|vec ?mat|multiply vector (?:by|with) matrix",
         "{v} @ {b}",
-        Effect.RESHAPES,
-        (Tensor("b", (0, "n")),),
+        extras=(Tensor("b", (0, "n")),),
         takes=Tensor("vector", ("k",)),
         gives=("n",),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "outer_product",
         "the outer product of two vectors",
         rf"outer product(?: of {_VECTORS})?",
         "torch.outer({v}, {y})",
-        Effect.RESHAPES,
-        (Tensor("y", ("n",)),),
+        extras=(Tensor("y", ("n",)),),
         takes=Tensor("x", ("m",)),
         gives=(0, "n"),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "linear",
         "a linear layer without a bias",
         rf"{_LINEAR} (?:without|with no|no) bias",
         "F.linear({v}, {weight})",
-        Effect.RESHAPES,
-        (Tensor("weight", ("n", -1)),),
-        "the linear layer has a weight of [out, in] and no bias",
+        extras=(Tensor("weight", ("n", -1)),),
+        assumption="the linear layer has a weight of [out, in] and no bias",
         takes=Tensor("x", ("rows", "k")),
         gives=(LEADING, "n"),
-        leads=True,
     ),
-    NamedOperation(
+    _product(
         "linear",
         "a linear layer",
         rf"{_LINEAR}(?: with bias)?",
         "F.linear({v}, {weight}, {bias})",
-        Effect.RESHAPES,
-        (Tensor("weight", ("n", -1)), Tensor("bias", ("n",))),
-        "the linear layer has a weight of [out, in] and a bias",
+        extras=(Tensor("weight", ("n", -1)), Tensor("bias", ("n",))),
+        assumption="the linear layer has a weight of [out, in] and a bias",
         takes=Tensor("x", ("rows", "k")),
         gives=(LEADING, "n"),
-        leads=True,
     ),
     NamedOperation(
         "swiglu_feed_forward",

@@ -19,8 +19,7 @@ def _plain(op: Reduction) -> Rule:
     """A reduction with dimensions at 1 and keepdim at 2."""
 
     def rule(low: Lowering, node: TracedNode) -> Lowered:
-        item, result = low.item(node, 0), node.results[0]
-        assert result is not None
+        item, result = low.item(node, 0), node.result
         kind = NumberKind.BOOL if op in (Reduction.ANY, Reduction.ALL) else kind_of(result.dtype)
         if op.finds_place and low.kinds[item.value] is NumberKind.INT:
             raise NotSupported(f"the playbook does not support {node.target} of whole numbers")
@@ -226,7 +225,7 @@ def _group_norm(low: Lowering, node: TracedNode) -> Lowered:
     if count is None:
         raise NotSupported("the playbook supports group norm with one number of groups, not one that follows a size")
     groups = int(count)
-    shapes = low.given_shapes(node, 0)
+    shapes = low.given_shapes(node)
     grouped = tuple((shape[0], groups, shape[1] // groups, *shape[2:]) for shape in shapes)
     axes = low.axes.reshaped(item.axes, shapes, grouped, node.target)
     split = Item(item.value, axes, grouped[0])

@@ -7,6 +7,7 @@ an input with one element per row). Values are numbered in an order in which eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -84,6 +85,21 @@ class Reduce:
 
 
 Value = Load | Constant | LaunchNumber | Count | Pointwise | Reduce
+
+
+def arguments_of(value: Value) -> tuple[int, ...]:
+    """The values that a value is made of."""
+    if isinstance(value, Pointwise):
+        return value.arguments
+    return (value.argument,) if isinstance(value, Reduce) else ()
+
+
+def renumbered(value: Value, number: Callable[[int], int]) -> Value:
+    """The same of values that have other numbers."""
+    if isinstance(value, Pointwise):
+        return Pointwise(value.op, tuple(map(number, value.arguments)))
+    return Reduce(value.op, number(value.argument)) if isinstance(value, Reduce) else value
+
 
 COLS = LaunchNumber("cols", "cols")
 
@@ -174,12 +190,7 @@ class RowProgram:
         """For every value: how many sweeps along the row must have ended before it can be known."""
         found: list[int] = []
         for value in self.values:
-            if isinstance(value, Reduce):
-                found.append(found[value.argument] + 1)
-            elif isinstance(value, Pointwise):
-                found.append(max((found[one] for one in value.arguments), default=0))
-            else:
-                found.append(0)
+            found.append(max((found[one] for one in arguments_of(value)), default=0) + isinstance(value, Reduce))
         return tuple(found)
 
     @property
@@ -244,10 +255,7 @@ class RowProgram:
         return last + any(one.varies for one in self.outputs)
 
     def arguments(self, index: int) -> tuple[int, ...]:
-        value = self.values[index]
-        if isinstance(value, Pointwise):
-            return value.arguments
-        return (value.argument,) if isinstance(value, Reduce) else ()
+        return arguments_of(self.values[index])
 
     def reductions_of(self, sweep: int) -> tuple[int, ...]:
         """The reductions that a sweep, counted from 0, can finish."""

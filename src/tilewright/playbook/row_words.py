@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.playbook.named_operation import NUMBER, Effect, Extra, Form, NamedOperation, Number, Tensor
 from tilewright.records import DType
 
@@ -26,6 +28,7 @@ _MAX, _MIN = (
 _SAMPLE, _VAR, _STD = r"(?:(?:sample|unbiased) )?", r"var(?:iance)?", r"(?:std|standard deviation)"
 _UNBIASED = "; the sum of squares is divided by the count less 1, as PyTorch has it"
 _TIMES = r"(?:multiply|mul)(?: by| with)?"
+_whole_row, _of_row = (partial(NamedOperation, effect=one) for one in (Effect.WHOLE_ROW, Effect.REDUCES))
 _COLUMN_VECTOR = "(?:(?:scale|column) vector|vector)"
 
 
@@ -133,13 +136,12 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         makes_positive=True,
     ),
     NamedOperation("log_softmax", "log-softmax", r"log ?soft ?max", "torch.log_softmax({v}, {over})", Effect.WHOLE_ROW),
-    NamedOperation(
+    _whole_row(
         "l2_normalize",
         "division by the L2 norm",
         r"(?:l2|euclidean) ?(?:normali[sz]ed?|normali[sz]ation)(?: rows)?"
         r"|normali[sz]e (?:rows )?(?:to )?unit (?:length|norm)|(?:normali[sz]e|divide) by (?:l2|euclidean) norm",
         "F.normalize({v}, {over})",
-        Effect.WHOLE_ROW,
         assumption="L2 normalisation divides by the norm {along}, at least 1e-12",
     ),
     NamedOperation(
@@ -161,45 +163,41 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     _row_statistic("row_var", "the variance", rf"{_SAMPLE}(?:row )?{_VAR}", "var", _UNBIASED),
     _row_statistic("row_std", "the standard deviation", rf"{_SAMPLE}(?:row )?{_STD}", "std", _UNBIASED),
     *(
-        NamedOperation(
+        _of_row(
             f"row_population_{method}",
             f"the population {says}",
             rf"(?:population|biased) (?:row )?{pattern}",
             f"{{v}}.{method}(correction=0, {{over}})",
-            Effect.REDUCES,
             assumption=f"the population {says} is that {{along}}; the sum of squares is divided by the count",
             several=True,
         )
         for method, says, pattern in (("var", "variance", _VAR), ("std", "standard deviation", _STD))
     ),
-    NamedOperation(
+    _of_row(
         "row_geometric_mean",
         "the geometric mean",
         r"(?:row )?geometric (?:mean|average)",
         "torch.exp(torch.log({v}).mean({over}))",
-        Effect.REDUCES,
         assumption="the geometric mean is that {along}",
         needs_positive=True,
         makes_positive=True,
         several=True,
     ),
-    NamedOperation(
+    _of_row(
         "row_rms",
         "the root of the mean square",
         r"(?:row )?(?:rms|root mean square)(?: value)?",
         "{v}.square().mean({over}).sqrt()",
-        Effect.REDUCES,
         assumption="the mean square is that {along}",
         several=True,
     ),
     _row_statistic("argmax", "the index of the maximum", rf"arg ?max|(?:index|position) of {_MAX}", "argmax"),
     _row_statistic("argmin", "the index of the minimum", rf"arg ?min|(?:index|position) of {_MIN}", "argmin"),
-    NamedOperation(
+    _of_row(
         "logsumexp",
         "the logarithm of the sum of exponentials",
         r"log ?sum ?exp|log(?:arithm)?(?: of)? sum of exponentials",
         "torch.logsumexp({v}, {over})",
-        Effect.REDUCES,
         assumption="logsumexp is that {along}",
     ),
     NamedOperation(
@@ -218,21 +216,19 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "{v} / {v}.norm()",
         dtype=DType.F32,
     ),
-    NamedOperation(
+    _of_row(
         "row_l1_norm",
         "the L1 norm",
         r"l1 ?norm",
         "{v}.norm(p=1, {over})",
-        Effect.REDUCES,
         assumption="the L1 norm is that {along}",
     ),
     _row_statistic("row_norm", "the L2 norm", r"(?:l2|euclidean) ?norm", "norm"),
-    NamedOperation(
+    _whole_row(
         "l1_normalize",
         "division by the sum of absolute values",
         r"l1 ?(?:normali[sz]ed?|normali[sz]ation)",
         "F.normalize({v}, p=1.0, {over})",
-        Effect.WHOLE_ROW,
         assumption="L1 normalisation divides by the sum of absolute values {along}, at least 1e-12",
     ),
     NamedOperation(
@@ -342,21 +338,19 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
             (DType.F32, "float32", DType.BF16),
         )
     ),
-    NamedOperation(
+    _whole_row(
         "standardize",
         "differences from the mean in standard deviations",
         r"standardi[sz]e|standardi[sz]ation|z ?score(?: normali[sz]ation)?",
         "({v} - {v}.mean({over_kept})) / {v}.std({over_kept})",
-        Effect.WHOLE_ROW,
         assumption="mean and standard deviation are those {along}",
         several=True,
     ),
-    NamedOperation(
+    _whole_row(
         "min_max_normalize",
         "min-max normalisation",
         r"min ?max (?:normali[sz](?:ed?|ation)|scal(?:e|ing))",
         "({v} - {v}.amin({over_kept})) / ({v}.amax({over_kept}) - {v}.amin({over_kept}))",
-        Effect.WHOLE_ROW,
         assumption="minimum and maximum are those {along}; where they are equal the result is NaN",
         several=True,
     ),

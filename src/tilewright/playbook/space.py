@@ -16,7 +16,6 @@ from tilewright.playbook.row_program import (
     Layout,
     Load,
     NumberKind,
-    Pointwise,
     ProgramInput,
     ProgramOutput,
     Reduce,
@@ -24,6 +23,8 @@ from tilewright.playbook.row_program import (
     RowPart,
     RowProgram,
     Value,
+    arguments_of,
+    renumbered,
 )
 from tilewright.playbook.tracing import ProbeSet
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
@@ -102,7 +103,7 @@ class Space:
             if isinstance(value, Count):
                 own = self.plain(value.axes)
                 value = COLS if set(own) == set(col_axes) else LaunchNumber("elements", self._product(own))
-            numbers[old] = known.setdefault((_renumbered(value, numbers), self.low.kinds[old]), len(known))
+            numbers[old] = known.setdefault((renumbered(value, numbers.__getitem__), self.low.kinds[old]), len(known))
         return tuple(value for value, _ in known), tuple(kind for _, kind in known), numbers
 
     def lead(self, live: set[int]) -> Axes:
@@ -375,15 +376,3 @@ _LAYOUTS = {  # by whether each run of dimensions is reduced
 def number_need(one: NumberInput) -> str:
     value = str(one.value).lower() if one.type is ScalarType.BOOL else repr(one.value)
     return f"{one.name} == {value}" if not value.startswith("-") else f"{one.name} + {value[1:]} == 0"
-
-
-def arguments_of(value: Value) -> tuple[int, ...]:
-    if isinstance(value, Pointwise):
-        return value.arguments
-    return (value.argument,) if isinstance(value, Reduce) else ()
-
-
-def _renumbered(value: Value, numbers: dict[int, int]) -> Value:
-    if isinstance(value, Pointwise):
-        return Pointwise(value.op, tuple(numbers[one] for one in value.arguments))
-    return Reduce(value.op, numbers[value.argument]) if isinstance(value, Reduce) else value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.playbook.named_operation import (
     ALL,
     LEADING,
@@ -41,6 +43,7 @@ def _pooling(kind: str, word: str, places: int) -> NamedOperation:
     )
 
 
+_of_images = partial(NamedOperation, takes=_PIXELS, leads=True)
 _GROUPS = rf"(?: with)? (?:{WHOLE_NUMBER} groups|(?:num )?groups(?: of)? {WHOLE_NUMBER})"
 _STATISTICS = (
     Tensor("running_mean", (1,)),
@@ -50,27 +53,23 @@ _STATISTICS = (
 )
 _IMAGES = (
     *(_pooling(kind, word, n) for kind, word in (("max", "maximum"), ("avg", "average")) for n in (1, 2, 3)),
-    NamedOperation(
+    _of_images(
         "global_avg_pool",
         "the mean of each channel",
         r"global (?:average|avg|mean) pool(?:ing)?",
         "{v}.mean(dim=(2, 3))",
         Effect.RESHAPES,
-        takes=_PIXELS,
         gives=(0, 1),
-        leads=True,
     ),
-    NamedOperation(
+    _of_images(
         "global_max_pool",
         "the maximum of each channel",
         r"global max(?:imum)? pool(?:ing)?",
         "{v}.amax(dim=(2, 3))",
         Effect.RESHAPES,
-        takes=_PIXELS,
         gives=(0, 1),
-        leads=True,
     ),
-    NamedOperation(
+    _of_images(
         "batch_norm",
         "BatchNorm by its running statistics",
         rf"batch ?norm(?:ali[sz]ation)?(?: (?:in |for )?(?:inference|eval(?:uation)?)(?: mode)?)?{_SAID_EPS}",
@@ -79,10 +78,8 @@ _IMAGES = (
         (*_STATISTICS, _EPS),
         "BatchNorm is that of inference, by its running mean and variance, with a weight and a bias; its eps is {0}",
         ("1e-5",),
-        takes=_PIXELS,
-        leads=True,
     ),
-    NamedOperation(
+    _of_images(
         "group_norm",
         "GroupNorm",
         rf"group ?norm(?:ali[sz]ation)?(?:{_GROUPS}{_SAID_EPS})?",
@@ -92,10 +89,8 @@ _IMAGES = (
         "GroupNorm has {0} groups of channels, a weight and a bias; its eps is {1}",
         ("8", "1e-5"),
         whole=1,
-        takes=_PIXELS,
-        leads=True,
     ),
-    NamedOperation(
+    _of_images(
         "instance_norm",
         "InstanceNorm without a weight",
         rf"instance ?norm(?:ali[sz]ation)?{_SAID_EPS}",
@@ -104,8 +99,6 @@ _IMAGES = (
         (_EPS,),
         "InstanceNorm has neither weight nor bias; its eps is {0}",
         ("1e-5",),
-        takes=_PIXELS,
-        leads=True,
     ),
     NamedOperation(
         "nhwc_to_nchw",
@@ -135,6 +128,7 @@ _QUANTISED = """\
 scale = {v}.float().abs().amax(dim=-1, keepdim=True) / 127
 q = torch.round({v}.float() / scale).clamp(-127, 127).to(torch.int8)
 q, scale"""
+_running = partial(NamedOperation, effect=Effect.WHOLE_ROW, dtype=DType.F32)
 _ENTRIES = r"(?: (?:values?|elements?|entries))?"
 _MOVES = (
     NamedOperation(
@@ -190,42 +184,34 @@ _MOVES = (
         takes=Tensor("x", _ROWS),
         gives=("picked", 1),
     ),
-    NamedOperation(
+    _running(
         "cumsum",
         "the cumulative sum",
         r"(?:inclusive )?(?:(?:cumulative|running|prefix) (?:sum|total)|cum ?sum|(?:prefix )?scan)",
         "torch.cumsum({v}, {over})",
-        Effect.WHOLE_ROW,
         assumption="the sum runs {along}",
-        dtype=DType.F32,
     ),
-    NamedOperation(
+    _running(
         "exclusive_cumsum",
         "the cumulative sum without the element itself",
         r"exclusive (?:cumulative sum|cum ?sum|prefix sum|scan)",
         "torch.cumsum({v}, {over}) - {v}",
-        Effect.WHOLE_ROW,
         assumption="the sum runs {along}",
-        dtype=DType.F32,
     ),
-    NamedOperation(
+    _running(
         "reverse_cumsum",
         "the cumulative sum from the end",
         r"(?:reverse|suffix) (?:cumulative sum|cum ?sum|prefix sum|scan|sum)"
         r"|(?:cumulative sum|cum ?sum) (?:in )?reverse",
         "{v}.flip({axis}).cumsum({over}).flip({axis})",
-        Effect.WHOLE_ROW,
         assumption="the sum runs from the end {along}",
-        dtype=DType.F32,
     ),
-    NamedOperation(
+    _running(
         "cumprod",
         "the cumulative product",
         r"cumulative product|cum ?prod|prefix product",
         "torch.cumprod({v}, {over})",
-        Effect.WHOLE_ROW,
         assumption="the product runs {along}",
-        dtype=DType.F32,
     ),
     NamedOperation(
         "top_k",
@@ -265,8 +251,9 @@ _MOVES = (
 )
 
 _PREDICTION, _TARGET = Tensor("prediction", _ROWS), Tensor("target")
-
-
+_LOGITS, _CLASSES = Tensor("logits", ("rows", "classes")), Tensor("target", (0,), DType.I64, "index classes")
+_one_loss = partial(NamedOperation, effect=Effect.RESHAPES, gives=(), dtype=DType.F32)
+_of_classes = partial(_one_loss, extras=(_CLASSES,), takes=_LOGITS)
 _PAIR = r"(?: (?:between|of) (?:two|2) (?:tensors|vectors|matrices|arrays))?"
 
 
@@ -274,18 +261,15 @@ def _loss(
     name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET, number: str = ""
 ) -> NamedOperation:
     said = rf"(?:(?: with)? {number}(?: of)? {NUMBER})?" if number else ""
-    return NamedOperation(
+    return _one_loss(
         name,
         says,
         rf"(?:{pattern})(?: loss| error)?{_PAIR}{said}",
         code,
-        Effect.RESHAPES,
-        (target,),
-        assumption or "the loss is the mean over all elements",
-        ("1.0",) if number else (),
+        extras=(target,),
+        assumption=assumption or "the loss is the mean over all elements",
+        defaults=("1.0",) if number else (),
         takes=_PREDICTION,
-        gives=(),
-        dtype=DType.F32,
     )
 
 
@@ -327,86 +311,54 @@ _LOSSES = (
         'F.kl_div(F.log_softmax({v}, dim=-1), F.softmax({target}, dim=-1), reduction="batchmean")',
         "both are logits; the divergence of softmax(target) from softmax(prediction), the mean over rows",
     ),
-    NamedOperation(
+    _of_classes(
         "cross_entropy",
         "cross entropy of logits",
         r"(?:softmax )?cross entropy(?: loss)?(?: with logits)?",
         "F.cross_entropy({v}, {target})",
-        Effect.RESHAPES,
-        (Tensor("target", (0,), DType.I64, "index classes"),),
-        "targets are class indices; the loss is the mean over rows",
-        takes=Tensor("logits", ("rows", "classes")),
-        gives=(),
-        dtype=DType.F32,
+        assumption="targets are class indices; the loss is the mean over rows",
     ),
-    NamedOperation(
+    _of_classes(
         "smoothed_cross_entropy",
         "cross entropy of logits with smoothed labels",
         rf"(?:softmax )?cross entropy(?: loss)?(?: with logits)?(?: with| and)? label smoothing(?: of)? {NUMBER}",
         "F.cross_entropy({v}, {target}, label_smoothing={0})",
-        Effect.RESHAPES,
-        (Tensor("target", (0,), DType.I64, "index classes"),),
-        "targets are class indices, smoothed by {0}; the loss is the mean over rows",
-        takes=Tensor("logits", ("rows", "classes")),
-        gives=(),
-        dtype=DType.F32,
+        assumption="targets are class indices, smoothed by {0}; the loss is the mean over rows",
     ),
-    NamedOperation(
+    _of_classes(
         "nll",
         "the negative log likelihood",
         r"(?:nll|negative log likelihood)(?: loss)?",
         "F.nll_loss({v}, {target})",
-        Effect.RESHAPES,
-        (Tensor("target", (0,), DType.I64, "index classes"),),
-        "the value is logarithms of probabilities, targets are class indices; the loss is the mean over rows",
+        assumption="the value is logarithms of probabilities, targets are class indices; "
+        "the loss is the mean over rows",
         takes=Tensor("log_probabilities", ("rows", "classes")),
-        gives=(),
-        dtype=DType.F32,
     ),
-    NamedOperation(
+    _one_loss(
         "triplet_loss",
         "the triplet margin loss",
         r"triplet(?: margin)?(?: loss)?",
         "F.triplet_margin_loss({v}, {positive}, {negative})",
-        Effect.RESHAPES,
-        (Tensor("positive"), Tensor("negative")),
-        "the margin is 1, distances are Euclidean; the mean over rows",
+        extras=(Tensor("positive"), Tensor("negative")),
+        assumption="the margin is 1, distances are Euclidean; the mean over rows",
         takes=Tensor("anchor", _ROWS),
-        gives=(),
-        dtype=DType.F32,
     ),
 )
 
 TENSOR_OPERATIONS: tuple[NamedOperation, ...] = (*_IMAGES, *_MOVES, *_LOSSES)
 
 # Sizes of dimensions that nobody said.
-USUAL_SIZES = {
-    "rows": 4096,
-    "cols": 1024,
-    "n": 4096,
-    "m": 4096,
-    "k": 4096,
-    "p": 4096,
-    "q": 4096,
-    "r": 4096,
-    "batch": 16,
-    "channels": 64,
-    "filters": 128,
-    "depth": 8,
-    "height": 128,
-    "width": 128,
-    "length": 4096,
-    "hidden": 4096,
-    "heads": 16,
-    "kv_heads": 4,
-    "head_size": 128,
-    "keys": 2048,
-    "cached": 4096,
-    "sequence": 2048,
-    "tokens": 8192,
-    "picked": 8192,
-    "features": 1024,
-    "elements": 1 << 24,
-    "vocabulary": 32000,
-    "classes": 32000,
+_USUAL = {
+    4: "kv_heads",
+    8: "depth",
+    16: "batch heads",
+    64: "channels",
+    128: "filters height width head_size",
+    1024: "cols features",
+    2048: "keys sequence",
+    4096: "rows n m k p q r length hidden cached",
+    8192: "tokens picked",
+    32000: "vocabulary classes",
+    1 << 24: "elements",
 }
+USUAL_SIZES = {name: size for size, names in _USUAL.items() for name in names.split()}

@@ -137,9 +137,8 @@ __device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
 
 def _written(program: TopProgram, vector: bool, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
-    rows, steps = plan.name("rows"), plan.name("steps")
-    plan.add("let", f"{rows} = {product_text(program.rows)}, {steps} = {program.along.size.text}")
-    plan.add("need", f"{rows} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
+    plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
+    plan.add("need", f"@rows <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
     kernel = PlacedKernel(program.placed, plan, program.along if vector else None, quick=False)
     if vector:
         plan.add("tune", _warp_choices(program, kernel.width), "of a row")
@@ -151,9 +150,9 @@ def _written(program: TopProgram, vector: bool, op_line: str) -> str:
         for constant in ("WARPS = 4", "TEAMS = 1", "VECTORS = 1", "WIDTH = 1"):
             plan.add("const", constant)
     body = _body(kernel, program)
-    more = [("unsigned rows", rows), ("int steps", steps)]
-    grid, block = f"ceil_div({rows}, TEAMS)", "dim3(WARPS * 32, TEAMS)"
-    text = kernel.launched("top", grid, block, "WARPS * 32 * TEAMS", body, more)
+    more = [("unsigned rows", "@rows"), ("int steps", "@steps")]
+    block = "dim3(WARPS * 32, TEAMS)"
+    text = kernel.launched("top", "ceil_div(@rows, TEAMS)", block, "WARPS * 32 * TEAMS", body, more)
     header = (
         f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: one warp or more for a "
         f"row.\n\nA thread keeps the {program.count} best elements that it has met, in order, in registers. Then the "

@@ -9,14 +9,13 @@ from tilewright.playbook.attention.text import (
     PAIR,
     POWER,
     AttentionKernel,
-    filled,
+    AttentionPlan,
     inverse_line,
     is_whole,
-    plan_sizes,
-    row_needs,
+    pair_text,
     scale_argument,
 )
-from tilewright.playbook.file_text import PlanLines, fragment, includes
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.text import product_text
 from tilewright.playbook.products.hopper_text import BARRIERS
@@ -42,34 +41,21 @@ def can_write(made: Attention) -> bool:
 
 
 def decode(made: Attention, op_line: str) -> str:
-    plan = PlanLines(made.placed.as_rows(), op_line)
-    names = plan_sizes(made, plan)
-    _plan(made, plan, names)
+    plan = AttentionPlan(made, op_line)
+    _plan(plan)
     texts = (PITCHES, BARRIERS, MATRICES, _DEVICE, _BODY, _TOGETHER, PAIR, POWER)
-    first, second = AttentionKernel(made, plan, *texts), AttentionKernel(made, plan, *texts)
-    kind = "bf16" if made.element is DType.BF16 else "f16"
-    kernels = [_pieces_kernel(first, plan, names), _together_kernel(second, plan)]
-    device = [
-        POWER,
-        PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
-        *(
-            one.replace("@type", made.element.cpp).replace("@kind", kind)
-            for one in (PITCHES, BARRIERS, MATRICES, _DEVICE)
-        ),
-        *dict.fromkeys([*first.forms.helpers(), *second.forms.helpers()]),
-    ]
-    pieces = [one.splitlines() for one in device]
-    return fragment(
-        _HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, *kernels
-    ).file()
+    first, second = AttentionKernel(plan, *texts), AttentionKernel(plan, *texts)
+    kernels = [_pieces_kernel(first), _together_kernel(second)]
+    words = {"type": made.element.cpp, "kind": made.element.value}
+    device = [POWER, pair_text(made.element), *(worded(one, words) for one in (PITCHES, BARRIERS, MATRICES, _DEVICE))]
+    helpers = dict.fromkeys([*first.forms.helpers(), *second.forms.helpers()])
+    return plan.fragment(_HEADER, (*device, *helpers), *kernels).file()
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
-    depth, columns, keys = names["depth"], names["columns"], names["keys"]
-    plan.add("need", f"device.cc >= 80 and {depth} <= 256 and {columns} <= 256")
-    for need in row_needs(made, names, 8):
-        plan.add("need", need, "rows are whole vectors of 16 bytes")
-    plan.add("const", f"D = {depth}, E = {columns}", "elements of a query and of a result")
+def _plan(plan: AttentionPlan) -> None:
+    made, columns, keys = plan.made, plan.name("columns"), plan.name("keys")
+    plan.add("need", f"device.cc >= 80 and @depth <= 256 and {columns} <= 256")
+    plan.whole_rows(8)
     plan.add("tune", "STEP = 16 | 32", "keys of a warp at a time")
     plan.add("tune", "STAGES = 3 | 4 | 2 | 6")
     plan.add("tune", "BLOCKS = 2 | 4 | 1", "for every multiprocessor")
@@ -78,20 +64,17 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("const", "WARPS = 4")
     units, shared = plan.name("units"), plan.name("shared_rows")
     plan.add("let", f"{units} = {product_text(made.units)}, {shared} = {product_text((*made.sharing, made.row))}")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({shared}, 16)")
-    jobs = f"({units} * {plan.name('tiles')})"
-    plan.add("let", f"{plan.name('most')} = max(1, min(device.sms * BLOCKS / {jobs}, ceil_div({keys}, 256)))")
-    plan.add("let", f"{plan.name('piece')} = round_up(ceil_div({keys}, {plan.name('most')}), WARPS * STEP)")
-    plan.add("let", f"{plan.name('pieces')} = ceil_div({keys}, {plan.name('piece')})")
-    plan.add("need", f"{jobs} * {plan.name('pieces')} <= 2000000000 and {units} * {shared} <= 2000000000")
+    plan.add("let", f"@tiles = ceil_div({shared}, 16)")
+    jobs = f"({units} * @tiles)"
+    plan.add("let", f"@most = max(1, min(device.sms * BLOCKS / {jobs}, ceil_div({keys}, 256)))")
+    plan.add("let", f"@piece = round_up(ceil_div({keys}, @most), WARPS * STEP)")
+    plan.add("let", f"@pieces = ceil_div({keys}, @piece)")
+    plan.add("need", f"{jobs} * @pieces <= 2000000000 and {units} * {shared} <= 2000000000")
     ring = "STAGES * WARPS * STEP * (round_up(D, 16) + round_up(E, 16) + 16) * 2"
-    plan.add("let", f"{plan.name('ring')} = {ring}")
-    plan.add("let", f"{plan.name('smem')} = max({plan.name('ring')}, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
-    plan.add("need", f"{plan.name('smem')} <= device.smem_block")
-    plan.add("scratch", f"{plan.name('part')}: f32[{units} * {shared}, {plan.name('pieces')}, {columns}]", "sums")
-    plan.add(
-        "scratch", f"{plan.name('stat')}: f32[{units} * {shared}, {plan.name('pieces')}, 2]", "greatest score, weights"
-    )
+    plan.add("let", f"@ring = {ring}")
+    plan.shared_memory("max(@ring, WARPS * 16 * (round_up(E, 16) + 4) * 4)")
+    plan.add("scratch", f"@part: f32[{units} * {shared}, @pieces, {columns}]", "sums")
+    plan.add("scratch", f"@stat: f32[{units} * {shared}, @pieces, 2]", "greatest score, weights")
 
 
 _DEVICE = """\
@@ -299,8 +282,8 @@ for (int @column = threadIdx.x; @column < E; @column += 128) {
 """
 
 
-def _pieces_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
-    made = kernel.made
+def _pieces_kernel(kernel: AttentionKernel) -> list[str]:
+    made, plan = kernel.made, kernel.plan
     query = kernel.at(made.query.tensor, made.query.place, {})
     depth = f" + {kernel.variable(made.depth)}"
     split = _rows_of(kernel, (), "shared_row")
@@ -313,14 +296,11 @@ def _pieces_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, st
         "q_row": [f"{query[0]} + {_without(query[1], depth, kernel.variable(made.depth))}"],
         "masked": _masked(kernel, split),
     }
-    body = filled(_BODY, parts)
-    written = {"part": plan.name("part"), "stat": plan.name("stat")}
-    more = [(f"float* __restrict__ {name}", given) for name, given in written.items()]
-    more += [("int keys", names["keys"]), ("int shared_rows", plan.name("shared_rows"))]
-    more += [(f"int {word}", plan.name(word)) for word in ("tiles", "piece", "pieces")]
-    more.append(scale_argument(made))
-    grid = f"{plan.name('units')} * {plan.name('tiles')} * {plan.name('pieces')}"
-    return kernel.launched("pieces", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more, ())
+    body = worded(_BODY, parts).splitlines()
+    more = [(f"float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
+    more += [*plan.numbers("keys", "shared_rows", "tiles", "piece", "pieces"), scale_argument(made)]
+    grid = "@units * @tiles * @pieces"
+    return kernel.launched("pieces", grid, "WARPS * 32, @smem", "WARPS * 32", body, more, ())
 
 
 def _rows_of(kernel: AttentionKernel, units: tuple[Variable, ...], number: str) -> list[str]:
@@ -350,16 +330,16 @@ def _masked(kernel: AttentionKernel, split: list[str]) -> list[str]:
     return [*lines, f"score[n][e] = {test} ? score[n][e] * scale : -INFINITY;"]
 
 
-def _together_kernel(kernel: AttentionKernel, plan: PlanLines) -> list[str]:
-    made = kernel.made
+def _together_kernel(kernel: AttentionKernel) -> list[str]:
+    made, plan = kernel.made, kernel.plan
     parts = {
         "split": _rows_of(kernel, made.units, "blockIdx.x"),
         "column": [kernel.variable(made.column)],
         "inverse": [inverse_line(made, "total")],
         "store": kernel.stored_lines("sum * inverse"),
     }
-    body = filled(_TOGETHER, parts)
+    body = worded(_TOGETHER, parts).splitlines()
     more = [(f"const float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
-    more.append(("int pieces", plan.name("pieces")))
-    grid = f"{plan.name('units')} * {plan.name('shared_rows')}"
+    more += plan.numbers("pieces")
+    grid = "@units * @shared_rows"
     return kernel.launched("together", grid, "128", "128", body, more, rest=" pdl")

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.attention.text import LOG2_E, POWER, AttentionKernel, inverse_line, plan_sizes, scale_argument
+from tilewright.playbook.attention.text import (
+    LOG2_E,
+    POWER,
+    AttentionKernel,
+    AttentionPlan,
+    inverse_line,
+    scale_argument,
+)
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import PlanLines, fragment, includes
 
 _HEADER = """
 {name}, a first version: a warp for every row of queries.
@@ -18,20 +24,17 @@ _NAMES = "job query sum greatest weights score before base weight less q_row k_r
 
 
 def draft(made: Attention, op_line: str) -> str:
-    placed = made.placed
-    plan = PlanLines(placed.as_rows(), op_line)
-    names = plan_sizes(made, plan)
-    plan.add("const", f"DEPTHS = ceil_div({names['depth']}, 32)", "elements of a query that a lane has")
-    plan.add("const", f"COLUMNS = ceil_div({names['columns']}, 32)", "and of the result")
-    plan.add("need", f"{names['heads']} * {names['rows']} <= 2000000000")
-    kernel = AttentionKernel(made, plan, _NAMES)
-    text = _kernel(kernel, names)
-    pieces = ([POWER], *([one] for one in kernel.forms.helpers()), text)
-    return fragment(_HEADER.format(name=placed.name), plan, includes(placed.as_rows()), *pieces).file()
+    plan = AttentionPlan(made, op_line)
+    plan.add("const", "DEPTHS = ceil_div(@depth, 32)", "elements of a query that a lane has")
+    plan.add("const", "COLUMNS = ceil_div(@columns, 32)", "and of the result")
+    plan.add("need", "@heads * @rows <= 2000000000")
+    kernel = AttentionKernel(plan, _NAMES)
+    text = _kernel(kernel)
+    return plan.fragment(_HEADER, (POWER, *kernel.forms.helpers()), text).file()
 
 
-def _kernel(kernel: AttentionKernel, names: dict[str, str]) -> list[str]:
-    made = kernel.made
+def _kernel(kernel: AttentionKernel) -> list[str]:
+    made, plan = kernel.made, kernel.plan
     row, key, column = (kernel.variable(one) for one in (made.row, made.along, made.column))
     body = [
         "const int lane = threadIdx.x % 32;",
@@ -54,9 +57,8 @@ def _kernel(kernel: AttentionKernel, names: dict[str, str]) -> list[str]:
         *indented(kernel.stored_lines("sum[i] * inverse")),
         "}",
     ]
-    more = [(f"int {word}", names[word]) for word in ("heads", "rows", "keys", "depth", "columns")]
-    more.append(scale_argument(made))
-    grid = f"ceil_div({names['heads']} * {names['rows']}, 4)"
+    more = [*plan.numbers("heads", "rows", "keys", "depth", "columns"), scale_argument(made)]
+    grid = "ceil_div(@heads * @rows, 4)"
     return kernel.launched("rows", grid, "128", "128", body, more)
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import (
-    LOG2_E,
+    EACH_SCORE,
     PAIR,
     POWER,
     AttentionKernel,
-    filled,
+    AttentionPlan,
     inverse_line,
     is_whole,
-    plan_sizes,
-    row_needs,
+    pair_text,
     scale_argument,
 )
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import PlanLines, fragment, includes
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.records import DType
 
 _HEADER = """
@@ -33,39 +31,27 @@ def can_write(made: Attention) -> bool:
 
 
 def flash(made: Attention, op_line: str) -> str:
-    plan = PlanLines(made.placed.as_rows(), op_line)
-    names = plan_sizes(made, plan)
-    kernel = AttentionKernel(made, plan, PITCHES, _DEVICE, MATRICES, _BODY, PAIR, POWER)
-    _plan(made, plan, names)
-    kind = "bf16" if made.element is DType.BF16 else "f16"
-    text = _kernel(kernel, plan, names)
-    device = [
-        POWER,
-        PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
-        *(one.replace("@type", made.element.cpp).replace("@kind", kind) for one in (PITCHES, _DEVICE, MATRICES)),
-        *kernel.forms.helpers(),
-    ]
-    pieces = [one.splitlines() for one in device]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text).file()
+    plan = AttentionPlan(made, op_line)
+    kernel = AttentionKernel(plan, PITCHES, _DEVICE, MATRICES, _BODY, PAIR, POWER)
+    _plan(plan)
+    text = _kernel(kernel)
+    words = {"type": made.element.cpp, "kind": made.element.value}
+    device = [POWER, pair_text(made.element), *(worded(one, words) for one in (PITCHES, _DEVICE, MATRICES))]
+    return plan.fragment(_HEADER, (*device, *kernel.forms.helpers()), text).file()
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
-    depth, columns = names["depth"], names["columns"]
-    plan.add("need", f"device.cc >= 80 and {depth} <= 256 and {columns} <= 256")
-    for need in row_needs(made, names, 8):
-        plan.add("need", need, "rows are whole vectors of 16 bytes")
-    plan.add("const", f"D = {depth}, E = {columns}", "elements of a query and of a result")
+def _plan(plan: AttentionPlan) -> None:
+    plan.add("need", "device.cc >= 80 and @depth <= 256 and @columns <= 256")
+    plan.whole_rows(8)
     plan.add("tune", "WARPS = 4 | 8")
     plan.add("tune", "HALVES = 2 | 1", "16 rows each, of a warp")
     plan.add("tune", "KEYS = 64 | 32 | 128", "of a tile")
     plan.add("need", "HALVES * (round_up(E, 16) + KEYS) <= 384", "registers of a thread")
     rows = "WARPS * HALVES * 16 * (round_up(D, 16) + 8)"
     tiles = "2 * KEYS * (round_up(D, 16) + round_up(E, 16) + 16)"
-    plan.add("let", f"{plan.name('slots')} = {tiles}")
-    plan.add("let", f"{plan.name('smem')} = ({rows} + {plan.name('slots')}) * 2")
-    plan.add("need", f"{plan.name('smem')} <= device.smem_block")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, WARPS * HALVES * 16)")
-    plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
+    plan.add("let", f"@slots = {tiles}")
+    plan.shared_memory(f"({rows} + @slots) * 2")
+    plan.tiles("WARPS * HALVES * 16")
 
 
 PITCHES = """\
@@ -202,46 +188,28 @@ unrolled for (int h = 0; h < HALVES; ++h)
 """
 
 
-def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
-    made = kernel.made
+def _kernel(kernel: AttentionKernel) -> list[str]:
+    made, plan = kernel.made, kernel.plan
     general = made.scores.value is not None
+    needs_row = general or made.scores.causal is not None
+    row = ["const int row = row0 + warp_row + h * 16 + lane / 4;"] if needs_row else []
     parts = {
         "type": [made.element.cpp],
         "heads": kernel.split(made.heads, "head"),
         "scored": kernel.scored(),
         "ends": [kernel.ends("row0 + ROWS")],
         **{f"{name}_{what}": [text] for name, what, text in kernel.places()},
-        "masked": _masked(kernel),
+        "masked": kernel.masked([*row, *EACH_SCORE], "score[h][j][e]", "row + e / 2 * 8", "row0 + warp_row + h * 16"),
         "scale": ["" if general else " * scale"],
         "power": ["score[h][j][e] - base" if general else "fmaf(score[h][j][e], scale, -base)"],
         "inverse": [inverse_line(made, "total[h][r]")],
         "row": [kernel.variable(made.row)],
         "store": _store(kernel),
     }
-    body = filled(_BODY, parts)
-    more = [(f"int {word}", names[word]) for word in ("rows", "keys")]
-    more += [("int tiles", plan.name("tiles")), scale_argument(made)]
-    grid = f"{plan.name('tiles')} * {names['heads']}"
-    return kernel.launched("flash", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more)
-
-
-def _masked(kernel: AttentionKernel) -> list[str]:
-    """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
-    made = kernel.made
-    outside = kernel.outside("row + e / 2 * 8", "key")
-    general = made.scores.value is not None
-    needs_row = general or made.scores.causal is not None
-    loop = ["const int row = row0 + warp_row + h * 16 + lane / 4;"] if needs_row else []
-    loop += [
-        "unrolled for (int j = 0; j < KEYS / 8; ++j)",
-        "  unrolled for (int e = 0; e < 4; ++e) {",
-        "    const int key = key0 + j * 8 + e % 2;",
-    ]
-    if general:
-        scored = f"{LOG2_E}f * scored(score[h][j][e] * scale, row + e / 2 * 8, key)"
-        return [*loop, f"    score[h][j][e] = row + e / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "  }"]
-    tests = kernel.any_outside("(n + 1) * KEYS", "row0 + warp_row + h * 16")
-    return [f"if ({tests}) {{", *indented([*loop, f"    if ({outside}) score[h][j][e] = -INFINITY;", "  }"]), "}"]
+    body = worded(_BODY, parts).splitlines()
+    more = [*plan.numbers("rows", "keys", "tiles"), scale_argument(made)]
+    grid = "@tiles * @heads"
+    return kernel.launched("flash", grid, "WARPS * 32, @smem", "WARPS * 32", body, more)
 
 
 def _store(kernel: AttentionKernel) -> list[str]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.attention.text import (
-    LOG2_E,
+    EACH_SCORE,
     POWER,
     AttentionKernel,
-    filled,
+    AttentionPlan,
     inverse_line,
     is_whole,
-    plan_sizes,
-    row_needs,
     scale_argument,
 )
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import Fragment, PlanLines, fragment, includes
+from tilewright.playbook.cpp_text import worded
+from tilewright.playbook.file_text import Fragment
 from tilewright.records import DType
 
 _HEADER = """
@@ -39,21 +37,16 @@ def flash_f32(made: Attention, op_line: str) -> str:
 
 def flash_fragment(made: Attention, op_line: str, flagged: bool = False) -> Fragment:
     """`flagged`: it makes only heads for which there is a flag in `wide`, and has no constants to tune."""
-    plan = PlanLines(made.placed.as_rows(), op_line)
-    names = plan_sizes(made, plan)
-    kernel = AttentionKernel(made, plan, _DEVICE, _BODY, POWER, "wide")
-    _plan(made, plan, names, flagged)
-    text = _kernel(kernel, plan, names, flagged)
-    pieces = [one.splitlines() for one in (POWER, _DEVICE, *kernel.forms.helpers())]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text)
+    plan = AttentionPlan(made, op_line)
+    kernel = AttentionKernel(plan, _DEVICE, _BODY, POWER, "wide")
+    _plan(plan, flagged)
+    text = _kernel(kernel, flagged)
+    return plan.fragment(_HEADER, (POWER, _DEVICE, *kernel.forms.helpers()), text)
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str], flagged: bool) -> None:
-    depth, columns = names["depth"], names["columns"]
-    plan.add("need", f"device.cc >= 80 and {depth} <= 256 and {columns} <= 256")
-    for need in row_needs(made, names, 4):
-        plan.add("need", need, "rows are whole vectors of 16 bytes")
-    plan.add("const", f"D = {depth}, E = {columns}", "elements of a query and of a result")
+def _plan(plan: AttentionPlan, flagged: bool) -> None:
+    plan.add("need", "device.cc >= 80 and @depth <= 256 and @columns <= 256")
+    plan.whole_rows(4)
     if flagged:
         plan.add("const", "WARPS = 4, KEYS = 32, SLOTS = 1")
     else:
@@ -62,10 +55,8 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str], flagged: bool
         plan.add("tune", "SLOTS = 2 | 1", "tiles in shared memory: the one that is worked on, and the next")
     rows = "WARPS * 16 * (round_up(D, 32) + 4)"
     tiles = "SLOTS * KEYS * (round_up(D, 32) + round_up(E, 8) + 8)"
-    plan.add("let", f"{plan.name('smem')} = ({rows} + {tiles}) * 4")
-    plan.add("need", f"{plan.name('smem')} <= device.smem_block")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, WARPS * 16)")
-    plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
+    plan.shared_memory(f"({rows} + {tiles}) * 4")
+    plan.tiles("WARPS * 16")
 
 
 _DEVICE = """\
@@ -221,14 +212,14 @@ unrolled for (int r = 0; r < 2; ++r) {
 """
 
 
-def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str], flagged: bool) -> list[str]:
-    made = kernel.made
+def _kernel(kernel: AttentionKernel, flagged: bool) -> list[str]:
+    made, plan = kernel.made, kernel.plan
     parts = {
         "heads": kernel.split(made.heads, "head"),
         "scored": kernel.scored(),
         "ends": [kernel.ends("row0 + ROWS")],
         **{f"{name}_{what}": [text] for name, what, text in kernel.places()},
-        "masked": _masked(kernel),
+        "masked": kernel.masked(EACH_SCORE, "score[j][e]", "row + e / 2 * 8", "row0 + warp_row"),
         "scale": ["" if made.scores.value is not None else " * scale"],
         "inverse": [inverse_line(made, "total[r]")],
         "row": [kernel.variable(made.row)],
@@ -236,24 +227,8 @@ def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str], fla
         "store": kernel.stored_lines("sum[j][2 * r + e] * inverse"),
     }
     body = ["if (!wide[blockIdx.x / tiles]) return;"] if flagged else []
-    body += filled(_BODY, parts)
+    body += worded(_BODY, parts).splitlines()
     more = [("const int* __restrict__ wide", "wide")] if flagged else []
-    more += [(f"int {word}", names[word]) for word in ("rows", "keys")]
-    more += [("int tiles", plan.name("tiles")), scale_argument(made)]
-    grid = f"{plan.name('tiles')} * {names['heads']}"
-    return kernel.launched("flash", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more)
-
-
-def _masked(kernel: AttentionKernel) -> list[str]:
-    """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
-    outside = kernel.outside("row + e / 2 * 8", "key")
-    loop = [
-        "unrolled for (int j = 0; j < KEYS / 8; ++j)",
-        "  unrolled for (int e = 0; e < 4; ++e) {",
-        "    const int key = key0 + j * 8 + e % 2;",
-    ]
-    if kernel.made.scores.value is not None:
-        scored = f"{LOG2_E}f * scored(score[j][e] * scale, row + e / 2 * 8, key)"
-        return [*loop, f"    score[j][e] = row + e / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "  }"]
-    tests = kernel.any_outside("(n + 1) * KEYS", "row0 + warp_row")
-    return [f"if ({tests}) {{", *indented([*loop, f"    if ({outside}) score[j][e] = -INFINITY;", "  }"]), "}"]
+    more += [*plan.numbers("rows", "keys", "tiles"), scale_argument(made)]
+    grid = "@tiles * @heads"
+    return kernel.launched("flash", grid, "WARPS * 32, @smem", "WARPS * 32", body, more)

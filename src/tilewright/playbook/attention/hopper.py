@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.attention.hopper_kernel import KERNEL_TEXTS, SIZES, TURNS, Places, kernel_text, section_line
+from tilewright.playbook.attention.hopper_kernel import (
+    KERNEL_TEXTS,
+    SIZES,
+    TURNS,
+    Places,
+    kernel_text,
+    own_lengths,
+    section_line,
+)
 from tilewright.playbook.attention.maps import MatrixMap, load_box, matrix_map
 from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, plan_sizes
+from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, AttentionPlan, pair_text
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.file_text import PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_text import BARRIERS, wgmma, wgmma_of
 from tilewright.records import DType
 
@@ -46,17 +53,14 @@ def _maps(made: Attention) -> dict[str, MatrixMap]:
 
 
 def hopper(made: Attention, op_line: str) -> str:
-    plan = PlanLines(made.placed.as_rows(), op_line)
-    names = plan_sizes(made, plan)
-    maps = _maps(made)
-    _plan(made, plan, names, maps)
-    kernel = AttentionKernel(made, plan, *KERNEL_TEXTS, PAIR, POWER, BARRIERS)
-    kind = "bf16" if made.element is DType.BF16 else "f16"
-    columns = made.column.size.own
-    text = kernel_text(kernel, plan, names, _places(kernel, maps), [])
+    plan, maps = AttentionPlan(made, op_line), _maps(made)
+    _plan(plan, maps)
+    kernel = AttentionKernel(plan, *KERNEL_TEXTS, PAIR, POWER, BARRIERS)
+    kind, columns = made.element.value, made.column.size.own
+    text = kernel_text(kernel, _places(kernel, maps), [])
     device = [
         POWER,
-        PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
+        pair_text(made.element),
         BARRIERS,
         *(load_box(rank) for rank in sorted({one.rank for one in maps.values()})),
         wgmma(_WIDTHS, kind, (False, False)) + wgmma_of(columns, kind, (False, True), in_registers=True),
@@ -64,8 +68,7 @@ def hopper(made: Attention, op_line: str) -> str:
         SIZES,
         *kernel.forms.helpers(),
     ]
-    pieces = [one.splitlines() for one in device]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text).file()
+    return plan.fragment(_HEADER, device, text).file()
 
 
 def _places(kernel: AttentionKernel, maps: dict[str, MatrixMap]) -> Places:
@@ -79,23 +82,20 @@ def _places(kernel: AttentionKernel, maps: dict[str, MatrixMap]) -> Places:
     return Places(**found)
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str], maps: dict[str, MatrixMap]) -> None:
-    depth, columns = made.depth.size.own, made.column.size.own
-    plan.add("need", f"device.cc == 90 and {names['depth']} == {depth} and {names['columns']} == {columns}")
+def _plan(plan: AttentionPlan, maps: dict[str, MatrixMap]) -> None:
+    own_lengths(plan)
     for need in dict.fromkeys(need for one in maps.values() for need in one.needs):
         plan.add("need", need, "TMA takes multiples of 16 bytes")
-    plan.add("const", f"D = {names['depth']}, E = {names['columns']}", "elements of a query and of a result")
+    plan.lengths()
     plan.add("tune", "CONSUMERS = 2 | 3", "warpgroups with 64 rows each")
     plan.add("tune", "KEYS = 160 | 128 | 64", "of a tile")
     plan.add("tune", "STAGES = 2 | 3")
     plan.add("need", "KEYS != 160 or E > 64", "long tiles pay where there is much to do with each")
     plan.add("need", "KEYS / 2 + KEYS / 4 + E / 2 <= (200 if CONSUMERS == 2 else 128)", "registers of a thread")
     slots = "(CONSUMERS * 64 * D + STAGES * KEYS * (D + E)) * 2"
-    plan.add("let", f"{plan.name('smem')} = {slots} + (STAGES * 4 + 2) * 8")
-    plan.add("need", f"{plan.name('smem')} <= device.smem_block")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, CONSUMERS * 64)")
-    plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
-    section_line(made, plan, names, 2)
+    plan.shared_memory(f"{slots} + (STAGES * 4 + 2) * 8")
+    plan.tiles("CONSUMERS * 64")
+    section_line(plan, 2)
     for name, one in maps.items():
-        rows, box = (names["rows"], "64") if name == "q" else (names["keys"], "KEYS")
+        rows, box = (plan.name("rows"), "64") if name == "q" else (plan.name("keys"), "KEYS")
         plan.add("map", f"{plan.name(name + '_map')} = {one.tiled(rows, box)}")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.attention.text import LOG2_E, AttentionKernel, filled, inverse_line, scale_argument
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import PlanLines
+from tilewright.playbook.attention.text import AttentionKernel, AttentionPlan, inverse_line, scale_argument
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.places.text import product_text
 
 SIZES = """\
@@ -276,24 +274,25 @@ class Parts:
     column_scale: str  # of the column that is stored
 
 
-def section_line(made: Attention, plan: PlanLines, names: dict[str, str], bytes_each: int) -> None:
+def own_lengths(plan: AttentionPlan) -> None:
+    """The file is for the task's own lengths of queries and results."""
+    depth, columns = plan.made.depth.size.own, plan.made.column.size.own
+    plan.add("need", f"device.cc == 90 and @depth == {depth} and @columns == {columns}")
+
+
+def section_line(plan: AttentionPlan, bytes_each: int) -> None:
     """How many heads have keys and values that half of L2 holds; asked for where rows have different work."""
-    if made.scores.causal is not None:
-        fitting = f"max(1, device.l2 / 2 / ({names['keys']} * (D + E) * {bytes_each}))"
-        plan.add("let", f"{plan.name('section')} = {fitting} * {product_text(made.sharing)}")
+    if plan.made.scores.causal is not None:
+        fitting = f"max(1, device.l2 / 2 / (@keys * (D + E) * {bytes_each}))"
+        plan.add("let", f"@section = {fitting} * {product_text(plan.made.sharing)}")
 
 
 def kernel_text(
-    kernel: AttentionKernel,
-    plan: PlanLines,
-    names: dict[str, str],
-    places: Places,
-    more: list[tuple[str, str]],
-    parts: Parts | None = None,
+    kernel: AttentionKernel, places: Places, more: list[tuple[str, str]], parts: Parts | None = None
 ) -> list[str]:
     """The kernel, with its launch in the plan."""
-    made = kernel.made
-    body = filled(
+    made, plan = kernel.made, kernel.plan
+    body = worded(
         _SETUP,
         {
             "ends": [kernel.ends("row0 + ROWS")],
@@ -301,25 +300,22 @@ def kernel_text(
             "producer": _producer(kernel, places, parts),
             "consumer": _consumer(kernel, parts),
         },
-    )
+    ).splitlines()
     declared = [(f"const __grid_constant__ CUtensorMap {name}_map", plan.name(f"{name}_map")) for name in "qkv"]
     declared += more
     if made.scores.causal is not None:
-        declared.append(("int section", plan.name("section")))
-        declared += [] if parts else [("int heads", names["heads"])]
-    declared += [(f"int {word}", names[word]) for word in ("rows", "keys")]
-    tiles = plan.name("tiles")
-    scale = scale_argument(made)
+        declared += plan.numbers("section", *(() if parts else ("heads",)))
+    jobs, scale = "@tiles * @heads", scale_argument(made)
     if parts:
         scale = ("float given_scale", scale[1])
-    declared += [("int tiles", tiles), ("int jobs", f"{tiles} * {names['heads']}"), scale]
-    block = f"(CONSUMERS + 1) * 128, {plan.name('smem')}"
-    grid = f"min({tiles} * {names['heads']}, device.sms)"
+    declared += [*plan.numbers("rows", "keys", "tiles"), ("int jobs", jobs), scale]
+    block = "(CONSUMERS + 1) * 128, @smem"
+    grid = f"min({jobs}, device.sms)"
     return kernel.launched("flash", grid, block, "(CONSUMERS + 1) * 128, 1", body, declared)
 
 
 def _producer(kernel: AttentionKernel, places: Places, parts: Parts | None) -> list[str]:
-    return filled(
+    return worded(
         _PRODUCER,
         {
             "heads": kernel.split(kernel.made.heads, "head") if parts is None else [],
@@ -329,7 +325,10 @@ def _producer(kernel: AttentionKernel, places: Places, parts: Parts | None) -> l
             "k_place": [places.k],
             "v_place": [places.v],
         },
-    )
+    ).splitlines()
+
+
+_EACH_SCORE = ["unrolled for (int i = 0; i < KEYS / 2; ++i) {", "  const int key = key0 + i / 4 * 8 + i % 2;"]
 
 
 def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
@@ -346,7 +345,7 @@ def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
         "scored": kernel.scored(),
         "held": held,
         "multiply": (_MULTIPLY_PARTS if parts else _MULTIPLY).splitlines(),
-        "masked": _masked(kernel),
+        "masked": kernel.masked(_EACH_SCORE, "score[i]", "row + i % 4 / 2 * 8", "row0 + consumer * 64"),
         "scale": ["" if general else " * scale"],
         "raised": [raised],
         "less": [("greatest[r]" if general else "greatest[r] * scale") + raised],
@@ -359,18 +358,7 @@ def _consumer(kernel: AttentionKernel, parts: Parts | None) -> list[str]:
         "inverse": [inverse_line(made, "total[r]")],
         "store": _store(kernel, parts),
     }
-    return filled(_CONSUMER, texts)
-
-
-def _masked(kernel: AttentionKernel) -> list[str]:
-    """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
-    outside = kernel.outside("row + i % 4 / 2 * 8", "key")
-    loop = ["#pragma unroll", "for (int i = 0; i < KEYS / 2; ++i) {", "  const int key = key0 + i / 4 * 8 + i % 2;"]
-    if kernel.made.scores.value is not None:
-        scored = f"{LOG2_E}f * scored(score[i] * scale, row + i % 4 / 2 * 8, key)"
-        return [*loop, f"  score[i] = row + i % 4 / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "}"]
-    tests = kernel.any_outside("(n + 1) * KEYS", "row0 + consumer * 64")
-    return [f"if ({tests}) {{", *indented([*loop, f"  if ({outside}) score[i] = -INFINITY;", "}"]), "}"]
+    return worded(_CONSUMER, texts).splitlines()
 
 
 def _store(kernel: AttentionKernel, parts: Parts | None) -> list[str]:

@@ -10,12 +10,14 @@ from tilewright.playbook.attention.hopper_kernel import (
     Parts,
     Places,
     kernel_text,
+    own_lengths,
     section_line,
 )
 from tilewright.playbook.attention.maps import load_box
 from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, filled, is_whole, plan_sizes, row_needs
-from tilewright.playbook.file_text import Entry, Fragment, PlanLines, fragment, includes, joined_file, plan_entry
+from tilewright.playbook.attention.text import PAIR, POWER, AttentionKernel, AttentionPlan, is_whole, pair_text
+from tilewright.playbook.cpp_text import worded
+from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file, plan_entry
 from tilewright.playbook.places.text import product_text
 from tilewright.playbook.products.hopper_text import BARRIERS, wgmma, wgmma_of
 from tilewright.records import DType
@@ -56,12 +58,11 @@ def _flags(made: Attention) -> Entry:
 
 
 def _parts_fragment(made: Attention, op_line: str) -> Fragment:
-    plan = PlanLines(made.placed.as_rows(), op_line)
-    names = plan_sizes(made, plan)
-    _plan(made, plan, names)
+    plan = AttentionPlan(made, op_line)
+    _plan(plan)
     texts = (*KERNEL_TEXTS, _HALVES, _BEFORE, _PEAKS, _SPLIT, PAIR, POWER, BARRIERS)
-    before = [_before(AttentionKernel(made, plan, *texts), plan, names, which) for which in ("peaks", "split")]
-    kernel = AttentionKernel(made, plan, *texts)
+    before = [_before(AttentionKernel(plan, *texts), which) for which in ("peaks", "split")]
+    kernel = AttentionKernel(plan, *texts)
     places = Places(
         q="box % (D / 64) * 64, row0 + box / (2 * D / 64) * 64, box / (D / 64) % 2 * heads + head",
         k="box % (D / 64) * 64, n * KEYS, box / (D / 64) * units + head / shares",
@@ -69,12 +70,12 @@ def _parts_fragment(made: Attention, op_line: str) -> Fragment:
     )
     begin = ["const float scale = given_scale / (scale_of(q_peaks[head]) * scale_of(k_peaks[head / shares]));"]
     more = [(f"const unsigned* __restrict__ {name}_peaks", plan.name(f"{name}_peaks")) for name in "qkv"]
-    more += [(f"int {word}", plan.name(word)) for word in ("heads", "units", "shares")]
+    more += plan.numbers("heads", "units", "shares")
     column_scale = "(1.0f / scale_of(v_peaks[head / shares * E + @column]))"
-    text = kernel_text(kernel, plan, names, places, more, Parts(begin, column_scale))
+    text = kernel_text(kernel, places, more, Parts(begin, column_scale))
     device = [
         POWER,
-        PAIR.replace("@kind", "half").replace("@type", "__half2"),
+        pair_text(DType.F16),
         _HALVES,
         BARRIERS,
         load_box(3),
@@ -83,37 +84,33 @@ def _parts_fragment(made: Attention, op_line: str) -> Fragment:
         SIZES_OF_PARTS,
         *kernel.forms.helpers(),
     ]
-    pieces = [one.splitlines() for one in device]
-    return fragment(_HEADER, plan, includes(made.placed.as_rows(), "cuda_fp16.h"), *pieces, *before, text)
+    return plan.fragment(_HEADER, device, *before, text, more=("cuda_fp16.h",))
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
-    depth, columns = made.depth.size.own, made.column.size.own
-    plan.add("need", f"device.cc == 90 and {names['depth']} == {depth} and {names['columns']} == {columns}")
-    for need in row_needs(made, names, 4):
-        plan.add("need", need, "rows are whole vectors of 16 bytes")
-    plan.add("const", f"D = {names['depth']}, E = {names['columns']}", "elements of a query and of a result")
+def _plan(plan: AttentionPlan) -> None:
+    made, heads, rows, keys = plan.made, plan.name("heads"), plan.name("rows"), plan.name("keys")
+    own_lengths(plan)
+    plan.whole_rows(4)
     plan.add("const", "CONSUMERS = 2", "warpgroups with 64 rows each")
     plan.add("tune", "KEYS = 128 | 64", "of a tile")
     plan.add("tune", "STAGES = 2 | 1")
     plan.add("need", "KEYS + E <= 192", "registers of a thread")
     slots = "(CONSUMERS * 64 * D + STAGES * KEYS * (D + E)) * 4"
-    plan.add("let", f"{plan.name('smem')} = {slots} + (STAGES * 4 + 2) * 8")
-    plan.add("need", f"{plan.name('smem')} <= device.smem_block")
+    plan.shared_memory(f"{slots} + (STAGES * 4 + 2) * 8")
     units, shares = plan.name("units"), plan.name("shares")
     plan.add("let", f"{units} = {product_text(made.units)}, {shares} = {product_text(made.sharing)}")
-    plan.add("let", f"{plan.name('tiles')} = ceil_div({names['rows']}, CONSUMERS * 64)")
-    plan.add("let", f"{plan.name('q_pieces')} = ceil_div({names['rows']}, 64)")
-    plan.add("let", f"{plan.name('k_pieces')} = ceil_div({names['keys']}, 64)")
-    plan.add("need", f"({plan.name('q_pieces')} + 2 * {plan.name('k_pieces')}) * {names['heads']} <= 2000000000")
-    section_line(made, plan, names, 4)
+    plan.add("let", f"@tiles = ceil_div({rows}, CONSUMERS * 64)")
+    plan.add("let", f"@q_pieces = ceil_div({rows}, 64)")
+    plan.add("let", f"@k_pieces = ceil_div({keys}, 64)")
+    plan.add("need", f"(@q_pieces + 2 * @k_pieces) * {heads} <= 2000000000")
+    section_line(plan, 4)
     shapes = {
-        "q": (names["heads"], names["rows"], "D", ""),
-        "k": (units, names["keys"], "D", ""),
-        "v": (units, names["keys"], "E", ", E"),
+        "q": (heads, rows, "D", ""),
+        "k": (units, keys, "D", ""),
+        "v": (units, keys, "E", ", E"),
     }
-    for name, (count, rows, length, columns_too) in shapes.items():
-        plan.add("scratch", f"{plan.name(name + '_parts')}: f16[2 * {count}, {rows}, {length}]")
+    for name, (count, many, length, columns_too) in shapes.items():
+        plan.add("scratch", f"{plan.name(name + '_parts')}: f16[2 * {count}, {many}, {length}]")
         plan.add("scratch", f"{plan.name(name + '_peaks')}: i32[{count}{columns_too}] zeroed", "greatest, as bits")
         box = "64" if name == "q" else "KEYS"
         tiled = f"tiled({plan.name(name + '_parts')}, box=[1, {box}, 64], swizzle=128, l2=256)"
@@ -210,17 +207,16 @@ if (is_q) {
 """
 
 
-def _before(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str], which: str) -> list[str]:
-    made = kernel.made
+def _before(kernel: AttentionKernel, which: str) -> list[str]:
+    made, plan = kernel.made, kernel.plan
     parts = {f"{name}_{what}": [text] for name, what, text in kernel.places()}
-    body = filled(_BEFORE, {"heads": kernel.split(made.heads, "head"), **parts})
+    body = worded(_BEFORE, {"heads": kernel.split(made.heads, "head"), **parts}).splitlines()
     body += (_PEAKS if which == "peaks" else _SPLIT).splitlines()
     constant = "" if which == "peaks" else "const "
     more = [(f"{constant}unsigned* __restrict__ {name}_peaks", plan.name(f"{name}_peaks")) for name in "qkv"]
     if which == "split":
         more += [(f"__half* __restrict__ {name}_parts", plan.name(f"{name}_parts")) for name in "qkv"]
         more += [("int* __restrict__ wide", "wide"), ("float given_scale", made.scores.scale)]
-    more += [(f"int {word}", names[word]) for word in ("rows", "keys")]
-    more += [(f"int {word}", plan.name(word)) for word in ("heads", "units", "shares", "q_pieces", "k_pieces")]
-    grid = f"{names['heads']} * {plan.name('q_pieces')} + 2 * {plan.name('units')} * {plan.name('k_pieces')}"
+    more += plan.numbers("rows", "keys", "heads", "units", "shares", "q_pieces", "k_pieces")
+    grid = "@heads * @q_pieces + 2 * @units * @k_pieces"
     return kernel.launched(which, grid, "256", "256", body, more, ())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
+from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, worded
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.places.text import PlacedKernel, product_text
+from tilewright.records import DType
 
 LOG2_E = "1.4426950408889634"
 
@@ -23,7 +25,7 @@ __device__ __forceinline__ float power_of_two(float v) {
 PAIR = """\
 // Two numbers in a register, the first in its lower half.
 __device__ __forceinline__ uint32_t pair(float x, float y) {
-  @type both = __floats2@kind2_rn(x, y);
+  @type both = @rounded(x, y);
   return *reinterpret_cast<uint32_t*>(&both);
 }
 """
@@ -38,13 +40,76 @@ def _names_in(texts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(word for text in bare for word in re.findall(r"(?<![@\w])[A-Za-z_]\w*", text))
 
 
+EACH_SCORE = [  # of a thread that has eight keys of two rows, 8 apart, as mma.sync leaves them
+    "unrolled for (int j = 0; j < KEYS / 8; ++j)",
+    "  unrolled for (int e = 0; e < 4; ++e) {",
+    "    const int key = key0 + j * 8 + e % 2;",
+]
+
+
+class AttentionPlan(PlanLines):
+    """The launch plan: it begins with how many heads, rows and keys there are, and how long they are."""
+
+    def __init__(self, made: Attention, op_line: str) -> None:
+        super().__init__(made.placed.as_rows(), op_line)
+        self.made = made
+        heads, rows, keys, depth, columns = map(self.name, ("heads", "rows", "keys", "depth", "columns"))
+        self.add("let", f"{heads} = {product_text(made.heads)}, {rows} = {made.row.size.text}")
+        self.add("let", f"{keys} = {made.along.size.text}, {depth} = {made.depth.size.text}")
+        self.add("let", f"{columns} = {made.column.size.text}")
+        self.add("need", " and ".join(f"{one} > 0" for one in (rows, keys, depth, columns)))
+        self.add("need", f"max({rows}, {keys}) <= {MOST_32_BIT} and {heads} <= {MOST_32_BIT}")
+
+    def lengths(self) -> None:
+        """Of a query and a result, as constants."""
+        self.add("const", "D = @depth, E = @columns", "elements of a query and of a result")
+
+    def whole_rows(self, elements: int) -> None:
+        """Those, and that rows of queries, keys and values begin at whole numbers of so many elements."""
+        made = self.made
+        sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
+        texts = dict.fromkeys(one.text for one in sizes if one.literal is None or one.literal % elements)
+        lengths = dict.fromkeys((self.name("depth"), self.name("columns")))
+        needs = [" and ".join(f"{text} % {elements} == 0" for text in lengths)]
+        for need in (*needs, *(f"({text}) % {elements} == 0" for text in texts)):
+            self.add("need", need, "rows are whole vectors of 16 bytes")
+        self.lengths()
+
+    def shared_memory(self, size: str) -> None:
+        self.add("let", f"@smem = {size}")
+        self.add("need", "@smem <= device.smem_block")
+
+    def tiles(self, rows: str) -> None:
+        """Of so many rows of queries, in all heads."""
+        self.add("let", f"@tiles = ceil_div(@rows, {rows})")
+        self.add("need", "@tiles * @heads <= 2000000000")
+
+    def numbers(self, *words: str) -> list[tuple[str, str]]:
+        """Numbers of the plan as parameters of a kernel, under the same names."""
+        return [(f"int {word}", self.name(word)) for word in words]
+
+    def fragment(self, header: str, device: Iterable[str], *kernels: list[str], more: tuple[str, ...] = ()) -> Fragment:
+        """With what kernels call, as texts; and with headers that tensors do not ask for."""
+        pieces = [one.splitlines() for one in device]
+        named = header.format(name=self.program.name)
+        return fragment(named, self, includes(self.program, *more), *pieces, *kernels)
+
+
+def pair_text(element: DType) -> str:
+    """The function for two numbers of 16 bits."""
+    rounded = f"__floats2{'bfloat16' if element is DType.BF16 else 'half'}2_rn"
+    return worded(PAIR, {"rounded": rounded, "type": f"{element.cpp}2"})
+
+
 class AttentionKernel(PlacedKernel):
     """A kernel being written, for the heads, rows and keys of an attention."""
 
-    def __init__(self, made: Attention, plan: PlanLines, *texts: str) -> None:
+    plan: AttentionPlan
+
+    def __init__(self, plan: AttentionPlan, *texts: str) -> None:
         """`texts` are what the kernel is made of: tensors and variables of the task avoid the names in them."""
-        super().__init__(made.placed, plan, None, quick=False)
-        self.made = made
+        super().__init__(plan.made.placed, plan, None, quick=False)
+        self.made = plan.made
         self.namer = Namer(self.rows, _names_in((*texts, _COMMON)))
         self.forms = Forms(self.rows, self.namer, quick=False)
         self.statements = Statements(self.rows, self.forms, self.namer)
@@ -107,10 +172,18 @@ class AttentionKernel(PlacedKernel):
         causal = "" if self.made.scores.causal is None else f" || {key} > {row}{self._shift}"
         return f"{key} >= keys{causal}"
 
-    def any_outside(self, end: str, row: str) -> str:
-        """The test for keys before `end` of which this row or a later one may not look at some."""
-        causal = "" if self.made.scores.causal is None else f" || {end} > {row}{self._shift} + 1"
-        return f"{end} > keys{causal}"
+    def masked(self, loop: list[str], score: str, row: str, first_row: str) -> list[str]:
+        """Scores of keys that are not there or not looked at, of all rows from the first on; in tiles that have none
+        nothing is asked. `loop` goes through a thread's scores, and ends with the line that finds the key."""
+        before = loop[-1][: len(loop[-1]) - len(loop[-1].lstrip())]
+        outside = self.outside(row, "key")
+        if self.made.scores.value is not None:
+            scored = f"{LOG2_E}f * scored({score} * scale, {row}, key)"
+            return [*loop, f"{before}{score} = {row} < rows && !({outside}) ? {scored} : -INFINITY;", f"{before[2:]}}}"]
+        end = "(n + 1) * KEYS"
+        causal = "" if self.made.scores.causal is None else f" || {end} > {first_row}{self._shift} + 1"
+        each = [*loop, f"{before}if ({outside}) {score} = -INFINITY;", f"{before[2:]}}}"]
+        return [f"if ({end} > keys{causal}) {{", *indented(each), "}"]
 
     def stored_pair(self, first: str, second: str) -> list[str]:
         """A store of two neighbours of 16 bits; nothing where the result is more than the sums, or lies otherwise."""
@@ -133,28 +206,6 @@ class AttentionKernel(PlacedKernel):
         ]
 
 
-def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
-    """The lines of a text; a line that is @name gives way to several, and @name inside a line to one."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        bare = line.strip()
-        if bare.startswith("@") and bare[1:] in parts:
-            lines += indented(parts[bare[1:]], (len(line) - len(line.lstrip())) // 2)
-            continue
-        lines.append(re.sub(r"@(\w+)", lambda found: parts[found[1]][0] if parts[found[1]] else "", line))
-    return lines
-
-
-def row_needs(made: Attention, names: dict[str, str], elements: int) -> list[str]:
-    """What the plan asks for so that rows of queries, keys and values begin at whole numbers of so many elements."""
-    sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
-    texts = dict.fromkeys(one.text for one in sizes if one.literal is None or one.literal % elements)
-    lengths = dict.fromkeys((names["depth"], names["columns"]))
-    return [" and ".join(f"{text} % {elements} == 0" for text in lengths)] + [
-        f"({text}) % {elements} == 0" for text in texts
-    ]
-
-
 def is_whole(made: Attention, elements: int) -> bool:
     """Whether they do at the task's own sizes."""
     sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
@@ -163,18 +214,6 @@ def is_whole(made: Attention, elements: int) -> bool:
 
 def _apart(place: Index, made: Attention) -> list[Size]:
     return [factor for atom, factor in place.terms if atom not in (made.depth, made.column)] + [place.constant]
-
-
-def plan_sizes(made: Attention, plan: PlanLines) -> dict[str, str]:
-    """The plan's names for how many heads, rows, keys there are and how long they are."""
-    names = {word: plan.name(word) for word in ("heads", "rows", "keys", "depth", "columns", "scale")}
-    plan.add("let", f"{names['heads']} = {product_text(made.heads)}, {names['rows']} = {made.row.size.text}")
-    plan.add("let", f"{names['keys']} = {made.along.size.text}, {names['depth']} = {made.depth.size.text}")
-    plan.add("let", f"{names['columns']} = {made.column.size.text}")
-    least = [f"{names[one]} > 0" for one in ("rows", "keys", "depth", "columns")]
-    plan.add("need", " and ".join(least))
-    plan.add("need", f"max({names['rows']}, {names['keys']}) <= {MOST_32_BIT} and {names['heads']} <= {MOST_32_BIT}")
-    return names
 
 
 def scale_argument(made: Attention) -> tuple[str, str]:

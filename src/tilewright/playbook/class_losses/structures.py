@@ -39,9 +39,8 @@ class LossKernel(PlacedKernel):
 
 def written(program: LossProgram, vector: bool, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
-    rows, blocks = plan.name("rows"), plan.name("blocks")
-    plan.add("let", f"{rows} = {product_text(program.rows)}")
-    plan.add("need", f"{rows} <= {MOST_32_BIT}")
+    plan.add("let", f"@rows = {product_text(program.rows)}")
+    plan.add("need", f"@rows <= {MOST_32_BIT}")
     kernel = LossKernel(program, plan, vector)
     if vector:
         plan.add("tune", "WARPS = 8 | 4 | 16", "of a block, each with rows of its own")
@@ -52,15 +51,15 @@ def written(program: LossProgram, vector: bool, op_line: str) -> str:
         constants = ("WARPS = 8", "TURNS = 1", "VECTORS = 1", "WIDTH = 1")
         for text in constants if program.log_sums else constants[:2]:
             plan.add("const", text)
-    plan.add("let", f"{blocks} = ceil_div({rows}, WARPS * TURNS)")
+    plan.add("let", "@blocks = ceil_div(@rows, WARPS * TURNS)")
     parts = [(plan.name(f"{kernel.name_of(one.leaf)}_parts"), one) for one in program.sums]
     for name, one in parts:
         dtype = "f32" if one.kind is NumberKind.FLOAT else "i64"
-        plan.add("scratch", f"{name}: {dtype}[{blocks}]", "what each block's rows come to")
-    texts = [_rows_kernel(kernel, [name for name, _ in parts], rows, blocks)]
+        plan.add("scratch", f"{name}: {dtype}[@blocks]", "what each block's rows come to")
+    texts = [_rows_kernel(kernel, [name for name, _ in parts])]
     helpers = [*kernel.forms.helpers(), *([POWER] if program.log_sums else [])]
     if program.sums:
-        texts.append(_total_kernel(program, plan, [name for name, _ in parts], blocks, helpers))
+        texts.append(_total_kernel(program, plan, [name for name, _ in parts], helpers))
     return fragment(
         _header(program, vector),
         plan,
@@ -88,7 +87,7 @@ def _header(program: LossProgram, vector: bool) -> str:
     return first + text
 
 
-def _rows_kernel(kernel: LossKernel, parts: list[str], rows: str, blocks: str) -> list[str]:
+def _rows_kernel(kernel: LossKernel, parts: list[str]) -> list[str]:
     program = kernel.loss
     lines = ["cudaTriggerProgrammaticLaunchCompletion();"] if program.sums else []  # the next launch begins early
     lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
@@ -123,10 +122,10 @@ def _rows_kernel(kernel: LossKernel, parts: list[str], rows: str, blocks: str) -
             ]
         lines += ["}"]
     more = [(f"{one.kind.cpp}* __restrict__ {name}_parts", part) for (one, name), part in zip(sums, parts, strict=True)]
-    more.append(("unsigned rows", rows))
+    more.append(("unsigned rows", "@rows"))
     if program.sums:
         kernel.program = replace(kernel.program, outputs=())
-    return kernel.launched("rows", blocks, "WARPS * 32", "WARPS * 32", lines, more)
+    return kernel.launched("rows", "@blocks", "WARPS * 32", "WARPS * 32", lines, more)
 
 
 def _log_sums(kernel: LossKernel) -> list[str]:
@@ -173,9 +172,7 @@ def _log_sums(kernel: LossKernel) -> list[str]:
     return lines
 
 
-def _total_kernel(
-    program: LossProgram, plan: PlanLines, parts: list[str], blocks: str, helpers: list[str]
-) -> list[str]:
+def _total_kernel(program: LossProgram, plan: PlanLines, parts: list[str], helpers: list[str]) -> list[str]:
     """One block adds what blocks came to, and makes the results of it."""
     placed = replace(program.placed, taken=())
     kernel = PlacedKernel(placed, plan, None, quick=False)
@@ -207,7 +204,7 @@ def _total_kernel(
     for output in placed.outputs:
         lines.append(f"{kernel.pointer(output.name)}[0] = {kernel.stored(output, texts[output.value])};")
     helpers += kernel.forms.helpers()
-    return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", blocks)], rest=" pdl")
+    return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", "@blocks")], rest=" pdl")
 
 
 def _claims(traced: TracedTask) -> bool:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 from tilewright.playbook.convolutions.reading import Settings
-from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, RESHAPES, TAP_MEANS, Graph, taken
+from tilewright.playbook.products.graph import CONVOLUTION, PRODUCT, TAP_MEANS, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
 from tilewright.playbook.tracing import Items, Node, TracedArgument
 
@@ -34,16 +31,11 @@ def mean_of_convolution(graph: Graph, index: int) -> Rewrite | None:
     if not made.pays:
         return None
 
-    def make(builder: Builder) -> int:
+    def make(builder: Builder) -> Node:
         total = made.write(builder)
         for step in steps:
-            total = again(graph, builder, step, total, partial(_without, dims))
-        return builder.add(
-            "view",
-            lambda probe: (Node(total), Items(shape_at(graph, index, probe))),
-            lambda probe: shape_at(graph, index, probe),
-            "float32",
-        )
+            total = again(graph, builder, step, total)
+        return builder.add("view", total, lambda probe: Items(shape_at(graph, index, probe)))
 
     return Rewrite(index, MEANS, make)
 
@@ -65,66 +57,33 @@ def steps_from(graph: Graph, index: int, dims: tuple[int, ...]) -> tuple[list[in
             return None
         for other in taken(node)[1:]:
             shape = (1,) * (rank - len(graph.shape(other))) + graph.shape(other)
-            if any(shape[one] != 1 for one in dims) or not _is_given(graph, other):
+            if any(shape[one] != 1 for one in dims) or not graph.is_given(other):
                 return None
         steps.insert(0, index)
         index = first.index
 
 
-def _is_given(graph: Graph, index: int) -> bool:
-    return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
-
-
-def _without(dims: tuple[int, ...], sizes: tuple[int, ...], probe: int) -> tuple[int, ...]:
-    return tuple(1 if place in dims else one for place, one in enumerate(sizes))
-
-
-Reshape = Callable[[tuple[int, ...], int], tuple[int, ...]]  # from a shape and a probe to the shape that is left of it
-
-
-def again(graph: Graph, builder: Builder, step: int, total: int, left: Reshape) -> int:
+def again(graph: Graph, builder: Builder, step: int, total: Node) -> Node:
     """The same operation on what stands for its operand."""
-    node = graph.nodes[step]
 
-    def arguments(probe: int) -> tuple[TracedArgument, ...]:
-        other = graph.traces[probe].nodes[step].arguments[1]
-        return Node(total), Node(builder.numbers[other.index]) if isinstance(other, Node) else other
+    def other(probe: int) -> TracedArgument:
+        given = graph.traces[probe].nodes[step].arguments[1]
+        return builder.old(given.index) if isinstance(given, Node) else given
 
-    return builder.add(
-        node.target, arguments, lambda probe: left(shape_at(graph, step, probe), probe), "float32", node.overload
-    )
+    return builder.add(graph.nodes[step].target, total, other, overload=graph.nodes[step].overload)
 
 
-@dataclass(frozen=True)
 class _Means:
     """A convolution whose results are averaged over some dimensions, which are 1 in what is made."""
 
-    graph: Graph
-    convolution: int
-    dims: tuple[int, ...]
-
-    @property
-    def settings(self) -> Settings:
-        nodes = tuple(trace.nodes[self.convolution] for trace in self.graph.traces)
-        return Settings.of(nodes, len(self.graph.shape(self.convolution)) - 2)
-
-    @property
-    def operands(self) -> tuple[int, int]:
-        x, weight = taken(self.graph.nodes[self.convolution])
-        return x, weight
-
-    @property
-    def gone(self) -> tuple[int, ...]:
-        """The windows' dimensions that are averaged, counted from 0."""
-        return tuple(one - 2 for one in self.dims)
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        return tuple(one for one in range(len(self.settings.strides)) if one not in self.gone)
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.graph.shape(self.operands[1])[2:]
+    def __init__(self, graph: Graph, convolution: int, dims: tuple[int, ...]) -> None:
+        self.graph, self.convolution, self.dims = graph, convolution, dims
+        nodes = tuple(trace.nodes[convolution] for trace in graph.traces)
+        self.settings = Settings.of(nodes, len(graph.shape(convolution)) - 2)
+        self.x, self.weight = taken(graph.nodes[convolution])
+        self.gone = tuple(one - 2 for one in dims)  # the windows' dimensions that are averaged, counted from 0
+        self.kept = tuple(one for one in range(len(self.settings.strides)) if one not in self.gone)
+        self.taps = graph.shape(self.weight)[2:]
 
     @property
     def gone_taps(self) -> int:
@@ -135,10 +94,10 @@ class _Means:
         """Where the dimensions are windows' and lie side by side, and taps are few."""
         together = all(b == a + 1 for a, b in zip(self.dims, self.dims[1:], strict=False))
         fits = self.dims[0] == 2 and together and self.settings.groups == 1 and self.gone_taps <= _MOST_TAPS
-        plain = all(self.graph.dtype(one) == "float32" for one in self.operands)
-        return fits and plain and all(len(set(one)) == 1 for one in self.graph.sizes(self.operands[1])[2:])
+        plain = all(self.graph.dtype(one) == "float32" for one in (self.x, self.weight))
+        return fits and plain and all(len(set(one)) == 1 for one in self.graph.sizes(self.weight)[2:])
 
-    def write(self, builder: Builder) -> int:
+    def write(self, builder: Builder) -> Node:
         means, weights = self._tap_means(builder), self._weights(builder)
         target, more = (CONVOLUTION, (None, *self.settings.only(self.kept).arguments)) if self.kept else (PRODUCT, ())
 
@@ -146,51 +105,35 @@ class _Means:
             whole = shape_at(self.graph, self.convolution, probe)
             return tuple(one for place, one in enumerate(whole) if place not in self.dims)
 
-        def seen(probe: int) -> tuple[int, ...]:
+        def seen(probe: int) -> Items:
             whole = shape_at(self.graph, self.convolution, probe)
-            return tuple(1 if place in self.dims else one for place, one in enumerate(whole))
+            return Items(tuple(1 if place in self.dims else one for place, one in enumerate(whole)))
 
-        made = builder.add(target, lambda _: (Node(means), Node(weights), *more), results, "float32")
-        return builder.add("view", lambda probe: (Node(made), Items(seen(probe))), seen, "float32")
+        return builder.add("view", builder.add(target, means, weights, *more, shape=results), seen)
 
-    def _tap_means(self, builder: Builder) -> int:
-        x = builder.numbers[self.operands[0]]
+    def _tap_means(self, builder: Builder) -> Node:
         dims, taps = Items(self.dims), Items(tuple(self.taps[one] for one in self.gone))
         more = self.settings.only(self.gone).arguments
 
         def shape(probe: int) -> tuple[int, ...]:
-            batch, channels, *lengths = shape_at(self.graph, self.operands[0], probe)
+            batch, channels, *lengths = shape_at(self.graph, self.x, probe)
             return batch, channels * self.gone_taps, *(lengths[one] for one in self.kept)
 
-        return builder.add(TAP_MEANS, lambda _: (Node(x), dims, taps, *more), shape, "float32")
+        return builder.add(TAP_MEANS, builder.old(self.x), dims, taps, *more, shape=shape)
 
-    def _weights(self, builder: Builder) -> int:
+    def _weights(self, builder: Builder) -> Node:
         """The taps that are gone as further channels: [filters, channels of all taps, taps], or [channels, filters] of
         what is a product."""
         gone, kept = (tuple(one + 2 for one in places) for places in (self.gone, self.kept))
         channels_first = self.settings.transposed or not self.kept
         filters, channels = (1, 0) if self.settings.transposed else (0, 1)
         order = (channels, *gone, filters, *kept) if channels_first else (filters, channels, *gone, *kept)
-        old = builder.numbers[self.operands[1]]
-        turned = self._node(
-            builder, "permute", lambda _: (Node(old), Items(order)), lambda sizes: tuple(sizes[one] for one in order)
-        )
+        turned = builder.add("permute", builder.old(self.weight), Items(order))
 
-        def joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        def joined(probe: int) -> Items:
+            sizes = shape_at(self.graph, self.weight, probe)
             wide = sizes[channels] * self.gone_taps
             pair = (wide, sizes[filters]) if channels_first else (sizes[filters], wide)
-            return *pair, *(sizes[one] for one in kept)
+            return Items((*pair, *(sizes[one] for one in kept)))
 
-        return self._node(builder, "view", lambda probe: (Node(turned), Items(joined(self._sizes(probe)))), joined)
-
-    def _sizes(self, probe: int) -> tuple[int, ...]:
-        return shape_at(self.graph, self.operands[1], probe)
-
-    def _node(
-        self,
-        builder: Builder,
-        target: str,
-        arguments: Callable[[int], tuple[TracedArgument, ...]],
-        shape: Callable[[tuple[int, ...]], tuple[int, ...]],
-    ) -> int:
-        return builder.add(target, arguments, lambda probe: shape(self._sizes(probe)), "float32")
+        return builder.add("view", turned, joined)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from tilewright.playbook.convolutions import direct, hopper, points, streamed, strips, tensor_cores
 from tilewright.playbook.convolutions.direct import direct_convolution
@@ -30,6 +29,7 @@ _MUCH_WORK = 1 << 32  # multiplications
 _LITTLE_WORK = 200  # multiplications for every element of x and y
 
 WriteConvolution = Callable[[Convolution, str, Choices], Fragment]
+Writer = Callable[[Convolution], WriteConvolution]  # what writes a convolution
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,14 @@ class ConvolutionWay:
 
     id: str
     summary: str
-    write: WriteConvolution
+    writer: Writer
     resort: bool = False  # as a structure has it
 
+    def write(self, convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
+        return self.writer(convolution)(convolution, op_line, choices)
 
-DRAFT = ConvolutionWay("draft-convolution", "first version: one thread per result", draft_convolution)
+
+DRAFT = ConvolutionWay("draft-convolution", "first version: one thread per result", lambda _: draft_convolution)
 
 
 def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[ConvolutionWay, ...]:
@@ -67,9 +70,9 @@ def convolution_ways(convolutions: tuple[Convolution, ...], arch: str) -> tuple[
     if arch == _HOPPER and any(map(strips.can_write, convolutions)):
         found.insert(0, STRIPS)
     if arch != _TURING and any(map(_are_points, convolutions)):
-        found.insert(0, _points_way(found[0].write if found else _on_tensor_cores))
+        found.insert(0, _points_way(found[0].writer if found else _written))
     if arch == _HOPPER and any(map(streamed.pays, convolutions)):
-        found.insert(0, _streamed_way(found[0].write if found else _on_tensor_cores))
+        found.insert(0, _streamed_way(found[0].writer if found else _written))
     return tuple(found)
 
 
@@ -80,7 +83,7 @@ def channel_ways(convolutions: tuple[Convolution, ...]) -> tuple[ConvolutionWay,
         "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it; what follows over channels is done "
         "on the sums in registers"
     )
-    return (ConvolutionWay(_OVER_CHANNELS, summary, partial(_on_hopper, able)),)
+    return (ConvolutionWay(_OVER_CHANNELS, summary, _on_hopper(able)),)
 
 
 def pays_over_channels(convolution: Convolution) -> bool:
@@ -96,24 +99,16 @@ def _are_points(convolution: Convolution) -> bool:
     return points.can_write(convolution) and points.is_bound_by_memory(convolution)
 
 
-def _points_way(otherwise: WriteConvolution) -> ConvolutionWay:
+def _points_way(otherwise: Writer) -> ConvolutionWay:
     """For the convolutions of single positions; the others as the way that would have been first."""
     summary = "a product on tensor cores: weights that stay in shared memory times positions that stream past them"
-    return ConvolutionWay("convolution-points", summary, partial(_by_points, otherwise))
+    return ConvolutionWay("convolution-points", summary, _first(point_convolution, _are_points, otherwise))
 
 
-def _by_points(otherwise: WriteConvolution, convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    return (point_convolution if _are_points(convolution) else otherwise)(convolution, op_line, choices)
-
-
-def _streamed_way(otherwise: WriteConvolution) -> ConvolutionWay:
+def _streamed_way(otherwise: Writer) -> ConvolutionWay:
     """For the convolutions that memory bounds; the others as the way that would have been first."""
     summary = "TMA and wgmma: x as it lies, positions in registers, times weights that stay in shared memory"
-    return ConvolutionWay("convolution-streamed", summary, partial(_by_streams, otherwise))
-
-
-def _by_streams(otherwise: WriteConvolution, convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    return (streamed_convolution if streamed.pays(convolution) else otherwise)(convolution, op_line, choices)
+    return ConvolutionWay("convolution-streamed", summary, _first(streamed_convolution, streamed.pays, otherwise))
 
 
 def _is_large(convolution: Convolution) -> bool:
@@ -137,50 +132,37 @@ def _written(convolution: Convolution) -> WriteConvolution:
     return direct_convolution if direct.can_write(convolution) else draft_convolution
 
 
-def _on_tensor_cores(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    return _written(convolution)(convolution, op_line, choices)
+def _first(write: WriteConvolution, takes: Callable[[Convolution], bool], otherwise: Writer) -> Writer:
+    """By `write` what it takes."""
+    return lambda one: write if takes(one) else otherwise(one)
 
 
-def _by_rows(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    by_tiles = _written(convolution)
-    rows = by_tiles is tensor_core_convolution and has_long_rows(convolution)
-    return (long_row_convolution if rows else by_tiles)(convolution, op_line, choices)
-
-
-def _by_strips(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    write = strip_convolution if strips.can_write(convolution) else _written(convolution)
-    return write(convolution, op_line, choices)
+def _on_hopper(chosen: tuple[Convolution, ...]) -> Writer:
+    return _first(hopper_convolution, lambda one: one in chosen, _written)
 
 
 def _hopper_way(chosen: tuple[Convolution, ...], able: int) -> ConvolutionWay:
     """For these convolutions; a file has no room for many, and then the largest are worth it most."""
     summary = "TMA and wgmma: a copy of x with channels last, taps as shifted rows of it"
     if len(chosen) == able:
-        return ConvolutionWay(_ON_HOPPER, summary, partial(_on_hopper, chosen))
-    return ConvolutionWay(
-        f"{_ON_HOPPER}-largest-{len(chosen)}",
-        f"{summary}; of the {len(chosen)} largest, the rest by mma.sync",
-        partial(_on_hopper, chosen),
-    )
-
-
-def _on_hopper(chosen: tuple[Convolution, ...], convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    write = hopper_convolution if convolution in chosen else _written(convolution)
-    return write(convolution, op_line, choices)
-
-
-def _directly(convolution: Convolution, op_line: str, choices: Choices) -> Fragment:
-    write = direct_convolution if direct.can_write(convolution) else draft_convolution
-    return write(convolution, op_line, choices)
+        return ConvolutionWay(_ON_HOPPER, summary, _on_hopper(chosen))
+    few = f"{summary}; of the {len(chosen)} largest, the rest by mma.sync"
+    return ConvolutionWay(f"{_ON_HOPPER}-largest-{len(chosen)}", few, _on_hopper(chosen))
 
 
 LONG_ROWS = ConvolutionWay(
-    "convolution-rows", "a product on tensor cores: rows of x in shared memory, the taps along them as shifts", _by_rows
+    "convolution-rows",
+    "a product on tensor cores: rows of x in shared memory, the taps along them as shifts",
+    _first(long_row_convolution, lambda one: _written(one) is tensor_core_convolution and has_long_rows(one), _written),
 )
-TENSOR_CORES = ConvolutionWay(
-    "convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _on_tensor_cores
-)
+TENSOR_CORES = ConvolutionWay("convolution-tensor-cores", "a product on tensor cores that reads x as it lies", _written)
 STRIPS = ConvolutionWay(
-    "convolution-strips", "strips of planes copied to shared memory and results back, sums in registers", _by_strips
+    "convolution-strips",
+    "strips of planes copied to shared memory and results back, sums in registers",
+    _first(strip_convolution, strips.can_write, _written),
 )
-DIRECT = ConvolutionWay("convolution-direct", "a thread makes a patch of results in registers", _directly)
+DIRECT = ConvolutionWay(
+    "convolution-direct",
+    "a thread makes a patch of results in registers",
+    _first(direct_convolution, direct.can_write, lambda _: draft_convolution),
+)

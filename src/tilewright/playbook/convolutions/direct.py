@@ -28,10 +28,8 @@ def direct_convolution(convolution: Convolution, op_line: str, choices: Choices 
     """FILTERS x ROWS x COLUMNS results of a thread; many small blocks in the order of addresses."""
     text = ConvolutionText(convolution, op_line, choices)
     given = _plan(text)
-    signature = text.signature([*text.parameters("channels", "filters", *text.lengths), *given])
-    name = f"{text.name}_direct"
-    text.plan.launch(name, f"ceil_div({given[-1][1]}, THREADS)", "THREADS", signature.given)
-    kernel = signature.kernel("__launch_bounds__(THREADS)", name, _body(text))
+    parameters, grid = [*text.parameters("channels", "filters", *text.lengths), *given], "ceil_div(@units, THREADS)"
+    kernel = text.launched(f"{text.name}_direct", grid, "THREADS", parameters, "THREADS", _body(text))
     return text.fragment(_header(text), _constants(text), [PACK], *_sources(text), text.finish.function, kernel)
 
 
@@ -55,7 +53,7 @@ def _header(text: ConvolutionText) -> str:
 
 def _plan(text: ConvolutionText) -> list[tuple[str, str]]:
     """Constants and sizes; the kernel's parameters for the numbers of patches."""
-    plan, sizes = text.plan, text.sizes
+    plan = text.plan
     text.places_fit()
     text.tune("THREADS", (128, 256))
     text.tune("COLUMNS", _columns(text), "neighbouring results of a thread, in rows of the result")
@@ -63,20 +61,18 @@ def _plan(text: ConvolutionText) -> list[tuple[str, str]]:
         text.tune("ROWS", _rows(text))
     text.tune("FILTERS", (1,) if text.convolution.is_depthwise else _filters(text))
     _widths(text)
-    counts = {"columns": plan.name("columns")}
-    row, whole = f"ceil_div({sizes['out_x']}, COLUMNS)", plan.name("whole")
-    plan.add("let", f"{whole} = round_up({row}, 32)", "threads of a row of patches, in whole warps where few idle then")
-    plan.add("let", f"{counts['columns']} = {whole} if {whole} - {row} <= {row} / 16 else {row}")
+    counts, row = ["columns"], "ceil_div(@out_x, COLUMNS)"
+    plan.add("let", f"@whole = round_up({row}, 32)", "threads of a row of patches, in whole warps where few idle then")
+    plan.add("let", f"@columns = @whole if @whole - {row} <= {row} / 16 else {row}")
     if "y" in text.axes:
-        counts["strips"] = plan.name("strips")
-        plan.add("let", f"{counts['strips']} = ceil_div({sizes['out_y']}, ROWS)")
-    counts["tiles"] = plan.name("tiles")
-    plan.add("let", f"{counts['tiles']} = ceil_div({sizes['filters']}, FILTERS)")
-    factors = [*counts.values(), *([sizes["out_z"]] if "z" in text.axes else []), str(text.convolution.groups)]
-    counts["units"] = plan.name("units")
-    plan.add("let", f"{counts['units']} = {' * '.join([sizes['images'], *factors])}", "threads in all")
-    plan.add("need", f"{counts['units']} <= {MOST_32_BIT}")
-    return [(f"unsigned {one}", name) for one, name in counts.items()]
+        counts.append("strips")
+        plan.add("let", "@strips = ceil_div(@out_y, ROWS)")
+    counts.append("tiles")
+    plan.add("let", "@tiles = ceil_div(@filters, FILTERS)")
+    factors = [f"@{one}" for one in ("images", *counts, *(["out_z"] if "z" in text.axes else []))]
+    plan.add("let", f"@units = {' * '.join([*factors, str(text.convolution.groups)])}", "threads in all")
+    plan.add("need", f"@units <= {MOST_32_BIT}")
+    return [(f"unsigned {one}", f"@{one}") for one in (*counts, "units")]
 
 
 def _widths(text: ConvolutionText) -> None:

@@ -37,7 +37,7 @@ def draft_convolution(convolution: Convolution, op_line: str, choices: Choices =
     ]
     pairs += [(f"int x_{axis}", one.length.expression) for axis, one in axes.items()]
     pairs += [(f"int y_{axis}", one.results.expression) for axis, one in axes.items()]
-    pairs += zip(finish.declared, finish.given, strict=True)
+    pairs += finish.parameters
     signature = KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
     name = f"{convolution.finish.name}_convolution"
     plan.launch(name, f"ceil_div({results}, THREADS)", "THREADS", signature.given)
@@ -53,12 +53,7 @@ def draft_convolution(convolution: Convolution, op_line: str, choices: Choices =
 
 
 def _constants(convolution: Convolution, axes: dict[str, Window]) -> list[str]:
-    lines = [f"constexpr int GROUPS = {convolution.groups};"]
-    for axis, one in axes.items():
-        named = {"TAPS": one.taps, "STRIDE": one.stride, "PADDING": one.padding, "DILATION": one.dilation}
-        values = ", ".join(f"{name}_{axis.upper()} = {number}" for name, number in named.items())
-        lines.append(f"constexpr int {values};")
-    return lines
+    return [f"constexpr int GROUPS = {convolution.groups};", *(one.constants(axis) for axis, one in axes.items())]
 
 
 def _body(convolution: Convolution, axes: dict[str, Window], finished: str) -> list[str]:

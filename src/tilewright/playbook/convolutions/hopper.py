@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from tilewright.playbook.convolutions import hopper_ahead as ahead
 from tilewright.playbook.convolutions.hopper_channels import MOST_ROWS, ChannelsText, can_follow
 from tilewright.playbook.convolutions.hopper_copies import (
@@ -13,11 +11,15 @@ from tilewright.playbook.convolutions.hopper_copies import (
     pack_parameters,
     pack_text,
 )
-from tilewright.playbook.convolutions.hopper_exact import exact_parameters, exact_text
-from tilewright.playbook.convolutions.hopper_fill import FILLED_BY_BLOCK, fill_parameters, fill_text
+from tilewright.playbook.convolutions.hopper_exact import (
+    FILLED_BY_BLOCK,
+    exact_parameters,
+    exact_text,
+    fill_parameters,
+    fill_text,
+)
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
 from tilewright.playbook.convolutions.hopper_kernel import (
-    Parameters,
     constants,
     device_text,
     job_text,
@@ -28,6 +30,7 @@ from tilewright.playbook.convolutions.hopper_store import sector
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import RESERVED, finish_text
+from tilewright.playbook.products.hopper_form import Parameters
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.records import DType
 
@@ -88,7 +91,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     geometry = Geometry(convolution)
     finish = finish_text(convolution, suffix="_given", reserved=_RESERVED)
     channels = ChannelsText(geometry, finish, _RESERVED) if convolution.across is not None else None
-    plan = _Plan(geometry, channels, PlanLines(convolution.finish, op_line), choices)
+    plan = _Plan(geometry, channels, op_line, choices)
     plan.write(
         copy_parameters(geometry),
         pack_parameters(geometry),
@@ -105,7 +108,7 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
         + (_AHEAD_HEADER if geometry.is_copied_ahead else "")
         + (_CHANNELS_HEADER if channels else "")
         + (_PARTS_HEADER if convolution.is_exact else _F16_HEADER if f32 else ""),
-        plan.lines,
+        plan,
         included,
         constants(geometry),
         job_text(geometry),
@@ -120,28 +123,19 @@ def hopper_convolution(convolution: Convolution, op_line: str, choices: Choices 
     )
 
 
-class _Plan:
-    """The launch plan, with names that avoid the op's own."""
-
-    def __init__(self, geometry: Geometry, channels: ChannelsText | None, lines: PlanLines, choices: Choices) -> None:
-        self._geometry, self._channels, self.lines, self._choices = geometry, channels, lines, choices
-
-    def _named(self, text: str) -> str:
-        """A text in which @word stands for the plan's own name for it."""
-        return re.sub(r"@(\w+)", lambda found: self.lines.name(found[1]), text)
-
-    def _add(self, directive: str, text: str, remark: str = "") -> None:
-        self.lines.add(directive, self._named(text), remark)
+class _Plan(PlanLines):
+    def __init__(self, geometry: Geometry, channels: ChannelsText | None, op_line: str, choices: Choices) -> None:
+        super().__init__(geometry.convolution.finish, op_line)
+        self._geometry, self._channels, self._choices = geometry, channels, choices
 
     def _launch(self, kernel: str, grid: str, block: str, parameters: Parameters, how: str = " pdl") -> None:
-        given = [self._named(one) for _, one in parameters]
-        self.lines.launch(kernel, self._named(grid), self._named(block), given, how)
+        self.launch(kernel, grid, block, [one for _, one in parameters], how)
 
     def write(
         self, copy: Parameters, pack: Parameters, fill: Parameters, product: Parameters, again: Parameters
     ) -> None:
         geometry = self._geometry
-        self._sizes()
+        self._own_sizes()
         self._shape()
         self._shared_memory()
         self._buffers()
@@ -169,25 +163,25 @@ class _Plan:
         shares = f"{max(1, per // 8)} * MI"
         self._launch("convolve_again", f"dim3(min(@jobs, ceil_div(device.sms * 2, {shares})), {shares})", "256", again)
 
-    def _sizes(self) -> None:
+    def _own_sizes(self) -> None:
         one = self._geometry.convolution
-        self._add(
+        self.add(
             "let",
             f"@batch = {one.batch.expression}, @channels = {one.channels.expression}, "
             f"@filters = {one.filters.expression}",
         )
         axes = dict(zip(NAMES, self._geometry.axes, strict=True))
-        self._add("let", ", ".join(f"@x_{name} = {axis.window.length.expression}" for name, axis in axes.items()))
-        self._add("let", ", ".join(f"@y_{name} = {axis.window.results.expression}" for name, axis in axes.items()))
-        self._add("need", "device.cc == 90 and @batch > 0 and @filters > 0 and @channels > 0")
-        self._add("need", "min(@x_depth, @x_height, @x_width, @y_depth, @y_height, @y_width) > 0")
+        self.add("let", ", ".join(f"@x_{name} = {axis.window.length.expression}" for name, axis in axes.items()))
+        self.add("let", ", ".join(f"@y_{name} = {axis.window.results.expression}" for name, axis in axes.items()))
+        self.add("need", "device.cc == 90 and @batch > 0 and @filters > 0 and @channels > 0")
+        self.add("need", "min(@x_depth, @x_height, @x_width, @y_depth, @y_height, @y_width) > 0")
         rows = []
         for name, axis in axes.items():
             length = f"@x_{name}" + (f" {'+-'[axis.margin < 0]} {abs(axis.margin)}" if axis.margin else "")
             stored = f"ceil_div({length}, {axis.modulus})" if axis.modulus > 1 else length
             made = f"ceil_div(@y_{name}, {axis.phases})" if axis.phases > 1 else f"@y_{name}"
             rows.append(f"@{name} = max({stored}, {made}{f' + {axis.more_rows}' if axis.more_rows else ''})")
-        self._add("let", ", ".join(rows), "rows of the copied input")
+        self.add("let", ", ".join(rows), "rows of the copied input")
 
     def _shape(self) -> None:
         geometry = self._geometry
@@ -196,71 +190,71 @@ class _Plan:
         if parts > 1:
             held = "@held"
             each = "@channels" if geometry.planes else "round_up(@channels, 8)"
-            self._add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
+            self.add("let", f"@held = {each} * {parts}", "elements of k for a group's channels")
         rows = f"@filters * {geometry.rows_of_filter}" if geometry.rows_of_filter > 1 else "@filters"
         most = f"4 if {rows} > 128 else " if self._channels else ""
         tile = f"a tile is 64 * MI rows of filters by {wide} positions"
         narrow = "1" if geometry.has_narrow_tiles else f"{most}2 if {rows} > 64 else 1"
         if geometry.row_kinds > 1:
             narrow = "1"
-        self._add("const", f"MI = {narrow}", tile)
+        self.add("const", f"MI = {narrow}", tile)
         if geometry.row_kinds > 1:
             fit = f"{rows} <= {64 // geometry.row_kinds}"
-            self._add("need", fit, f"{geometry.row_kinds} kinds of results are rows of one product")
+            self.add("need", fit, f"{geometry.row_kinds} kinds of results are rows of one product")
         if self._channels:
-            self._add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
-            self._add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
+            self.add("need", f"{rows} <= {MOST_ROWS}", "a tile has all channels of its positions")
+            self.add("const", f"EVERY = {rows} == 64 * MI", "all rows of a tile are those of filters")
         if geometry.rows_of_filter > 4:
-            self._add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
+            self.add("need", "MI > 1", "a warp puts all rows of a filter in order at once")
         if geometry.planes:
             held_most = 4 if geometry.fold == 2 else 8 + geometry.rest if geometry.rest else 8 * geometry.planes
-            self._add("need", f"{held} <= {held_most}")
-            self._add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
-            self._add("let", "@channel_blocks = 1")
+            self.add("need", f"{held} <= {held_most}")
+            self.add("const", f"STEPS = {geometry.planar_steps}", "sixteens of k in a slot")
+            self.add("let", "@channel_blocks = 1")
         else:
-            self._add("const", f"STEPS = ceil_div(ceil_div({held}, 16), ceil_div({held}, 64))", "of 16 channels")
-            self._add("let", f"@channel_blocks = ceil_div({held}, STEPS * 16)")
-            self._add(
+            self.add("const", f"STEPS = ceil_div(ceil_div({held}, 16), ceil_div({held}, 64))", "of 16 channels")
+            self.add("let", f"@channel_blocks = ceil_div({held}, STEPS * 16)")
+            self.add(
                 "let",
                 f"@chunks = {one.groups} * ceil_div(@channels, 8)",
                 "of 16 bytes" if parts == 1 else "of 8 channels",
             )
-            self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
+            self.add("const", "CHUNKS = min(8, next_pow2(@chunks))")
             if not geometry.is_copied_ahead:
-                self._add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
+                self.add("const", "WHOLE = @channels % 8 == 0", "no chunk has fewer channels than it holds")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
             tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"
-        self._add("let", f"@copy_rows = (@batch * @depth * @height + {tail}) * @width", "with zeros behind the last")
+        self.add("let", f"@copy_rows = (@batch * @depth * @height + {tail}) * @width", "with zeros behind the last")
         copies = geometry.width_phases * geometry.axes[0].modulus * geometry.axes[1].modulus
-        self._add("let", f"@rows = @copy_rows{f' * {copies}' if copies > 1 else ''}")
-        self._add("let", f"@row_tiles = ceil_div({rows}, 64 * MI)")
+        self.add("let", f"@rows = @copy_rows{f' * {copies}' if copies > 1 else ''}")
+        self.add("let", f"@row_tiles = ceil_div({rows}, 64 * MI)")
         made = f"ceil_div(@y_width, {geometry.phases})" if geometry.phases > 1 else "@y_width"
         self._overlap()
         others = sector(geometry) - 1  # results of a tile that the one before may store
         ended = (-(-one // geometry.phases) - (one - others) // geometry.phases for one in range(others))
-        self._add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
+        self.add("let", f"@shared = {max(ended)} + @width - {made}", f"positions of {others} results and a line's end")
         meet = f"OVERLAP and @shared <= 24 and @y_width >= {others}"
-        self._add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
+        self.add("let", f"@tile_step = {wide} - (@shared if {meet} else 0)")
         kinds = len(geometry.made)
         self._tiles()
         tiles = f"@tiles * {one.groups} * @row_tiles"
-        self._add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
+        self.add("let", f"@jobs = {tiles}{f' * {kinds}' if kinds > 1 else ''}")
         few = f"{kinds} if @jobs >= {2 * kinds} * device.sms else 1"
-        self._add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
-        self._add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
+        self.add("const", f"KINDS_OF_BLOCK = {few if kinds > 1 else 1}", "that a block makes one after the other")
+        self.add("need", f"@rows <= {MOST_32_BIT} and @jobs <= {MOST_32_BIT}", "so that an int holds them")
         for name, size in known_constants():
-            self._add("const", f"{name} = {size}")
+            self.add("const", f"{name} = {size}")
 
     def _tiles(self) -> None:
         """Tiles follow each other over all positions, or begin anew with every slice that has results."""
         depth, height, _ = self._geometry.axes
         slices, lines = f"ceil_div(@y_depth, {depth.phases})", f"ceil_div(@y_height, {height.phases})"
-        self._add("let", "@at_once = ceil_div(@batch * @depth * @height * @width, @tile_step)")
-        self._add("let", f"@of_slice = ceil_div({lines} * @width, @tile_step)")
-        self._add("let", f"@by_slices = @batch * {slices} * @of_slice")
-        self._add("let", "@slice_tiles = @of_slice if @by_slices < @at_once else 0")
-        self._add("let", "@tiles = min(@at_once, @by_slices)")
+        self.add("let", "@at_once = ceil_div(@batch * @depth * @height * @width, @tile_step)")
+        self.add("let", f"@of_slice = ceil_div({lines} * @width, @tile_step)")
+        self.add("let", f"@by_slices = @batch * {slices} * @of_slice")
+        self.add("let", "@slice_tiles = @of_slice if @by_slices < @at_once else 0")
+        self.add("let", "@tiles = min(@at_once, @by_slices)")
 
     def _overlap(self) -> None:
         """Whether tiles meet where sectors of the result do, which pays where storing is most of the work."""
@@ -269,29 +263,29 @@ class _Plan:
         reduced = self._channels is not None and self._channels.is_reduced
         if self._choices is Choices.ALL and geometry.convolution.output.dtype is DType.F32 and not reduced:
             choices = "true | false" if few else "false | true"
-            self._add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
+            self.add("tune", f"OVERLAP = {choices}", "tiles meet where sectors of the result do, and share positions")
             ends = "@y_height * @y_width % 8 != 0 or @width * PHASES != @y_width"
-            self._add("need", f"not OVERLAP or {ends.replace('PHASES', str(geometry.phases))}")
+            self.add("need", f"not OVERLAP or {ends.replace('PHASES', str(geometry.phases))}")
         else:
-            self._add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")
+            self.add("const", "OVERLAP = false", "tiles need not meet where sectors of the result do")
 
     def _shared_memory(self) -> None:
         geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
         row_bytes = "(32 if STEPS == 1 else 64 if STEPS == 2 else 128)"
-        self._add("let", f"@row_bytes = {row_bytes}, @weight_bytes = 64 * MI * @row_bytes")
+        self.add("let", f"@row_bytes = {row_bytes}, @weight_bytes = 64 * MI * @row_bytes")
         staged = f"32 * min(MI, 2) * ({wide} + 8) * 4"
         if self._channels:
             staged += f" + 2 * {self._channels.kept * geometry.rows_of_filter} * ({wide}) * 4"
         if geometry.is_copied_ahead:
             whole = " and @channels % 8 == 0" if geometry.convolution.groups > 1 else ""
-            self._add("need", f"@x_width % 4 == 0 and @chunks <= 8{whole}", "so that TMA takes boxes of all channels")
+            self.add("need", f"@x_width % 4 == 0 and @chunks <= 8{whole}", "so that TMA takes boxes of all channels")
             pieces = f"ceil_div(@width + {ahead.before_first(geometry)}, 256 / CHUNKS)"
-            self._add("let", f"@pieces_of_line = {pieces}", "that the input is copied in")
-            self._add("let", f"@copy_bytes = {ahead.COPY_BYTES}", "what two warps have under way")
+            self.add("let", f"@pieces_of_line = {pieces}", "that the input is copied in")
+            self.add("let", f"@copy_bytes = {ahead.COPY_BYTES}", "what two warps have under way")
             staged += " + @copy_bytes"
-        self._add("let", f"@room = device.smem_block - ({staged}) - 1024")
+        self.add("let", f"@room = device.smem_block - ({staged}) - 1024")
         blocks = sum(len(kind) for kind in geometry.kinds) * geometry.width_blocks
-        self._add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
+        self.add("let", f"@blocks = {blocks} * @channel_blocks", "of weights")
         one_kind = len(geometry.made) == 1
         least = 2 * len(geometry.slots) if geometry.by_halves else 2  # slots that are read at a time
         others = "4" if geometry.by_halves else "2" if geometry.is_copied_ahead else "(MI + 2)"
@@ -299,16 +293,16 @@ class _Plan:
         resident = f"@blocks * @weight_bytes + {others} * @slot_bytes <= @room" if one_kind else "false"
         if one_kind and geometry.is_copied_ahead:  # all blocks run at once, and each has the weights of one tile
             resident += f" and {geometry.convolution.groups} * @row_tiles <= device.sms"
-        self._add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
+        self.add("const", f"RESIDENT = {resident}", "all weights of a block stay in shared memory")
         # Large slots are few, and their loads take long: a fourth is worth more than the last slots of weights.
-        self._add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")
-        self._add("let", "@more = (@room - @half * @weight_bytes) / @slot_bytes + 1", "and one slot that does not fit")
-        self._add("let", "@beside = (@room - @more * @slot_bytes) / @weight_bytes")
-        self._add("const", "W_SLOTS = 1 if RESIDENT else @beside if @more <= 4 and @beside >= 4 else @half")
-        self._add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
-        self._add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
-        self._add("need", f"X_SLOTS >= {least}")
-        self._add(
+        self.add("let", "@half = max(3, min(8, @room / 2 / @weight_bytes))", "slots of weights in half of the room")
+        self.add("let", "@more = (@room - @half * @weight_bytes) / @slot_bytes + 1", "and one slot that does not fit")
+        self.add("let", "@beside = (@room - @more * @slot_bytes) / @weight_bytes")
+        self.add("const", "W_SLOTS = 1 if RESIDENT else @beside if @more <= 4 and @beside >= 4 else @half")
+        self.add("let", "@w_bytes = (@blocks if RESIDENT else W_SLOTS) * @weight_bytes")
+        self.add("const", "X_SLOTS = min(8, (@room - @w_bytes) / @slot_bytes)")
+        self.add("need", f"X_SLOTS >= {least}")
+        self.add(
             "let",
             f"@smem = @w_bytes + X_SLOTS * @slot_bytes + {staged} + (X_SLOTS + W_SLOTS) * 16 + 16",
         )
@@ -319,45 +313,41 @@ class _Plan:
         geometry, wide = self._geometry, f"{self._geometry.positions} / MI"
         halo, row_bytes = geometry.halo, f"{16 * geometry.planes}" if geometry.planes else "@row_bytes"
         if geometry.more_lines:
-            self._add("let", f"@lines_behind = {geometry.more_lines} * @width", "rows between taps of the height")
-            self._add("let", f"@short_bytes = ({wide} + {halo + 15}) * {row_bytes} + 1024")
-            self._add("let", f"@tall_bytes = @short_bytes + (@lines_behind + 8) * {row_bytes}")
+            self.add("let", f"@lines_behind = {geometry.more_lines} * @width", "rows between taps of the height")
+            self.add("let", f"@short_bytes = ({wide} + {halo + 15}) * {row_bytes} + 1024")
+            self.add("let", f"@tall_bytes = @short_bytes + (@lines_behind + 8) * {row_bytes}")
             fits = f"@lines_behind <= 2 * ({wide}) and 3 * @tall_bytes + 4 * @weight_bytes <= @room"
             if others:
                 stay = f"@blocks * @weight_bytes + {others} *"
                 fits += f" and ({stay} @tall_bytes <= @room or {stay} @short_bytes > @room)"
-            self._add("const", f"TALL = {fits}", "a slot serves all taps of the height")
-            self._add("const", f"HALO = {halo} + (@lines_behind if TALL else 0)", "rows of a slot behind its positions")
+            self.add("const", f"TALL = {fits}", "a slot serves all taps of the height")
+            self.add("const", f"HALO = {halo} + (@lines_behind if TALL else 0)", "rows of a slot behind its positions")
         else:
-            self._add("const", "TALL = false", "a slot is for one tap of the height")
-            self._add("const", f"HALO = {halo}", "rows of a slot behind its positions")
+            self.add("const", "TALL = false", "a slot is for one tap of the height")
+            self.add("const", f"HALO = {halo}", "rows of a slot behind its positions")
         if geometry.planes:
-            self._add("let", f"@slot_bytes = round_up({geometry.planes} * round_up({wide} + HALO, 8) * 16, 1024)")
+            self.add("let", f"@slot_bytes = round_up({geometry.planes} * round_up({wide} + HALO, 8) * 16, 1024)")
         else:
-            self._add("let", f"@boxes = ceil_div({wide} + HALO, 256)")
-            self._add("let", f"@box_rows = round_up({wide} + HALO, 8 * @boxes) / @boxes")
-            self._add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
+            self.add("let", f"@boxes = ceil_div({wide} + HALO, 256)")
+            self.add("let", f"@box_rows = round_up({wide} + HALO, 8 * @boxes) / @boxes")
+            self.add("let", "@slot_bytes = round_up(@boxes * @box_rows * @row_bytes, 1024)")
 
     def _buffers(self) -> None:
         geometry = self._geometry
         kind = geometry.copied.value
         if geometry.planes:
-            self._add("scratch", f"@copied: {kind}[{geometry.planes * geometry.convolution.groups} * @rows * 8]")
+            self.add("scratch", f"@copied: {kind}[{geometry.planes * geometry.convolution.groups} * @rows * 8]")
         else:
-            self._add("scratch", f"@copied: {kind}[@rows, @chunks * {8 * geometry.parts}]")
-            self._add(
-                "map", "@copied_map = tiled(@copied, box=[@box_rows, @row_bytes / 2], swizzle=@row_bytes, l2=256)"
-            )
+            self.add("scratch", f"@copied: {kind}[@rows, @chunks * {8 * geometry.parts}]")
+            self.add("map", "@copied_map = tiled(@copied, box=[@box_rows, @row_bytes / 2], swizzle=@row_bytes, l2=256)")
         groups = geometry.convolution.groups
-        self._add("scratch", f"@packed: {kind}[@blocks * {groups} * @row_tiles * 64 * MI, @row_bytes / 2]")
-        self._add("map", "@weight_map = tiled(@packed, box=[64 * MI, @row_bytes / 2], swizzle=@row_bytes)")
-        self._add("scratch", f"@scales: f32[{groups} * @row_tiles * 64 * MI]")
-        self._add(
-            "scratch", f"@noted: i32[2 + ceil_div(@rows, {NOTE_ROWS})] zeroed", "whether any; weights; which rows"
-        )
+        self.add("scratch", f"@packed: {kind}[@blocks * {groups} * @row_tiles * 64 * MI, @row_bytes / 2]")
+        self.add("map", "@weight_map = tiled(@packed, box=[64 * MI, @row_bytes / 2], swizzle=@row_bytes)")
+        self.add("scratch", f"@scales: f32[{groups} * @row_tiles * 64 * MI]")
+        self.add("scratch", f"@noted: i32[2 + ceil_div(@rows, {NOTE_ROWS})] zeroed", "whether any; weights; which rows")
         if geometry.is_copied_ahead:
             shape = f"@batch, {groups} * @channels, @x_depth * @x_height, @x_width"
             box = "1, 8 * CHUNKS, 1, 256 / CHUNKS"
-            self._add("map", f"@x_map = tiled({geometry.convolution.x}, shape=[{shape}], box=[{box}])")
+            self.add("map", f"@x_map = tiled({geometry.convolution.x}, shape=[{shape}], box=[{box}])")
             counts = "@arrived: i32[ceil_div(@copy_rows / @width * @pieces_of_line, 4 * CHUNKS)] zeroed"
-            self._add("scratch", counts, "pieces of the copied input that are there")
+            self.add("scratch", counts, "pieces of the copied input that are there")

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_helpers import COMBINERS
-from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, write_text
+from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, worded, write_text
 from tilewright.playbook.products.finish_text import FinishText, steady_helpers
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import (
@@ -130,24 +129,24 @@ class ChannelsText:
             own = kernel.own_reductions(number)
             finished = ["float& value = sum[r / 2][c / 2 * 4 + r % 2 * 2 + c % 2];"]
             finished += [f"value = {self._finish.call('value')};"] if number == 0 and self._finish.function else []
-            text = filled(_SWEEP, "@known", "\n".join(_used([*before, *scope], element)))
-            text = filled(text, "@parts", "\n".join(f"float {kernel.part(one)}[COLUMNS];" for one in own))
-            text = filled(text, "@begun", "\n".join(line for one in own for line in kernel.declared(one)))
-            text = filled(text, "@element", "\n".join([*finished, *element]))
-            text = filled(
-                text, "@kept", "\n".join(f"{kernel.part(one)}[c] = {kernel.accumulator(one)};" for one in own)
-            )
-            combined = [
-                f"over_channels({kernel.part(one)}, {kernel.combiner(one)}{{}}, of_warps, "
-                f"of_columns + {order.index(one)} * COLUMN_VALUES, consumer);"
-                for one in own
-            ]
-            lines += filled(text, "@combined", "\n".join(combined)).splitlines()
+            words = {
+                "known": _used([*before, *scope], element),
+                "parts": [f"float {kernel.part(one)}[COLUMNS];" for one in own],
+                "begun": [line for one in own for line in kernel.declared(one)],
+                "element": [*finished, *element],
+                "kept": [f"{kernel.part(one)}[c] = {kernel.accumulator(one)};" for one in own],
+                "combined": [
+                    f"over_channels({kernel.part(one)}, {kernel.combiner(one)}{{}}, of_warps, "
+                    f"of_columns + {order.index(one)} * COLUMN_VALUES, consumer);"
+                    for one in own
+                ],
+            }
+            lines += worded(_SWEEP, words).splitlines()
         if self.is_reduced:
             known = [_kept(kernel, one) for one in order]
             made, stored = kernel.result_lines()
-            text = filled(_STORE_COLUMNS, "@made", "\n".join(_used([*known, *scope, *made], [stored])))
-            lines += text.replace("@stored", stored).splitlines()
+            words = {"made": _used([*known, *scope, *made], [stored]), "stored": [stored]}
+            lines += worded(_STORE_COLUMNS, words).splitlines()
         return "\n".join(lines)
 
     # -- where results are made again --
@@ -163,7 +162,7 @@ class ChannelsText:
             first = [f"value = {self._finish.call('value')};"] if number == 0 and self._finish.function else []
             last = number == self.program.sweeps - 1 and output.varies
             stored = [f"y[first_at + channel * s.plane()] = {write_text(output.dtype, Text('value'))};"] if last else []
-            text = filled(_SWEEP_AGAIN, "@element", "\n".join([*first, *element, *stored]))
+            text = worded(_SWEEP_AGAIN, {"element": [*first, *element, *stored]})
             lines += [*scope, *(line for one in own for line in kernel.declared(one)), *text.splitlines()]
             lines += [
                 f"{kernel.accumulator(one)} = over_warp({kernel.accumulator(one)}, {kernel.combiner(one)}{{}});"
@@ -257,7 +256,7 @@ struct @name {
 };
 """
 _EXTREMES = {
-    name: _EXTREME.replace("@name", name).replace("@form", form)
+    name: worded(_EXTREME, {"name": name, "form": form}) + "\n"
     for name, form in (("Maximum", "max"), ("Minimum", "min"))
 }
 _OVER_LANES = """\

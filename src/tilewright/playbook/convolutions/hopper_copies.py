@@ -8,16 +8,16 @@ rows are made again by another kernel.
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, sizes_parameters
 from tilewright.playbook.convolutions.hopper_parts import (
     NOTING_PARTS,
     PACKING_PARTS,
     PARTS_OF_EIGHT,
     SCALING_PARTS,
 )
-from tilewright.playbook.convolutions.hopper_store import ONE_ADDRESS, filled
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import signature
+from tilewright.playbook.convolutions.hopper_store import ONE_ADDRESS
+from tilewright.playbook.cpp_text import worded
+from tilewright.playbook.products.hopper_form import Parameters, kernel
 from tilewright.records import DType
 
 NOTE_ROWS = 256  # rows that are noted together
@@ -37,48 +37,35 @@ def copy_parameters(geometry: Geometry) -> Parameters:
 
 def copy_text(geometry: Geometry) -> list[str]:
     """The kernel that copies the input, or what the product needs to copy it itself."""
-    declared = [declaration for declaration, _ in copy_parameters(geometry)]
     exact = geometry.convolution.is_exact
     if geometry.planes:
-        text = replaced(_PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE)
-        if geometry.rest:
-            words = {"@rest": str(geometry.rest), "@neighbours": str(geometry.neighbours)}
-            text = filled(text, "@store_parts", replaced(_STORE_NEIGHBOURS, words))
-        text = filled(text, "@store_parts", _STORE_PARTS)
+        text, words = _PLANES, _PLANES_OF_PARTS if exact else _PLANES_OF_WHOLE
     else:
-        text = replaced(_ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE)
+        text, words = _ROWS, _ROWS_OF_PARTS if exact else _ROWS_OF_WHOLE
     of_plane = "i" if geometry.fold == 1 else "i % 4"
-    channel = of_plane if exact else f"plane % @planes * 8 + {of_plane}"
-    text = replaced(text, {"@sizes": SIZES, "@channel": channel, "@planes": str(geometry.planes)})
-    body = text.splitlines()
+    words = {
+        **words,
+        "store_parts": _STORE_NEIGHBOURS if geometry.rest else _STORE_PARTS,
+        "rest": str(geometry.rest),
+        "neighbours": str(geometry.neighbours if geometry.rest else 0),
+        "sizes": SIZES,
+        "channel": of_plane if exact else f"plane % @planes * 8 + {of_plane}",
+        "planes": str(geometry.planes),
+    }
+    body = worded(text, words).splitlines()
     f32 = geometry.convolution.element is DType.F32
-    helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
+    helper = worded(_NOTING_16, {"type": geometry.convolution.element.cpp})
     if f32:
-        helper = replaced(helper, NOTING_PARTS if exact else _NOTING_WHOLE) + "\n" + (PARTS_OF_EIGHT if exact else "")
-    kernel = [
-        *_PLACE.splitlines(),
-        *signature("__launch_bounds__(256, 4) ", "copy_input", declared),
-        *indented(body),
-        "}",
-    ]
+        helper = worded(_NOTING_F32, NOTING_PARTS if exact else _NOTING_WHOLE)
+        helper += f"\n{PARTS_OF_EIGHT}" if exact else ""
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
         *ONE_ADDRESS.splitlines(),
         *_MARK.splitlines(),
         *helper.splitlines(),
-        *([] if geometry.is_copied_ahead else kernel),
+        *([] if geometry.is_copied_ahead else _PLACE.splitlines()),
+        *([] if geometry.is_copied_ahead else kernel("256, 4", "copy_input", copy_parameters(geometry), body)),
     ]
-
-
-def replaced(text: str, words: dict[str, str]) -> str:
-    """The text with others in the places of words, of lines that are nothing but such a word too."""
-    for word, by in words.items():
-        text = filled(text, word, by).replace(word, by)
-    return text
-
-
-def one_type(geometry: Geometry) -> str:
-    return geometry.convolution.element.cpp
 
 
 _MARK = """\
@@ -126,7 +113,7 @@ __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], lon
   if (bad && inside) mark(row, noted);
 }
 """
-_NOTING_WHOLE = {"@off": "2^-25", "@few": "", "@count": "", "@too_few": ""}
+_NOTING_WHOLE = {"off": "2^-25", "few": "", "count": "", "too_few": ""}
 _NOTING_16 = """\
 // Eight channels of a position.
 struct Eight {
@@ -248,14 +235,14 @@ for (int i = threadIdx.x; i < TOGETHER * @each; i += 256) {
 cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """
 _PLANES_OF_WHOLE = {
-    "@number": "plane = 0; plane < GROUPS * @planes; ++plane",
-    "@group": "plane / @planes",
-    "@stored": "if (inside) copied[plane * all_rows + at.row] = some.packed;",
+    "number": "plane = 0; plane < GROUPS * @planes; ++plane",
+    "group": "plane / @planes",
+    "stored": "if (inside) copied[plane * all_rows + at.row] = some.packed;",
 }
 _PLANES_OF_PARTS = {
-    "@number": "group = 0; group < GROUPS; ++group",
-    "@group": "group",
-    "@stored": "const Parts parts(v);\n@store_parts",
+    "number": "group = 0; group < GROUPS; ++group",
+    "group": "group",
+    "stored": "const Parts parts(v);\n@store_parts",
 }
 _STORE_PARTS = """\
 unrolled for (int plane = 0; plane < @planes; ++plane)
@@ -276,20 +263,20 @@ unrolled for (int i = 0; i < 8; ++i) {
 if (inside) copied[(group * 2 + 1) * all_rows + at.row] = Eight(beyond).packed;
 """
 _ROWS_OF_WHOLE = {
-    "@together": "1024",
-    "@each": "CHUNKS",
-    "@all": "CHUNKS",
-    "@first": "chunk0",
-    "@chunks": "all_chunks",
-    "@stored": "held[place * HELD + chunk] = some.packed;",
+    "together": "1024",
+    "each": "CHUNKS",
+    "all": "CHUNKS",
+    "first": "chunk0",
+    "chunks": "all_chunks",
+    "stored": "held[place * HELD + chunk] = some.packed;",
 }
 _ROWS_OF_PARTS = {
-    "@together": "512",
-    "@each": "3 * CHUNKS",
-    "@all": "(3 * CHUNKS)",
-    "@first": "3 * chunk0",
-    "@chunks": "3 * all_chunks",
-    "@stored": "const Parts parts(v[item]);\n#pragma unroll\nfor (int part = 0; part < 3; ++part) "
+    "together": "512",
+    "each": "3 * CHUNKS",
+    "all": "(3 * CHUNKS)",
+    "first": "3 * chunk0",
+    "chunks": "3 * all_chunks",
+    "stored": "const Parts parts(v[item]);\n#pragma unroll\nfor (int part = 0; part < 3; ++part) "
     "held[place * HELD + 3 * chunk + part] = parts.packed[part];",
 }
 
@@ -310,35 +297,28 @@ def pack_parameters(geometry: Geometry) -> Parameters:
 
 def pack_text(geometry: Geometry) -> list[str]:
     """The kernel that packs weights."""
-    declared = [declaration for declaration, _ in pack_parameters(geometry)]
     per_tap = {0: "ROW_ELEMENTS", 1: "8", 2: "16"}[geometry.planes]
     channel = "e % PER_SHIFT % 4" if geometry.fold == 2 else "e % PER_SHIFT"
     if geometry.rest:
         channel = "ELEMENT_NUMBER[e]"
     of_fold = " + e % PER_SHIFT / 4" if geometry.fold == 2 else ""
-    place = (
-        "((long long)(group * channels + c) * filters + filter) * TAPS + t"
-        if geometry.convolution.transposed
-        else "((long long)(group * filters + filter) * channels + c) * TAPS + t"
-    )
     per_block = "STEPS * 16" if not geometry.planes else "0"
     beyond = "ELEMENT_NUMBER[e] >= 0" if geometry.rest else "true" if geometry.planes else "e < STEPS * 16"
     exact = geometry.convolution.is_exact
-    body = (
-        replaced(_PACK, PACKING_PARTS if exact else _PACKING_WHOLE)
-        .replace("@per_shift", per_tap)
-        .replace("@further", "ELEMENT_SHIFT[e]" if geometry.rest else "e / PER_SHIFT")
-        .replace("@place", place)
-        .replace("@channel", channel)
-        .replace("@fold", of_fold)
-        .replace("@per_block", per_block)
-        .replace("@type", geometry.copied.cpp)
-        .replace("@beyond", beyond)
-    )
-    scaling = _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE
-    scaling = replaced(scaling, SCALING_PARTS if exact else _SCALING_WHOLE)
-    lines = filled(body, "@scale", scaling).splitlines()
-    return [*signature("__launch_bounds__(256) ", "pack_weights", declared), *indented(lines), "}"]
+    words = {
+        **(PACKING_PARTS if exact else _PACKING_WHOLE),
+        **(SCALING_PARTS if exact else _SCALING_WHOLE),
+        "scale": _SCALE if geometry.convolution.element is DType.F32 else _NO_SCALE,
+        "per_shift": per_tap,
+        "further": "ELEMENT_SHIFT[e]" if geometry.rest else "e / PER_SHIFT",
+        "place": f"{geometry.weight_at('group', 'filter')} + t",
+        "channel": channel,
+        "fold": of_fold,
+        "per_block": per_block,
+        "type": geometry.copied.cpp,
+        "beyond": beyond,
+    }
+    return kernel("256", "pack_weights", pack_parameters(geometry), worded(_PACK, words).splitlines())
 
 
 _PACK = """\
@@ -382,7 +362,7 @@ if (blockIdx.y == 0 && threadIdx.x < ROW_KINDS * ROWS_OF_FILTER) {
   scales[group * row_tiles * ROWS + filter * ROWS_OF_FILTER + row] = 1.f / scale;
 }
 """
-_PACKING_WHOLE = {"@element": "c", "@part": "", "@high": "", "@stored": "v"}
+_PACKING_WHOLE = {"element": "c", "part": "", "high": "", "stored": "v"}
 _SCALE = """\
 __shared__ uint32_t largest;
 __shared__ int losing, used;
@@ -406,7 +386,7 @@ __syncthreads();
 // Beyond f16: all results are made again.
 if (threadIdx.x == 0 && (largest >= 0x7F800000 || losing * 16 > used)) noted[0] = 1, noted[1] = 1;
 """
-_SCALING_WHOLE = {"@range": "8 .. 16", "@exponent": "3", "@losing": "v != 0.f && v < 0x1p-14f"}
+_SCALING_WHOLE = {"range": "8 .. 16", "exponent": "3", "losing": "v != 0.f && v < 0x1p-14f"}
 _NO_SCALE = """\
 constexpr float scale = 1.f;
 """

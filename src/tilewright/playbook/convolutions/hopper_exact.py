@@ -1,15 +1,21 @@
-"""The kernel behind the product, as text: results of inputs that f16 does not hold are made again, in f32."""
+"""The kernels around the product, as text. Behind it results of inputs that f16 does not hold are made again, in f32.
+
+Before one that leaves out results, those that no tap meets are finished sums of nothing. They lie in lines between the
+others, and where they are the most of them it is quicker to store the whole result in order first, and what is made of
+the input over it, than many pieces of lines.
+"""
 
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_channels import OVER_WARP, ChannelsText
 from tilewright.playbook.convolutions.hopper_geometry import NAMES, Geometry
-from tilewright.playbook.convolutions.hopper_kernel import SIZES, Parameters, sizes_parameters
-from tilewright.playbook.convolutions.hopper_store import filled
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.convolutions.hopper_kernel import SIZES, sizes_parameters
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.products.finish_text import FinishText
-from tilewright.playbook.products.hopper_form import signature
+from tilewright.playbook.products.hopper_form import Parameters, kernel
 from tilewright.records import DType
+
+FILLED_BY_BLOCK = 8192  # results
 
 
 def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> Parameters:
@@ -19,7 +25,7 @@ def exact_parameters(geometry: Geometry, finish: FinishText, channels: ChannelsT
         (f"const {one.element.cpp}* __restrict__ weight", one.weight),
         ("const int* __restrict__ noted", "@noted"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
-        *zip(finish.declared, finish.given, strict=True),
+        *finish.parameters,
         *(channels.parameters if channels else ()),
         *((f"int x_{name}", f"@x_{name}") for name in NAMES),
         *sizes_parameters(),
@@ -35,34 +41,25 @@ def exact_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | 
     value = finish.call("total[k]")
     stored = value if one.output.dtype is DType.F32 else f"static_cast<{one.output.dtype.cpp}>({value})"
     row = ["const long long row = at / s.plane();"] if "row" in finish.takes else []
-    weight = (
-        "weight + ((long long)(here.group * channels + c) * filters + f0) * TAPS"
-        if one.transposed
-        else "weight + ((long long)(here.group * filters + f0) * channels + c) * TAPS"
-    )
     next_filter = "TAPS" if one.transposed else "(long long)channels * TAPS"
-    if channels:
-        text = filled(_EXACT, "@job", filled(_JOB_BY_POSITIONS, "@sums", _SUMS.replace("@count", "FILTERS_OF_LANE")))
-        text, next_filter = filled(text, "@channels", channels.again_text()), f"32 * ({next_filter})"
-    else:
-        text = filled(_EXACT, "@job", filled(_JOB_BY_FILTERS, "@sums", _SUMS.replace("@count", "8")))
-    for name, by in {
-        "@sizes": SIZES,
-        "@shares": "positions" if channels else "filters: eight for each",
-        "@read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
-        "@weight": weight,
-        "@next_filter": next_filter,
-    }.items():
-        text = text.replace(name, by)
-    text = filled(text, "@taps", "\n".join(_taps(geometry, bool(channels))))
-    lines = filled(text, "@store", "\n".join([*row, f"y[at] = {stored};"])).splitlines()
-    declared = [declaration for declaration, _ in exact_parameters(geometry, finish, channels)]
+    words: dict[str, str | list[str]] = {
+        "job": _JOB_BY_POSITIONS if channels else _JOB_BY_FILTERS,
+        "sums": _SUMS,
+        "count": "FILTERS_OF_LANE" if channels else "8",
+        "channels": channels.again_text() if channels else "",
+        "sizes": SIZES,
+        "shares": "positions" if channels else "filters: eight for each",
+        "read": "PLANE_ROWS" if geometry.planes else "BOXES * BOX_ROWS",
+        "weight": f"weight + {geometry.weight_at('here.group', 'f0')}",
+        "next_filter": f"32 * ({next_filter})" if channels else next_filter,
+        "taps": _taps(geometry, bool(channels)),
+        "store": [*row, f"y[at] = {stored};"],
+    }
+    body = worded(_EXACT, words).splitlines()
     return [
         *(OVER_WARP.splitlines() if channels else ()),
         "// ---- results made from rows of the input, or by weights, that f16 does not hold; mostly there are none",
-        *signature("__launch_bounds__(256) ", "convolve_again", declared),
-        *indented(lines),
-        "}",
+        *kernel("256", "convolve_again", exact_parameters(geometry, finish, channels), body),
     ]
 
 
@@ -162,4 +159,54 @@ for (int i = blockIdx.y * 8 + threadIdx.x / 32; i < results; i += 8 * gridDim.y)
   @sums
   @channels
 }
+"""
+
+
+def fill_parameters(geometry: Geometry, finish: FinishText) -> Parameters:
+    one = geometry.convolution
+    return [
+        (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
+        *finish.parameters,
+        *sizes_parameters(),
+    ]
+
+
+def fill_text(geometry: Geometry, finish: FinishText) -> list[str]:
+    dtype = geometry.convolution.output.dtype
+    value = finish.call("0.f")
+    made = value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
+    place = _PLACE if finish.takes & {"row", "channel"} else ""
+    words = {"sizes": SIZES, "type": dtype.cpp, "made": made, "place": place, "each": str(FILLED_BY_BLOCK)}
+    note = "// ---- results that no tap meets, and the others, which are stored over these"
+    parameters = fill_parameters(geometry, finish)
+    return [note, *kernel("256", "fill_result", parameters, worded(_FILL, words).splitlines())]
+
+
+_PLACE = """\
+const long long row = row0 + (of_row + i + e) / plane;
+const int channel = row % (GROUPS * filters);
+"""
+_FILL = """\
+struct alignas(4 * sizeof(@type)) Four { @type of[4]; };
+@sizes
+cudaTriggerProgrammaticLaunchCompletion();
+const long long first = (long long)blockIdx.x * @each, all = (long long)batch * GROUPS * filters * s.plane();
+[[maybe_unused]] const unsigned plane = s.plane();
+[[maybe_unused]] const long long row0 = first / plane;
+[[maybe_unused]] const unsigned of_row = first - row0 * plane;
+#pragma unroll 4
+for (int i = threadIdx.x * 4; i < @each; i += 1024) {
+  Four four;
+  unrolled for (int e = 0; e < 4; ++e) {
+    @place
+    four.of[e] = @made;
+  }
+  if (first + i + 4 <= all) {
+    *reinterpret_cast<Four*>(y + first + i) = four;
+  } else {
+    unrolled for (int e = 0; e < 4; ++e)
+      if (first + i + e < all) y[first + i + e] = four.of[e];
+  }
+}
+cudaGridDependencySynchronize();  // who waits for this launch waits for the one before it too
 """

@@ -114,6 +114,12 @@ class Geometry:
 
     convolution: Convolution
 
+    def weight_at(self, group: str, filter: str) -> str:
+        """Where the taps begin that channel c of a group has for a filter, in a kernel."""
+        if self.convolution.transposed:
+            return f"((long long)({group} * channels + c) * filters + {filter}) * TAPS"
+        return f"((long long)({group} * filters + {filter}) * channels + c) * TAPS"
+
     @property
     def planes(self) -> int:
         """Channels of a group are so few that eight, or twice eight, lie side by side; 0: rows of all channels."""

@@ -20,17 +20,14 @@ from tilewright.playbook.convolutions.hopper_store import (
     NOTHING_STAGED,
     SCALED,
     asked_text,
-    filled,
     runs_text,
     store_text,
 )
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.products.finish_text import PLAIN, FinishText
-from tilewright.playbook.products.hopper_form import signature
+from tilewright.playbook.products.hopper_form import Parameters, kernel
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
 from tilewright.records import DType
-
-Parameters = list[tuple[str, str]]  # declarations, and what the plan gives for them
 
 
 def constants(geometry: Geometry) -> list[str]:
@@ -188,7 +185,7 @@ def kernel_parameters(geometry: Geometry, finish: FinishText, channels: Channels
         ("const __grid_constant__ CUtensorMap weight_map", "@weight_map"),
         ("const float* __restrict__ scales", "@scales"),
         (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
-        *zip(finish.declared, finish.given, strict=True),
+        *finish.parameters,
         *(channels.parameters if channels else ()),
         *(one for one in sizes_parameters() if one[1][1:] not in KNOWN_SIZES),
         ("int jobs", "@jobs"),
@@ -214,41 +211,43 @@ SIZES = "const Sizes s = {batch, channels, filters, depth, height, width, copy_r
 def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText | None) -> list[str]:
     """All of the code that the product itself needs."""
     kind = "bf16" if geometry.copied is DType.BF16 else "f16"
-    declared = [declaration for declaration, _ in kernel_parameters(geometry, finish, channels)]
     left = PLAIN if channels else finish  # to be done with what is stored
     wide = geometry.positions // 2 if geometry.by_halves else geometry.positions
     load = _LOAD_PLANE if geometry.planes else _LOAD_ROWS
-    zero = " = {}" if geometry.convolution.is_exact else ""
-    text = _KERNEL.replace("@zero", zero).replace("@sizes", SIZES)
-    text = text.replace("@kept", f" + 2 * {channels.kept} * COLUMN_VALUES" if channels else "")
     ahead = geometry.is_copied_ahead
     registers = (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if ahead else (40, 232)
-    text = text.replace("@few_registers", str(registers[0])).replace("@many_registers", str(registers[1]))
-    text = text.replace("@loaders", "< 32" if ahead else "== 0")
-    text = text.replace("@prefetch", "" if geometry.planes else "prefetch(&copied_map), ")
-    for name, lines in {
-        "@load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS.replace("@held", str(8 * geometry.parts)),
-        "@known_of_copy": ahead_text(geometry) if ahead else "",
-        "@ready": "int ready = 0;" if ahead else "",
-        "@copy_is_there": LOADER_WAITS if ahead else "",
-        "@all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
-        "@copies": COPIES if ahead else "",
-        "@known": "\n".join(
+    words = {
+        "zero": " = {}" if geometry.convolution.is_exact else "",
+        "sizes": SIZES,
+        "kept": f" + 2 * {channels.kept} * COLUMN_VALUES" if channels else "",
+        "few_registers": str(registers[0]),
+        "many_registers": str(registers[1]),
+        "loaders": "< 32" if ahead else "== 0",
+        "prefetch": ("" if geometry.planes else "prefetch(&copied_map), ") + "prefetch(&weight_map)",
+        "load": _LOAD_OF_PLANES if geometry.planes else _LOAD_OF_ROWS,
+        "held": str(8 * geometry.parts),
+        "known_of_copy": ahead_text(geometry) if ahead else "",
+        "ready": "int ready = 0;" if ahead else "",
+        "copy_is_there": LOADER_WAITS if ahead else "",
+        "all_loaded": "if (thread == 0) ahead.say(0x7FFFFFFF);" if ahead else "",
+        "copies": COPIES if ahead else "",
+        "known": [
             "[[maybe_unused]] constexpr int " + ", ".join(f"{name} = OF_{name.upper()}" for name in names) + ";"
             for names in (KNOWN_SIZES[:6], KNOWN_SIZES[6:])
-        ),
-        "@nothing": NOTHING_STAGED if len(geometry.row_phases) < geometry.phases else "",
-        "@loop": loop_text(geometry),
-        "@products": products_text(geometry),
-        "@empty": empty_text(geometry),
-        "@x_slots": _x_slots(geometry),
-        "@of_columns": _OF_COLUMNS.replace("@kept", str(channels.kept)) if channels else "",
-        "@ahead": asked_text(left),
-        "@scaled": SCALED,
-        "@channels": channels.product_text() if channels else "",
-        "@store": "" if channels and channels.is_reduced else store_text(geometry, left),
-    }.items():
-        text = filled(text, name, lines)
+        ],
+        "nothing": NOTHING_STAGED if len(geometry.row_phases) < geometry.phases else "",
+        "loop": loop_text(geometry),
+        "products": products_text(geometry),
+        "empty": empty_text(geometry),
+        "x_slots": _x_slots(geometry),
+        "of_columns": _OF_COLUMNS if channels else "",
+        "kept_of_columns": str(channels.kept) if channels else "",
+        "ahead": asked_text(left),
+        "scaled": SCALED,
+        "channels": channels.product_text() if channels else "",
+        "store": "" if channels and channels.is_reduced else store_text(geometry, left),
+    }
+    body = worded(_KERNEL, words).splitlines()
     widths = tuple(wide // one for one in ((4, 2, 1) if channels else (2, 1)))
     return [
         *(_PLANAR_SHAPE if geometry.planes else _ROW_SHAPE).replace("@planes", str(geometry.planes)).splitlines(),
@@ -268,9 +267,7 @@ def device_text(geometry: Geometry, finish: FinishText, channels: ChannelsText |
         *([*ahead_functions(geometry).splitlines(), ""] if ahead else []),
         *([] if channels and channels.is_reduced else [*runs_text(geometry).splitlines(), ""]),
         *([*channels.functions().splitlines(), ""] if channels else []),
-        *signature("__launch_bounds__(384, 1) ", "convolve", declared),
-        *indented(text.splitlines()),
-        "}",
+        *kernel("384, 1", "convolve", kernel_parameters(geometry, finish, channels), body),
     ]
 
 
@@ -338,7 +335,7 @@ _OF_COLUMNS = """\
 // Of a consumer: parts that warps have of its positions, and what these come to.
 float* of_warps = mine - warp * STAGE_ROWS * PITCH;
 float* of_columns = reinterpret_cast<float*>(shared + (staged - w_at)) + 8 * STAGE_ROWS * PITCH;
-of_columns += consumer * @kept * COLUMN_VALUES;
+of_columns += consumer * @kept_of_columns * COLUMN_VALUES;
 """
 _RING = """\
 // A ring of slots in shared memory, used one after the other: which is next, and the parity of its phase.
@@ -361,7 +358,7 @@ const uint32_t turn = w_empty + W_SLOTS * 8;
 const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producers
 if (threadIdx.x == 0) {
   if (w_at % 1024) __trap();
-  @prefetchprefetch(&weight_map);
+  @prefetch;
   for (int i = 0; i < X_SLOTS; ++i) barrier_init(x_full + i * 8, 1), barrier_init(x_empty + i * 8, 1);
   for (int i = 0; i < W_SLOTS; ++i) barrier_init(w_full + i * 8, 1), barrier_init(w_empty + i * 8, 1);
   barrier_init(turn, 1), barrier_init(turn + 8, 1);

@@ -31,19 +31,19 @@ struct Parts {
 # Elements below 2^-22, and weights below 2^-25 of a filter's largest, keep fewer than 14 bits: two of a warp's elements
 # are too many, and such a weight counts for more.
 NOTING_PARTS = {
-    "@off": "2^-36",
-    "@few": "int few = 0;  // with fewer than 14 bits: two are too many",
-    "@count": "few += v[i] != 0.f && fabsf(v[i]) < 0x1p-22f;",
-    "@too_few": "bad |= __reduce_add_sync(~0u, few) > 1;",
+    "off": "2^-36",
+    "few": "int few = 0;  // with fewer than 14 bits: two are too many",
+    "count": "few += v[i] != 0.f && fabsf(v[i]) < 0x1p-22f;",
+    "too_few": "bad |= __reduce_add_sync(~0u, few) > 1;",
 }
 SCALING_PARTS = {
-    "@range": "2^14 .. 2^15",
-    "@exponent": "14",
-    "@losing": "v == 0.f ? 0 : (v < 0x1p-3f) + 63 * (v < 0x1p-11f)",
+    "range": "2^14 .. 2^15",
+    "exponent": "14",
+    "losing": "v == 0.f ? 0 : (v < 0x1p-3f) + 63 * (v < 0x1p-11f)",
 }
 PACKING_PARTS = {
-    "@element": "number",
-    "@part": ", c = number / 3",
-    "@high": ", high = __half2float(__float2half_rn(v))",
-    "@stored": "number % 3 == 0 ? high : number % 3 == 1 ? high / 2048 : v - high",
+    "element": "number",
+    "part": ", c = number / 3",
+    "high": ", high = __half2float(__float2half_rn(v))",
+    "stored": "number % 3 == 0 ? high : number % 3 == 1 ? high / 2048 : v - high",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
-from tilewright.playbook.convolutions.hopper_store import filled
+from tilewright.playbook.cpp_text import worded
 
 
 def products_text(geometry: Geometry) -> str:
@@ -14,25 +14,22 @@ def products_text(geometry: Geometry) -> str:
             steps = [geometry.planar_steps for _ in geometry.slots]
         else:
             steps = [len(one.shifts) if geometry.planes == 2 else -(-len(one.shifts) // 2) for one in geometry.slots]
-        text = _HALVES.replace("@steps", ", ".join(map(str, steps)))
-        return text.replace("@along", _ALONG_POSITIONS).replace("@step", _planar_step(geometry))
+        words = {"steps": ", ".join(map(str, steps)), "along": _ALONG_POSITIONS, "step": _planar_step(geometry)}
+        return worded(_HALVES, words)
     if geometry.planes:
         text = _PLANAR_SUMS if exact else _PLANAR_PRODUCTS
         along, step, block = _ALONG_POSITIONS, _planar_step(geometry), "slot"
     else:
         text, along, step, block = _ROW_PRODUCTS, "", "(step * 32 >> 4)", "i"
-    text = filled(text, "@multiply", _MULTIPLY.replace("@sum", "some" if exact else "sum"))
-    for word, by in {"@along": along, "@step": step}.items():
-        text = text.replace(word, by)
-    each = {"@lines": "", "@rows_of_line": "", "@first_line": ""}
+    each = {"lines": "", "rows_of_line": "", "first_line": ""}
     if not exact:
-        each = {"@lines": _LINES, "@rows_of_line": " + line * line_rows", "@first_line": " && line == 0"}
-    for word, by in each.items():
-        text = text.replace(word, by)
+        each = {"lines": _LINES, "rows_of_line": " + line * line_rows", "first_line": " && line == 0"}
+    words = {"multiply": _MULTIPLY, "sum": "some" if exact else "sum", "along": along, "step": step, **each}
     if not exact:
-        return text.replace("@before", "weight")
+        return worded(text, {**words, "before": "weight"})
+    text = worded(text, words)
     first, others = text.replace("@before", block), text.replace("@before || step", "true")
-    return filled(filled(_SUM_OF_ROWS, "@first", first), "@others", others)
+    return worded(_SUM_OF_ROWS, {"first": first, "others": others})
 
 
 def loop_text(geometry: Geometry) -> str:
@@ -61,8 +58,8 @@ _ROW_PRODUCTS = """\
 unrolled for (int slot = 0; slot < SLOTS; ++slot) {
   const int x_slot = x_ring.slot();
   barrier_wait(x_full + x_slot * 8, x_ring.parity());
-@lines#pragma unroll
-  for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
+@lines
+  unrolled for (int i = FIRST_BLOCK[slot]; i < FIRST_BLOCK[slot + 1]; ++i) {
     const int w_slot = RESIDENT ? weight : w_ring.slot();
     if (!RESIDENT) barrier_wait(w_full + w_slot * 8, w_ring.parity());
     // A shift along the width is a whole number of rows: the descriptor moves by so many.

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.products.finish_text import FinishText
 from tilewright.records import DType
-
-
-def filled(text: str, name: str, lines: str) -> str:
-    """The text with lines in the place of a line that is nothing but a name, as far in as that is."""
-    found = []
-    for line in text.splitlines():
-        if line.strip() == name:
-            inwards = line[: line.index("@")]
-            found += [one if one.startswith("#") or not one else inwards + one for one in lines.splitlines()]
-        else:
-            found.append(line)
-    return "\n".join(found)
 
 
 def runs_text(geometry: Geometry) -> str:
@@ -28,7 +17,7 @@ def runs_text(geometry: Geometry) -> str:
         found = "".join(f"phase == {phase} ? {row} : " for row, phase in enumerate(rows))
         place = f"  const int row = {found}-1;  // -1: no tap meets it\n"
         place += "  return row < 0 ? POSITIONS : row * PITCH + min(position, POSITIONS - 1u);"
-    return _RUNS.replace("@sector", str(sector(geometry))).replace("@place_of_phase", place)
+    return worded(_RUNS, {"sector": str(sector(geometry)), "place_of_phase": place})
 
 
 def sector(geometry: Geometry) -> int:
@@ -39,7 +28,7 @@ def asked_text(finish: FinishText) -> str:
     """What is read with the results of a job, asked for before it is multiplied."""
     whole = [one for one in finish.inputs if one.place == "at"]
     asked = [f'asm volatile("prefetch.global.L2 [%0];" ::"l"({one.name} + at));' for one in whole]
-    return filled(_AHEAD, "@asked", "\n".join(asked)) if whole else ""
+    return worded(_AHEAD, {"asked": asked}) if whole else ""
 
 
 def store_text(geometry: Geometry, finish: FinishText) -> str:
@@ -47,16 +36,13 @@ def store_text(geometry: Geometry, finish: FinishText) -> str:
     dtype = geometry.convolution.output.dtype
     made = finish.call_read("value[f][i]", "[f][i]")
     stored = "value[f][i]" if dtype is DType.F32 else f"static_cast<{dtype.cpp}>(value[f][i])"
-    lines = {
-        "@there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
-        "@from": finish.pointers("one_address(@ + base(f))"),
-        "@read": finish.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
-        "@row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
+    words = {
+        "there": finish.arrays("[FILTERS_TOGETHER][TOGETHER]"),
+        "from": finish.pointers("one_address(@ + base(f))"),
+        "read": finish.reads("[f][i]", "line[f].has(begin[f] + i * 32)", "apart(i)"),
+        "row": ["const long long row = line[f].at / s.plane();"] if "row" in finish.takes else [],
     }
-    text = _STORE.replace("@made", made).replace("@stored", stored)
-    for name, listed in lines.items():
-        text = filled(text, name, "\n".join(listed))
-    return text
+    return worded(_STORE, {**words, "made": made, "stored": stored})
 
 
 ONE_ADDRESS = """\

@@ -106,11 +106,7 @@ def _written(stage: MeansStage, op_line: str) -> Fragment:
 
 
 def _constants(axes: dict[str, Window]) -> list[str]:
-    lines = []
-    for axis, one in axes.items():
-        named = {"TAPS": one.taps, "STRIDE": one.stride, "PADDING": one.padding, "DILATION": one.dilation}
-        values = ", ".join(f"{name}_{axis.upper()} = {number}" for name, number in named.items())
-        lines.append(f"constexpr int {values};")
+    lines = (one.constants(axis) for axis, one in axes.items())
     return [*lines, f"constexpr int ALL_TAPS = {math.prod(one.taps for one in axes.values())};"]
 
 

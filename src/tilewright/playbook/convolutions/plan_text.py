@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.playbook.convolutions.program import Convolution, Window
@@ -67,13 +67,11 @@ class ConvolutionText(SumsText):
         """That places in a plane fit an int, and a window's reach beside them."""
         self.plan.add("need", f"max({self.plane_in}, {self.plane_out}) <= {MOST_32_BIT}", "places fit an int")
 
-    def window_constants(self) -> list[str]:
-        lines = []
-        for axis, one in self.axes.items():
-            named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": one.padding, "DILATION": one.dilation}
-            listed = ", ".join(f"{name}_{axis.upper()} = {number}" for name, number in named.items())
-            lines.append(f"constexpr int {listed};")
-        return lines
+    def window_constants(self, plain: bool = False) -> list[str]:
+        """`plain`: those of the plain convolution that a transposed one of stride 1 is."""
+        padded = self.convolution.plain_padding if plain else lambda one: one.padding
+        windows = {axis: replace(one, padding=padded(one)) for axis, one in self.axes.items()}
+        return [one.constants(axis, "KERNEL", "PAD") for axis, one in windows.items()]
 
     def parameters(self, *sizes: str) -> list[tuple[str, str]]:
         """Tensors, and the sizes that the kernel asks for: declarations and plan expressions."""
@@ -83,13 +81,35 @@ class ConvolutionText(SumsText):
             (f"const {one.element.cpp}* __restrict__ weight", one.weight),
             (f"{one.output.dtype.cpp}* __restrict__ y", one.output.name),
             *((f"int {size}", self.sizes[size]) for size in sizes),
-            *self.finish_parameters,
+            *self.finish.parameters,
         ]
+
+    def packing(self, matrices: int, body: list[str]) -> list[str]:
+        """The kernel that puts weights in the order of their use, `packed` with rows of `k_pitch`; it is launched."""
+        cpp, name = self.convolution.element.cpp, f"{self.name}_pack"
+        pairs = [
+            (f"const {cpp}* __restrict__ weight", self.convolution.weight),
+            (f"{cpp}* __restrict__ packed", "@packed"),
+            *((f"int {size}", f"@{size}") for size in ("channels", "filters", "k_pitch")),
+        ]
+        return self.launched(name, f"dim3(ceil_div(@k_pitch * @filters, 256), {matrices})", "256", pairs, "256", body)
+
+    def packed_parameters(self, *sizes: str) -> list[tuple[str, str]]:
+        """Those of a kernel that reads such weights."""
+        x, _, *others = self.parameters(*sizes)
+        packed = (f"const {self.convolution.element.cpp}* __restrict__ packed", "@packed")
+        return [x, packed, *others, ("int k_pitch", "@k_pitch")]
 
     @property
     def lengths(self) -> list[str]:
         """Of x and of y along every axis, by the kernels' names."""
         return [f"{side}_{axis}" for axis in self.axes for side in ("in", "out")]
+
+    def weight_row(self, filter: str) -> str:
+        """The number of the row of taps that channel c of its group has for a filter."""
+        if self.convolution.transposed:
+            return f"(group * channels + c) * static_cast<long long>(filters) + {filter}"
+        return f"(group * filters + {filter}) * static_cast<long long>(channels) + c"
 
     def plane(self, side: str) -> str:
         """How many elements a plane of x ("in") or y ("out") has."""

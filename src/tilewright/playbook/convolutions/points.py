@@ -21,6 +21,7 @@ from tilewright.playbook.products.tensor_cores import (
     EXACT_MMA,
     exact_step,
     fragment_pieces,
+    rounded_step,
 )
 from tilewright.playbook.products.tiles import PACK
 from tilewright.records import DType
@@ -37,20 +38,13 @@ Which column of the product a position is, is free: lanes take neighbours as col
 they read {read} positions at once, and hold {held} neighbouring results to store together.
 """
 
-_ROUNDED_STEP = """\
-unrolled for (int p = 0; p < LINES / 8; ++p) {
-  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
-    load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
-  unrolled for (int j = 0; j < BLOCKS_N; j += 2)
-    unrolled for (int r = 0; r < 2; ++r) {
-      const auto two = *reinterpret_cast<const Pack<float, 2>*>(b_lane + (p * 8 + r * 4) * B_PITCH + j * 8);
-      b_part[j][r] = tf32(two.at[0]), b_part[j + 1][r] = tf32(two.at[1]);
-    }
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)
-    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
-}
-"""
+_ROUNDED = [
+    "unrolled for (int j = 0; j < BLOCKS_N; j += 2)",
+    "  unrolled for (int r = 0; r < 2; ++r) {",
+    "    const auto two = *reinterpret_cast<const Pack<float, 2>*>(b_lane + (p * 8 + r * 4) * B_PITCH + j * 8);",
+    "    b_part[j][r] = tf32(two.at[0]), b_part[j + 1][r] = tf32(two.at[1]);",
+    "  }",
+]
 
 _HALF_STEP = """\
 unrolled for (int p = 0; p < LINES / 16; ++p) {
@@ -93,11 +87,11 @@ def _is_single(one: Window) -> bool:
 def point_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """BM filters x RUN tiles of BN positions of a block."""
     text = ConvolutionText(convolution, op_line, choices)
-    names = _plan(text)
+    _plan(text)
     wanted = text.parameters("channels", "filters")
-    signature = text.signature([*wanted, *((f"int {name}", names[name]) for name in ("plane", "tiles", "run"))])
-    block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
-    text.plan.launch(f"{text.name}_points", names["blocks"], block, signature.given)
+    parameters = [*wanted, *((f"int {name}", f"@{name}") for name in ("plane", "tiles", "run"))]
+    block = "32 * WARPS_M * WARPS_N, @shared_bytes"
+    kernel = text.launched(f"{text.name}_points", "@blocks", block, parameters, "THREADS, BLOCKS", _body(text))
     together = _together(convolution)
     header = _HEADER.format(name=text.name, read=together, held=together * 2)
     return text.fragment(
@@ -108,7 +102,7 @@ def point_convolution(convolution: Convolution, op_line: str, choices: Choices =
         *fragment_pieces(convolution.element, convolution.is_exact, True),
         *([[EXACT_MMA]] if convolution.is_exact else []),
         text.finish.function,
-        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_points", _body(text)),
+        kernel,
     )
 
 
@@ -120,11 +114,9 @@ def _together(convolution: Convolution) -> int:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> dict[str, str]:
+def _plan(text: ConvolutionText) -> None:
     plan, sizes, one = text.plan, text.sizes, text.convolution
     size, groups = one.element.itemsize, one.groups
-    wanted = ("plane", "tiles", "run", "matrices", "blocks", "shared_bytes")
-    names = {each: plan.name(each) for each in wanted}
     filters, channels = one.filters.size, one.channels.size
     plan.add("need", "device.cc >= 80")
     text.places_fit()
@@ -137,24 +129,23 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     text.tune("STAGES", (4, 3, 2), "steps under way at once")
     text.tune("BLOCKS", {32: (4, 6), 64: (3, 2), 128: (2,)}[rows], "of a multiprocessor, for which registers must do")
     text.tune("RUN", (16, 8, 32), "tiles of a block, where there are many")
-    plan.add("let", f"{names['plane']} = {text.plane_in}")
-    plan.add("const", f"X_WIDTH = {_width(names['plane'], size)}", "elements of a copy")
+    plan.add("let", f"@plane = {text.plane_in}")
+    plan.add("const", f"X_WIDTH = {_width('@plane', size)}", "elements of a copy")
     plan.add("const", f"W_WIDTH = {1 if one.transposed else _width(sizes['channels'], size)}")
     stored = min(2 * _together(one), 16 // one.output.dtype.itemsize)
-    narrow = f"2 if {names['plane']} % 2 == 0 else 1"
-    plan.add("const", f"Y_WIDTH = {stored} if {names['plane']} % {stored} == 0 else {narrow}", "results of a store")
+    narrow = "2 if @plane % 2 == 0 else 1"
+    plan.add("const", f"Y_WIDTH = {stored} if @plane % {stored} == 0 else {narrow}", "results of a store")
     plan.add("const", f"CHANNELS = round_up({sizes['channels']}, LINES)", "with zeros behind the last")
-    plan.add("let", f"{names['tiles']} = {sizes['images']} * ceil_div({names['plane']}, BN)")
+    plan.add("let", f"@tiles = {sizes['images']} * ceil_div(@plane, BN)")
     matrices = f"ceil_div({sizes['filters']}, BM)" + (f" * {groups}" if groups > 1 else "")
-    plan.add("let", f"{names['matrices']} = {matrices}", "of weights")
-    least_blocks = f"{names['tiles']} * {names['matrices']} / (4 * BLOCKS * device.sms)"
-    plan.add("let", f"{names['run']} = max(1, min(RUN, {least_blocks}))")
-    plan.add("let", f"{names['blocks']} = ceil_div({names['tiles']}, {names['run']}) * {names['matrices']}")
-    plan.add("need", f"max({names['tiles']}, {names['blocks']}) <= {MOST_32_BIT}")
+    plan.add("let", f"@matrices = {matrices}", "of weights")
+    least_blocks = "@tiles * @matrices / (4 * BLOCKS * device.sms)"
+    plan.add("let", f"@run = max(1, min(RUN, {least_blocks}))")
+    plan.add("let", "@blocks = ceil_div(@tiles, @run) * @matrices")
+    plan.add("need", f"max(@tiles, @blocks) <= {MOST_32_BIT}")
     shared = f"(BM * (CHANNELS + {16 // size}) + STAGES * LINES * (BN + 8)) * {size}"
-    plan.add("let", f"{names['shared_bytes']} = {shared}")
-    plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
-    return names
+    plan.add("let", f"@shared_bytes = {shared}")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
 
 def _width(length: str, size: int) -> str:
@@ -183,9 +174,11 @@ def _constants(text: ConvolutionText) -> list[str]:
 def _body(text: ConvolutionText) -> list[str]:
     one = text.convolution
     if one.is_exact:
-        step = exact_step("LINES / 8", "p * 8", "(p * 8 + r * 4) * B_PITCH + j / 2 * 16 + j % 2")
+        step = exact_step("LINES / 8", "(p * 8 + r * 4) * B_PITCH + j / 2 * 16 + j % 2")
+    elif one.element is DType.F32:
+        step = rounded_step("LINES / 8", "A_PITCH", _ROUNDED)
     else:
-        step = (_ROUNDED_STEP if one.element is DType.F32 else _HALF_STEP).splitlines()
+        step = _HALF_STEP.splitlines()
     b_line = "lane % 4" if one.element is DType.F32 else "lane % 4 * 2"
     a_offset = f"lane / 16 * {16 // one.element.itemsize}"
     return [
@@ -245,9 +238,7 @@ def _copy_lines() -> list[str]:
 
 def _weight_lines(text: ConvolutionText) -> list[str]:
     one = text.convolution
-    place = "(group * filters + m0 + f) * static_cast<long long>(channels) + c"
-    if one.transposed:
-        place = "(group * channels + c) * static_cast<long long>(filters) + m0 + f"
+    place = text.weight_row("m0 + f")
     places = [
         "#pragma unroll 8",
         "for (int at = threadIdx.x * W_WIDTH; at < BM * CHANNELS; at += THREADS * W_WIDTH) {",

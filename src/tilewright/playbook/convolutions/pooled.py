@@ -13,12 +13,13 @@ from tilewright.playbook.convolutions.reading import Settings, pool_settings
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
-from tilewright.playbook.tracing import Items, Node, TracedArgument
+from tilewright.playbook.tracing import Items, Node
 
 POOLED = "a convolution and the average pooling of its results are made as one convolution, whose weights are sums"
 _MOST_TAPS = 128
 
 Sizes = tuple[int, ...]
+Write = Callable[[Builder], Node]
 
 
 def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
@@ -40,20 +41,17 @@ def pooled_convolution(graph: Graph, index: int) -> Rewrite | None:
     if joined is None:
         return None
 
-    def left(sizes: Sizes, probe: int) -> Sizes:
-        return *sizes[:2], *shape_at(graph, index, probe)[2:]
-
-    def make(builder: Builder) -> int:
-        total = joined.write(builder, lambda probe: left(shape_at(graph, convolution, probe), probe))
+    def make(builder: Builder) -> Node:
+        total = joined(builder)
         for step in steps:
-            total = again(graph, builder, step, total, left)
+            total = again(graph, builder, step, total)
         return total
 
     return Rewrite(index, POOLED, make)
 
 
-def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows: Sizes) -> _Joined | None:
-    """The one convolution, where it is less work than both."""
+def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows: Sizes) -> Write | None:
+    """What writes the one convolution, where it is less work than both."""
     nodes = tuple(trace.nodes[convolution] for trace in graph.traces)
     own = Settings.of(nodes, len(windows))
     x, weight = taken(nodes[0])
@@ -79,7 +77,6 @@ def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows:
         False,
         own.groups,
     )
-    made = _Joined(graph, x, weight, axes, settings, own.transposed, 1.0 / math.prod(windows))
     fits = all(
         (length + 2 * axis.padding - axis.taps) // axis.stride + 1 == results
         for probe in range(len(graph.traces))
@@ -87,7 +84,23 @@ def _joined(graph: Graph, index: int, convolution: int, pool: Settings, windows:
             shape_at(graph, x, probe)[2:], shape_at(graph, index, probe)[2:], axes, strict=True
         )
     )
-    return made if fits and math.prod(one.taps for one in axes) <= _MOST_TAPS else None
+    if not fits or math.prod(one.taps for one in axes) > _MOST_TAPS:
+        return None
+
+    def results(probe: int) -> Sizes:
+        return *shape_at(graph, convolution, probe)[:2], *shape_at(graph, index, probe)[2:]
+
+    def write(builder: Builder) -> Node:
+        made = builder.old(weight)
+        if own.transposed:
+            places = tuple(range(2, len(axes) + 2))
+            made = builder.add("flip", builder.add("permute", made, Items((1, 0, *places))), Items(places))
+        for place, axis in enumerate(axes):
+            made = _summed(builder, made, place + 2, len(axes) - 1 - place, axis)
+        made = builder.add("mul", made, 1.0 / math.prod(windows), overload="Tensor")
+        return builder.add(CONVOLUTION, builder.old(x), made, None, *settings.arguments, shape=results)
+
+    return write
 
 
 @dataclass(frozen=True)
@@ -118,78 +131,15 @@ def _turned(stride: int, padding: int, taps: int) -> _Axis:
     return _Axis(count, 1, -least, tuple((before, behind, one) for one in range(stride)), stride)
 
 
-@dataclass(frozen=True)
-class _Joined:
-    graph: Graph
-    x: int
-    weight: int
-    axes: tuple[_Axis, ...]
-    settings: Settings
-    turned: bool
-    share: float  # of one result in a window
+def _summed(builder: Builder, given: Node, dim: int, behind_it: int, axis: _Axis) -> Node:
+    """The sum of the shifted copies of the weights along one dimension, which has others behind it."""
 
-    def write(self, builder: Builder, shape: Callable[[int], Sizes]) -> int:
-        weights, x = self._weights(builder), builder.numbers[self.x]
-        more = (None, *self.settings.arguments)
-        return builder.add(CONVOLUTION, lambda _: (Node(x), Node(weights), *more), shape, "float32")
+    def copied(shift: tuple[int, int, int]) -> Node:
+        front, behind, first = shift
+        made = builder.add("constant_pad_nd", given, Items((*(0, 0) * behind_it, front, behind)), 0.0)
+        if axis.step == 1:
+            return made
+        end = (axis.taps - 1) * axis.step + first + 1
+        return builder.add("slice", made, dim, first, end, axis.step, overload="Tensor")
 
-    def _weights(self, builder: Builder) -> int:
-        writer = _Weights(self.graph, builder, self.weight)
-        made = builder.numbers[self.weight]
-        sizes: Callable[[Sizes], Sizes] = lambda given: given  # noqa: E731
-        if self.turned:
-            places = tuple(range(2, len(self.axes) + 2))
-            sizes = lambda given: (given[1], given[0], *given[2:])  # noqa: E731
-            made = writer.add("permute", (Node(made), Items((1, 0, *places))), sizes)
-            made = writer.add("flip", (Node(made), Items(places)), sizes)
-        for place, axis in enumerate(self.axes):
-            made, sizes = writer.summed(made, place, axis, sizes)
-        return writer.add("mul", (Node(made), self.share), sizes, "Tensor")
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Nodes made from the weights; shapes follow from theirs."""
-
-    graph: Graph
-    builder: Builder
-    weight: int
-
-    def add(
-        self, target: str, arguments: tuple[TracedArgument, ...], sizes: Callable[[Sizes], Sizes], overload: str = ""
-    ) -> int:
-        return self.builder.add(
-            target,
-            lambda _: arguments,
-            lambda probe: sizes(shape_at(self.graph, self.weight, probe)),
-            "float32",
-            overload,
-        )
-
-    def summed(
-        self, given: int, place: int, axis: _Axis, before: Callable[[Sizes], Sizes]
-    ) -> tuple[int, Callable[[Sizes], Sizes]]:
-        """The sum of the shifted copies along one dimension, and what is its shape."""
-        dim = place + 2
-
-        def sizes(own: Sizes, wide: int = axis.taps) -> Sizes:
-            found = before(own)
-            return *found[:dim], wide, *found[dim + 1 :]
-
-        def copied(shift: tuple[int, int, int]) -> int:
-            front, behind, first = shift
-
-            def padded(own: Sizes) -> Sizes:
-                return sizes(own, before(own)[dim] + front + behind)
-
-            behind_it = len(before(shape_at(self.graph, self.weight, 0))) - 1 - dim
-            pads = Items((*(0, 0) * behind_it, front, behind))
-            made = self.add("constant_pad_nd", (Node(given), pads, 0.0), padded)
-            if axis.step == 1:
-                return made
-            end = (axis.taps - 1) * axis.step + first + 1
-            return self.add("slice", (Node(made), dim, first, end, axis.step), sizes, "Tensor")
-
-        return reduce(
-            lambda one, other: self.add("add", (Node(one), Node(other)), sizes, "Tensor"), map(copied, axis.shifts)
-        ), sizes
+    return reduce(lambda one, other: builder.add("add", one, other, overload="Tensor"), map(copied, axis.shifts))

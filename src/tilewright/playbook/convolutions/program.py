@@ -29,6 +29,11 @@ class Window:
     padding: int
     dilation: int
 
+    def constants(self, axis: str, taps: str = "TAPS", padding: str = "PADDING") -> str:
+        """What a kernel calls them."""
+        named = {taps: self.taps, "STRIDE": self.stride, padding: self.padding, "DILATION": self.dilation}
+        return f"constexpr int {', '.join(f'{name}_{axis.upper()} = {number}' for name, number in named.items())};"
+
 
 @dataclass(frozen=True)
 class Convolution(Sums):
@@ -64,6 +69,10 @@ class Convolution(Sums):
     def is_depthwise(self) -> bool:
         """Whether every result is made from one channel."""
         return self.channels.is_one
+
+    def plain_padding(self, window: Window) -> int:
+        """Zeros before the first element that a window sees: transposed, with stride 1, taps go backwards."""
+        return (window.taps - 1) * window.dilation - window.padding if self.transposed else window.padding
 
     @property
     def taps(self) -> int:

@@ -8,15 +8,13 @@ memory. Where memory bounds, what this saves is a pass that reads x and writes i
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.playbook.convolutions.hopper_store import filled
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution, Window
 from tilewright.playbook.convolutions.streamed_kernel import AGAIN, BODY, DEVICE, DIRECT, STAGE, WEIGHTS
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, wgmma
 from tilewright.playbook.products.plan_text import Choices
@@ -58,14 +56,10 @@ class Streams:
     def width(self) -> Window:
         return self.convolution.windows[-1]
 
-    def padding(self, one: Window) -> int:
-        """Zeros before the first element that a window sees: transposed, with stride 1, taps go backwards."""
-        return (one.taps - 1) * one.dilation - one.padding if self.convolution.transposed else one.padding
-
     @property
     def lead(self) -> int:
         """Elements before a window, so that it begins at a multiple of 16 bytes."""
-        return -self.padding(self.width) % 4
+        return -self.convolution.plain_padding(self.width) % 4
 
     @property
     def window(self) -> int:
@@ -129,7 +123,7 @@ def can_write(convolution: Convolution) -> bool:
         return False
     if len(one.windows) > 2 or one.taps == 1:
         return False
-    if one.transposed and any(each.stride > 1 or streams.padding(each) < 0 for each in one.windows):
+    if one.transposed and any(each.stride > 1 or one.plain_padding(each) < 0 for each in one.windows):
         return False
     if streams.width.stride > _MOST_STRIDE or streams.window > _MOST_WINDOW or streams.pitch > 256:
         return False
@@ -153,22 +147,20 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
     """Tiles of 128 positions, of one line or two, times all filters or as many as fit."""
     streams = Streams(convolution)
     text = ConvolutionText(convolution, op_line, choices)
-    names = _plan(text, streams)
+    _plan(text, streams)
     wanted = ("height", "width", "y_height", "y_width", "filters", "row_tiles", "tiles_x", "tiles_y", "tiles")
     tensors = text.parameters()
     pairs = [
-        ("const __grid_constant__ CUtensorMap x_map", names["x_map"]),
+        ("const __grid_constant__ CUtensorMap x_map", "@x_map"),
         *tensors[:3],
-        *((f"int {one}", names[one]) for one in wanted),
+        *((f"int {one}", f"@{one}") for one in wanted),
         *tensors[3:],
     ]
-    signature = text.signature(pairs)
-    per_row = f"max(1, min(device.sms / {names['row_tiles']}, ceil_div({names['tiles']}, CONSUMERS)))"
-    text.plan.launch(
-        "convolve", f"{per_row} * {names['row_tiles']}", f"(CONSUMERS + 1) * 128, {names['smem']}", signature.given
-    )
-    weights = WEIGHTS.replace("@weight_at", _weight_at(streams, "c", "f0 + f", "tap"))
-    weights = weights.replace("@tap", "(TAPS - 1 - tap)" if convolution.transposed else "tap")
+    per_row = "max(1, min(device.sms / @row_tiles, ceil_div(@tiles, CONSUMERS)))"
+    grid, block = f"{per_row} * @row_tiles", "(CONSUMERS + 1) * 128, @smem"
+    kernel = text.launched("convolve", grid, block, pairs, "THREADS, 1", _body(text, streams))
+    tap = "(TAPS - 1 - tap)" if convolution.transposed else "tap"
+    weights = worded(WEIGHTS, {"weight_at": _weight_at(streams, "c", "f0 + f", "tap"), "tap": tap})
     kind = "tf32" if streams.is_tf32 else "f16"
     multiply = wgmma((streams.filters,), kind, (False, False), (32, 64, 128), in_registers=True)
     made = text.fragment(
@@ -179,7 +171,7 @@ def streamed_convolution(convolution: Convolution, op_line: str, choices: Choice
         [DEVICE],
         [weights],
         text.finish.function,
-        signature.kernel("__launch_bounds__(THREADS, 1)", "convolve", _body(text, streams)),
+        kernel,
     )
     included = sorted({*made.includes, "#include <cuda_fp16.h>"})
     return Fragment(made.header, made.plan, included, made.pieces)
@@ -194,16 +186,8 @@ def _weight_at(streams: Streams, channel: str, filter: str, tap: str) -> str:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
-    plan, sizes, one = text.plan, text.sizes, text.convolution
-    own = (
-        "height width y_height y_width row_tiles tiles_x tiles_y tiles weight_bytes staged_bytes slot_bytes smem x_map"
-    )
-    names = {each: plan.name(each) for each in own.split()} | {"filters": sizes["filters"]}
-
-    def add(directive: str, line: str, remark: str = "") -> None:
-        plan.add(directive, re.sub(r"@(\w+)", lambda found: names[found[1]], line), remark)
-
+def _plan(text: ConvolutionText, streams: Streams) -> None:
+    add, sizes, one = text.plan.add, text.sizes, text.convolution
     add("need", f"device.cc == 90 and min({', '.join(sizes.values())}) > 0")
     line = [("@height", "in_y"), ("@y_height", "out_y")]
     listed = [f"{name} = {sizes[of]}" if len(one.windows) == 2 else f"{name} = 1" for name, of in line]
@@ -232,7 +216,6 @@ def _plan(text: ConvolutionText, streams: Streams) -> dict[str, str]:
     add("let", "@smem = @weight_bytes + @staged_bytes + CONSUMERS * SLOTS * (@slot_bytes + 16) + N * 4 + 8")
     shape = f"shape=[{sizes['images']}, CHANNELS, @height, @width]"
     add("map", f"@x_map = tiled({one.x}, {shape}, box=[1, CB, 1, {streams.pitch}], l2=256)")
-    return names
 
 
 def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
@@ -242,9 +225,9 @@ def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
         "constexpr int K = TF32 ? 8 : 16, BYTES = 32 / K, PER_CHUNK = 16 / BYTES;  // channels of a wgmma; of each",
         "constexpr int THREADS = (CONSUMERS + 1) * 128, POSITIONS = 128;  // the positions are a tile's",
         f"constexpr int WIDTH_TAPS = {width.taps}, STRIDE = {width.stride}, DILATION = {width.dilation}, "
-        f"PADDING = {streams.padding(width)};",
+        f"PADDING = {text.convolution.plain_padding(width)};",
         f"constexpr int LINE_TAPS = {line.taps}, LINE_STRIDE = {line.stride}, LINE_DILATION = {line.dilation}, "
-        f"LINE_PADDING = {streams.padding(line)};",
+        f"LINE_PADDING = {text.convolution.plain_padding(line)};",
         "constexpr int TAPS = LINE_TAPS * WIDTH_TAPS, IN_LINES = LINES + LINE_TAPS - 1;",
         "// What a lane reads for its four results; elements before it, so that it begins at 16 bytes.",
         f"constexpr int WINDOW = {streams.window}, LEAD = {streams.lead};",
@@ -262,33 +245,21 @@ def _constants(text: ConvolutionText, streams: Streams) -> list[str]:
 
 def _body(text: ConvolutionText, streams: Streams) -> list[str]:
     finish = text.finish
-    again = AGAIN.replace("@again_at", _weight_at(streams, "c", "first_filter + k", _backwards(streams)))
-    again = again.replace("@again_made", finish.call("total[k]"))
-    staged = STAGE.replace("@made", finish.call_read("value[k][i]", "[k][i]"))
-    lines = {
-        "@there": finish.arrays("[4][4]"),
-        "@from": finish.pointers("@ + at + owned.begin + lane"),
-        "@read": finish.reads("[k][i]", "has", "i * 32"),
-    }
-    for name, listed in lines.items():
-        staged = filled(staged, name, "\n".join(listed))
     sums = [f"sum[made][{e // 2}][i + {e % 2 * 2}] * by" for e in range(4)]
-    four = ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums))
-    body = BODY
-    for name, text_of in {
-        "@again": "" if streams.is_tf32 else again,
-        "@staged": staged,
-        "@direct": DIRECT.replace("@four", four),
-    }.items():
-        body = _in_place(body, name, text_of)
-    return body.splitlines()
+    words: dict[str, str | list[str]] = {
+        "again": "" if streams.is_tf32 else AGAIN,
+        "again_at": _weight_at(streams, "c", "first_filter + k", _backwards(streams)),
+        "again_made": finish.call("total[k]"),
+        "staged": STAGE,
+        "made": finish.call_read("value[k][i]", "[k][i]"),
+        "there": finish.arrays("[4][4]"),
+        "from": finish.pointers("@ + at + owned.begin + lane"),
+        "read": finish.reads("[k][i]", "has", "i * 32"),
+        "direct": DIRECT,
+        "four": ", ".join(finish.call(one, at=f"at + {e}") for e, one in enumerate(sums)),
+    }
+    return worded(BODY, words).splitlines()
 
 
 def _backwards(streams: Streams) -> str:
     return "TAPS - 1 - tap" if streams.convolution.transposed else "tap"
-
-
-def _in_place(body: str, name: str, text: str) -> str:
-    """The text in the place of a line that is nothing but the name."""
-    deep = 1 if name == "@again" else 3
-    return body.replace(f"{name}\n", "".join(f"{one}\n" for one in indented(text.splitlines(), deep)))

@@ -216,15 +216,15 @@ for (int tile = first * CONSUMERS + consumer; tile < tiles; tile += blocks * CON
     }
   }
   wgmma_wait<0>();
-@again
+  @again
   unrolled for (int made = 0; made < LINES; ++made) {
     if (here.y + made >= y_height) break;
     const long long row0 = (long long)here.image * filters + f0;
     const long long at0 = row0 * plane + (long long)(here.y + made) * y_width + here.x;
     if constexpr (STAGED) {
-@staged
+      @staged
     } else {
-@direct
+      @direct
     }
   }
 }

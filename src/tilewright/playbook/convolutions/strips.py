@@ -53,13 +53,10 @@ def _rows(y: Window, x: Window) -> int:
 def strip_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """ROWS rows of a plane of the result for a block; a thread has COLUMNS columns of them."""
     text = ConvolutionText(convolution, op_line, choices)
-    strips, room = _plan(text)
-    parameters = [*text.parameters("in_y", "out_y"), ("unsigned strips", strips)]
-    signature = text.signature(parameters)
-    name = f"{text.name}_strips"
-    grid = f"{strips} * {text.sizes['images']} * {convolution.groups}"
-    text.plan.launch(name, grid, f"THREADS, {room}", signature.given)
-    kernel = signature.kernel("__launch_bounds__(THREADS, RESIDENT / THREADS)", name, _body(text))
+    _plan(text)
+    parameters = [*text.parameters("in_y", "out_y"), ("unsigned strips", "@strips")]
+    grid, bounds = f"@strips * @images * {convolution.groups}", "THREADS, RESIDENT / THREADS"
+    kernel = text.launched(f"{text.name}_strips", grid, "THREADS, @room", parameters, bounds, _body(text))
     pieces = [_constants(text), [PACK], [COPYING], [STORING], text.finish.function, kernel]
     return text.fragment(_header(text), *pieces)
 
@@ -76,8 +73,7 @@ def _header(text: ConvolutionText) -> str:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> tuple[str, str]:
-    """The plan's lines; names for the strips of a plane and for the shared memory of a block."""
+def _plan(text: ConvolutionText) -> None:
     plan, sizes = text.plan, text.sizes
     y, x = text.axes["y"], text.axes["x"]
     text.places_fit()
@@ -92,13 +88,11 @@ def _plan(text: ConvolutionText) -> tuple[str, str]:
     plan.add("need", "IN_X % 4 == 0", "whole 16 bytes are copied")
     plan.add("const", "Y_WIDTH = 2 if OUT_X % 2 == 0 else 1", "elements of a store")
     plan.read_once(f"{sizes['images']} * {text.convolution.groups} * {text.plane_in}")
-    strips, room = plan.name("strips"), plan.name("room")
-    plan.add("let", f"{strips} = ceil_div({sizes['out_y']}, ROWS)")
+    plan.add("let", "@strips = ceil_div(@out_y, ROWS)")
     loaded = f"((ROWS - 1) * {y.stride} + {_reach(y)})"
-    plan.add("let", f"{room} = 4 * ({loaded} * IN_X + ROWS * OUT_X + 4)", "bytes of shared memory")
-    plan.add("need", f"{room} + 1024 <= device.smem_block")
-    plan.add("need", f"{strips} * {sizes['images']} * {text.convolution.groups} <= {MOST_32_BIT}")
-    return strips, room
+    plan.add("let", f"@room = 4 * ({loaded} * IN_X + ROWS * OUT_X + 4)", "bytes of shared memory")
+    plan.add("need", "@room + 1024 <= device.smem_block")
+    plan.add("need", f"@strips * @images * {text.convolution.groups} <= {MOST_32_BIT}")
 
 
 def _constants(text: ConvolutionText) -> list[str]:

@@ -25,12 +25,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Extent, Operand
-from tilewright.playbook.products.tensor_cores import (
-    ASYNC_COPY,
-    TILE_COPY,
-    Side,
-    fragment_pieces,
-)
+from tilewright.playbook.products.tensor_cores import ASYNC_COPY, EXACT_SUMS, TILE_COPY, Side, fragment_pieces
 from tilewright.records import DType
 
 _MOST_BITS = 31  # a bit for every tap along every axis, and one for what lies beyond the last channel
@@ -80,25 +75,12 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
     text = ConvolutionText(convolution, op_line, choices)
     wide = convolution.element is DType.F32
     sides = _sides(convolution)
-    packed, tiles, shared = _plan(text)
+    _plan(text)
     others = convolution.groups * math.prod(phases(text, axis) for axis in text.axes if axis != "x")
-    pairs = [
-        (f"const {convolution.element.cpp}* __restrict__ weight", convolution.weight),
-        (f"{convolution.element.cpp}* __restrict__ packed", packed[0]),
-        ("int channels", text.sizes["channels"]),
-        ("int filters", text.sizes["filters"]),
-        ("int k_pitch", packed[1]),
-    ]
-    pack = text.signature(pairs)
-    count = f"{packed[1]} * {text.sizes['filters']}"
-    text.plan.launch(
-        f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {others * phases(text, 'x')})", "256", pack.given
-    )
-    parameters = text.parameters("channels", "filters", "images", *text.lengths)
-    parameters[1] = (f"const {convolution.element.cpp}* __restrict__ packed", packed[0])
-    signature = text.signature([*parameters, ("int k_pitch", packed[1])])
-    name = f"{text.name}_tensor_cores"
-    text.plan.launch(name, f"dim3({tiles}, {others})", f"32 * WARPS_M * WARPS_N, {shared}", signature.given)
+    pack = text.packing(others * phases(text, "x"), _pack_body(text))
+    parameters = text.packed_parameters("channels", "filters", "images", *text.lengths)
+    name, grid, block = f"{text.name}_tensor_cores", f"dim3(@tiles, {others})", "32 * WARPS_M * WARPS_N, @shared_bytes"
+    kernel = text.launched(name, grid, block, parameters, "THREADS, BLOCKS", kernel_body(text, sides))
     taps = _TAPS + (_SPREAD_TAPS if convolution.transposed else _PLAIN_TAPS)
     return text.fragment(
         _header(text),
@@ -113,8 +95,8 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
         ],
         *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
         text.finish.function,
-        pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
-        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", name, kernel_body(text, sides)),
+        pack,
+        kernel,
     )
 
 
@@ -134,13 +116,7 @@ def _header(text: ConvolutionText) -> str:
             "is a product of its own. A block makes all phases of its rows, one after the other, and stores them "
             "together."
         )
-    if one.is_exact:
-        header += (
-            "\n\nEvery f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 "
-            "arithmetic gives. A tensor core cuts bits off when it adds, so sums of BK products are added up in f32 "
-            "outside it."
-        )
-    return header
+    return header + (EXACT_SUMS if one.is_exact else "")
 
 
 def _sides(convolution: Convolution) -> tuple[Side, Side]:
@@ -155,7 +131,7 @@ def _sides(convolution: Convolution) -> tuple[Side, Side]:
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
+def _plan(text: ConvolutionText) -> None:
     """Constants and sizes; the packed weights and their pitch, the number of tiles, and the bytes of a block."""
     plan, sizes, one = text.plan, text.sizes, text.convolution
     size, wide = one.element.itemsize, one.element is DType.F32
@@ -174,26 +150,22 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
     text.tune("STAGES", (3, 2) if spread and rows[0] == 64 else (2, 3), "steps under way at once")
     resident = (1,) if one.is_exact else (2, 1) if tall else (3, 2)
     text.tune("BLOCKS", resident, "of a multiprocessor, for which registers must do")
-    packed, pitch, positions, tiles, shared = map(
-        plan.name, ("packed", "k_pitch", "positions", "tiles", "shared_bytes")
-    )
     most = math.prod(_most_taps(text, axis) for axis in text.axes)
-    plan.add("let", f"{pitch} = round_up({sizes['channels']} * {most}, {16 // size})", "channels and taps of a filter")
+    plan.add("let", f"@k_pitch = round_up({sizes['channels']} * {most}, {16 // size})", "channels and taps of a filter")
     matrices = one.groups * math.prod(phases(text, axis) for axis in text.axes)
-    plan.add("scratch", f"{packed}: {one.element.value}[{matrices}, {sizes['filters']}, {pitch}]")
+    plan.add("scratch", f"@packed: {one.element.value}[{matrices}, {sizes['filters']}, @k_pitch]")
     lengths = [
         f"ceil_div({sizes[f'out_{axis}']}, {phases(text, axis)})" if phases(text, axis) > 1 else sizes[f"out_{axis}"]
         for axis in text.axes
     ]
-    plan.add("let", f"{positions} = {' * '.join([sizes['images'], *lengths])}")
-    plan.add("let", f"{tiles} = ceil_div({sizes['filters']}, BM) * ceil_div({positions}, BN)")
-    plan.add("need", f"max({positions}, {sizes['filters']} * {pitch}) <= {MOST_32_BIT}")
+    plan.add("let", f"@positions = {' * '.join([sizes['images'], *lengths])}")
+    plan.add("let", f"@tiles = ceil_div({sizes['filters']}, BM) * ceil_div(@positions, BN)")
+    plan.add("need", f"max(@positions, {sizes['filters']} * @k_pitch) <= {MOST_32_BIT}")
     ring = f"STAGES * ((BM * (BK + {4 if wide else 8}) + BK * (BN + 8)) * {size} + BK * 8)"
     several = phases(text, "x")
     staged = f"BM * (BN * {several} + 8) * 4" if several > 1 else "BM * (BN + 8) * 4"
-    plan.add("let", f"{shared} = {ring} + {staged}" if several > 1 else f"{shared} = max({ring}, {staged})")
-    plan.add("need", f"{shared} <= device.smem_block")
-    return (packed, pitch), tiles, shared
+    plan.add("let", f"@shared_bytes = {f'{ring} + {staged}' if several > 1 else f'max({ring}, {staged})'}")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
 
 def _tiles(text: ConvolutionText) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -234,10 +206,7 @@ def _constants(text: ConvolutionText, wide: bool) -> list[str]:
 
 def _pack_body(text: ConvolutionText) -> list[str]:
     """The weights of a group and phase as a matrix: a row for each filter, channels and then taps along it."""
-    row = "(group * filters + f) * static_cast<long long>(channels) + c"
-    if text.convolution.transposed:
-        row = "(group * channels + c) * static_cast<long long>(filters) + f"
-    rounded = f"weight[({row}) * TAPS + tap]"
+    rounded = f"weight[({text.weight_row('f')}) * TAPS + tap]"
     if is_rounded(text.convolution):
         rounded = f"__uint_as_float(tf32({rounded}))"
     tap = ""

@@ -5,22 +5,25 @@ from __future__ import annotations
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.tensor_cores import Side, half_step, wide_step
+from tilewright.playbook.products.tensor_cores import (
+    FIRST_COPIES,
+    Side,
+    half_step,
+    over_steps,
+    rounded_step,
+    staged_sums,
+    wide_step,
+)
 from tilewright.records import DType
 
-_ROUNDED_STEP = """\
-const Element* a_lane = a_tile + (warp_m + lane % 16) * ACopy::PITCH + lane / 16 * 4;
-const Element* b_lane = b_tile + lane % 4 * BCopy::PITCH + warp_n + lane / 4;
-unrolled for (int p = 0; p < STEPS_K; ++p) {
-  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
-    load_matrices<false>(a_part[i], a_lane + i * 16 * ACopy::PITCH + p * 8);
-  unrolled for (int j = 0; j < BLOCKS_N; ++j)
-    unrolled for (int r = 0; r < 2; ++r) b_part[j][r] = tf32(b_lane[(p * 8 + r * 4) * BCopy::PITCH + j * 8]);
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)
-    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
-}
-"""
+_LANES = [
+    "const Element* a_lane = a_tile + (warp_m + lane % 16) * ACopy::PITCH + lane / 16 * 4;",
+    "const Element* b_lane = b_tile + lane % 4 * BCopy::PITCH + warp_n + lane / 4;",
+]
+_ROUNDED = [
+    "unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+    "  unrolled for (int r = 0; r < 2; ++r) b_part[j][r] = tf32(b_lane[(p * 8 + r * 4) * BCopy::PITCH + j * 8]);",
+]
 
 
 def phases(text: ConvolutionText, axis: str) -> int:
@@ -99,11 +102,11 @@ def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
     """The product of one phase, up to its sums in shared memory."""
     one = text.convolution
     step = half_step(sides) if one.element is not DType.F32 else wide_step(sides, one.is_exact)
-    step = _ROUNDED_STEP.splitlines() if is_rounded(one) else step
+    step = [*_LANES, *rounded_step("STEPS_K", "ACopy::PITCH", _ROUNDED)] if is_rounded(one) else step
     held = one.element.itemsize == 2
-    first = ["for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);"]
+    first = [FIRST_COPIES]
     if held:
-        first = [first[0].replace("copy_step(stage);", "{"), "  copy_step(stage);", "  keep_step(stage);", "}"]
+        first = [FIRST_COPIES.replace("copy_step(stage);", "{"), "  copy_step(stage);", "  keep_step(stage);", "}"]
     return [
         taps_line(text, "x"),
         taps_count(text),
@@ -117,27 +120,19 @@ def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
         "__syncthreads();",
         *first,
         "",
-        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
-        "for (int step = 0; step < steps; ++step) {",
-        "  wait<STAGES - 2>();",
-        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
-        "  copy_step(step + STAGES - 1);  // into that one",
-        "  write_table(step + STAGES);",
-        "  const Element* a_tile = slots + step % STAGES * SLOT;",
-        "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
-        *indented(step),
-        *(["  keep_step(step + STAGES - 1);"] if held else []),
-        "}",
+        *over_steps(
+            [
+                "write_table(step + STAGES);",
+                "const Element* a_tile = slots + step % STAGES * SLOT;",
+                "const Element* b_tile = a_tile + ACopy::ELEMENTS;",
+                *step,
+                *(["keep_step(step + STAGES - 1);"] if held else []),
+            ]
+        ),
         "",
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
-        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
-        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
-        "    unrolled for (int r = 0; r < 4; ++r) {",
-        "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
-        "      staged[line * STAGED + at * PHASES_X + phase_x] = sums[i][j][r];",
-        "    }",
+        *staged_sums("at * PHASES_X + phase_x"),
     ]
 
 

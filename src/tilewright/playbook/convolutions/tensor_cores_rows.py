@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
-from tilewright.playbook.convolutions.program import Convolution, Window
+from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment
 from tilewright.playbook.products.plan_text import Choices
@@ -19,8 +19,12 @@ from tilewright.playbook.products.tensor_cores import (
     ASYNC_COPY,
     EXACT_HEADER,
     EXACT_MMA,
+    FIRST_COPIES,
     exact_step,
     fragment_pieces,
+    over_steps,
+    rounded_step,
+    staged_sums,
 )
 from tilewright.records import DType
 
@@ -36,24 +40,19 @@ along the row reads it at a shift of its own. STAGES steps are under way at once
 under the arithmetic of the present one. Results go through shared memory, to be stored in whole lines.
 """
 
-_LANES = """\
-const Element* a_lane = a_slot + (warp_m + lane % 16) * A_PITCH + lane / 16 * 4;
-const Element* b_lane = b_slot + lane % 4 * B_PITCH + LEAD + (warp_n + lane / 4) * STRIDE_X;
-"""
+_LANES = [
+    "const Element* a_slot = slots + step % STAGES * SLOT;",
+    "const Element* b_slot = a_slot + A_ELEMENTS;",
+    "const Element* a_lane = a_slot + (warp_m + lane % 16) * A_PITCH + lane / 16 * 4;",
+    "const Element* b_lane = b_slot + lane % 4 * B_PITCH + LEAD + (warp_n + lane / 4) * STRIDE_X;",
+]
 _EXACT_PLACE = "(p % (LINES / 8) * 8 + r * 4) * B_PITCH + p / (LINES / 8) * DILATION_X + j * 8 * STRIDE_X"
-_STEP = """\
-unrolled for (int p = 0; p < STEP / 8; ++p) {
-  const int tap = p / (LINES / 8), line = p % (LINES / 8) * 8;
-  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
-    load_matrices<false>(a_part[i], a_lane + i * 16 * A_PITCH + p * 8);
-  unrolled for (int j = 0; j < BLOCKS_N; ++j)
-    unrolled for (int r = 0; r < 2; ++r)
-      b_part[j][r] = tf32(b_lane[(line + r * 4) * B_PITCH + tap * DILATION_X + j * 8 * STRIDE_X]);
-  unrolled for (int i = 0; i < BLOCKS_M; ++i)
-    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
-}
-"""
+_TAP = "const int tap = p / (LINES / 8), line = p % (LINES / 8) * 8;"
+_ROUNDED = [
+    "unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+    "  unrolled for (int r = 0; r < 2; ++r)",
+    "    b_part[j][r] = tf32(b_lane[(line + r * 4) * B_PITCH + tap * DILATION_X + j * 8 * STRIDE_X]);",
+]
 
 
 def has_long_rows(convolution: Convolution) -> bool:
@@ -70,24 +69,11 @@ def has_long_rows(convolution: Convolution) -> bool:
 def long_row_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """BM filters x BN neighbours of a block."""
     text = ConvolutionText(convolution, op_line, choices)
-    names = _plan(text)
-    groups = str(convolution.groups)
-    pack = text.signature(
-        [
-            ("const float* __restrict__ weight", convolution.weight),
-            ("float* __restrict__ packed", names["packed"]),
-            ("int channels", text.sizes["channels"]),
-            ("int filters", text.sizes["filters"]),
-            ("int k_pitch", names["k_pitch"]),
-        ]
-    )
-    count = f"{names['k_pitch']} * {text.sizes['filters']}"
-    text.plan.launch(f"{text.name}_pack", f"dim3(ceil_div({count}, 256), {groups})", "256", pack.given)
-    parameters = text.parameters("channels", "filters", *text.lengths)
-    parameters[1] = ("const float* __restrict__ packed", names["packed"])
-    signature = text.signature([*parameters, ("int k_pitch", names["k_pitch"])])
-    block = f"32 * WARPS_M * WARPS_N, {names['shared_bytes']}"
-    text.plan.launch(f"{text.name}_rows", f"dim3({names['tiles']}, {groups})", block, signature.given)
+    _plan(text)
+    pack = text.packing(convolution.groups, _pack_body(text))
+    parameters, block = text.packed_parameters("channels", "filters", *text.lengths), "32 * WARPS_M * WARPS_N"
+    name, grid, block = f"{text.name}_rows", f"dim3(@tiles, {convolution.groups})", f"{block}, @shared_bytes"
+    kernel = text.launched(name, grid, block, parameters, "THREADS, BLOCKS", _body(text))
     return text.fragment(
         _HEADER.format(name=text.name) + (EXACT_HEADER if convolution.is_exact else ""),
         _constants(text),
@@ -95,17 +81,16 @@ def long_row_convolution(convolution: Convolution, op_line: str, choices: Choice
         *fragment_pieces(DType.F32, convolution.is_exact, True),
         *([[EXACT_MMA]] if convolution.is_exact else []),
         text.finish.function,
-        pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
-        signature.kernel("__launch_bounds__(THREADS, BLOCKS)", f"{text.name}_rows", _body(text)),
+        pack,
+        kernel,
     )
 
 
 # -- the plan --
 
 
-def _plan(text: ConvolutionText) -> dict[str, str]:
+def _plan(text: ConvolutionText) -> None:
     plan, sizes, one = text.plan, text.sizes, text.convolution
-    names = {wanted: plan.name(wanted) for wanted in ("packed", "k_pitch", "tiles", "shared_bytes")}
     filters, taps = one.filters.size, text.axes["x"].taps
     plan.add("need", "device.cc >= 80")
     text.places_fit()
@@ -120,22 +105,16 @@ def _plan(text: ConvolutionText) -> dict[str, str]:
     plan.add("const", f"X_WIDTH = 4 if {sizes['in_x']} % 4 == 0 else 1", "elements of a copy")
     others = math.prod(window.taps for window in one.windows[:-1])
     lines = f"{sizes['channels']} * {others}" if others > 1 else sizes["channels"]
-    plan.add("let", f"{names['k_pitch']} = round_up({lines}, LINES) * {taps}", "rows of x and taps of a filter")
-    plan.add("scratch", f"{names['packed']}: f32[{one.groups}, {sizes['filters']}, {names['k_pitch']}]")
+    plan.add("let", f"@k_pitch = round_up({lines}, LINES) * {taps}", "rows of x and taps of a filter")
+    plan.add("scratch", f"@packed: f32[{one.groups}, {sizes['filters']}, @k_pitch]")
     outer = [sizes[f"out_{axis}"] for axis in text.axes if axis != "x"]
     tiles = [f"ceil_div({sizes['filters']}, BM)", f"ceil_div({sizes['out_x']}, BN)", sizes["images"], *outer]
-    plan.add("let", f"{names['tiles']} = {' * '.join(tiles)}")
-    plan.add("need", f"max({names['tiles']}, {sizes['filters']} * {names['k_pitch']}) <= {MOST_32_BIT}")
+    plan.add("let", f"@tiles = {' * '.join(tiles)}")
+    plan.add("need", f"max(@tiles, {sizes['filters']} * @k_pitch) <= {MOST_32_BIT}")
     reach = f"(BN - 1) * {text.axes['x'].stride} + {(taps - 1) * text.axes['x'].dilation + 8}"
     ring = f"STAGES * (BM * (LINES * {taps} + 4) + LINES * (round_up({reach}, 32) + 8)) * 4"
-    plan.add("let", f"{names['shared_bytes']} = max({ring}, BM * (BN + 8) * 4)")
-    plan.add("need", f"{names['shared_bytes']} <= device.smem_block")
-    return names
-
-
-def _padding(text: ConvolutionText, one: Window) -> int:
-    """Of the plain convolution that it is."""
-    return (one.taps - 1) * one.dilation - one.padding if text.convolution.transposed else one.padding
+    plan.add("let", f"@shared_bytes = max({ring}, BM * (BN + 8) * 4)")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
 
 def _constants(text: ConvolutionText) -> list[str]:
@@ -143,10 +122,8 @@ def _constants(text: ConvolutionText) -> list[str]:
         "using Element = float;",
         "constexpr int THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = 64;",
         "constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;  // mma of a warp",
+        *text.window_constants(plain=True),
     ]
-    for axis, one in text.axes.items():
-        named = {"KERNEL": one.taps, "STRIDE": one.stride, "PAD": _padding(text, one), "DILATION": one.dilation}
-        lines.append(f"constexpr int {', '.join(f'{name}_{axis.upper()} = {value}' for name, value in named.items())};")
     others = [f"KERNEL_{axis.upper()}" for axis in reversed(text.axes) if axis != "x"]
     return [
         *lines,
@@ -162,14 +139,8 @@ def _constants(text: ConvolutionText) -> list[str]:
 
 def _pack_body(text: ConvolutionText) -> list[str]:
     """Step after step: a row of weights for each filter, tap after tap, and of a tap the step's rows of x."""
-    turned = text.convolution.transposed
-    row = (
-        "(group * channels + c) * static_cast<long long>(filters) + f"
-        if turned
-        else ("(group * filters + f) * static_cast<long long>(channels) + c")
-    )
     tap = "of_line * KERNEL_X + tap_x"
-    if turned:
+    if text.convolution.transposed:
         tap = f"OTHERS * KERNEL_X - 1 - ({tap})"
     made = "made" if text.convolution.is_exact else "__uint_as_float(tf32(made))"
     return [
@@ -179,7 +150,7 @@ def _pack_body(text: ConvolutionText) -> list[str]:
         "const int tap_x = k / LINES, line = step * LINES + k % LINES;",
         "const int c = line / OTHERS, of_line = line - c * OTHERS;",
         "float made = 0.0f;  // beyond the last row",
-        f"if (c < channels) made = weight[({row}) * (OTHERS * KERNEL_X) + {tap}];",
+        f"if (c < channels) made = weight[({text.weight_row('f')}) * (OTHERS * KERNEL_X) + {tap}];",
         f"packed[static_cast<long long>(group) * filters * k_pitch + at] = {made};",
     ]
 
@@ -188,7 +159,9 @@ def _pack_body(text: ConvolutionText) -> list[str]:
 
 
 def _body(text: ConvolutionText) -> list[str]:
-    step = exact_step("STEP / 8", "p * 8", _EXACT_PLACE) if text.convolution.is_exact else _STEP.splitlines()
+    step = exact_step("STEP / 8", _EXACT_PLACE)
+    if not text.convolution.is_exact:
+        step = rounded_step("STEP / 8", "A_PITCH", _ROUNDED, before=(_TAP,))
     return [
         "extern __shared__ __align__(128) unsigned char shared[];",
         "Element* slots = reinterpret_cast<Element*>(shared);",
@@ -197,17 +170,9 @@ def _body(text: ConvolutionText) -> list[str]:
         *_tile_lines(text),
         "",
         *_copy_lines(text),
-        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+        FIRST_COPIES,
         "",
-        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
-        "for (int step = 0; step < steps; ++step) {",
-        "  wait<STAGES - 2>();",
-        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
-        "  copy_step(step + STAGES - 1);  // into that one",
-        "  const Element* a_slot = slots + step % STAGES * SLOT;",
-        "  const Element* b_slot = a_slot + A_ELEMENTS;",
-        *indented([*_LANES.splitlines(), *step]),
-        "}",
+        *over_steps([*_LANES, *step]),
         "",
         *_store_lines(text),
     ]
@@ -282,13 +247,7 @@ def _store_lines(text: ConvolutionText) -> list[str]:
         "wait<0>();",
         "__syncthreads();  // nobody reads the slots any more",
         "float* staged = reinterpret_cast<float*>(shared);",
-        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
-        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
-        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
-        "    unrolled for (int r = 0; r < 4; ++r) {",
-        "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
-        "      staged[line * STAGED + at] = sums[i][j][r];",
-        "    }",
+        *staged_sums("at"),
         "__syncthreads();",
         "// A warp stores a line from where one of the cache begins: a sector that is written in pieces is dear.",
         "const int lines = min(BM, filters - m0), width = min(BN, out_x - to_x);",

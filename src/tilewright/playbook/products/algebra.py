@@ -7,7 +7,6 @@ of rows or columns. Both give the same numbers to within f32's roundings.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,8 +17,8 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.products.norms import running_norm, split_norm
-from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
-from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
+from tilewright.playbook.products.rewriting import Builder, Given, Rewrite, rewritten, shape_at
+from tilewright.playbook.tracing import Items, Node
 
 SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
 WINDOWS = "the means of a product's neighbouring columns are made as a product with the means of the weights"
@@ -83,10 +82,9 @@ def _one_pool(graph: Graph, index: int) -> Rewrite | None:
     if math.prod(sides) > _MOST_CELLS:
         return None
 
-    def make(builder: Builder) -> int:
-        source = builder.numbers[taken(before)[0]]
-        arguments = (Node(source), Items(sides), Items(strides))
-        return builder.add(node.target, lambda _: arguments, partial(shape_at, graph, index), graph.dtype(index))
+    def make(builder: Builder) -> Node:
+        source, shape = builder.old(taken(before)[0]), partial(shape_at, graph, index)
+        return builder.add(node.target, source, Items(sides), Items(strides), shape=shape)
 
     return Rewrite(index, POOLS_AS_ONE, make)
 
@@ -102,24 +100,11 @@ def _diagonal(graph: Graph, index: int) -> Rewrite | None:
             continue
         (vector,) = taken(inner)
 
-        def make(builder: Builder, place: int = place, vector: int = vector, other: int = other) -> int:
-            scale, dtype = builder.numbers[vector], graph.dtype(index)
+        def make(builder: Builder, place: int = place, vector: int = vector, other: int = other) -> Node:
+            scale = builder.old(vector)
             if place == 0:
-                rows = scale
-                scale = builder.add(
-                    "unsqueeze",
-                    lambda _: (Node(rows), -1),
-                    lambda probe: (shape_at(graph, index, probe)[0], 1),
-                    graph.dtype(vector),
-                )
-            scaled, matrix = scale, builder.numbers[other]
-            return builder.add(
-                "mul",
-                lambda _: (Node(matrix), Node(scaled)),
-                lambda probe: shape_at(graph, index, probe),
-                dtype,
-                "Tensor",
-            )
+                scale = builder.add("unsqueeze", scale, -1)
+            return builder.add("mul", builder.old(other), scale, overload="Tensor")
 
         return Rewrite(index, DIAGONAL, make)
     return None
@@ -154,14 +139,25 @@ def _column_sum(graph: Graph, index: int) -> Rewrite | None:
         return None
     keep = len(node.arguments) > 2 and bool(node.arguments[2])
 
-    def make(builder: Builder) -> int:
-        writer = _SumWriter(graph, builder, product, keep)
-        total = writer.product(a, taken(weights)[0] if turned else b, turned)
-        for step in steps:
-            total = writer.step(total, step)
-        if node.target == "mean":
-            total = writer.scaled("div", total)
-        return total
+    def columns(probe: int) -> int:
+        return shape_at(graph, product, probe)[1]
+
+    def make(builder: Builder) -> Node:
+        def summed(given: int, dim: int) -> Node:
+            return builder.add("sum", builder.old(given), Items((dim,)), overload="dim_IntList")
+
+        weight = summed(taken(weights)[0], 0) if turned else summed(b, 1)
+        total = builder.add(PRODUCT, builder.old(a), weight)  # an element per row
+        total = builder.add("unsqueeze", total, 1, overload="Tensor") if keep else total
+        for step in steps:  # the same operation on the sum: factors stay as they are, terms are summed too
+            target, number = graph.nodes[step.node].target, partial(graph.argument, step.node, 1)
+            other: Given = number
+            if step.other is not None:
+                other = summed(step.other, 0)
+            elif target not in ("mul", "div"):
+                other = builder.add("mul", builder.add("scalar_tensor", columns), number, overload="Tensor")
+            total = builder.add(target, total, other, overload="Tensor")
+        return builder.add("div", total, columns, overload="Tensor") if node.target == "mean" else total
 
     return Rewrite(index, SUMS, make)
 
@@ -186,60 +182,25 @@ def _column_windows(graph: Graph, index: int) -> Rewrite | None:
     turned = weights.target in TURNS and graph.nodes[taken(weights)[0]].target == "input"
     if not turned or graph.dtype(b) != "float32":
         return None
-    writer = _WindowWriter(graph, index, product, shape[-1])
-    return Rewrite(index, WINDOWS, lambda builder: writer.write(builder, a, taken(weights)[0], steps))
+    wide, given = shape[-1], taken(weights)[0]
 
-
-@dataclass(frozen=True)
-class _WindowWriter:
-    graph: Graph
-    mean: int
-    old_product: int
-    wide: int  # columns of a window
-
-    def write(self, builder: Builder, a: int, weights: int, steps: list[_Step]) -> int:
-        means = self._means(builder, weights)
-        inner = partial(self._inner, weights)
-        turned = builder.add(
-            "transpose", lambda _: (Node(means), 0, 1), lambda probe: (inner(probe), self._columns(probe)), "float32"
-        )
-        given = builder.numbers[a]
-        total = builder.add(PRODUCT, lambda _: (Node(given), Node(turned)), self._shape, "float32")
-        for step in steps:
-            total = self._step(builder, total, step)
-        result = partial(shape_at, self.graph, self.mean)
-        return builder.add("view", lambda probe: (Node(total), Items(result(probe))), result, "float32")
-
-    def _step(self, builder: Builder, total: int, step: _Step) -> int:
-        """The same operation on the means, for which a number stays what it is."""
-        other = None if step.other is None else self._means(builder, step.other)
-
-        def arguments(probe: int) -> tuple[TracedArgument, ...]:
-            number = self.graph.traces[probe].nodes[step.node].arguments[1]
-            return Node(total), number if other is None else Node(other)
-
-        return builder.add(self.graph.nodes[step.node].target, arguments, self._shape, "float32", "Tensor")
-
-    def _means(self, builder: Builder, given: int) -> int:
+    def means(builder: Builder, old: int) -> Node:
         """Of every so many neighbours along the first dimension."""
-        old = builder.numbers[given]
 
-        def parted(probe: int) -> tuple[int, ...]:
-            return self._columns(probe), self.wide, *shape_at(self.graph, given, probe)[1:]
+        def parted(probe: int) -> Items:
+            columns = shape_at(graph, product, probe)[1] // wide
+            return Items((columns, wide, *shape_at(graph, old, probe)[1:]))
 
-        seen = builder.add("view", lambda probe: (Node(old), Items(parted(probe))), parted, "float32")
-        return builder.add(
-            "mean", lambda _: (Node(seen), Items((1,))), lambda probe: (parted(probe)[0], *parted(probe)[2:]), "float32"
-        )
+        return builder.add("mean", builder.add("view", builder.old(old), parted), Items((1,)))
 
-    def _inner(self, weights: int, probe: int) -> int:
-        return shape_at(self.graph, weights, probe)[1]
+    def make(builder: Builder) -> Node:
+        total = builder.add(PRODUCT, builder.old(a), builder.add("transpose", means(builder, given), 0, 1))
+        for step in steps:  # the same operation on the means, for which a number stays what it is
+            other = partial(graph.argument, step.node, 1) if step.other is None else means(builder, step.other)
+            total = builder.add(graph.nodes[step.node].target, total, other, overload="Tensor")
+        return builder.add("view", total, lambda probe: Items(shape_at(graph, index, probe)))
 
-    def _columns(self, probe: int) -> int:
-        return shape_at(self.graph, self.old_product, probe)[1] // self.wide
-
-    def _shape(self, probe: int) -> tuple[int, ...]:
-        return shape_at(self.graph, self.old_product, probe)[0], self._columns(probe)
+    return Rewrite(index, WINDOWS, make)
 
 
 def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None]:
@@ -255,75 +216,10 @@ def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None
             return [], None
         if len(nodes) == 1:
             steps.insert(0, _Step(index, None))
-        elif node.target in ("add", "sub") and len(graph.shape(nodes[1])) == 1 and _is_given(graph, nodes[1]):
+        elif node.target in ("add", "sub") and len(graph.shape(nodes[1])) == 1 and graph.is_given(nodes[1]):
             steps.insert(0, _Step(index, nodes[1]))
         else:
             return [], None
         index = first.index
     alone = len(graph.users[index]) == 1 and index not in graph.outputs
     return (steps, index) if alone else ([], None)
-
-
-def _is_given(graph: Graph, index: int) -> bool:
-    return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
-
-
-@dataclass(frozen=True)
-class _SumWriter:
-    graph: Graph
-    builder: Builder
-    old_product: int
-    keep: bool  # whether the summed dimension stays, with one element
-
-    def _rows(self, probe: int) -> int:
-        return shape_at(self.graph, self.old_product, probe)[0]
-
-    def _columns(self, probe: int) -> int:
-        return shape_at(self.graph, self.old_product, probe)[1]
-
-    def product(self, a: int, weights: int, turned: bool) -> int:
-        """x times the summed weights: a vector with one element per row."""
-        new_weights, new_a = self.builder.numbers[weights], self.builder.numbers[a]
-        summed = self.builder.add(
-            "sum",
-            lambda _: (Node(new_weights), Items((0 if turned else 1,))),
-            lambda probe: (shape_at(self.graph, a, probe)[1],),
-            "float32",
-            "dim_IntList",
-        )
-        made = self.builder.add(
-            PRODUCT, lambda _: (Node(new_a), Node(summed)), lambda probe: (self._rows(probe),), "float32"
-        )
-        return self._vector("unsqueeze", lambda _: (Node(made), 1)) if self.keep else made
-
-    def step(self, total: int, step: _Step) -> int:
-        """The same operation on the sum: factors stay as they are, terms are summed over the columns too."""
-        node = self.graph.nodes[step.node]
-        if step.other is not None:
-            columns = self.builder.numbers[step.other]
-            term = self.builder.add(
-                "sum", lambda _: (Node(columns), Items((0,))), lambda _: (), "float32", "dim_IntList"
-            )
-            return self._vector(node.target, lambda _: (Node(total), Node(term)))
-        if node.target in ("mul", "div"):
-            return self._vector(node.target, lambda probe: (Node(total), self._number(step.node, probe)))
-
-        count = self.builder.add("scalar_tensor", lambda probe: (self._columns(probe),), lambda _: (), "float32")
-        number = partial(self._number, step.node)
-        term = self.builder.add("mul", lambda probe: (Node(count), number(probe)), lambda _: (), "float32", "Tensor")
-        return self._vector(node.target, lambda _: (Node(total), Node(term)))
-
-    def scaled(self, op: str, total: int) -> int:
-        """By the number of columns."""
-        return self._vector(op, lambda probe: (Node(total), self._columns(probe)))
-
-    def _number(self, index: int, probe: int) -> Scalar:
-        number = self.graph.traces[probe].nodes[index].arguments[1]
-        assert not isinstance(number, (Node, Items))
-        return number
-
-    def _vector(self, target: str, arguments: Callable[[int], tuple[TracedArgument, ...]]) -> int:
-        """A node with one element per row."""
-        return self.builder.add(
-            target, arguments, lambda probe: (self._rows(probe), *((1,) if self.keep else ())), "float32", "Tensor"
-        )

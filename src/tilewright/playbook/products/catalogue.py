@@ -21,8 +21,6 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.chains import (
-    WriteProduct,
-    WriteSums,
     best_ways,
     chain_text,
     draft_ways,
@@ -55,12 +53,12 @@ _SEVERAL_STEPS = 256  # of k: fewer, and a tile is stored as soon as it is begun
 
 
 @dataclass(frozen=True)
-class ProductWay:
-    """A way to write products, for every product of a chain."""
+class SumsWay:
+    """A way to write every product of a chain, or every product and every convolution."""
 
     id: str
     summary: str
-    write: WriteProduct
+    write: Callable[..., Fragment]
     resort: bool = False  # as a structure has it
 
 
@@ -71,7 +69,7 @@ def answer(traced: TracedTask) -> Answer:
         return _only_rows(chain)
     products = tuple(one for one in chain.sums if isinstance(one, Contraction))
     convolutions = tuple(one for one in chain.sums if isinstance(one, Convolution))
-    first = ProductWay("draft-product", "first version: tiles of sums", draft_product)
+    first = SumsWay("draft-product", "first version: tiles of sums", draft_product)
     draft = _structure(
         chain, _sums_way(first if products else None, DRAFT if convolutions else None), draft_ways(chain)
     )
@@ -113,17 +111,7 @@ def _with_room(every: tuple[Structure, ...], op_line: str) -> tuple[Structure, .
     return tuple(kept.values())
 
 
-@dataclass(frozen=True)
-class SumsWay:
-    """A way to write every product and every convolution of a chain."""
-
-    id: str
-    summary: str
-    write: WriteSums
-    resort: bool
-
-
-def _sums_way(product: ProductWay | None, convolution: ConvolutionWay | None) -> SumsWay:
+def _sums_way(product: SumsWay | None, convolution: ConvolutionWay | None) -> SumsWay:
     both = [one for one in (convolution, product) if one is not None]
 
     def write(stage: Contraction | Convolution, op_line: str, choices: Choices) -> Fragment:
@@ -137,9 +125,7 @@ def _sums_way(product: ProductWay | None, convolution: ConvolutionWay | None) ->
     return SumsWay(id, summary, write, any(one.resort for one in both))
 
 
-def _sums_ways(
-    products: tuple[ProductWay, ...], convolutions: tuple[ConvolutionWay, ...], chain: Chain
-) -> list[SumsWay]:
+def _sums_ways(products: tuple[SumsWay, ...], convolutions: tuple[ConvolutionWay, ...], chain: Chain) -> list[SumsWay]:
     """Every way for what the chain has most of, beside the best for the rest."""
     has_products = any(isinstance(one, Contraction) for one in chain.sums)
     has_convolutions = any(isinstance(one, Convolution) for one in chain.sums)
@@ -159,11 +145,11 @@ def _only_rows(chain: Chain) -> Answer:
     return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
 
 
-def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ...]:
+def product_ways(products: list[Contraction], arch: str) -> tuple[SumsWay, ...]:
     """The ways that take every product of a chain on a GPU, the most promising first."""
     if all(is_vector_product(one) for one in products):
         summary = "a matrix times a vector: its bytes read once"
-        return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
+        return (SumsWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
     hopper = _hopper_ways(products, cut) if arch == _HOPPER else []
     found = [*hopper]
@@ -177,7 +163,7 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
     return tuple(found)
 
 
-def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
+def _hopper_ways(products: list[Contraction], cut: bool) -> list[SumsWay]:
     """The ways by TMA and wgmma."""
     if not all(is_vector_product(one) or can_write(one) for one in products):
         return []
@@ -213,12 +199,12 @@ def _hopper(
     return hopper_product(product, op_line, pieces, fused, ready_b)
 
 
-def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[ProductWay]:
+def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[SumsWay]:
     """A way as it is; and first, where k is long and results are few, with k cut into pieces."""
-    found = [ProductWay(id, summary, partial(_either, write))]
+    found = [SumsWay(id, summary, partial(_either, write))]
     if cut:
         pieces = partial(_either, partial(write, pieces=True))
-        found.insert(0, ProductWay(f"{id}-pieces", f"{summary}; k cut into pieces that a second kernel adds", pieces))
+        found.insert(0, SumsWay(f"{id}-pieces", f"{summary}; k cut into pieces that a second kernel adds", pieces))
     return found
 
 

@@ -19,7 +19,6 @@ from tilewright.playbook.products.reading import Chain, RowsStage, Stage
 from tilewright.playbook.products.vectors import is_vector_product
 from tilewright.playbook.row_program import Constant, Layout, Load, Pointwise, Reduce, Reduction, RowProgram, Value
 
-WriteProduct = Callable[[Contraction, str, Choices], Fragment]
 WriteSums = Callable[[Contraction | Convolution, str, Choices], Fragment]
 _MOST_COMBINATIONS = 4096  # of constants in one file
 _KINDS = {

@@ -13,11 +13,7 @@ def draft_product(product: Contraction, op_line: str, choices: Choices = Choices
     """A thread for every sum; tiles of both operands are read once per block."""
     text = ProductText(product, op_line, quick=False, choices=choices)
     text.plan.add("const", "TILE = 16")
-    tiles = text.plan.name("tiles")
-    text.plan.add("let", f"{tiles} = ceil_div({text.m}, TILE) * ceil_div({text.n}, TILE)")
-    signature = text.signature([*text.parameters(), *text.finish_parameters])
-    name = f"{text.name}_product"
-    text.plan.launch(name, f"{tiles}{text.matrices}", "dim3(TILE, TILE)", signature.given)
+    text.plan.add("let", "@tiles = ceil_div(@m, TILE) * ceil_div(@n, TILE)")
     skipped = skipped_tile(text.product, "TILE", "TILE")
     body = [
         "__shared__ float a_tile[TILE][TILE + 1], b_tile[TILE][TILE + 1];  // [m or n][k]",
@@ -46,7 +42,8 @@ def draft_product(product: Contraction, op_line: str, choices: Choices = Choices
         "one of them. It goes along k in steps; of each step the block brings both operands' tiles to shared memory "
         "once."
     )
-    kernel = signature.kernel("__launch_bounds__(TILE * TILE)", name, body)
+    parameters, grid = [*text.parameters(), *text.finish.parameters], f"@tiles{text.matrices}"
+    kernel = text.launched(f"{text.name}_product", grid, "dim3(TILE, TILE)", parameters, "TILE * TILE", body)
     return text.fragment(header, [TILE_GROUP], text.finish.function, kernel)
 
 

@@ -75,8 +75,7 @@ class FinishText:
 
     helpers: list[list[str]]  # pieces of the file that the function calls
     function: list[str]  # empty where sums are stored as they are
-    declared: list[str]  # parameters of the kernel
-    given: list[str]  # plan expressions for them
+    parameters: list[tuple[str, str]]  # of the kernel: declarations, and plan expressions for them
     inputs: tuple[FinishInput, ...]
     numbers: tuple[str, ...]  # that the kernel hands on
     name: str = "finish"
@@ -129,7 +128,7 @@ class FinishText:
         )
 
 
-PLAIN = FinishText([], [], [], [], (), ())  # sums are stored as they are
+PLAIN = FinishText([], [], [], (), ())  # sums are stored as they are
 
 
 def finish_text(
@@ -160,16 +159,15 @@ def finish_text(
     late = PLAIN
     if rounded != program.outputs[0].value:
         late_function = _function(writer, "finish_rounded", rounded, used, numbers)
-        late = FinishText([], late_function, [], [], tuple(used.values()), names, "finish_rounded")
+        late = FinishText([], late_function, [], tuple(used.values()), names, "finish_rounded")
     tensors = zip(contraction.finish_inputs, inputs.values(), strict=True)
     return FinishText(
         [[one] for one in helpers],
         function,
         [
-            *(f"const {one.dtype.cpp}* __restrict__ {text.name}" for one, text in tensors),
-            *(f"{kind} {name}" for kind, name, _ in numbers),
+            *((f"const {one.dtype.cpp}* __restrict__ {text.name}", one.name) for one, text in tensors),
+            *((f"{kind} {name}", expression) for kind, name, expression in numbers),
         ],
-        [*(one.name for one in contraction.finish_inputs), *(expression for _, _, expression in numbers)],
         tuple(inputs.values()),
         names,
         late=late,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Lowering
 from tilewright.playbook.places.program import out_lines, shape_needs
-from tilewright.playbook.products.layouts import Group, Tensor
+from tilewright.playbook.products.layouts import Group, Tensor, together
 from tilewright.playbook.products.program import Extent
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
-from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowPart, RowProgram, Value
+from tilewright.playbook.row_program import (
+    Load,
+    ProgramInput,
+    ProgramOutput,
+    RowPart,
+    RowProgram,
+    arguments_of,
+    renumbered,
+)
 from tilewright.records import DType
 from tilewright.records.reaching import reached
 
@@ -29,9 +35,9 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
     (item,) = low.run(FINISH_RULES)
     axes = low.input_axes[SUM]
     rows, cols = low.axes.atoms(axes[: len(axes) - columns]), low.axes.atoms(axes[len(axes) - columns :])
-    live = sorted(_live(low, item.value))
+    live = sorted(reached([item.value], lambda index: arguments_of(low.values[index])))
     numbers = {old: new for new, old in enumerate(live)}
-    values = tuple(_renumbered(low.values[old], numbers) for old in live)
+    values = tuple(renumbered(low.values[old], numbers.__getitem__) for old in live)
     loaded = {value.input for value in values if isinstance(value, Load)}
     tensors = {table.tensors[one].name: table.tensors[one] for one in inputs}
     channels = low.axes.atoms(axes[len(axes) - columns - 1 : len(axes) - columns]) if by_channel else ()
@@ -40,6 +46,7 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
     given = [lie.input(tensors[one], low.axes.atoms(low.input_axes[one])) for one in tensors if one in loaded]
     if SUM not in loaded:
         raise NotSupported("the playbook stores what becomes of sums, not what takes their place")
+    down, along = together(sizes[: len(sizes) - columns]), together(sizes[len(sizes) - columns :])
     return RowProgram(
         name=table.task.name,
         inputs=(ProgramInput(SUM, DType.F32, True, None), *given),
@@ -48,10 +55,10 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, columns:
         kinds=tuple(low.kinds[old] for old in live),
         out_lines=out_lines(table.traced),
         shape_needs=shape_needs(table.traced),
-        rows=_product(sizes[: len(sizes) - columns]).expression,
-        cols=_product(sizes[len(sizes) - columns :]).expression,
-        task_rows=_product(sizes[: len(sizes) - columns]).size,
-        task_cols=_product(sizes[len(sizes) - columns :]).size,
+        rows=down.expression,
+        cols=along.expression,
+        task_rows=down.size,
+        task_cols=along.size,
     )
 
 
@@ -61,16 +68,9 @@ def columns_of(table: TensorTable, index: int, n: Extent) -> int:
         return 0
     sizes = [table.extent(one) for one in table.graph.sizes(index)]
     for count in range(1, len(sizes) + 1):
-        if _product(sizes[len(sizes) - count :]).size == n.size:
+        if together(sizes[len(sizes) - count :]).size == n.size:
             return count
     raise NotSupported("the playbook cannot tell the columns of a product in the shape it is seen in")
-
-
-def _product(extents: list[Extent]) -> Extent:
-    wide = [one for one in extents if not one.is_one]
-    if not wide:
-        return Extent("1", 1)
-    return Extent(" * ".join(one.expression for one in wide), math.prod(one.size for one in wide))
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,3 @@ class _Rows:
             )
         varies, parts = lies[axes]
         return ProgramInput(tensor.name, tensor.dtype, varies, parts)
-
-
-def _live(low: Lowering, value: int) -> set[int]:
-    def needed(index: int) -> tuple[int, ...]:
-        held = low.values[index]
-        return held.arguments if isinstance(held, Pointwise) else ()
-
-    return reached([value], needed)
-
-
-def _renumbered(value: Value, numbers: Mapping[int, int]) -> Value:
-    return (
-        Pointwise(value.op, tuple(numbers[one] for one in value.arguments)) if isinstance(value, Pointwise) else value
-    )

@@ -50,6 +50,10 @@ class Graph:
     def dtype(self, index: int) -> str:
         return _result(self.nodes[index]).dtype
 
+    def argument(self, index: int, place: int, probe: int) -> TracedArgument:
+        """What a node takes in one of its places, at a probe."""
+        return self.traces[probe].nodes[index].arguments[place]
+
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.nodes]
@@ -62,6 +66,10 @@ class Graph:
         """What a node is made from, itself included; nothing behind a node of `stop`."""
         ends = set(stop)
         return reached([index], lambda one: () if one in ends else taken(self.nodes[one]))
+
+    def is_given(self, index: int) -> bool:
+        """Whether a node is an input, however it is seen."""
+        return all(self.nodes[one].target in {"input", *RESHAPES} for one in self.ancestors(index))
 
     def extracted(self, outputs: tuple[int, ...], inputs: Mapping[int, str]) -> Graph:
         """The part that makes the outputs from nodes that are given, by names that they have as inputs."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_f32_tiles import f32_tiles_parameters, f32_tiles_text
-from tilewright.playbook.products.hopper_form import SHORT_K, Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_form import SHORT_K, Form, kernel, kernel_parameters
 from tilewright.playbook.products.hopper_fused import READY_SMEM_BYTES, SMEM, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_short import short_parameters, short_product_text, short_text
@@ -24,40 +23,34 @@ finished under the next tile's first products. SHARED: the last tiles do not fil
 
 TMA fills what lies outside the matrices with zeros and clips what would be stored there, so tails need no code.
 """
-_PARTS_HEADER = """
-A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
-every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
-f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far apart for
-that are found while splitting, and the tiles they meet are made in plain f32.
-
+_EXACT = """
+A product of f32 matrices{of_k}, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand
+and every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of
+an f32; the product of two numbers is then three products of parts.
+"""
+_SPLIT_FIRST = """\
+Rows and columns whose numbers are too far apart for that are found while splitting, and the tiles they meet are made in
+plain f32.
+"""
+_PARTS_HEADER = f"""{_EXACT.format(of_k="")}{_SPLIT_FIRST}
 One thread of a producer warpgroup fills a ring of slots in shared memory by TMA; two consumer warpgroups multiply what
 has arrived with wgmma, 64 rows of the tile each. Blocks stay and take tile after tile.
 """
-_SHORT_HEADER = """
-A product of f32 matrices with a short k, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first
-operand and every column of the second is scaled by a power of two and split into two f16 parts, which together have the
-bits of an f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far
-apart for that are found while splitting, and the tiles they meet are made in plain f32.
-
+_SHORT_HEADER = f"""{_EXACT.format(of_k=" with a short k")}{_SPLIT_FIRST}
 Storing is most of the work. Blocks stay, and who is ready takes the next strip of a few tiles: so what is written at
 the same time lies side by side. One thread fills a ring of slots in shared memory by TMA; consumer warpgroups multiply
 what has arrived with wgmma, 64 rows and 128 columns of the tile each.
 """
-_FUSED_HEADER = """
-A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
-every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
-f32; the product of two numbers is then three products of parts. Tiles with numbers too far apart for that are found on
-the way, and made again in plain f32.
+_FUSED_HEADER = f"""{_EXACT.format(of_k="")}\
+Tiles with numbers too far apart for that are found on the way, and made again in plain f32.
 
 TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
 consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each. Two blocks with
 tiles one below the other are a cluster: each splits half of what they share, and copies it to the other.
 """
-_READY_HEADER = """
-A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
-every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
-f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far apart for
-that are found on the way, and the tiles they meet are made again in plain f32.
+_READY_HEADER = f"""{_EXACT.format(of_k="")}\
+Rows and columns whose numbers are too far apart for that are found on the way, and the tiles they meet are made again
+in plain f32.
 
 The second operand's parts are made first. One thread of a producer warpgroup fills a ring of slots in shared memory by
 TMA; two consumer warpgroups split the first operand in registers, and multiply with wgmma, 64 rows of the tile each.
@@ -105,8 +98,8 @@ def hopper_product(
     parts = product.element is DType.F32
     per_row = 16 // (DType.F32 if pieces else product.output.dtype).itemsize
     form = Form(product, parts, pieces, product.n.size % per_row == 0, fused, ready_b)
-    plan = _Plan(form, PlanLines(product.finish, op_line))
-    plan.sizes(per_row)
+    plan = _Plan(form, op_line)
+    plan.of_product(per_row)
     if fused:
         plan.of_fused()
     elif form.short:
@@ -128,68 +121,55 @@ def hopper_product(
     if pieces:
         code.append(_adding_text(form))
     more = ["cuda_fp16.h"] if parts and DType.F16 not in {one.dtype for one in product.finish.tensors} else []
-    return fragment(header, plan.lines, includes(product.finish, *more), *code)
+    return fragment(header, plan, includes(product.finish, *more), *code)
 
 
-class _Plan:
-    """The launch plan, with names that avoid the op's own."""
+_EARLY = " pdl"  # a launch may begin before the one before it has ended, and waits for it where it must
 
-    def __init__(self, form: Form, lines: PlanLines) -> None:
-        self._form, self.lines = form, lines
-        self._product = form.product
+
+class _Plan(PlanLines):
+    def __init__(self, form: Form, op_line: str) -> None:
+        super().__init__(form.product.finish, op_line)
+        self._form, self._product = form, form.product
         self._operands = (("a", form.product.a), ("b", form.product.b))
 
-    def _named(self, text: str) -> str:
-        """A text in which @word stands for the plan's own name for it."""
-        return re.sub(r"@(\w+)", lambda found: self._name(found[1]), text)
+    def name(self, wanted: str) -> str:
+        if wanted == "c":
+            return super().name("sums") if self._form.pieces else self._product.output.name
+        return super().name(wanted)
 
-    def _name(self, word: str) -> str:
-        if word == "c":
-            return self.lines.name("sums") if self._form.pieces else self._product.output.name
-        return self.lines.name(word)
-
-    def _add(self, directive: str, text: str, remark: str = "") -> None:
-        self.lines.add(directive, self._named(text), remark)
-
-    def _launch(
-        self, kernel: str, grid: str, block: str, given: list[str], early: bool = False, more: str = ""
-    ) -> None:
-        """`early`: it may begin before the launch before it has ended, and waits for it where it must."""
-        rest = (" pdl" if early else "") + more
-        self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given], rest)
-
-    def sizes(self, per_row: int) -> None:
+    def of_product(self, per_row: int) -> None:
         product = self._product
-        self._add(
+        self.add(
             "let",
             f"@m = {product.m.expression}, @n = {product.n.expression}, @k = {product.k.expression}, "
             f"@batch = {product.batch.expression}",
         )
-        self._add("need", "device.cc == 90 and @m > 0 and @n > 0 and @k > 0 and @batch > 0")
-        self._add(
+        self.add("need", "device.cc == 90 and @m > 0 and @n > 0 and @k > 0 and @batch > 0")
+        self.add(
             "need",
             f"max(@m, max(@n, @k)) <= {MOST_32_BIT} and @m * @batch <= {MOST_32_BIT}",
             "so that an int holds them",
         )
         if self._form.tma_store:
-            self._add("need", f"@n % {per_row} == 0", "rows of the result are multiples of 16 bytes")
+            self.add("need", f"@n % {per_row} == 0", "rows of the result are multiples of 16 bytes")
 
     def of_halves(self) -> None:
         form = self._form
         self._need_rows_of(8)
-        self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
-        self._add("tune", "STAGES = 8 | 6 | 5 | 4")
+        self.add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
+        self.add("tune", "STAGES = 8 | 6 | 5 | 4")
         self._tiles("64")
         if form.late:
             self._late()
         barriers = f"STAGES * 16{' + 8' if form.late else ''}"
-        self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + {barriers}")
-        self._add("need", "@smem <= device.smem_block")
+        self.add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + {barriers}")
+        self.add("need", "@smem <= device.smem_block")
         if not form.pieces:
             others = "ceil_div(@tiles_m * ceil_div(@n, 256) * @batch, device.sms) * 256"
             fuller = f"ceil_div(@tiles, device.sms) * 192 < {others}"
             fuller = f"@shares == 0 and {fuller}" if form.late else fuller
-            self._add("need", f"BN != 192 or {fuller}", "a fuller last round")
+            self.add("need", f"BN != 192 or {fuller}", "a fuller last round")
         self._operand_maps()
         self._store_map()
         self._product_launch("384")
@@ -198,41 +178,39 @@ class _Plan:
         """Whether sums are finished late, and tiles of 256 columns that do not fill a round shared: that saves at least
         24 steps of a tile, some 14 us of an H200, where sharing takes 10. Every block has a step: who adds a tile up
         waits for all blocks from its first step's to its last one's."""
-        self._add(
-            "const", "LATE = 1 if @k >= BN * 4 and @tiles > device.sms else 0", "finished under the next products"
-        )
-        self._add("let", "@steps = ceil_div(@k, 64), @wide = @tiles_m * ceil_div(@n, 256) * @batch")
-        self._add("let", "@rest = @wide % device.sms", "tiles of 256 columns beyond whole rounds")
+        self.add("const", "LATE = 1 if @k >= BN * 4 and @tiles > device.sms else 0", "finished under the next products")
+        self.add("let", "@steps = ceil_div(@k, 64), @wide = @tiles_m * ceil_div(@n, 256) * @batch")
+        self.add("let", "@rest = @wide % device.sms", "tiles of 256 columns beyond whole rounds")
         many = f"@k >= 1024 and @wide > device.sms and @steps * device.sms * device.sms <= {MOST_32_BIT}"
         saved = "@rest * @steps >= device.sms and (device.sms - @rest) * @steps >= device.sms * 24"  # a step for each
-        self._add("let", f"@shares = 1 if {many} and {saved} else 0")
-        self._add("const", "SHARED = @shares if BN == 256 else 0", "blocks share the last tiles, along k")
-        self._add("let", "@most = ceil_div(@steps, max(@rest * @steps / device.sms, 1)) + 1", "pieces of a tile")
-        self._add("scratch", "@sums: f32[SHARED * @rest, @most, 128, BN]")
-        self._add("scratch", "@left: i32[SHARED * @rest] counter", "pieces")
+        self.add("let", f"@shares = 1 if {many} and {saved} else 0")
+        self.add("const", "SHARED = @shares if BN == 256 else 0", "blocks share the last tiles, along k")
+        self.add("let", "@most = ceil_div(@steps, max(@rest * @steps / device.sms, 1)) + 1", "pieces of a tile")
+        self.add("scratch", "@sums: f32[SHARED * @rest, @most, 128, BN]")
+        self.add("scratch", "@left: i32[SHARED * @rest] counter", "pieces")
 
     def _need_rows_of(self, elements: int) -> None:
         a, b = self._product.a, self._product.b
         pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
         for pitch in dict.fromkeys(one for one in pitches if one != "0"):
-            self._add("need", f"({pitch}) % {elements} == 0", "and rows of the operands")
+            self.add("need", f"({pitch}) % {elements} == 0", "and rows of the operands")
 
     def _tiles(self, narrowest: str) -> None:
         """How many tiles there are, and pieces; narrower tiles where wide ones leave too much of the GPU idle."""
-        self._add(
+        self.add(
             "let", "@tiles_m = ceil_div(@m, 128), @tiles_n = ceil_div(@n, BN), @tiles = @tiles_m * @tiles_n * @batch"
         )
         if self._form.pieces:
             self._pieces()
         else:
-            self._add(
+            self.add(
                 "need", f"BN == {narrowest} or @tiles >= device.sms * 3 / 4", "narrower tiles where wide ones are few"
             )
 
     def _pieces(self) -> None:
         depth = self._form.depth
-        self._add("let", f"@steps = ceil_div(@k, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
-        self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@k, @piece)")
+        self.add("let", f"@steps = ceil_div(@k, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
+        self.add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@k, @piece)")
 
     def _operand_maps(self) -> None:
         """Of the operands as they are given."""
@@ -253,7 +231,7 @@ class _Plan:
         else:
             shape, box, swizzle = ("@k", rows), f"1, {form.depth}, 64", 128
         stride = f"{f'({pitch}) * {shape[0]}' if shared else matrix_pitch}, {pitch}, 1"
-        self._add(
+        self.add(
             "map",
             f"@{name}_map = tiled({tensor}, shape=[{count}, {', '.join(shape)}], stride=[{stride}], box=[{box}], "
             f"swizzle={swizzle}, l2=256)",
@@ -262,10 +240,10 @@ class _Plan:
     def _store_map(self) -> None:
         form = self._form
         if form.pieces:
-            self._add("scratch", "@c: f32[@pieces * @batch, @m, @n]")
+            self.add("scratch", "@c: f32[@pieces * @batch, @m, @n]")
         if form.boxes:
             rows = "64 - 48 * LATE" if form.late else "64"
-            self._add("map", f"@c_map = tiled(@c, shape=[@batch, @m, @n], box=[1, {rows}, 64], swizzle=128)")
+            self.add("map", f"@c_map = tiled(@c, shape=[@batch, @m, @n], box=[1, {rows}, 64], swizzle=128)")
 
     def _product_launch(self, threads: str) -> None:
         form = self._form
@@ -274,83 +252,84 @@ class _Plan:
         split_both = form.fused and not form.ready_b
         grid, more = (jobs, " cluster(CLUSTER)") if split_both else (f"min({jobs}, device.sms)", "")
         if form.late:
-            self._launch("product", grid, f"{threads}, @smem", given, more=" cooperative when SHARED == 1")
+            self.launch("product", grid, f"{threads}, @smem", given, " cooperative when SHARED == 1")
             given = [self._product.output.name if one in ("@sums", "@left") else one for one in given]  # not used
             more = " when SHARED == 0"
         if form.short:
             grid = "min(@tiles, device.sms * (256 / BN))"
-        self._launch("product", grid, f"{threads}, @smem", given, form.split_before or form.ready_b, more)
+        early = _EARLY if form.split_before or form.ready_b else ""
+        self.launch("product", grid, f"{threads}, @smem", given, early + more)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@n, 64) * @batch{' * @pieces' if form.pieces else ''}"
-            self._launch("tiles_in_f32", f"min({many}, device.sms * 4 - 1)", "256", given, early=True)
+            self.launch("tiles_in_f32", f"min({many}, device.sms * 4 - 1)", "256", given, _EARLY)
         if form.pieces:
             given = [text for _, text in _adding_parameters(form)]
-            self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given, early=form.parts)
+            self.launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given, _EARLY if form.parts else "")
 
     def of_parts(self) -> None:
         form = self._form
-        self._add("tune", "BN = 256 | 128")
-        self._add("tune", "STAGES = 6 | 4")
+        self.add("tune", "BN = 256 | 128")
+        self.add("tune", "STAGES = 6 | 4")
         places = f"{form.store_bytes}{form.column_bytes} + STAGES * {24 if form.sorted else 16}"
-        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{places}")
-        self._add("need", "@smem <= device.smem_block")
+        self.add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{places}")
+        self.add("need", "@smem <= device.smem_block")
         self._tiles("128")
         if not form.pieces:
-            self._add("let", "@pieces = 1, @piece = @k")
+            self.add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
-            self._add("need", "@batch <= 65535", "the third dimension of a grid")
+            self.add("need", "@batch <= 65535", "the third dimension of a grid")
         flags, remark = "1 + @batch * @pieces * (@tiles_m + @tiles_n)", "whether any, then which"
         if form.sorted:
             flags, remark = "2 + 3 * @batch * (@tiles_m + @tiles_n)", "any, which, then spans; tiles taken"
-        self._add("scratch", f"@wide: i32[{flags}] zeroed", remark)
+        self.add("scratch", f"@wide: i32[{flags}] zeroed", remark)
         for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()
         columns, others = sorted(self._operands, key=lambda one: one[1].along_k)  # columns take longer to begin
         self._split_launch(*columns)
-        self._split_launch(*others, early=True)
+        self._split_launch(*others, early=_EARLY)
         self._product_launch("384")
 
     def of_short(self) -> None:
         form = self._form
-        self._add("need", f"@k <= {SHORT_K}", "short sums: storing them is the work")
-        self._add("const", f"STEPS = ceil_div(@k, {form.depth})")
-        self._add("tune", "BN = 256 | 128")
-        self._add("const", "THREADS = 640 if BN == 256 else 288", "consumers, and a producer")
-        self._add("const", "STAGES = 4 if BN == 256 else 2", "of two narrow blocks each")
-        self._add("const", "PLACES = 2 if @k <= 32 else 1", "for what strips keep of b")
-        self._add("let", "@slot = 2 * 128 * 32 * 2 + 1024, @place = STEPS * 2 * BN * 32 * 2 + 1024")
+        self.add("need", f"@k <= {SHORT_K}", "short sums: storing them is the work")
+        self.add("const", f"STEPS = ceil_div(@k, {form.depth})")
+        self.add("tune", "BN = 256 | 128")
+        self.add("const", "THREADS = 640 if BN == 256 else 288", "consumers, and a producer")
+        self.add("const", "STAGES = 4 if BN == 256 else 2", "of two narrow blocks each")
+        self.add("const", "PLACES = 2 if @k <= 32 else 1", "for what strips keep of b")
+        self.add("let", "@slot = 2 * 128 * 32 * 2 + 1024, @place = STEPS * 2 * BN * 32 * 2 + 1024")
         results = "BN / 16 * 8 * (128 * 4 + 32)"
         places = f"STAGES * (@slot + 16) + PLACES * (@place + 20) + {results}{form.column_bytes}"
-        self._add("let", f"@smem = {places}")
-        self._add("need", "@smem <= device.smem_block and (@smem + 1024) * (256 / BN) <= device.smem_sm")
+        self.add("let", f"@smem = {places}")
+        self.add("need", "@smem <= device.smem_block and (@smem + 1024) * (256 / BN) <= device.smem_sm")
         self._tiles("128")
-        self._add("tune", "STRIP = 2 | 8 | 4 | 1", "tiles one below the other")
-        self._add("need", "STRIP == 1 or @tiles >= device.sms * 8 * STRIP and (STRIP > 2 or STEPS == 1)")
+        self.add("tune", "STRIP = 2 | 8 | 4 | 1", "tiles one below the other")
+        self.add("need", "STRIP == 1 or @tiles >= device.sms * 8 * STRIP and (STRIP > 2 or STEPS == 1)")
         flags = "@batch * (@tiles_m + ceil_div(@n, 128))"
-        self._add("scratch", f"@wide: i32[1 + {flags}]", "strips taken; which are too wide")
+        self.add("scratch", f"@wide: i32[1 + {flags}]", "strips taken; which are too wide")
         for name, one in self._operands:
             self._split_buffers(name, one)
         given = [text for _, text in short_parameters(form)]
-        self._launch("split_both", "(@tiles_m + ceil_div(@n, 128)) * @batch", "256", given)
+        self.launch("split_both", "(@tiles_m + ceil_div(@n, 128)) * @batch", "256", given)
         self._product_launch("THREADS")
 
     def of_fused(self) -> None:
         self._need_rows_of(4)
-        self._add(
+        self.add(
             "let", "@tiles_m = ceil_div(@m, 128), @tiles_n = ceil_div(@n, 256), @tiles = @tiles_m * @tiles_n * @batch"
         )
         if self._form.pieces:
             self._pieces()
         else:
-            self._add("let", "@pieces = 1, @piece = @k")
+            self.add("let", "@pieces = 1, @piece = @k")
         if not self._form.ready_b:
-            self._add("const", "CLUSTER = 2 if @tiles_m % 2 == 0 else 1", "blocks that share what they split of b")
-        self._add("let", f"@smem = {READY_SMEM_BYTES if self._form.ready_b else SMEM}")
-        self._add("need", "@smem <= device.smem_block")
+            self.add("const", "CLUSTER = 2 if @tiles_m % 2 == 0 else 1", "blocks that share what they split of b")
+        self.add("let", f"@smem = {READY_SMEM_BYTES if self._form.ready_b else SMEM}")
+        self.add("need", "@smem <= device.smem_block")
         flags = "(@tiles_m + @tiles_n)" if self._form.ready_b else "@tiles_m * @tiles_n"
-        self._add("scratch", f"@wide: i32[1 + @batch * @pieces * {flags}] zeroed", "whether any, then which")
+        self.add("scratch", f"@wide: i32[1 + @batch * @pieces * {flags}] zeroed", "whether any, then which")
         if self._form.ready_b:
             a, b = self._product.a, self._product.b
             self._operand_map("a", a, a.tensor, a.pitch.expression, a.batch_pitch.expression)
@@ -366,13 +345,13 @@ class _Plan:
         outer, inner = (rows, "@k") if one.along_k else ("@k", rows)
         short = self._form.short
         lines = "32 if @k <= 32 else 64" if short and one.along_k else "64"
-        self._add("let", f"@{name}_pitch = round_up({inner}, {lines})", "rows begin at whole lines of the cache")
-        self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
+        self.add("let", f"@{name}_pitch = round_up({inner}, {lines})", "rows begin at whole lines of the cache")
+        self.add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
         scales = f"@batch, round_up({rows}, 128)" if short else f"@batch * @pieces, {rows}"
-        self._add("scratch", f"@{name}_scales: f32[{scales}]")
+        self.add("scratch", f"@{name}_scales: f32[{scales}]")
         whole = [f"({one.pitch.expression}) % 4 == 0", f"{inner} % 4 == 0"]
         whole += [f"({one.batch_pitch.expression}) % 4 == 0"] if one.batch_pitch.expression != "0" else []
-        self._add("const", f"{name.upper()}_WIDTH = 4 if {' and '.join(whole)} else 1")
+        self.add("const", f"{name.upper()}_WIDTH = 4 if {' and '.join(whole)} else 1")
         if not short:
             self._split_shares(name, one)
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
@@ -380,21 +359,21 @@ class _Plan:
     def _split_shares(self, name: str, one: Operand) -> None:
         """How many threads take a row, or blocks a few columns."""
         if one.along_k:
-            self._add(
+            self.add(
                 "const",
                 f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
                 "threads per row",
             )
             held = "min(8, ceil_div(@piece, @_LANES * @_WIDTH))".replace("@_", f"{name.upper()}_")
-            self._add("const", f"{name.upper()}_HELD = {held}")
+            self.add("const", f"{name.upper()}_HELD = {held}")
         else:
             steps = " else ".join(f"{blocks} if @piece <= {blocks * 512}" for blocks in (1, 2, 4))
-            self._add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
+            self.add("const", f"{name.upper()}_CLUSTER = {steps} else 8", "blocks that share columns")
             more = "min(40 / @_WIDTH, max(0, ceil_div(ceil_div(@piece, @_CLUSTER), 16 * @_WIDTH) - 8))"
             more = more.replace("@_", f"{name.upper()}_")
-            self._add("const", f"{name.upper()}_MORE = {more}", "numbers in shared memory")
+            self.add("const", f"{name.upper()}_MORE = {more}", "numbers in shared memory")
 
-    def _split_launch(self, name: str, one: Operand, early: bool = False) -> None:
+    def _split_launch(self, name: str, one: Operand, early: str = "") -> None:
         rows = {"a": "@m", "b": "@n"}[name]
         tile, first = ("128", "0") if name == "a" else ("256" if self._form.fused else "BN", "@tiles_m")
         buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
@@ -404,19 +383,19 @@ class _Plan:
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
             given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
-            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH, {upper}_HELD>", grid, "256", given, early)
+            self.launch(f"split_rows<{upper}_LANES, {upper}_WIDTH, {upper}_HELD>", grid, "256", given, early)
         else:
             grid = f"dim3(ceil_div({rows}, 32) * {upper}_CLUSTER, @pieces, @batch)"
             given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
             kernel = f"split_columns<{upper}_CLUSTER, {upper}_WIDTH, {upper}_MORE>"
             block = f"512, {upper}_MORE * {upper}_WIDTH * 2048"
-            self._launch(kernel, grid, block, given, early, f" cluster({upper}_CLUSTER)")
+            self.launch(kernel, grid, block, given, f"{early} cluster({upper}_CLUSTER)")
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:
     output = form.product.output
     pairs = [("const float* __restrict__ sums", "@c"), (f"{output.dtype.cpp}* __restrict__ c", output.name)]
-    pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+    pairs += form.finish.parameters
     return [*pairs, ("int M", "@m"), ("int N", "@n"), ("int batch", "@batch"), ("int pieces", "@pieces")]
 
 
@@ -442,12 +421,5 @@ def _adding_text(form: Form) -> list[str]:
     if re.search(r"\bm\b", value):
         body += ["const int m = row % M;"]
     body.append(f"c[i] = {stored};")
-    declared = [declaration for declaration, _ in _adding_parameters(form)]
     text = form.finish_function
-    return [
-        *text,
-        *([""] if text else []),
-        *signature("__launch_bounds__(256) ", "add_pieces", declared),
-        *indented(body),
-        "}",
-    ]
+    return [*text, *([""] if text else []), *kernel("256", "add_pieces", _adding_parameters(form), body)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, greatest_parameters, signature
+from tilewright.playbook.products.hopper_form import Form, greatest_parameters, kernel
 from tilewright.playbook.products.program import Operand
 from tilewright.records import DType
 
@@ -14,7 +14,7 @@ def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
     pairs = [("const float* __restrict__ a", a.tensor), ("const float* __restrict__ b", b.tensor)]
     pairs += [("const int* __restrict__ wide", "@wide"), (f"{form.stored.cpp}* __restrict__ c", "@c")]
     if not form.pieces:
-        pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+        pairs += form.finish.parameters
     pairs += greatest_parameters(form)
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     for name, one in (("a", a), ("b", b)):
@@ -62,13 +62,8 @@ def f32_tiles_text(form: Form) -> list[str]:
         "  }",
         "}",
     ]
-    pairs = f32_tiles_parameters(form)
-    return [
-        "// ---- tiles with a row or a column that is too wide for f16 parts, in f32; mostly there are none",
-        *signature("__launch_bounds__(256) ", "tiles_in_f32", [declaration for declaration, _ in pairs]),
-        *indented(body),
-        "}",
-    ]
+    note = "// ---- tiles with a row or a column that is too wide for f16 parts, in f32; mostly there are none"
+    return [note, *kernel("256", "tiles_in_f32", f32_tiles_parameters(form), body)]
 
 
 def _flag(form: Form) -> list[str]:
@@ -134,23 +129,19 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
         *indented(put),
         "  __syncthreads();",
         "  fetch(k0 + DEPTH);",
-        "#pragma unroll",
-        "  for (int k = 0; k < DEPTH; ++k)",
-        "#pragma unroll",
-        "    for (int i = 0; i < 8; ++i) {",
+        "  unrolled for (int k = 0; k < DEPTH; ++k)",
+        "    unrolled for (int i = 0; i < 8; ++i) {",
         *(["      some_total[i] += a_tile[k][m_of + i];"] if weighs else []),
         "#pragma unroll",
         "      for (int j = 0; j < 4; ++j) some[i][j] = fmaf(a_tile[k][m_of + i], b_tile[k][n_of + j], some[i][j]);",
         "    }",
         "  if (step % TOGETHER == 0 || k0 + DEPTH >= last) {",
-        "#pragma unroll",
-        "    for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
+        "    unrolled for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
         *(_ADD_TOTALS.splitlines() if weighs else []),
         "  }",
         "}",
         *(["float most[8];", "for (float& one : most) one = -INFINITY;"] if form.product.greatest else []),
-        "#pragma unroll",
-        "for (int i = 0; i < 32; ++i) {",
+        "unrolled for (int i = 0; i < 32; ++i) {",
         "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
         "  if (m >= M || n >= N) continue;",
         f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
@@ -173,14 +164,11 @@ if (thread < ROWS) {
 float total[8] = {}, some_total[8] = {};
 """
 _ADD_TOTALS = """\
-#pragma unroll
-    for (int i = 0; i < 8; ++i) total[i] += some_total[i], some_total[i] = 0.f;
+    unrolled for (int i = 0; i < 8; ++i) total[i] += some_total[i], some_total[i] = 0.f;
 """
 _GREATEST_OF_ROWS = """\
-#pragma unroll
-for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
-#pragma unroll
-  for (int away = 1; away < 16; away *= 2) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], away));
+unrolled for (int i = 0; i < 8; ++i) {  // of the 64 columns that 16 lanes have
+  unrolled for (int away = 1; away < 16; away *= 2) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], away));
   const int m = m0 + m_of + i;
   if (n_of == 0 && m < M) greatest[((size_t)z * M + m) * tiles_n + n0 / COLUMNS] = most[i];
 }

@@ -6,12 +6,15 @@ import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 
+from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import FinishInput, FinishText, finish_text, kept_sum
 from tilewright.playbook.products.program import Contraction, Operand, Rounded
 from tilewright.records import DType
 
 SHORT_K = 64
 _WIDTH = 118
+
+Parameters = list[tuple[str, str]]  # declarations, and what the plan gives for them
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     pairs += [("float4* sums", "@sums"), ("int* left", "@left")] if form.late else []
     pairs += greatest_parameters(form)
     if not form.pieces:
-        pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+        pairs += form.finish.parameters
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
     pairs += [("int most", "@most")] if form.late else []
@@ -173,10 +176,10 @@ def matrix_text(form: Form) -> str:
     return "(tile.z * pieces + tile.piece)" if form.pieces else "tile.z"
 
 
-def signature(qualifiers: str, name: str, declared: list[str]) -> list[str]:
-    """The head of a kernel, one parameter never broken."""
-    first = f"__global__ void {qualifiers}{name}("
-    whole = [one.replace(" ", "\0") for one in declared]
+def kernel(bounds: str, name: str, parameters: Parameters, body: list[str]) -> list[str]:
+    """A kernel; in its head no parameter is broken."""
+    first = f"__global__ void __launch_bounds__({bounds}) {name}("
+    whole = [declaration.replace(" ", "\0") for declaration, _ in parameters]
     wrapped = textwrap.wrap(
         first.replace(" ", "\0") + ", ".join(whole) + ")\0{",
         _WIDTH,
@@ -184,4 +187,4 @@ def signature(qualifiers: str, name: str, declared: list[str]) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace("\0", " ") for line in wrapped]
+    return [*(line.replace("\0", " ") for line in wrapped), *indented(body), "}"]

@@ -11,10 +11,8 @@ split here, in registers, where a row that outgrows its room is scaled anew; and
 
 from __future__ import annotations
 
-import re
-
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
+from tilewright.playbook.cpp_text import indented, worded
+from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters, matrix_text, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
 from tilewright.playbook.products.hopper_rows import POWERS, row_words
 from tilewright.playbook.products.hopper_splitters import SPLITTER, splitter_functions, splitter_words
@@ -137,13 +135,11 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
   const uint32_t from = slots + @done % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
   barrier_wait(full + @done % SLOTS * 8, @done / SLOTS % 2);
   float4 x[2][2];  // of two rows: two times 16 of k
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
+  unrolled for (int i = 0; i < 4; ++i)
     x[i / 2][i % 2] = @read;
 @split_a
   if (is_losing(least)) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       const float4 s = x[i / 2][i % 2];
       SharedCounts& mine = of_rows[row + i / 2 * 8];
       mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
@@ -153,8 +149,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
   // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
   // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
 @b_slot
-#pragma unroll
-  for (int half = 0; half < BN / WIDTH; ++half) {
+  unrolled for (int half = 0; half < BN / WIDTH; ++half) {
     float some[WIDTH / 2];
     const uint64_t b_half = b_slot + (half * @width >> 4);
     wgmma_fence();
@@ -167,8 +162,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
     wgmma_commit();
     wgmma_wait<0>();
     if (half == BN / WIDTH - 1 && @free_b;
-#pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
+    unrolled for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
   }
 }
 
@@ -176,8 +170,7 @@ for (int step = 0; step < tile.steps; ++step@and_done) {
 @done_all
 bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
 float not_a_number[4] = {};  // short sums side by side
-#pragma unroll
-for (int i = 0; i < BN / 2; ++i) not_a_number[i % 4] = fmaf(sum[i], 0.f, not_a_number[i % 4]);
+unrolled for (int i = 0; i < BN / 2; ++i) not_a_number[i % 4] = fmaf(sum[i], 0.f, not_a_number[i % 4]);
 too_wide = too_wide || (not_a_number[0] + not_a_number[1]) + (not_a_number[2] + not_a_number[3]) != 0.f;
 if (too_wide) wide[0] = 1, atomicOr(&wide[1 + @which], -1);
 @row_scales
@@ -197,14 +190,12 @@ asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 if (threadIdx.x == 256) {
   int done = 0;  // steps, of all tiles
   while (tile.next()) {
-#pragma unroll 1
-    for (int step = 0; step < tile.steps; ++step, ++done) {
+    rolled for (int step = 0; step < tile.steps; ++step, ++done) {
       const uint32_t at = slots + done % SLOTS * SLOT_BYTES, arrived = full + done % SLOTS * 8;
       barrier_wait(empty + done % SLOTS * 8, done / SLOTS % 2 ^ 1);
       barrier_arrive_expecting(arrived, SLOT_BYTES);
       load_box(&a_map, arrived, at, step * BK, tile.m0, tile.z);
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      unrolled for (int part = 0; part < 2; ++part) {
         const uint32_t to = at + A_BYTES + part * PART_BYTES;
 @load_b
       }
@@ -215,8 +206,7 @@ if (threadIdx.x == 256) {
 _LOAD_B = {
     True: "        load_box(&b_map, arrived, to, step * BK, tile.n0, part * batch + tile.z);",
     False: """\
-#pragma unroll
-        for (int box = 0; box < BN / 64; ++box)
+        unrolled for (int box = 0; box < BN / 64; ++box)
           load_box(&b_map, arrived, to + box * BOX_BYTES, tile.n0 + box * 64, step * BK, part * batch + tile.z);""",
 }
 
@@ -243,9 +233,8 @@ def fused_text(form: Form) -> list[str]:
 
 def _worded(form: Form, text: str) -> list[str]:
     """A text in which @word stands for what depends on how the second operand lies, and where it is split."""
-    words = {**splitter_words(form), **row_words(form)}
-    words["load_b"] = _LOAD_B[form.product.b.along_k]
-    return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
+    words = {**splitter_words(form), **row_words(form), "load_b": _LOAD_B[form.product.b.along_k]}
+    return [line for line in worded(text, words).splitlines() if line]
 
 
 _PLACES = """\
@@ -302,9 +291,7 @@ def _kernel(form: Form) -> list[str]:
         *indented([*_worded(form, _CONSUMER), *(_each_tile(tile) if ready else tile)]),
         "}",
     ]
-    declared = [declaration for declaration, _ in kernel_parameters(form)]
-    bounds = f"__launch_bounds__({'384' if ready else '256 + SPLITTERS'}, 1) "
-    return [*signature(bounds, "product", declared), *indented(body), "}"]
+    return kernel("384, 1" if ready else "256 + SPLITTERS, 1", "product", kernel_parameters(form), body)
 
 
 def _only_tile(form: Form) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_consumer import consumer
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, operands, signature, walk_arguments
+from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters, operands, walk_arguments
 from tilewright.playbook.products.hopper_shared import WAIT_FOR_OTHERS, WALK
 from tilewright.playbook.products.hopper_sorted import (
     NUMBERS,
@@ -125,7 +125,6 @@ def walk(form: Form) -> list[str]:
 
 
 def _kernel(form: Form) -> list[str]:
-    declared = [declaration for declaration, _ in kernel_parameters(form)]
     places = form.store_places
     slots_end = "slots + STAGES * SLOT_BYTES"
     after = f"c_buffers + {places} * C_BYTES" if places else slots_end
@@ -166,7 +165,7 @@ def _kernel(form: Form) -> list[str]:
         *indented(consumer(form)),
         "}",
     ]
-    return [*signature("__launch_bounds__(384, 1) ", "product", declared), *indented(body), "}"]
+    return kernel("384, 1", "product", kernel_parameters(form), body)
 
 
 _TURNS = "bool back = true;  // every other tile begins at the end of k: what the one before read last is still in L2"
@@ -190,8 +189,7 @@ def _producer(form: Form) -> list[str]:
         "while (tile.next()) {",
         *indented(["back = !back;"] if turns else []),
         *indented(SPANS.splitlines() if form.sorted else []),
-        "#pragma unroll 1",
-        "  for (int step = 0; step < tile.steps; ++step) {",
+        "  rolled for (int step = 0; step < tile.steps; ++step) {",
         f"    const int k = {k};",
         "    const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
         "    barrier_wait(empty + slot * 8, parity);",
@@ -243,8 +241,7 @@ def operand_loads(form: Form) -> dict[str, list[str]]:
         else:
             size = "BM" if name == "a" else "BN"
             of_operands[name] = [
-                "#pragma unroll",
-                f"for (int box = 0; box < {size} / 64; ++box)",
+                f"unrolled for (int box = 0; box < {size} / 64; ++box)",
                 f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});",
             ]
     return of_operands

@@ -13,8 +13,7 @@ _SCALES = "const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};"
 
 _FIND_SCALES = """\
   if (step == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled for (int r = 0; r < 2; ++r) {
       uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
       largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
       scale[r] = scale_with_room(max(largest, __shfl_xor_sync(~0u, largest, 2)));
@@ -24,8 +23,7 @@ _FIND_SCALES = """\
 _SPLIT_A_ROWS = """\
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
   __half2 least = __float2half2_rn(LOSES_BITS);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  unrolled for (int i = 0; i < 4; ++i) {
     const int r = i / 2, h = i % 2;
 @taken
     split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
@@ -86,13 +84,11 @@ const int row = warp * 16 + lane / 4 % 4 * 2 + lane / 16;""",
 // On its way while the products run: the scales of the tile's columns.
 const uint32_t my_columns = scales + consumer * BN * 4;
 float of_column[BN / 128];
-#pragma unroll
-for (int i = 0; i < BN / 128; ++i)
+unrolled for (int i = 0; i < BN / 128; ++i)
   of_column[i] = b_scales[(size_t)tile.z * N + min(tile.n0 + thread + i * 128, N - 1)];
 float least_scale[2] = {};  // of a row; 0 where it has had zeros alone""",
     "column_stores": """\
-#pragma unroll
-for (int i = 0; i < BN / 128; ++i)
+unrolled for (int i = 0; i < BN / 128; ++i)
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");""",
     "read": "two_pairs(from + i / 2 * 8 * 128 + lane % 2 * 8, (i % 2 * 4 + lane % 4 / 2) ^ row % 8)",
     "split_a": """\
@@ -103,8 +99,7 @@ for (int i = 0; i < BN / 128; ++i)
   };
   float factor[2] = {scale[0], scale[1]};
   if (step == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled for (int r = 0; r < 2; ++r) {
       const uint32_t largest = largest_of_row(r);
       factor[r] = scale[r] = largest ? scale_with_room(largest) : GREATEST_SCALE;  // what follows zeros finds its own
       least_scale[r] = largest ? fmaxf(scale[r] / GROWTH, LEAST_SCALE) : 0.f;
@@ -114,8 +109,7 @@ for (int i = 0; i < BN / 128; ++i)
   __half2 least, most;
   auto split_rows = [&] {
     least = __float2half2_rn(LOSES_BITS), most = __float2half2_rn(0.f);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       const int r = i / 2, h = i % 2;
       const float f = factor[r];
       x[r][h] = make_float4(x[r][h].x * f, x[r][h].y * f, x[r][h].z * f, x[r][h].w * f);
@@ -129,15 +123,13 @@ for (int i = 0; i < BN / 128; ++i)
   if (__any_sync(~0u, is_beyond(most))) {
     // Rare: a row has grown beyond its room. It is scaled anew, with the sums so far; one that grows too far stays as
     // it is. What follows zeros counts as the first of its row.
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled for (int r = 0; r < 2; ++r) {
       const float wanted = scale_with_room(largest_of_row(r), 127);
       factor[r] = wanted < 1.f && scale[r] * wanted >= fmaxf(least_scale[r], LEAST_SCALE) ? wanted : 1.f;
       scale[r] *= factor[r];
       if (least_scale[r] == 0.f && factor[r] < 1.f) least_scale[r] = fmaxf(scale[r] / GROWTH, LEAST_SCALE);
     }
-#pragma unroll
-    for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
+    unrolled for (int i = 0; i < BN / 2; ++i) sum[i] *= factor[i / 2 % 2];
     split_rows();
   }""",
     "free_a": "",
@@ -153,8 +145,7 @@ for (int i = 0; i < BN / 128; ++i)
 _WEIGHTS = {
     "of_two_rows": "total[2] = {}, most[2]",
     "before": """\
-#pragma unroll
-for (int r = 0; r < 2; ++r) {
+unrolled for (int r = 0; r < 2; ++r) {
   const int m = tile.m0 + consumer * 64 + row + r * 8, groups = (K + 63) / 64;
   const float* of_groups = greatest + ((size_t)tile.z * M + min(m, M - 1)) * groups;
   most[r] = -INFINITY;
@@ -165,8 +156,7 @@ for (int r = 0; r < 2; ++r) {
 }""",
     "split_a": """\
   if (step == tile.steps - 1 && K % BK) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
+    unrolled for (int i = 0; i < 4; ++i)
       if (step * BK + i % 2 * 16 + lane % 4 * 4 >= K) x[i / 2][i % 2] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
   }
 """
@@ -176,8 +166,7 @@ for (int r = 0; r < 2; ++r) {
     ),
     "row_scales": """\
 float row_scale[2];
-#pragma unroll
-for (int r = 0; r < 2; ++r) {
+unrolled for (int r = 0; r < 2; ++r) {
   total[r] += __shfl_xor_sync(~0u, total[r], 1);
   row_scale[r] = 1.f / (total[r] + __shfl_xor_sync(~0u, total[r], 2));
 }""",
@@ -189,8 +178,7 @@ _NO_WEIGHTS = {
     ),
     "row_scales": """\
 float row_scale[2];
-#pragma unroll
-for (int r = 0; r < 2; ++r) {
+unrolled for (int r = 0; r < 2; ++r) {
   total[r] += __shfl_xor_sync(~0u, total[r], 1);
   total[r] += __shfl_xor_sync(~0u, total[r], 2);
   row_scale[r] = total[r] == 0.f ? 0.f : 1.f / total[r];

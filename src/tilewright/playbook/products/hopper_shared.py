@@ -13,29 +13,23 @@ SHARED_SUMS = """\
 if (SHARED && last.number >= 0) {
   float4* const place = sums + ((size_t)last.number * most * (BN / 8) * 2 + consumer) * 128 + thread;
   if (last.piece > 0) {
-#pragma unroll
-    for (int j = 0; j < BN / 8; ++j)
+    unrolled for (int j = 0; j < BN / 8; ++j)
       place[(last.piece * (BN / 8) + j) * 256] =
           make_float4(sum[j * 4], sum[j * 4 + 1], sum[j * 4 + 2], sum[j * 4 + 3]);
     consumer_sync(consumer);
     asm volatile("{ .reg .pred p; setp.eq.s32 p, %1, 0; @p red.release.gpu.global.add.s32 [%0], 1; }"
                  ::"l"(left + last.number), "r"(thread) : "memory");  // a branch here costs registers everywhere
-#pragma unroll
-    for (int j = 0; j < BN / 4; ++j) rounded[j] = 0;  // nothing that registers need to keep
+    unrolled for (int j = 0; j < BN / 4; ++j) rounded[j] = 0;  // nothing that registers need to keep
     unfinished = false;
     return;
   }
   const int others = last.others();
   barrier_wait(all_left, 0);
-#pragma unroll 1
-  for (int piece = 1; piece <= others; ++piece) {
-#pragma unroll
-    for (int j = 0; j < BN / 8; j += 8) {
+  rolled for (int piece = 1; piece <= others; ++piece) {
+    unrolled for (int j = 0; j < BN / 8; j += 8) {
       float4 some[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) some[i] = __ldcg(place + (piece * (BN / 8) + j + i) * 256);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      unrolled for (int i = 0; i < 8; ++i) some[i] = __ldcg(place + (piece * (BN / 8) + j + i) * 256);
+      unrolled for (int i = 0; i < 8; ++i) {
         sum[(j + i) * 4] += some[i].x, sum[(j + i) * 4 + 1] += some[i].y;
         sum[(j + i) * 4 + 2] += some[i].z, sum[(j + i) * 4 + 3] += some[i].w;
       }

@@ -14,9 +14,9 @@ its turn.
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.products.hopper_consumer import slot_descriptors, slot_steps
-from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_form import Form, kernel, kernel_parameters
 from tilewright.playbook.products.hopper_kernel import operand_loads
 from tilewright.playbook.products.hopper_sorted import NUMBERS
 from tilewright.playbook.products.hopper_store import finishing, pair_functions
@@ -28,8 +28,7 @@ constexpr int SHORT = STEPS * 32;  // k, and zeros after it
 template <int WIDTH> __device__ __forceinline__ Numbers<4> four_of(const float* p, int left) {
   if constexpr (WIDTH == 4) return left > 0 ? numbers_at<4>(p) : Numbers<4>{};
   Numbers<4> some = {};
-#pragma unroll
-  for (int j = 0; j < 4; ++j)
+  unrolled for (int j = 0; j < 4; ++j)
     if (j < left) some.v[j] = p[j];
   return some;
 }
@@ -37,22 +36,18 @@ template <int WIDTH> __device__ __forceinline__ Numbers<4> four_of(const float* 
 __device__ __forceinline__ long long whole_lines(int count) { return (count + 127ll) / 128 * 128; }
 // Of a row, or column, that lanes have which are NEAREST, 2 NEAREST, .. apart, up to FARTHEST.
 template <int NEAREST, int FARTHEST> __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t v) {
-#pragma unroll
-  for (int o = NEAREST; o <= FARTHEST; o *= 2) v = max(v, __shfl_xor_sync(~0u, v, o));
+  unrolled for (int o = NEAREST; o <= FARTHEST; o *= 2) v = max(v, __shfl_xor_sync(~0u, v, o));
   return v;
 }
 // Whether it is too wide, of which the lane has COUNT numbers.
 template <int NEAREST, int FARTHEST, int COUNT>
 __device__ __forceinline__ bool is_wide_in_lanes(uint32_t largest, float scale, const float (&numbers)[COUNT]) {
   float least = INFINITY;
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) least = fminf(least, fabsf(numbers[i]));
+  unrolled for (int i = 0; i < COUNT; ++i) least = fminf(least, fabsf(numbers[i]));
   if (!__any_sync(~0u, least * scale < LOSING)) return is_too_wide(largest, 0, 0, 0, SHORT);  // mostly
   Counts counts;
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) counts.add(numbers[i], numbers[i] * scale);
-#pragma unroll
-  for (int o = NEAREST; o <= FARTHEST; o *= 2) {
+  unrolled for (int i = 0; i < COUNT; ++i) counts.add(numbers[i], numbers[i] * scale);
+  unrolled for (int o = NEAREST; o <= FARTHEST; o *= 2) {
     counts.losing += __shfl_xor_sync(~0u, counts.losing, o), counts.few += __shfl_xor_sync(~0u, counts.few, o);
     counts.zeros += __shfl_xor_sync(~0u, counts.zeros, o);
   }
@@ -67,23 +62,19 @@ __device__ __forceinline__ bool split_128_rows(const float* from, long long pitc
   constexpr int LANES = SHORT / 4, AT_ONCE = 256 / LANES, COUNT = 128 / AT_ONCE;
   const int k = threadIdx.x % LANES * 4, first = threadIdx.x / LANES;
   Numbers<4> some[COUNT];
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
+  unrolled for (int i = 0; i < COUNT; ++i) {
     const int row = first + i * AT_ONCE;
     some[i] = four_of<WIDTH>(from + row * pitch + k, row < rows ? K - k : 0);
   }
   bool wide = false;
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
+  unrolled for (int i = 0; i < COUNT; ++i) {
     const int row = first + i * AT_ONCE;
     uint32_t largest = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) largest = max(largest, magnitude_bits(some[i].v[j]));
+    unrolled for (int j = 0; j < 4; ++j) largest = max(largest, magnitude_bits(some[i].v[j]));
     largest = largest_of_lanes<1, LANES / 2>(largest);
     const float scale = scale_of(largest);
     Numbers<4> scaled;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale;
+    unrolled for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale;
     wide |= is_wide_in_lanes<1, LANES / 2>(largest, scale, some[i].v);
     if (k == 0) scales[row] = 1.f / scale;  // of rows outside too, which are loaded with others
     if (row >= rows) continue;
@@ -102,31 +93,25 @@ __device__ __forceinline__ bool split_128_columns(const float* from, long long p
   const int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane % 4 * 4, first = lane / 4;
   Numbers<4> some[COUNT];
   uint32_t largest[4] = {};
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
+  unrolled for (int i = 0; i < COUNT; ++i) {
     const int k = first + i * 8;
     some[i] = four_of<WIDTH>(from + k * pitch + column, k < K ? columns - column : 0);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) largest[j] = max(largest[j], magnitude_bits(some[i].v[j]));
+    unrolled for (int j = 0; j < 4; ++j) largest[j] = max(largest[j], magnitude_bits(some[i].v[j]));
   }
   float scale[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) largest[j] = largest_of_lanes<4, 16>(largest[j]), scale[j] = scale_of(largest[j]);
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
+  unrolled for (int i = 0; i < COUNT; ++i) {
     const int k = first + i * 8;
     Numbers<4> scaled;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale[j];
+    unrolled for (int j = 0; j < 4; ++j) scaled.v[j] = some[i].v[j] * scale[j];
     __half* to = parts + k * parts_pitch + column;
     if (k < K && column < columns) store_parts(scaled, to, to + to_low);
   }
   bool wide = false;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
+  unrolled for (int j = 0; j < 4; ++j) {
     float of_column[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) of_column[i] = some[i].v[j];
+    unrolled for (int i = 0; i < COUNT; ++i) of_column[i] = some[i].v[j];
     wide |= is_wide_in_lanes<4, 16>(largest[j], scale[j], of_column);
     if (first == 0) scales[column + j] = 1.f / scale[j];
   }
@@ -177,9 +162,7 @@ def short_text(form: Form) -> list[str]:
         "if (threadIdx.x == 0) wide[1 + blockIdx.x] = any_is;",
         "if (threadIdx.x == 0 && blockIdx.x == 0) wide[0] = 0;  // tiles that are taken",
     ]
-    declared = [declaration for declaration, _ in short_parameters(form)]
-    head = signature("__launch_bounds__(256, 4) ", "split_both", declared)
-    return [*text.splitlines(), *head, *(f"  {line}" for line in body), "}"]
+    return [*text.splitlines(), *kernel("256, 4", "split_both", short_parameters(form), body)]
 
 
 _CONSTANTS = """\
@@ -214,7 +197,7 @@ __device__ __forceinline__ void load_line(const float* from, uint32_t barrier, u
                ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 """
-_BEGIN = """\
+_BODY = """\
 extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases
 const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), kept = slots + STAGES * SLOT_BYTES;
 const uint32_t c_buffers = kept + PLACES * KEPT_BYTES, columns = c_buffers + 8 * SIDES * C_BYTES;
@@ -238,6 +221,11 @@ int slot = 0;
 auto advance = [&](uint32_t& parity) {
   if (++slot == STAGES) slot = 0, parity ^= 1;
 };
+if (warpgroup == 2 * SIDES) {  // ---- producer
+  @producer
+} else {  // ---- consumers
+  @consumers
+}
 """
 _PRODUCER = """\
 if constexpr (SIDES > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
@@ -259,26 +247,21 @@ if (threadIdx.x == 256 * SIDES) {
     const int scales = min(BN, (int)whole_lines(N) - tile.n0) * 4;
     barrier_arrive_expecting(come, STEPS * 2 * B_BYTES + scales);
     load_line(b_scales + tile.z * whole_lines(N) + tile.n0, come, place + STEPS * 2 * B_BYTES, scales);
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
+    unrolled for (int step = 0; step < STEPS; ++step) {
       const int k = step * BK;
       const uint32_t b_at = place + step * 2 * B_BYTES, arrived = come;
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      unrolled for (int part = 0; part < 2; ++part) {
         @loads_of_b
       }
     }
-#pragma unroll 1
-    for (; tile.m0 <= tile.last; tile.m0 += BM) {
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step) {
+    rolled for (; tile.m0 <= tile.last; tile.m0 += BM) {
+      unrolled for (int step = 0; step < STEPS; ++step) {
         const int k = step * BK;
         const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;
         barrier_wait(empty + slot * 8, parity);
         barrier_arrive_expecting(arrived, 2 * A_BYTES + (step == 0 ? BM * 4 : 0));
         if (step == 0) load_line(a_scales + tile.z * whole_lines(M) + tile.m0, arrived, at + 2 * A_BYTES, BM * 4);
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
+        unrolled for (int part = 0; part < 2; ++part) {
           @loads_of_a
         }
         advance(parity);
@@ -308,25 +291,20 @@ for (int turn = 0;; ++turn) {
   const float of_column = tile.n0 < N ? scale_at(came) : 0.f;
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_columns + thread * 4), "f"(of_column) : "memory");
   consumer_sync(warpgroup);
-#pragma unroll 1
-  for (; tile.m0 <= tile.last; tile.m0 += BM) {
+  rolled for (; tile.m0 <= tile.last; tile.m0 += BM) {
     const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};
     float row_scale[2];
     // low * high + high * low + high * high, the small products first; low * low is below the last bit.
     float sum[WIDTH / 2];
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
+    unrolled for (int step = 0; step < STEPS; ++step) {
       barrier_wait(full + slot * 8, parity);
-#pragma unroll
-      for (int r = 0; r < 2 && step == 0; ++r)
+      unrolled for (int r = 0; r < 2 && step == 0; ++r)
         row_scale[r] = scale_at(slots + slot * SLOT_BYTES + 2 * A_BYTES + (consumer * 64 + row + r * 8) * 4);
       const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4);
       const uint64_t b_slot = b_places + ((place + step * 2 * B_BYTES) >> 4);
       wgmma_fence();
-#pragma unroll
-      for (int which = 0; which < 3; ++which)
-#pragma unroll
-        for (int k = 0; k < BK / 16; ++k)
+      unrolled for (int which = 0; which < 3; ++which)
+        unrolled for (int k = 0; k < BK / 16; ++k)
           wgmma(sum, a_slot + (((which == 0) * A_BYTES + k * @a_step) >> 4),
                 b_slot + (((which == 1) * B_BYTES + side * (@half) + k * @b_step) >> 4),
                 step > 0 || which > 0 || k > 0);
@@ -346,8 +324,7 @@ if (lane < 8) wait_until_stored();
 _ROWS_OF_RESULTS = """\
 // A warp puts eight rows in order in a place of its own, which meets all banks, and bulk copies store them while it
 // goes on. What is written first leaves L2 first: it is more than L2 holds.
-#pragma unroll
-for (int upper = 0; upper < 2; ++upper) {
+unrolled for (int upper = 0; upper < 2; ++upper) {
   if (lane < 8) wait_until_read<0>();
   __syncwarp();
 #pragma unroll
@@ -397,38 +374,18 @@ def short_product_text(form: Form) -> list[str]:
         *_TILE.splitlines(),
         "",
     ]
-    declared = [declaration for declaration, _ in kernel_parameters(form)]
-    body = [
-        *_BEGIN.splitlines(),
-        "if (warpgroup == 2 * SIDES) {  // ---- producer",
-        *indented(_producer(form)),
-        "} else {  // ---- consumers",
-        *indented(_consumers(form)),
-        "}",
-    ]
-    return [*pieces, *signature("__launch_bounds__(THREADS, 2 / SIDES) ", "product", declared), *indented(body), "}"]
-
-
-def _producer(form: Form) -> list[str]:
-    loads = operand_loads(form)
-    text = "\n".join(_with(_PRODUCER, "loads_of_b", loads["b"]))
-    return _with(text, "loads_of_a", loads["a"])
-
-
-def _consumers(form: Form) -> list[str]:
-    words = dict(zip(("a_slots", "b_slots"), slot_descriptors(form, "kept"), strict=True))
-    words |= dict(zip(("a_step", "b_step"), slot_steps(form), strict=True))
-    words["half"] = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
-    text = _CONSUMER
-    for word, meaning in words.items():
-        text = text.replace(f"@{word}", meaning)
-    return _with(text, "finish", [*finishing(form, form.finish), *_ROWS_OF_RESULTS.splitlines()])
-
-
-def _with(text: str, word: str, meaning: list[str]) -> list[str]:
-    """A text's lines; where one is the word alone, those that it stands for, as far in."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        lines += indented(meaning, depth) if line.strip() == f"@{word}" else [line]
-    return lines
+    loads, (a_slots, b_slots), (a_step, b_step) = operand_loads(form), slot_descriptors(form, "kept"), slot_steps(form)
+    words: dict[str, str | list[str]] = {
+        "producer": _PRODUCER,
+        "loads_of_a": loads["a"],
+        "loads_of_b": loads["b"],
+        "consumers": _CONSUMER,
+        "a_slots": a_slots,
+        "b_slots": b_slots,
+        "a_step": a_step,
+        "b_step": b_step,
+        "half": "WIDTH * BK * 2" if b.along_k else "WIDTH / 64 * BOX_BYTES",
+        "finish": [*finishing(form, form.finish), *_ROWS_OF_RESULTS.splitlines()],
+    }
+    body = worded(_BODY, words).splitlines()
+    return [*pieces, *kernel("THREADS, 2 / SIDES", "product", kernel_parameters(form), body)]

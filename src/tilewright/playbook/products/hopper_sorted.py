@@ -8,6 +8,7 @@ the splitting kernels have noted.
 
 from __future__ import annotations
 
+from tilewright.playbook.cpp_text import worded
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.hopper_f32_tiles import stored_result
 from tilewright.playbook.products.hopper_form import Form
@@ -106,10 +107,7 @@ def sorted_tiles(product: Contraction) -> list[str]:
         "outside": outside,
         "half": skipped_tile(product, "BM", "WIDTH") if upper else outside.replace("n0", "n0 + WIDTH"),
     }
-    text = _NEXT
-    for word, meaning in words.items():
-        text = text.replace(f"@{word}", meaning)
-    return text.splitlines()
+    return worded(_NEXT, words).splitlines()
 
 
 def unkept_half(product: Contraction) -> list[str]:

@@ -75,8 +75,7 @@ struct Span {
   int first = INT_MAX, last = -1;  // numbers at once
   template <int WIDTH> __device__ __forceinline__ void add(int k, const Numbers<WIDTH>& some) {
     uint32_t any = 0;
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) any |= magnitude_bits(some.v[j]);
+    unrolled for (int j = 0; j < WIDTH; ++j) any |= magnitude_bits(some.v[j]);
     if (any) first = min(first, k), last = max(last, k);
   }
   // Its tile's is noted by the distance of its first from K, and its end: so that the largest of each is the tile's.
@@ -134,21 +133,18 @@ __global__ void __launch_bounds__(256, HELD > 4 ? 4 : 5)
 
   constexpr int STEP = LANES * WIDTH;
   Numbers<WIDTH> held[HELD] = {};
-#pragma unroll
-  for (int h = 0; h < HELD; ++h)
+  unrolled for (int h = 0; h < HELD; ++h)
     if (lane * WIDTH + h * STEP < length) held[h] = numbers_at<WIDTH>(from + lane * WIDTH + h * STEP);
   uint32_t largest = 0, least = ~0u;
   @span Span span;
   auto look = [&](int i, const Numbers<WIDTH>& some) {
     @span span.add(i, some);
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
+    unrolled for (int j = 0; j < WIDTH; ++j) {
       largest = max(largest, magnitude_bits(some.v[j]));
       least = min(least, order_of_small(some.v[j]));
     }
   };
-#pragma unroll
-  for (int h = 0; h < HELD; ++h) look(lane * WIDTH + h * STEP, held[h]);
+  unrolled for (int h = 0; h < HELD; ++h) look(lane * WIDTH + h * STEP, held[h]);
   if constexpr (HELD == 8) {  // else it is all of the row
 #pragma unroll 4
     for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(i, numbers_at<WIDTH>(from + i));
@@ -159,12 +155,10 @@ __global__ void __launch_bounds__(256, HELD > 4 ? 4 : 5)
   __half* high_row = parts + ((long long)matrix * rows + row) * parts_pitch + first;
   __half* low_row = high_row + (long long)batch * rows * parts_pitch;
   auto store = [&](int i, Numbers<WIDTH> some) {
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale;
+    unrolled for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale;
     store_parts(some, high_row + i, low_row + i);
   };
-#pragma unroll
-  for (int h = 0; h < HELD; ++h)
+  unrolled for (int h = 0; h < HELD; ++h)
     if (lane * WIDTH + h * STEP < length) store(lane * WIDTH + h * STEP, held[h]);
   if constexpr (HELD == 8) {
 #pragma unroll 4
@@ -175,8 +169,7 @@ __global__ void __launch_bounds__(256, HELD > 4 ? 4 : 5)
   const bool small = least < order_of_losing(scale);
   const bool any_small = LANES > 32 ? __syncthreads_or(small) : __any_sync(~0u, small);
   if (any_small) {  // rare in ordinary rows
-#pragma unroll 1
-    for (int i = lane * WIDTH; i < length; i += STEP)
+    rolled for (int i = lane * WIDTH; i < length; i += STEP)
       for (int j = 0; j < WIDTH; ++j) counts.add(from[i + j], from[i + j] * scale);
     counts.losing = team_sum<LANES>(counts.losing, of_warps);
     counts.few = team_sum<LANES>(counts.few, of_warps);
@@ -260,37 +253,30 @@ __global__ void __launch_bounds__(512, 2)
   extern __shared__ __align__(16) float in_shared[];
   Numbers<WIDTH>* more = reinterpret_cast<Numbers<WIDTH>*>(in_shared) + t;
   constexpr int ON_CHIP = (HELD + MORE) * TEAMS, MOST = 40 / WIDTH;  // MOST: there may be others
-#pragma unroll
-  for (int h = 0; h < MORE; ++h)
+  unrolled for (int h = 0; h < MORE; ++h)
     if ((HELD + h) * TEAMS < rows) bring<WIDTH>(more + h * 512, from + (HELD + h) * step);
   Numbers<WIDTH> held[HELD] = {};
   uint32_t highest[WIDTH] = {}, least = ~0u;
   @span Span span;
   auto look = [&](int k, const Numbers<WIDTH>& some) {
     @span span.add(k, some);
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
+    unrolled for (int j = 0; j < WIDTH; ++j) {
       highest[j] = max(highest[j], magnitude_bits(some.v[j]));
       least = min(least, order_of_small(some.v[j]));
     }
   };
-#pragma unroll
-  for (int h = 0; h < HELD; ++h)
+  unrolled for (int h = 0; h < HELD; ++h)
     if (h * TEAMS < rows) held[h] = numbers_at<WIDTH>(from + h * step);
-#pragma unroll
-  for (int h = 0; h < HELD; ++h) look(h * TEAMS, held[h]);
+  unrolled for (int h = 0; h < HELD; ++h) look(h * TEAMS, held[h]);
   if constexpr (MORE > 0) asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll
-  for (int h = 0; h < MORE; ++h)
+  unrolled for (int h = 0; h < MORE; ++h)
     if ((HELD + h) * TEAMS < rows) look((HELD + h) * TEAMS, more[h * 512]);
   if constexpr (MORE == MOST) {
 #pragma unroll 2
     for (int k = ON_CHIP; k < rows; k += TEAMS) look(k, numbers_at<WIDTH>(from + k * pitch));
   }
-#pragma unroll
-  for (int j = 0; j < WIDTH; ++j) {
-#pragma unroll
-    for (int o = LANES; o < 32; o *= 2) highest[j] = max(highest[j], __shfl_xor_sync(~0u, highest[j], o));
+  unrolled for (int j = 0; j < WIDTH; ++j) {
+    unrolled for (int o = LANES; o < 32; o *= 2) highest[j] = max(highest[j], __shfl_xor_sync(~0u, highest[j], o));
     if (t % 32 < LANES) atomicMax(&own_largest[mine + j], highest[j]);
   }
   @span const int2 found = span.noted(first + team, 1, K);
@@ -302,22 +288,18 @@ __global__ void __launch_bounds__(512, 2)
   cluster_arrive<CLUSTER>();  // what the others have was read
 
   float scale[WIDTH], least_scale = INFINITY;
-#pragma unroll
-  for (int j = 0; j < WIDTH; ++j)
+  unrolled for (int j = 0; j < WIDTH; ++j)
     scale[j] = scale_of(largest[mine + j]), least_scale = fminf(least_scale, scale[j]);
   __half* high_column = parts + ((long long)matrix * K + first + team) * parts_pitch + column;
   __half* low_column = high_column + (long long)batch * K * parts_pitch;
   auto store = [&](long long at, Numbers<WIDTH> some) {
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale[j];
+    unrolled for (int j = 0; j < WIDTH; ++j) some.v[j] *= scale[j];
     store_parts(some, high_column + at, low_column + at);
   };
   const long long parts_step = TEAMS * parts_pitch;
-#pragma unroll
-  for (int h = 0; h < HELD; ++h)
+  unrolled for (int h = 0; h < HELD; ++h)
     if (h * TEAMS < rows) store(h * parts_step, held[h]);
-#pragma unroll
-  for (int h = 0; h < MORE; ++h)
+  unrolled for (int h = 0; h < MORE; ++h)
     if ((HELD + h) * TEAMS < rows) store((HELD + h) * parts_step, more[h * 512]);
   if constexpr (MORE == MOST) {
 #pragma unroll 2
@@ -327,12 +309,10 @@ __global__ void __launch_bounds__(512, 2)
 
   cluster_wait<CLUSTER>();
   if (least < order_of_losing(least_scale)) {  // rare in ordinary columns
-#pragma unroll 1
-    for (int j = 0; j < WIDTH; ++j) {
+    rolled for (int j = 0; j < WIDTH; ++j) {
       Counts counts;
       const float its_scale = scale_of(largest[mine + j]);
-#pragma unroll 1
-      for (int k = 0; k < rows; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * its_scale);
+      rolled for (int k = 0; k < rows; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * its_scale);
       add_in_first<CLUSTER>(losing[mine + j], counts.losing);
       add_in_first<CLUSTER>(few[mine + j], counts.few);
     }
@@ -371,9 +351,9 @@ def splitting_text(form: Form) -> list[str]:
     """The kernels that split the operands."""
     split = (form.product.b,) if form.ready_b else (form.product.a, form.product.b)
     kinds = {one.along_k for one in split}
-    text = _CRITERION + (_SPAN if form.sorted else "")
     if form.short:  # `hopper_short` splits both at once
-        return text.partition("// The largest, and the sum, over a team")[0].rstrip("\n").splitlines()
+        return _CRITERION.splitlines()
+    text = _CRITERION + (_SPAN if form.sorted else "")
     text += ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
     if form.sorted:
         return re.sub(r"@span ?", "", text).splitlines()

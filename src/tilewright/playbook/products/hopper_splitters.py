@@ -79,8 +79,7 @@ constexpr int GROUPS = @groups;
 float4 s[4];
 auto read = [&](int step, int group) {
   const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES@from;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) s[i] = shared_float4(@number);
+  unrolled for (int i = 0; i < 4; ++i) s[i] = shared_float4(@number);
 };
 read(0, 0);
 for (int step = 0; step < tile.steps; ++step) {
@@ -89,8 +88,7 @@ for (int step = 0; step < tile.steps; ++step) {
   const uint32_t parts = share_at@to;
   barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
   __half2 least;
-#pragma unroll
-  for (int group = 0; group < GROUPS; ++group) {
+  unrolled for (int group = 0; group < GROUPS; ++group) {
     if (group > 0) read(step, group);
 @split
   }
@@ -148,11 +146,9 @@ float4 scale[SHARES];""",
     "scales": """\
   // The scales of the columns, by way of the place where the consumers will find them.
   uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + rank * OWN + column;
-#pragma unroll
-  for (int share = 0; share < SHARES; ++share) {
+  unrolled for (int share = 0; share < SHARES; ++share) {
     uint4 most = {};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    unrolled for (int i = 0; i < 8; ++i) {
       const float4 x = shared_float4(from + share * 512 + i * 2 * OWN * 4);
       most.x = max(most.x, magnitude_bits(x.x)), most.y = max(most.y, magnitude_bits(x.y));
       most.z = max(most.z, magnitude_bits(x.z)), most.w = max(most.w, magnitude_bits(x.w));
@@ -162,16 +158,14 @@ float4 scale[SHARES];""",
     atomicMax(of_share + 2, most.z), atomicMax(of_share + 3, most.w);
   }
   splitters_sync();
-#pragma unroll
-  for (int share = 0; share < SHARES; ++share) {
+  unrolled for (int share = 0; share < SHARES; ++share) {
     const uint4 found = *reinterpret_cast<uint4*>(largest + share * 128);
     scale[share] = make_float4(scale_with_room(found.x), scale_with_room(found.y), scale_with_room(found.z),
                                scale_with_room(found.w));
   }
   splitters_sync();
   if (first == 0 && odd == 0) {
-#pragma unroll
-    for (int share = 0; share < SHARES; ++share) {
+    unrolled for (int share = 0; share < SHARES; ++share) {
       *reinterpret_cast<float4*>(column_scales + rank * OWN + share * 128 + column) =
           make_float4(1.f / scale[share].x, 1.f / scale[share].y, 1.f / scale[share].z, 1.f / scale[share].w);
     }
@@ -182,8 +176,7 @@ float4 scale[SHARES];""",
     const int share = group / 2;
     const float4 by = scale[share];
     if (group % 2 == 0) least = __float2half2_rn(LOSES_BITS);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       s[i] = make_float4(s[i].x * by.x, s[i].y * by.y, s[i].z * by.z, s[i].w * by.w);
       uint32_t high[2], low[2];
       split(s[i].x, s[i].y, high[0], low[0]);
@@ -197,8 +190,7 @@ float4 scale[SHARES];""",
     if (group % 2 == 1 && is_losing(least)) {
       const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES + share * 512@from;
       SharedCounts* mine = of_columns + share * 128 + column;
-#pragma unroll 1
-      for (int i = 0; i < 8; ++i) {
+      rolled for (int i = 0; i < 8; ++i) {
         const float4 y = shared_float4(from + i * 2 * OWN * 4);
         mine[0].add(y.x * by.x), mine[1].add(y.y * by.y), mine[2].add(y.z * by.z), mine[3].add(y.w * by.w);
       }
@@ -224,8 +216,7 @@ float scale[SHARES];""",
     "share_at": " + warp * SHARE_BYTES",
     "to": " + lane / 2 * BK * 2 + (column / 2 % 4 ^ half * 2) * 16",
     "scales": """\
-#pragma unroll
-  for (int share = 0; share < SHARES; ++share) {
+  unrolled for (int share = 0; share < SHARES; ++share) {
     uint32_t largest = 0;
     for (int i = 0; i < 4; ++i)
       largest = max(largest, largest_of(shared_float4((from ^ i * 16) + share * 16 * BK * 4)));
@@ -238,23 +229,20 @@ float scale[SHARES];""",
     const float by = scale[group];
     least = __float2half2_rn(LOSES_BITS);
     uint32_t high[8], low[8];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    unrolled for (int i = 0; i < 4; ++i) {
       s[i] = make_float4(s[i].x * by, s[i].y * by, s[i].z * by, s[i].w * by);
       split(s[i].x, s[i].y, high[i], low[i]);  // in the order in which lanes hold a
       split(s[i].z, s[i].w, high[i + 4], low[i + 4]);
       take_least(least, high[i]), take_least(least, high[i + 4]);
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unrolled for (int i = 0; i < 2; ++i) {
       const uint32_t to = (parts ^ i * 16) + group * 16 * BK * 2;  // as wgmma expects it
       store_four(to, high + i * 4);
       store_four(to + PART_BYTES, low + i * 4);
     }
     if (is_losing(least)) {
       SharedCounts& count = of_columns[group * 16 + column];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) count.add(s[i].x), count.add(s[i].y), count.add(s[i].z), count.add(s[i].w);
+      unrolled for (int i = 0; i < 4; ++i) count.add(s[i].x), count.add(s[i].y), count.add(s[i].z), count.add(s[i].w);
     }""",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.products.finish_text import FinishText, kept_sum
 from tilewright.playbook.products.hopper_form import Form
 from tilewright.records import DType
@@ -98,14 +98,14 @@ def _four(form: Form, finish: FinishText) -> list[str]:
 _FOURS = """\
 // Neighbouring lanes exchange two columns, so that each stores four.
 const bool odd = lane % 2;
-#pragma unroll
-for (int j = 0; j < BN / 16; ++j) {
+@most
+unrolled for (int j = 0; j < BN / 16; ++j) {
   float v[4], w[4];
   four(sum + j * 8, j * 16 + lane % 4 * 2, v);
   four(sum + j * 8 + 4, j * 16 + 8 + lane % 4 * 2, w);
+  @greatest
   const int n_of_lane = tile.n0 + j * 16 + lane % 2 * 8 + lane % 4 / 2 * 4;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  unrolled for (int r = 0; r < 2; ++r) {
     const float x = __shfl_xor_sync(~0u, odd ? v[r * 2] : w[r * 2], 1);
     const float y = __shfl_xor_sync(~0u, odd ? v[r * 2 + 1] : w[r * 2 + 1], 1);
     const float4 made = odd ? make_float4(x, y, w[r * 2], w[r * 2 + 1]) : make_float4(v[r * 2], v[r * 2 + 1], x, y);
@@ -116,11 +116,9 @@ for (int j = 0; j < BN / 16; ++j) {
 # Rows that are no whole numbers of 16 bytes.
 _PLAIN = """\
 const uint32_t buffer = c_buffers + consumer * C_BYTES;
-#pragma unroll
-for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in the warp's rows of the buffer
+unrolled for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in the warp's rows of the buffer
   __syncwarp();
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
+  unrolled for (int j = 0; j < 4; ++j) {
     float v[4];
     four(sum + q * 16 + j * 4, q * 32 + j * 8 + lane % 4 * 2, v);
     const uint32_t to = buffer + row * 128 + ((j * 2 + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;
@@ -148,27 +146,22 @@ def _store_plainly(form: Form) -> list[str]:
 
 
 _GREATEST = """\
-  if (j % 4 == 0) most[0] = most[1] = -INFINITY;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (tile.n0 + j * 16 + lane % 4 * 2 < N) most[r] = fmaxf(most[r], fmaxf(v[r * 2], v[r * 2 + 1]));
-    if (tile.n0 + j * 16 + lane % 4 * 2 + 8 < N) most[r] = fmaxf(most[r], fmaxf(w[r * 2], w[r * 2 + 1]));
-    if (j % 4 < 3) continue;
-    most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
-    most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
-    const int group = tile.n0 / 64 + j / 4;
-    if (lane % 4 == 0 && m[r] < M && group * 64 < N) greatest[row_at[r] * ((N + 63) / 64) + group] = most[r];
-  }
+if (j % 4 == 0) most[0] = most[1] = -INFINITY;
+unrolled for (int r = 0; r < 2; ++r) {
+  if (tile.n0 + j * 16 + lane % 4 * 2 < N) most[r] = fmaxf(most[r], fmaxf(v[r * 2], v[r * 2 + 1]));
+  if (tile.n0 + j * 16 + lane % 4 * 2 + 8 < N) most[r] = fmaxf(most[r], fmaxf(w[r * 2], w[r * 2 + 1]));
+  if (j % 4 < 3) continue;
+  most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+  most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
+  const int group = tile.n0 / 64 + j / 4;
+  if (lane % 4 == 0 && m[r] < M && group * 64 < N) greatest[row_at[r] * ((N + 63) / 64) + group] = most[r];
+}
 """
 
 
 def _store_fours(form: Form) -> list[str]:
-    if form.product.greatest:
-        head, rest = _FOURS.split("#pragma unroll\n", 1)
-        made, stored = rest.split("  const int n_of_lane", 1)
-        text = f"{head}float most[2];  // of 64 columns\n#pragma unroll\n{made}{_GREATEST}  const int n_of_lane{stored}"
-        return text.splitlines()
-    return _FOURS.splitlines()
+    most, greatest = ("float most[2];  // of 64 columns", _GREATEST) if form.product.greatest else ("", "")
+    return worded(_FOURS, {"most": most, "greatest": greatest}).splitlines()
 
 
 def who_stores(form: Form) -> str:
@@ -189,8 +182,7 @@ def _store_16_bit(form: Form, late: bool = False) -> list[str]:
     elif form.late_finish.function:
         made += [
             "float s[8];",
-            "#pragma unroll",
-            "for (int j = 0; j < 4; ++j) {",
+            "unrolled for (int j = 0; j < 4; ++j) {",
             "  const float2 two = unpack(rounded[i * 4 + j]);",
             "  s[j * 2] = two.x, s[j * 2 + 1] = two.y;",
             "}",

@@ -36,10 +36,13 @@ class Tensor:
 
     def extent(self, group: Group) -> Extent:
         """Of dimensions taken together."""
-        taken = [self.extents[one] for one in group if not self.extents[one].is_one]
-        if not taken:
-            return Extent("1", 1)
-        return Extent(" * ".join(one.expression for one in taken), math.prod(one.size for one in taken))
+        return together([self.extents[one] for one in group])
+
+
+def together(extents: list[Extent]) -> Extent:
+    """How many elements dimensions have together."""
+    wide = [one for one in extents if not one.is_one]
+    return Extent(" * ".join(one.expression for one in wide) or "1", math.prod(one.size for one in wide))
 
 
 def view_of(graph: Graph, index: int, tensors: Mapping[int, Tensor]) -> View | None:
@@ -142,17 +145,12 @@ def operand(tensor: Tensor, axes: Axes, place: str) -> Operand:
         if not _is_inner(along, innermost, tensor):
             raise _unfit(place)
         pitch = one if across else k
-        return Operand(tensor.name, tensor.dtype, True, pitch, _batch_pitch(tensor, axes))
+        return Operand(tensor.name, tensor.dtype, True, pitch, _stride(tensor, axes.batch))
     along_k = _is_inner(axes.k, innermost, tensor)
     if not along_k and not _is_inner(axes.rows, innermost, tensor):
         raise _unfit(place)
-    return Operand(
-        tensor.name,
-        tensor.dtype,
-        along_k,
-        _stride(tensor, axes.rows if along_k else axes.k),
-        _batch_pitch(tensor, axes),
-    )
+    pitch = _stride(tensor, axes.rows if along_k else axes.k)
+    return Operand(tensor.name, tensor.dtype, along_k, pitch, _stride(tensor, axes.batch))
 
 
 def _innermost(tensor: Tensor) -> int:
@@ -172,10 +170,6 @@ def _stride(tensor: Tensor, group: Group) -> Extent:
     if not places:
         return Extent("0", 0)
     return tensor.extent(tuple(range(places[-1] + 1, len(tensor.extents))))
-
-
-def _batch_pitch(tensor: Tensor, axes: Axes) -> Extent:
-    return _stride(tensor, axes.batch)
 
 
 def _unfit(place: str) -> NotSupported:

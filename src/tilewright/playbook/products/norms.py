@@ -6,15 +6,15 @@ A norm that is a result, or that only pointwise work follows, stays whole: its r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright.playbook.pooling.program import POOLS
 from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, shape_at
 from tilewright.playbook.products.tensors import FINISH_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
-from tilewright.playbook.tracing import Items, Node, TracedArgument, TracedNode
+from tilewright.playbook.tracing import Items, Node, TracedNode
 
 RUNNING = "_native_batch_norm_legit_no_training"
 SPLIT = "what is normalised is not stored: means and scales are, and they are applied where it is read"
@@ -93,97 +93,64 @@ class _Norm:
         few = statistics is not None and math.prod(statistics.shape) * _LEAST_ROW <= math.prod(node.result.shape)
         return few and self.graph.dtype(self.index) == "float32"
 
-    def write(self, builder: Builder) -> int:
-        writer = _Writer(self.graph, self.index, builder)
-        x = builder.numbers[taken(self.node)[0]]
+    def write(self, builder: Builder) -> Node:
+        made = builder.old(taken(self.node)[0])
         if self.node.target == GROUPS:
-            x = writer.add("view", x, self._grouped, None)
-        made = writer.with_statistic("sub", x, 1, self)
-        made = writer.with_statistic("mul", made, 2, self)
+            made = builder.add("view", made, self._grouped)
+        for op, number in (("sub", 1), ("mul", 2)):
+            made = builder.add(op, made, self._statistic(builder, number), overload="Tensor")
         if self.node.target == GROUPS:
-            made = writer.add("view", made, self._whole, None)
-        return self._scaled(writer, made)
+            made = builder.add("view", made, self._whole)
+        return self._scaled(builder, made)
 
-    def write_running(self, builder: Builder) -> int:
-        writer = _Writer(self.graph, self.index, builder)
+    def write_running(self, builder: Builder) -> Node:
         x, mean, variance = (
-            builder.numbers[one.index] for place in (0, 3, 4) if isinstance(one := self.node.arguments[place], Node)
+            builder.old(one.index) for place in (0, 3, 4) if isinstance(one := self.node.arguments[place], Node)
         )
-        traces = self.graph.traces  # eps may be an argument, and so another number in each
-        mean, variance = (writer.add("view", one, self._by_channel, None) for one in (mean, variance))
-        above = builder.add(
-            "add",
-            lambda probe: (Node(variance), traces[probe].nodes[self.index].arguments[6]),
-            self._by_channel,
-            "float32",
-            "Scalar",
-        )
-        scale = builder.add("rsqrt", lambda _: (Node(above),), self._by_channel, "float32")
-        made = writer.add("sub", x, self._whole, mean)
-        return self._scaled(writer, writer.add("mul", made, self._whole, scale))
+        mean, variance = (builder.add("view", one, self._by_channel) for one in (mean, variance))
+        # eps may be an argument, and so another number in each
+        above = builder.add("add", variance, partial(self.graph.argument, self.index, 6), overload="Scalar")
+        scale = builder.add("rsqrt", above)
+        made = builder.add("sub", x, mean, overload="Tensor")
+        return self._scaled(builder, builder.add("mul", made, scale, overload="Tensor"))
 
-    def _scaled(self, writer: _Writer, made: int) -> int:
+    def _scaled(self, builder: Builder, made: Node) -> Node:
         """Times the weight and plus the bias, where it has them."""
-        builder = writer.builder
         first = 2 if self.node.target == LAYER else 1
         for op, place in (("mul", first), ("add", first + 1)):
             given = self.node.arguments[place]
             if isinstance(given, Node):
-                other = builder.numbers[given.index]
+                other = builder.old(given.index)
                 if self.node.target != LAYER:
-                    other = writer.add("view", other, self._by_channel, None)
-                made = writer.add(op, made, self._whole, other)
+                    other = builder.add("view", other, self._by_channel)
+                made = builder.add(op, made, other, overload="Tensor")
         return made
 
-    def _whole(self, probe: int) -> tuple[int, ...]:
-        return shape_at(self.graph, self.index, probe)
+    def _whole(self, probe: int) -> Items:
+        return Items(shape_at(self.graph, self.index, probe))
 
-    def _by_channel(self, probe: int) -> tuple[int, ...]:
-        _, channels, *rest = self._whole(probe)
-        return channels, *(1 for _ in rest)
+    def _by_channel(self, probe: int) -> Items:
+        _, channels, *rest = shape_at(self.graph, self.index, probe)
+        return Items((channels, *(1 for _ in rest)))
 
-    def _grouped(self, probe: int) -> tuple[int, ...]:
+    def _grouped(self, probe: int) -> Items:
         groups = self.node.arguments[6]
         assert isinstance(groups, int)
-        batch, channels, *rest = self._whole(probe)
-        return batch, groups, channels // groups, *rest
+        batch, channels, *rest = shape_at(self.graph, self.index, probe)
+        return Items((batch, groups, channels // groups, *rest))
 
-    def elements(self, probe: int) -> tuple[int, ...]:
-        """As the statistics go with them."""
-        return self._grouped(probe) if self.node.target == GROUPS else self._whole(probe)
-
-    def seen(self, probe: int, statistic: tuple[int, ...]) -> tuple[int, ...]:
-        """A statistic with a dimension for each of the elements'."""
-        if self.node.target == LAYER:
-            return statistic
-        if self.node.target == BATCH:
-            return self._by_channel(probe)
-        return *statistic, *(1 for _ in self._grouped(probe)[2:])
-
-
-@dataclass(frozen=True)
-class _Writer:
-    graph: Graph
-    norm: int
-    builder: Builder
-
-    def add(self, op: str, given: int, shape: Callable[[int], tuple[int, ...]], other: int | None) -> int:
-        """A view, or an operation of two nodes."""
-
-        def arguments(probe: int) -> tuple[TracedArgument, ...]:
-            return Node(given), Items(shape(probe)) if other is None else Node(other)
-
-        return self.builder.add(op, arguments, shape, "float32", "" if other is None else "Tensor")
-
-    def with_statistic(self, op: str, given: int, number: int, norm: _Norm) -> int:
-        """An operation of the elements and a statistic: the norm's result of that number."""
+    def _statistic(self, builder: Builder, number: int) -> Node:
+        """The norm's result of that number, with a dimension for each of the elements'."""
 
         def own(probe: int) -> tuple[int, ...]:
-            result = self.graph.traces[probe].nodes[self.norm].results[number]
+            result = self.graph.traces[probe].nodes[self.index].results[number]
             assert result is not None
             return result.shape
 
-        source = self.builder.numbers[self.norm]
-        found = self.builder.add("getitem", lambda _: (Node(source), number), own, "float32")
-        seen = self.add("view", found, lambda probe: norm.seen(probe, own(probe)), None)
-        return self.add(op, given, norm.elements, seen)
+        def seen(probe: int) -> Items:
+            if self.node.target == BATCH:
+                return self._by_channel(probe)
+            ones = () if self.node.target == LAYER else (1 for _ in self._grouped(probe).values[2:])
+            return Items((*own(probe), *ones))
+
+        return builder.add("view", builder.add("getitem", builder.old(self.index), number, shape=own), seen)

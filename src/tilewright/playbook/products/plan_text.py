@@ -46,12 +46,20 @@ class SumsText:
         directive = "tune" if len(choices) > 1 else "const"
         self.plan.add(directive, f"{name} = {' | '.join(str(one) for one in choices)}", remark)
 
-    @property
-    def finish_parameters(self) -> list[tuple[str, str]]:
-        return list(zip(self.finish.declared, self.finish.given, strict=True))
-
-    def signature(self, pairs: list[tuple[str, str]]) -> KernelSignature:
-        return KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
+    def launched(
+        self,
+        name: str,
+        grid: str,
+        block: str,
+        pairs: list[tuple[str, str]],
+        bounds: str,
+        body: list[str],
+        rest: str = "",
+    ) -> list[str]:
+        """A kernel of the file: declarations of its parameters with what the plan gives; its launch is in the plan."""
+        signature = KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
+        self.plan.launch(name, grid, block, signature.given, rest)
+        return signature.kernel(f"__launch_bounds__({bounds})", name, body)
 
     def stored(self, value: str) -> str:
         """A finished value as an element of the result."""
@@ -76,14 +84,11 @@ class ProductText(SumsText):
 
     def __post_init__(self) -> None:
         self.plan = PlanLines(self.product.finish, self.op_line)
-        name = self.plan.name
-        self.m, self.n, self.k, self.batch = (name(one) for one in ("m", "n", "k", "batch"))
         one = self.product
-        sizes = [f"{self.m} = {one.m.expression}, {self.n} = {one.n.expression}, {self.k} = {one.k.expression}"]
-        sizes += [f"{self.batch} = {one.batch.expression}"] if one.is_batched else []
+        sizes = [f"@m = {one.m.expression}, @n = {one.n.expression}, @k = {one.k.expression}"]
+        sizes += [f"@batch = {one.batch.expression}"] if one.is_batched else []
         self.plan.add("let", ", ".join(sizes))
-        limit = f"max({self.m}, {self.n}, {self.k}) <= {MOST_32_BIT}"
-        self.plan.add("need", limit, "places, rounded up to a tile, fit an int")
+        self.plan.add("need", f"max(@m, @n, @k) <= {MOST_32_BIT}", "places, rounded up to a tile, fit an int")
 
     @cached_property
     def finish(self) -> FinishText:
@@ -104,12 +109,12 @@ class ProductText(SumsText):
     @property
     def matrices(self) -> str:
         """How many matrices the batch has, as a factor behind something; "" for one."""
-        return f" * {self.batch}" if self.product.is_batched else ""
+        return " * @batch" if self.product.is_batched else ""
 
     @property
     def rows(self) -> str:
         """The rows of all matrices."""
-        return f"{self.batch} * {self.m}" if self.product.is_batched else self.m
+        return "@batch * @m" if self.product.is_batched else "@m"
 
     def width(self, constant: str, operand: Operand, inner: Extent, widest: int) -> None:
         """A constant: as many elements as are read at once, where every row of neighbours is so many long."""
@@ -121,8 +126,7 @@ class ProductText(SumsText):
 
     def _named(self, extent: Extent) -> str:
         """A size by its name in the plan, where it has one."""
-        named = {self.product.m: self.m, self.product.n: self.n, self.product.k: self.k}
-        return named.get(extent, extent.expression)
+        return {self.product.m: "@m", self.product.n: "@n", self.product.k: "@k"}.get(extent, extent.expression)
 
     # -- kernels --
 
@@ -134,9 +138,7 @@ class ProductText(SumsText):
             (f"const {one.a.dtype.cpp}* __restrict__ a", one.a.tensor),
             (f"const {one.b.dtype.cpp}* __restrict__ b", one.b.tensor),
             written,
-            ("int m", self.m),
-            ("int n", self.n),
-            ("int k", self.k),
+            *((f"int {size}", f"@{size}") for size in "mnk"),
             ("long long a_pitch", self._named(one.a.pitch)),
             ("long long b_pitch", self._named(one.b.pitch)),
         ]

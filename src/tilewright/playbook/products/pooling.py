@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.products.graph import CONVOLUTION, renumbered
-from tilewright.playbook.tracing import Items, Node, ProbeSet, Trace, TracedArgument, TracedNode, TracedTensor
+from tilewright.playbook.products.graph import CONVOLUTION, Graph, taken
+from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
+from tilewright.playbook.tracing import Items, Node, ProbeSet, Trace, TracedNode, TracedTensor
 from tilewright.records import Task
 
 _POOLS = {"max_pool2d_with_indices": "amax", "avg_pool2d": "mean", "max_pool1d": "amax", "avg_pool1d": "mean"}
@@ -25,11 +26,9 @@ def with_whole_windows(traced: TracedTask) -> TracedTask:
     for index, node in enumerate(traced.traces[0].nodes):
         window = _window(node)
         if window:
-            lengths = tuple(_shape(trace.nodes[_first(node)])[-1] for trace in traced.traces)
-            traced = _rounded(traced, lengths, window)
-            return with_whole_windows(
-                replace(traced, traces=tuple(_without(trace, index, window) for trace in traced.traces))
-            )
+            (source,) = taken(node)
+            traced = _rounded(traced, tuple(trace.nodes[source].result.shape[-1] for trace in traced.traces), window)
+            return with_whole_windows(replace(traced, traces=_without(Graph(traced.traces), index, window).traces))
     return traced
 
 
@@ -43,18 +42,6 @@ def _window(node: TracedNode) -> int:
         return 0
     wide = [one for one in windows.values if isinstance(one, int)]
     return wide[-1] if wide and all(one == 1 for one in wide[:-1]) else 0
-
-
-def _first(node: TracedNode) -> int:
-    first = node.arguments[0]
-    assert isinstance(first, Node)
-    return first.index
-
-
-def _shape(node: TracedNode) -> tuple[int, ...]:
-    result = node.results[0]
-    assert result is not None
-    return result.shape
 
 
 # -- lengths --
@@ -73,12 +60,8 @@ def _rounded(traced: TracedTask, lengths: tuple[int, ...], window: int) -> Trace
         replace(one, sizes={name: new if name in names else size for name, size in one.sizes.items()})
         for one, new in zip(traced.probes.probes, whole, strict=True)
     )
-    changed = _Lengths(traced.traces, lengths, whole)
-    return TracedTask(
-        _multiples(traced.task, names, window),
-        tuple(changed.trace(place) for place in range(len(whole))),
-        ProbeSet(probes, traced.probes.fixed),
-    )
+    traces = _with_lengths(traced.traces, lengths, whole)
+    return TracedTask(_multiples(traced.task, names, window), traces, ProbeSet(probes, traced.probes.fixed))
 
 
 def _multiples(task: Task, names: list[str], window: int) -> Task:
@@ -92,51 +75,40 @@ def _multiples(task: Task, names: list[str], window: int) -> Task:
     return replace(task, dimensions=dimensions)
 
 
-class _Lengths:
+def _with_lengths(traces: tuple[Trace, ...], old: tuple[int, ...], new: tuple[int, ...]) -> tuple[Trace, ...]:
     """A length of one dimension put in the place of another, wherever the graphs have it."""
 
-    def __init__(self, traces: tuple[Trace, ...], old: tuple[int, ...], new: tuple[int, ...]) -> None:
-        self._traces, self._old, self._new = traces, old, new
+    def result(place: int, index: int, number: int, tensor: TracedTensor | None) -> TracedTensor | None:
+        if tensor is None:
+            return None
+        found = (trace.nodes[index].results[number] for trace in traces)
+        sizes = zip(*(one.shape for one in found if one is not None), strict=True)
+        return TracedTensor(tuple(new[place] if size == old else size[place] for size in sizes), tensor.dtype)
 
-    def trace(self, place: int) -> Trace:
-        nodes = tuple(self._node(place, index) for index in range(len(self._traces[0].nodes)))
-        return replace(self._traces[place], nodes=nodes)
+    def node(place: int, index: int, node: TracedNode) -> TracedNode:
+        results = (result(place, index, number, one) for number, one in enumerate(node.results))
+        return replace(node, results=tuple(results))
 
-    def _node(self, place: int, index: int) -> TracedNode:
-        node = self._traces[place].nodes[index]
-        results = tuple(
-            None if one is None else self._tensor(place, index, number, one) for number, one in enumerate(node.results)
-        )
-        return replace(node, results=results)
-
-    def _tensor(self, place: int, index: int, number: int, tensor: TracedTensor) -> TracedTensor:
-        shapes = [trace.nodes[index].results[number] for trace in self._traces]
-        sizes = zip(*(one.shape for one in shapes if one is not None), strict=True)
-        shape = tuple(self._new[place] if size == self._old else size[place] for size in sizes)
-        return TracedTensor(shape, tensor.dtype)
+    return tuple(
+        replace(trace, nodes=tuple(node(place, index, one) for index, one in enumerate(trace.nodes)))
+        for place, trace in enumerate(traces)
+    )
 
 
 # -- nodes --
 
 
-def _without(trace: Trace, place: int, window: int) -> Trace:
+def _without(graph: Graph, index: int, window: int) -> Graph:
     """The graph with a pooling as a view and a reduction; the places that it gives too are looked at by nobody."""
-    made: list[TracedNode] = []
-    numbers: dict[int, int] = {}
-    for index, node in enumerate(trace.nodes):
-        if index != place:
-            if node.target == "getitem" and _first(node) == place:
-                numbers[index] = numbers[place]
-                continue
-            made.append(renumbered(node, numbers))
-            numbers[index] = len(made) - 1
-            continue
-        before, result = made[numbers[_first(node)]], node.results[0]
-        assert result is not None
-        shape = (*_shape(before)[:-1], result.shape[-1], window)
-        parts = TracedTensor(shape, result.dtype)
-        made.append(TracedNode("view", (Node(numbers[_first(node)]), Items(shape)), {}, (parts,)))
-        dims: TracedArgument = Items((len(shape) - 1,))
-        made.append(TracedNode(_POOLS[node.target], (Node(len(made) - 1), dims), {}, (result,)))
-        numbers[index] = len(made) - 1
-    return Trace(tuple(made), tuple(numbers[one] for one in trace.outputs))
+    (source,) = taken(graph.nodes[index])
+
+    def parts(probe: int) -> Items:
+        return Items((*shape_at(graph, source, probe)[:-1], shape_at(graph, index, probe)[-1], window))
+
+    def make(builder: Builder) -> Node:
+        seen = builder.add("view", builder.old(source), parts)
+        return builder.add(_POOLS[graph.nodes[index].target], seen, Items((len(graph.shape(source)),)))
+
+    gotten = (one for one in graph.users[index] if graph.nodes[one].target == "getitem")
+    same = (Rewrite(one, "", lambda builder: builder.old(index)) for one in gotten)
+    return rewritten(graph, Rewrite(index, "", make), *same)

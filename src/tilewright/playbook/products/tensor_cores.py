@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import indented, worded
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
@@ -110,6 +110,11 @@ __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
 }
 """
 
+EXACT_SUMS = (
+    "\n\nEvery f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 arithmetic "
+    "gives. A tensor core cuts bits off when it adds, so sums of BK products are added up in f32 outside it."
+)
+
 EXACT_HEADER = """
 Every f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 arithmetic gives.
 """
@@ -126,12 +131,24 @@ __device__ __forceinline__ void exact_mma(float (&d)[4], const unsigned (&a_big)
 }
 """
 
+_ROUNDED_STEP = """\
+unrolled for (int p = 0; p < @steps; ++p) {
+  @before
+  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)  // four elements of f32 are eight of 16 bits to the instruction
+    load_matrices<false>(a_part[i], a_lane + i * 16 * @pitch + p * 8);
+  @filled
+  unrolled for (int i = 0; i < BLOCKS_M; ++i)
+    unrolled for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);
+}
+"""
+
 _EXACT_STEP = """\
 unrolled for (int p = 0; p < STEPS; ++p) {
   unsigned a_big[BLOCKS_M][4], a_small[BLOCKS_M][4];
   unrolled for (int i = 0; i < BLOCKS_M; ++i) {
     unsigned a_part[4];  // four elements of f32 are eight of 16 bits to the instruction
-    load_matrices<false>(a_part, a_lane + i * 16 * A_PITCH + A_PLACE);
+    load_matrices<false>(a_part, a_lane + i * 16 * A_PITCH + p * 8);
     unrolled for (int r = 0; r < 4; ++r) split(__uint_as_float(a_part[r]), a_big[i][r], a_small[i][r]);
   }
   unrolled for (int j = 0; j < BLOCKS_N; ++j) {
@@ -190,24 +207,21 @@ def tensor_core_product(
     plan.add("need", "device.cc >= 80")
     text.tile("BM", (128, 64), "rows and columns of a tile")
     text.tile("BN", (128, 64) if wide else (128, 64, 256))
-    tiles = plan.name("tiles")
-    plan.add("let", f"{tiles} = ceil_div({text.m}, BM) * ceil_div({text.n}, BN){text.matrices}")
-    _tile_needs(text, tiles, pieces)
+    plan.add("let", f"@tiles = ceil_div(@m, BM) * ceil_div(@n, BN){text.matrices}")
+    _tile_needs(text, pieces)
     text.tune("BK", (32,) if wide else (32, 64))
     text.tune("STAGES", (3, 2, 4), "steps along k under way at once")
     for side, inner in zip(sides, (product.m, product.n), strict=True):
         text.width(
             f"{side.upper}_WIDTH", side.operand, product.k if side.operand.along_k else inner, 16 // element.itemsize
         )
-    plan.add("const", f"C_WIDTH = 2 if {text.n} % 2 == 0 else 1, WARPS_N = 4 if BN >= 128 else 2")
-    shared = plan.name("shared_bytes")
-    plan.add(
-        "let", f"{shared} = STAGES * ({_tile_elements(sides[0])} + {_tile_elements(sides[1])}) * {element.itemsize}"
-    )
-    plan.add("need", f"{shared} <= device.smem_block")
+    plan.add("const", "C_WIDTH = 2 if @n % 2 == 0 else 1, WARPS_N = 4 if BN >= 128 else 2")
+    elements = f"({_tile_elements(sides[0])} + {_tile_elements(sides[1])})"
+    plan.add("let", f"@shared_bytes = STAGES * {elements} * {element.itemsize}")
+    plan.add("need", "@shared_bytes <= device.smem_block")
 
     name, body = f"{text.name}_tensor_cores", _body(text, sides, pieces)
-    kernels = kernels_of_tiles(text, name, tiles, f"64 * WARPS_N, {shared}", body, pieces)
+    kernels = kernels_of_tiles(text, name, "64 * WARPS_N, @shared_bytes", body, pieces)
     return text.fragment(
         _header(text, pieces),
         _constants(text),
@@ -230,21 +244,20 @@ def fragment_pieces(element: DType, strict: bool, rounded: bool = False) -> list
     return [*pieces, [instruction]]
 
 
-def exact_step(steps: str, a_place: str, b_place: str) -> list[str]:
+def exact_step(steps: str, b_place: str) -> list[str]:
     """f32 operands as two TF32 parts: eight of k at a time, from a_lane, whose rows lie A_PITCH apart, and b_lane."""
-    text = _EXACT_STEP.replace("STEPS", steps).replace("A_PLACE", a_place).replace("B_PLACE", b_place)
-    return text.splitlines()
+    return _EXACT_STEP.replace("STEPS", steps).replace("B_PLACE", b_place).splitlines()
 
 
-def _tile_needs(text: ProductText, tiles: str, pieces: bool) -> None:
+def _tile_needs(text: ProductText, pieces: bool) -> None:
     smallest = "(BM == 64 and BN == 64)"
     remark = "smaller tiles where large ones are few"
     if not pieces:
-        text.plan.add("need", f"{tiles} >= device.sms or {smallest}", remark)
+        text.plan.add("need", f"@tiles >= device.sms or {smallest}", remark)
         return
     text.plan.add("tune", "PIECES = 64 | 32 | 16 | 8 | 4 | 2 | 1", "that k is cut into")
-    text.plan.add("need", f"{tiles} * PIECES >= device.sms or {smallest}", remark)
-    rule = f"{tiles} * PIECES <= 4 * device.sms and {text.k} / PIECES >= {_LEAST_PIECE}"
+    text.plan.add("need", f"@tiles * PIECES >= device.sms or {smallest}", remark)
+    rule = f"@tiles * PIECES <= 4 * device.sms and @k / PIECES >= {_LEAST_PIECE}"
     text.plan.add("need", f"PIECES == 1 or ({rule})")
 
 
@@ -271,12 +284,7 @@ def _header(text: ProductText, pieces: bool) -> str:
         "grid. It goes along k in steps of BK; STAGES steps are under way at once, each in its own slot of shared "
         "memory, so that the copies of later steps run under the arithmetic of the present one."
     )
-    if product.is_strict:
-        header += (
-            "\n\nEvery f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 "
-            "arithmetic gives. A tensor core cuts bits off when it adds, so sums of BK products are added up in f32 "
-            "outside it."
-        )
+    header += EXACT_SUMS if product.is_strict else ""
     return header + (PIECES_HEADER if pieces else "")
 
 
@@ -309,17 +317,15 @@ def _body(text: ProductText, sides: tuple[Side, Side], pieces: bool) -> list[str
         "  }",
         "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
         "};",
-        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+        FIRST_COPIES,
         "",
-        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
-        "for (int step = 0; step < steps; ++step) {",
-        "  wait<STAGES - 2>();",
-        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
-        "  copy_step(step + STAGES - 1);  // into that one",
-        "  const Element* a_tile = slots + step % STAGES * SLOT;",
-        "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
-        *indented(wide_step(sides, text.product.is_strict) if text.product.element is DType.F32 else half_step(sides)),
-        "}",
+        *over_steps(
+            [
+                "const Element* a_tile = slots + step % STAGES * SLOT;",
+                "const Element* b_tile = a_tile + ACopy::ELEMENTS;",
+                *(wide_step(sides, text.product.is_strict) if text.product.element is DType.F32 else half_step(sides)),
+            ]
+        ),
         *(_overflown(a, b) if text.product.is_strict else []),
         "",
         "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
@@ -335,6 +341,41 @@ def _body(text: ProductText, sides: tuple[Side, Side], pieces: bool) -> list[str
         *indented(store, 4),
         "      }",
         "  }",
+    ]
+
+
+FIRST_COPIES = "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);"
+
+
+def over_steps(step: list[str]) -> list[str]:
+    """The sums, and a loop that adds to them what has arrived while copies of later steps are under way."""
+    return [
+        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
+        "for (int step = 0; step < steps; ++step) {",
+        "  wait<STAGES - 2>();",
+        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
+        "  copy_step(step + STAGES - 1);  // into that one",
+        *indented(step),
+        "}",
+    ]
+
+
+def rounded_step(steps: str, pitch: str, filled: list[str], before: tuple[str, ...] = ()) -> list[str]:
+    """f32 operands as TF32: eight of k at a time, from a_lane, whose rows lie `pitch` apart; b_part is `filled`."""
+    words = {"steps": [steps], "pitch": [pitch], "filled": filled, "before": list(before)}
+    return worded(_ROUNDED_STEP, words).splitlines()
+
+
+def staged_sums(place: str) -> list[str]:
+    """Stores of all sums to shared memory, at a place in their line."""
+    return [
+        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
+        "unrolled for (int i = 0; i < BLOCKS_M; ++i)",
+        "  unrolled for (int j = 0; j < BLOCKS_N; ++j)",
+        "    unrolled for (int r = 0; r < 4; ++r) {",
+        "      const int line = warp_m + i * 16 + r / 2 * 8 + lane / 4, at = warp_n + j * 8 + lane % 4 * 2 + r % 2;",
+        f"      staged[line * STAGED + {place}] = sums[i][j][r];",
+        "    }",
     ]
 
 

@@ -69,21 +69,20 @@ def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choi
     text.tile("BN", (128, 64, 32))
     plan.add("need", "BM * BN >= 4096")
     plan.add("const", "BK = 16")
-    tiles = plan.name("tiles")
-    plan.add("let", f"{tiles} = ceil_div({text.m}, BM) * ceil_div({text.n}, BN){text.matrices}")
+    plan.add("let", f"@tiles = ceil_div(@m, BM) * ceil_div(@n, BN){text.matrices}")
     smallest = "BM * BN == 4096"
     if pieces:
         plan.add("tune", f"PIECES = {_PIECES} | 1", "that k is cut into")
-        plan.add("need", f"{tiles} * PIECES >= device.sms or {smallest}", "smaller tiles where large ones are few")
-        rule = f"{tiles} * PIECES <= 8 * device.sms and {text.k} / PIECES >= {_LEAST_PIECE}"
+        plan.add("need", f"@tiles * PIECES >= device.sms or {smallest}", "smaller tiles where large ones are few")
+        rule = f"@tiles * PIECES <= 8 * device.sms and @k / PIECES >= {_LEAST_PIECE}"
         plan.add("need", f"PIECES == 1 or ({rule})")
     else:
-        plan.add("need", f"{tiles} >= device.sms or {smallest}", "smaller tiles where large ones are few")
+        plan.add("need", f"@tiles >= device.sms or {smallest}", "smaller tiles where large ones are few")
     text.width("A_WIDTH", product.a, product.k if product.a.along_k else product.m, 4)
     text.width("B_WIDTH", product.b, product.k if product.b.along_k else product.n, 4)
-    plan.add("const", f"C_WIDTH = 4 if {text.n} % 4 == 0 else 1", "elements that are stored at once")
+    plan.add("const", "C_WIDTH = 4 if @n % 4 == 0 else 1", "elements that are stored at once")
 
-    kernels = kernels_of_tiles(text, f"{text.name}_tiles", tiles, "BM * BN / 64", _body(text, pieces), pieces)
+    kernels = kernels_of_tiles(text, f"{text.name}_tiles", "BM * BN / 64", _body(text, pieces), pieces)
     constants = [
         "constexpr int THREADS = BM * BN / 64, HALF_M = BM / 2, HALF_N = BN / 2;",
         "constexpr int PAD = 4;  // keeps the columns of a tile apart in the banks",
@@ -98,22 +97,15 @@ def tiled_product(product: Contraction, op_line: str, pieces: bool = False, choi
     return text.fragment(header, constants, [PACK], [_TILE_COPY], text.finish.function, *kernels)
 
 
-def kernels_of_tiles(
-    text: ProductText, name: str, tiles: str, block: str, body: list[str], pieces: bool
-) -> list[list[str]]:
+def kernels_of_tiles(text: ProductText, name: str, block: str, body: list[str], pieces: bool) -> list[list[str]]:
     """The kernel, and where k is cut the one that adds the pieces; their launches go into the plan."""
-    plan, parameters = text.plan, [*text.parameters(), *text.finish_parameters]
-    partial = plan.name("partial") if pieces else ""
-    if pieces:
-        plan.add("scratch", f"{partial}: f32[PIECES, {text.rows}, {text.n}]")
-        parameters = [
-            *text.parameters(("float* __restrict__ partial", partial)),
-            ("int piece", f"round_up(ceil_div({text.k}, PIECES), BK)"),
-        ]
-    signature = text.signature(parameters)
-    plan.launch(name, f"dim3({tiles}, PIECES)" if pieces else tiles, block, signature.given)
-    kernel = signature.kernel("__launch_bounds__(THREADS)", name, body)
-    return [kernel, add_pieces(text, partial)] if pieces else [kernel]
+    if not pieces:
+        parameters = [*text.parameters(), *text.finish.parameters]
+        return [text.launched(name, "@tiles", block, parameters, "THREADS", body)]
+    text.plan.add("scratch", f"@partial: f32[PIECES, {text.rows}, @n]")
+    written = text.parameters(("float* __restrict__ partial", "@partial"))
+    parameters = [*written, ("int piece", "round_up(ceil_div(@k, PIECES), BK)")]
+    return [text.launched(name, "dim3(@tiles, PIECES)", block, parameters, "THREADS", body), add_pieces(text)]
 
 
 def _body(text: ProductText, pieces: bool) -> list[str]:
@@ -206,20 +198,17 @@ def partial_store(text: ProductText, sum: str) -> list[str]:
     ]
 
 
-def add_pieces(text: ProductText, partial: str, when: str = "") -> list[str]:
+def add_pieces(text: ProductText, when: str = "") -> list[str]:
     """The kernel that adds the pieces' sums and finishes them; its launch goes into the plan."""
     product = text.product
     pairs = [
-        ("const float* __restrict__ partial", partial),
+        ("const float* __restrict__ partial", "@partial"),
         (f"{product.output.dtype.cpp}* __restrict__ c", product.output.name),
         ("long long rows", text.rows),
-        ("int m", text.m),
-        ("int n", text.n),
-        *text.finish_parameters,
+        ("int m", "@m"),
+        ("int n", "@n"),
+        *text.finish.parameters,
     ]
-    signature = text.signature(pairs)
-    name = f"{text.name}_add_pieces"
-    text.plan.launch(name, f"ceil_div({text.rows} * {text.n} / C_WIDTH, 128)", "128", signature.given, when)
     body = [
         "const long long place = (blockIdx.x * 128ll + threadIdx.x) * C_WIDTH, row = place / n;",
         "if (row >= rows) return;",
@@ -235,4 +224,5 @@ def add_pieces(text: ProductText, partial: str, when: str = "") -> list[str]:
         *finished_store(text, "sums[w]"),
     ]
     note = "// Adds the sums of the pieces, in their order: the result is the same bits every time."
-    return [note, *signature.kernel("__launch_bounds__(128)", name, [one for one in body if one])]
+    name, grid = f"{text.name}_add_pieces", f"ceil_div({text.rows} * @n / C_WIDTH, 128)"
+    return [note, *text.launched(name, grid, "128", pairs, "128", [one for one in body if one], when)]

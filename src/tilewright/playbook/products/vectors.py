@@ -32,63 +32,45 @@ def is_vector_product(product: Contraction) -> bool:
 class _Sides:
     """The matrix and the vector, whichever operand each is."""
 
-    product: Contraction
+    matrix: str
+    vector: str
+    lines: str  # how many sums there are, by the kernel's name for it
+    operand: Operand  # the matrix
+    extent: Extent
 
-    @property
-    def matrix(self) -> str:
-        return "a" if self.product.n.is_one else "b"
-
-    @property
-    def vector(self) -> str:
-        return "b" if self.product.n.is_one else "a"
-
-    @property
-    def lines(self) -> str:
-        """How many sums there are, by the kernel's name for it."""
-        return "m" if self.product.n.is_one else "n"
-
-    @property
-    def operand(self) -> Operand:
-        return self.product.a if self.product.n.is_one else self.product.b
-
-    @property
-    def extent(self) -> Extent:
-        return self.product.m if self.product.n.is_one else self.product.n
+    @classmethod
+    def of(cls, product: Contraction) -> _Sides:
+        first = cls("a", "b", "m", product.a, product.m)
+        return first if product.n.is_one else cls("b", "a", "n", product.b, product.n)
 
 
 def vector_product(product: Contraction, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """One sum for each row of the matrix, or for each column where k goes down the columns."""
-    text, sides = ProductText(product, op_line, choices=choices), _Sides(product)
+    text, sides = ProductText(product, op_line, choices=choices), _Sides.of(product)
     plan, along = text.plan, sides.operand.along_k
-    lines = text.m if product.n.is_one else text.n
     widest = 16 // sides.operand.dtype.itemsize
     text.tune("THREADS", (256, 128, 512))
     if along:
         text.tune("ROWS", (2, 8, 4, 1), "of the matrix that share what is read of the vector")
     text.width("WIDTH", sides.operand, product.k if along else sides.extent, widest)
     plan.add("tune", "PIECES = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256", "that k is cut into")
-    plan.add("const", f"C_WIDTH = 4 if {text.n} % 4 == 0 else 1", "sums that are added at once")
-    blocks = plan.name("blocks")
+    plan.add("const", "C_WIDTH = 4 if @n % 4 == 0 else 1", "sums that are added at once")
     per_block = "ROWS" if along else "THREADS * WIDTH"
-    plan.add("let", f"{blocks} = ceil_div({lines}, {per_block}){text.matrices}")
+    plan.add("let", f"@blocks = ceil_div(@{sides.lines}, {per_block}){text.matrices}")
     least = "THREADS * WIDTH" if along else "64"
-    fills = f"{blocks} * PIECES >= 2 * device.sms or {text.k} / (2 * PIECES) < {least} or PIECES == 256"
-    plan.add("need", f"PIECES == 1 or {text.k} / PIECES >= {least}")
+    fills = f"@blocks * PIECES >= 2 * device.sms or @k / (2 * PIECES) < {least} or PIECES == 256"
+    plan.add("need", f"PIECES == 1 or @k / PIECES >= {least}")
     plan.add("need", fills, "as many pieces as fill the GPU")
-    partial = plan.name("partial")
-    plan.add("scratch", f"{partial}: f32[PIECES if PIECES > 1 else 0, {text.rows} * {text.n}]")
+    plan.add("scratch", f"@partial: f32[PIECES if PIECES > 1 else 0, {text.rows} * @n]")
 
-    name = f"{text.name}_vector"
     parameters = [
         *text.parameters(),
-        ("float* __restrict__ partial", partial),
-        ("int piece", f"round_up(ceil_div({text.k}, PIECES), {least})"),
-        *text.finish_parameters,
+        ("float* __restrict__ partial", "@partial"),
+        ("int piece", f"round_up(ceil_div(@k, PIECES), {least})"),
+        *text.finish.parameters,
     ]
-    signature = text.signature(parameters)
-    plan.launch(name, f"dim3({blocks}, PIECES)", "THREADS", signature.given)
     body = _along_rows(text, sides) if along else _down_columns(text, sides)
-    kernel = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    kernel = text.launched(f"{text.name}_vector", "dim3(@blocks, PIECES)", "THREADS", parameters, "THREADS", body)
     how = (
         "a block goes along ROWS rows at once, so that what it reads of the vector is used ROWS times"
         if along
@@ -103,7 +85,7 @@ def vector_product(product: Contraction, op_line: str, choices: Choices = Choice
         *([[_BLOCK_SUM]] if along else []),
         text.finish.function,
         kernel,
-        add_pieces(text, partial, " when PIECES > 1"),
+        add_pieces(text, " when PIECES > 1"),
     ]
     return text.fragment(header, *pieces)
 

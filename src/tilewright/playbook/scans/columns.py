@@ -31,18 +31,17 @@ def column_of(program: ScanProgram) -> Variable | None:
     return last if fits else None
 
 
-def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
+def scan_columns(program: ScanProgram, op_line: str) -> str:
     column = column_of(program)
     assert column is not None
     plan = PlanLines(program.placed.as_rows(), op_line)
     rest = tuple(one for one in program.rows if one != column)
-    slabs, steps, vectors, chunks = (plan.name(one) for one in ("slabs", "steps", "vectors", "chunks"))
-    kernel = ScanKernel(program, plan, column, quick)
+    kernel = ScanKernel(program, plan, column, quick=True)
     _tunes(kernel, plan)
     width_line(plan, kernel)
-    plan.add("let", f"{slabs} = {product_text(rest)}, {steps} = {program.along.size.text}")
-    plan.add("let", f"{vectors} = {product_text((column,))} / WIDTH, {chunks} = ceil_div({vectors}, LANES)")
-    plan.add("need", f"{slabs} * {chunks} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
+    plan.add("let", f"@slabs = {product_text(rest)}, @steps = {program.along.size.text}")
+    plan.add("let", f"@vectors = {product_text((column,))} / WIDTH, @chunks = ceil_div(@vectors, LANES)")
+    plan.add("need", f"@slabs * @chunks <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
     body = [
         *_shared(kernel),
         "const int vector = static_cast<int>(blockIdx.x % chunks) * LANES + threadIdx.x;",
@@ -51,8 +50,8 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         "const int end = vector < vectors ? steps : 0;  // threads beyond the last column have nothing but to wait",
         *_body(kernel),
     ]
-    more = [("int steps", steps), ("int vectors", vectors), ("unsigned chunks", chunks)]
-    text = kernel.launched("columns", f"{slabs} * {chunks}", "dim3(LANES, TEAMS)", "LANES * TEAMS", body, more)
+    more = [("int steps", "@steps"), ("int vectors", "@vectors"), ("unsigned chunks", "@chunks")]
+    text = kernel.launched("columns", "@slabs * @chunks", "dim3(LANES, TEAMS)", "LANES * TEAMS", body, more)
     header = (
         f"{program.placed.name}, a scan across rows: a thread owns a 16-byte vector of columns, and TEAMS threads "
         "share it.\n\nNeighbouring threads own neighbours, so every row is read and written in whole lines. A team "

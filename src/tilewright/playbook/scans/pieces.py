@@ -14,6 +14,7 @@ from tilewright.playbook.scans.program import ScanProgram
 from tilewright.playbook.scans.structures import EACH, ScanKernel, rows_body
 
 _FEW_ROWS, _LONG_ROW = 256, 1 << 16
+_SIZES = [("int all_steps", "@steps"), ("unsigned pieces", "@pieces")]
 
 
 def has_few_long_rows(program: ScanProgram) -> bool:
@@ -21,26 +22,25 @@ def has_few_long_rows(program: ScanProgram) -> bool:
     return rows < _FEW_ROWS and program.along.size.own >= _LONG_ROW
 
 
-def scan_pieces(program: ScanProgram, op_line: str, quick: bool = True) -> str:
+def scan_pieces(program: ScanProgram, op_line: str) -> str:
     """Three launches; the row is read twice and written once."""
     plan = PlanLines(program.placed.as_rows(), op_line)
-    rows, steps, pieces = (plan.name(one) for one in ("rows", "steps", "pieces"))
     plan.add("tune", "THREADS = 512 | 256 | 1024")
     plan.add("tune", "VECTORS = 2 | 1", "of a thread in one tile")
     plan.add("tune", "TILES = 4 | 2 | 8", "of a piece")
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
-    last = ScanKernel(program, plan, program.along, quick)
+    last = ScanKernel(program, plan, program.along, quick=True)
     width_line(plan, last)
-    plan.add("let", f"{rows} = {product_text(program.rows)}, {steps} = {program.along.size.text}")
-    plan.add("let", f"{pieces} = max(ceil_div({steps}, THREADS * VECTORS * TILES * WIDTH), 1)", "of a row")
-    plan.add("need", f"{rows} * {pieces} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
+    plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
+    plan.add("let", "@pieces = max(ceil_div(@steps, THREADS * VECTORS * TILES * WIDTH), 1)", "of a row")
+    plan.add("need", f"@rows * @pieces <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
     scratches = [plan.name(f"{last.names[one.leaf]}_parts") for one in program.scans]
     for name, one in zip(scratches, program.scans, strict=True):
         kind = "f32" if one.kind is NumberKind.FLOAT else "i64"
-        plan.add("scratch", f"{name}: {kind}[{rows}, {pieces}]", "what each piece comes to, then all before it")
-    first_text = _totals(ScanKernel(program, plan, program.along, quick), plan, scratches, steps, rows, pieces)
-    middle_text = _offsets(ScanKernel(program, plan, None, quick), plan, scratches, rows, pieces)
-    last_text = _scanned(last, scratches, steps, rows, pieces)
+        plan.add("scratch", f"{name}: {kind}[@rows, @pieces]", "what each piece comes to, then all before it")
+    first_text = _totals(ScanKernel(program, plan, program.along, quick=True), scratches)
+    middle_text = _offsets(ScanKernel(program, plan, None, quick=True), scratches)
+    last_text = _scanned(last, scratches)
     header = (
         f"{program.placed.name} where rows are few and long: many blocks share a row.\n\nThe first kernel sums pieces "
         "of the row, the second scans these sums, and the third scans every piece from where it begins. The row is "
@@ -75,7 +75,7 @@ def _parameters(kernel: ScanKernel, scratches: list[str], qualifier: str) -> lis
     return [(f"{qualifier}{one.kind.cpp}* __restrict__ {kernel.names[one.leaf]}_parts", name) for one, name in scans]
 
 
-def _totals(kernel: ScanKernel, plan: PlanLines, scratches: list[str], steps: str, rows: str, pieces: str) -> list[str]:
+def _totals(kernel: ScanKernel, scratches: list[str]) -> list[str]:
     at = kernel.variable(kernel.scan.along)
     scans = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
     held = kernel.inner()
@@ -102,14 +102,11 @@ def _totals(kernel: ScanKernel, plan: PlanLines, scratches: list[str], steps: st
     for one, name in scans:
         combined = f"{name}_sum = {one.combiner}{{}}({name}_sum, {name}_totals[warp]);"
         body += [f"for (int warp = 1; warp < WARPS; ++warp) {combined}", f"{name}_parts[blockIdx.x] = {name}_sum;"]
-    more = [*_parameters(kernel, scratches, ""), ("int all_steps", steps), ("unsigned pieces", pieces)]
-    signature = kernel.signature((), more)
-    name = f"{kernel.program.name}_totals"
-    plan.launch(name, f"{rows} * {pieces}", "THREADS", signature.given)
-    return kernel_lines(signature, "__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
+    more = [*_parameters(kernel, scratches, ""), *_SIZES]
+    return kernel.launched("totals", "@rows * @pieces", "THREADS", "THREADS, 1024 / THREADS", body, more, ())
 
 
-def _offsets(kernel: ScanKernel, plan: PlanLines, scratches: list[str], rows: str, pieces: str) -> list[str]:
+def _offsets(kernel: ScanKernel, scratches: list[str]) -> list[str]:
     """One warp for each row: every sum is replaced by all before it."""
     scans = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
     body = ["const int lane = threadIdx.x;"]
@@ -129,15 +126,15 @@ def _offsets(kernel: ScanKernel, plan: PlanLines, scratches: list[str], rows: st
             f"{name}_carry = {combine}({name}_carry, __shfl_sync(~0u, {name}_scanned, 31));",
         ]
     body += ["for (int first = 0; first < pieces; first += 32) {", *indented(loop), "}"]
-    pairs = [*_parameters(kernel, scratches, ""), ("int pieces", pieces)]
+    pairs = [*_parameters(kernel, scratches, ""), ("int pieces", "@pieces")]
     signature = KernelSignature([one for one, _ in pairs], [one for _, one in pairs])
     name = f"{kernel.program.name}_offsets"
-    plan.launch(name, rows, "32", signature.given)
+    kernel.plan.launch(name, "@rows", "32", signature.given)
     return kernel_lines(signature, "__launch_bounds__(32)", name, body)
 
 
-def _scanned(kernel: ScanKernel, scratches: list[str], steps: str, rows: str, pieces: str) -> list[str]:
+def _scanned(kernel: ScanKernel, scratches: list[str]) -> list[str]:
     carries = tuple(f"{kernel.names[one.leaf]}_parts[blockIdx.x]" for one in kernel.scan.scans)
     body = rows_body(kernel, _place(kernel), "begin", carries)
-    more = [*_parameters(kernel, scratches, "const "), ("int all_steps", steps), ("unsigned pieces", pieces)]
-    return kernel.launched("pieces", f"{rows} * {pieces}", "THREADS", "THREADS, 1024 / THREADS", body, more)
+    more = [*_parameters(kernel, scratches, "const "), *_SIZES]
+    return kernel.launched("pieces", "@rows * @pieces", "THREADS", "THREADS, 1024 / THREADS", body, more)

@@ -15,8 +15,7 @@ WARP_SCAN = """\
 // The values of the lanes up to this one combined; `combine` is given the earlier one first.
 template <typename T, typename Combine>
 __device__ __forceinline__ T scan_warp(T value, int lane, Combine combine) {
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
+  unrolled for (int offset = 1; offset < 32; offset *= 2) {
     const T earlier = __shfl_up_sync(~0u, value, offset);
     if (lane >= offset) value = combine(earlier, value);
   }
@@ -55,18 +54,17 @@ class ScanKernel(PlacedKernel):
         return self.held(self.scan.inner, "[k]")
 
 
-def plan_rows(program: ScanProgram, plan: PlanLines) -> tuple[str, str]:
-    """The numbers of rows and of steps along a row, under names of the plan."""
-    rows, steps = plan.name("rows"), plan.name("steps")
-    plan.add("let", f"{rows} = {product_text(program.rows)}, {steps} = {program.along.size.text}")
-    plan.add("need", f"{rows} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
-    return rows, steps
+def _planned(program: ScanProgram, op_line: str) -> PlanLines:
+    """A plan that begins with the numbers of rows and of steps along a row."""
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    plan.add("let", f"@rows = {product_text(program.rows)}, @steps = {program.along.size.text}")
+    plan.add("need", f"@rows <= {MOST_32_BIT} and @steps <= {MOST_32_BIT}")
+    return plan
 
 
 def draft(program: ScanProgram, op_line: str) -> str:
     """One block per row, which takes THREADS elements at a time."""
-    plan = PlanLines(program.placed.as_rows(), op_line)
-    rows, steps = plan_rows(program, plan)
+    plan = _planned(program, op_line)
     plan.add("const", "THREADS = 256")
     kernel = ScanKernel(program, plan, None, quick=False)
     at = kernel.variable(program.along)
@@ -82,7 +80,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
         *indented(_draft_tile(kernel, at)),
         "}",
     ]
-    text = kernel.launched("rows", rows, "THREADS", "THREADS", body, [("int steps", steps)])
+    text = kernel.launched("rows", "@rows", "THREADS", "THREADS", body, [("int steps", "@steps")])
     header = (
         f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes "
         "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
@@ -126,19 +124,18 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
 # -- one block per row, vectors, the next tile under way --
 
 
-def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
-    plan = PlanLines(program.placed.as_rows(), op_line)
-    rows, steps = plan_rows(program, plan)
+def scan_rows(program: ScanProgram, op_line: str) -> str:
+    plan = _planned(program, op_line)
     plan.add("tune", "THREADS = 1024 | 512 | 256")
-    kernel = ScanKernel(program, plan, program.along, quick)
+    kernel = ScanKernel(program, plan, program.along, quick=True)
     vectors, most = ("4 | 1 | 2", 128) if _holds_long_tiles(kernel) else ("1 | 2 | 4", 32)
     plan.add("tune", f"VECTORS = {vectors}", "of a thread in one tile")
     plan.add("need", f"THREADS / 32 * VECTORS <= {most}", "a warp scans the totals of all others")
     width_line(plan, kernel)
-    plan.read_once(f"{rows} * {steps}")
+    plan.read_once("@rows * @steps")
     body = rows_body(kernel, kernel.split(program.rows, "blockIdx.x"))
-    bounds, sizes = "THREADS, 1024 / THREADS", [("int steps", steps)]
-    text = kernel.launched("scan", rows, "THREADS", bounds, body, sizes, once=True)
+    bounds, sizes = "THREADS, 1024 / THREADS", [("int steps", "@steps")]
+    text = kernel.launched("scan", "@rows", "THREADS", bounds, body, sizes, once=True)
     header = (
         f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte "
         "vectors.\n\nThe loads of the next tile are issued before this one is scanned, so memory never waits for "
@@ -214,8 +211,7 @@ def _tile(kernel: ScanKernel, at: str, place: str) -> list[str]:
         kind, combine = one.kind.cpp, f"{one.combiner}{{}}"
         lines += [
             f"{kind} {name}_before[EACH], {name}_own = {one.start};  // before each of the lane's totals; all of them",
-            "#pragma unroll",
-            "for (int e = 0; e < EACH; ++e) {",
+            "unrolled for (int e = 0; e < EACH; ++e) {",
             f"  {name}_before[e] = {name}_own;",
             "  const int total = lane * EACH + e;",
             f"  if (total < WARPS * VECTORS) {name}_own = {combine}({name}_own, {name}_totals[turn][total]);",

@@ -76,8 +76,7 @@ class StripSums:
                 "held[threadIdx.y][threadIdx.x] = sum;",
                 "__syncthreads();",
                 "sum = held[threadIdx.x][threadIdx.y];  // a warp has the parts of one column now",
-                "#pragma unroll",
-                "for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);",
+                "unrolled for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);",
                 f"if (threadIdx.x == 0 && added < cols) {kernel.name(one.name)}[added] = {stored};",
             ]
         return signature.kernel(f"__launch_bounds__({_TILE * _TILE})", self._name, body)

@@ -178,8 +178,7 @@ def _rectangle_body(kernel: RowKernel) -> list[str]:
 def _each_vector(lines: list[str]) -> list[str]:
     """What is done with each of a thread's vectors that lies in the row."""
     return [
-        "#pragma unroll",
-        "for (int k = 0; k < VECTORS; ++k) {",
+        "unrolled for (int k = 0; k < VECTORS; ++k) {",
         *indented(["const int column = first + k * blockDim.x;", "if (column >= vectors) break;", *lines]),
         "}",
     ]

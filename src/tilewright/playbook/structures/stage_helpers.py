@@ -64,8 +64,7 @@ struct Moments {
   }
   // What all lanes of the warp have, of `count` elements: their sum, and squares about their mean.
   __device__ void finish(float& sum, float& about_mean, float count) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
+    unrolled for (int offset = 16; offset > 0; offset /= 2) {
       first += from_lane(first, offset);
       squares += from_lane(squares, offset);
     }
@@ -81,8 +80,7 @@ CLUSTER_ELEMENTS = """\
 __device__ __forceinline__ float elements_of(int block, int vectors) {
   if constexpr (EVEN) return ROUNDS * STAGE * WIDTH;
   int held = 0;
-#pragma unroll 1
-  for (int round = 0; round < ROUNDS; ++round) {
+  rolled for (int round = 0; round < ROUNDS; ++round) {
     held += max(min(vectors - (round * BLOCKS + block) * STAGE, STAGE), 0);
   }
   return static_cast<float>(held * WIDTH);

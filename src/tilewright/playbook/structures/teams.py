@@ -92,8 +92,7 @@ WARP_REDUCE = """\
 // The values of a warp's lanes combined, the same in every lane.
 template <typename T, typename Combine>
 __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
+  unrolled for (int offset = 16; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
   return value;
 }
 """
