@@ -447,3 +447,31 @@ def test_softplus_is_right_in_its_last_places(tmp_path: Path) -> None:
     odd = op(torch.tensor([[math.inf, -math.inf, math.nan, 0.0]]))[0]
     assert odd[:2].tolist() == [math.inf, 0.0]
     assert odd[2].isnan()
+
+
+def test_quotients_by_what_a_row_comes_to_are_those_of_a_division(tmp_path: Path) -> None:
+    """Bit for bit: half of the greatest is a tie between two whole numbers. Rows of zeros, of infinities, and of
+    numbers whose inverse is none; quotients themselves in a result that keeps every difference."""
+    scale = "scale = x.float().abs().amax(-1, keepdim=True) / 127"
+    whole = "torch.round(quotient).clamp(-127, 127).to(torch.int8)"
+    body = f"{scale}\nquotient = x.float() / scale\nreturn {whole}, (quotient * 128).to(torch.int16), scale"
+    function = Function("quantised", body, "x: bf16[rows, cols]")
+    task = task_of(function)
+    generator = torch.Generator().manual_seed(0)
+    x = (
+        torch.randn((12, 1000), generator=generator)
+        * 2.0 ** torch.tensor([0, 3, -90, 90, -110, -128, -131, 0, 0, 0, 0, 0])[:, None]
+    )
+    x[:, ::7] = x.abs().amax(-1, keepdim=True) / 2
+    x[8], x[9, 3], x[10, 4] = 0.0, math.inf, math.nan
+    x = x.to(torch.bfloat16)
+    wanted = function.callable(x)
+    usual = x[:, 0].isfinite() & x.isfinite().all(-1) & (x != 0).any(-1)  # what NaN is as a whole number is open
+    for id in ("lanes", "block"):
+        step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+        op = load_structure(step, task, tmp_path)
+        got = op(x)
+        assert "quotient_of(" in (tmp_path / "quantised.cu").read_text()
+        for one, want in zip(got, wanted, strict=True):
+            assert torch.equal(one[usual], want[usual]), id
+        assert torch.equal(got[2].isnan(), wanted[2].isnan())

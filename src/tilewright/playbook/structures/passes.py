@@ -90,7 +90,7 @@ class _Passes:
             plan.add("tune", "THREADS = 512 | 256 | 1024")
             steps = "64 | 32 | 16 | 4" if vast else "16 | 4 | 64"
             plan.add("tune", f"STEPS = {steps}", "loads of a thread and input")
-            plan.add("const", "BATCH = 2", "of them in flight together")
+            plan.add("const", f"BATCH = {2 if vast else 4}", "of them in flight together")
         else:
             plan.add("tune", "THREADS = 256 | 512 | 128")
             steps = "16 | 32 | 8 | 4 | 2" if self.ragged else "4 | 8 | 16 | 2"
