@@ -291,12 +291,27 @@ struct alignas(WIDTH * sizeof(T)) Vector {
 """
 
 
+LOAD_PAST = """\
+// A vector that is read once, past the L1 cache.
+template <typename V>
+__device__ __forceinline__ V load_past(const V* from) {
+  if constexpr (sizeof(V) == 16) {
+    const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
+    return *reinterpret_cast<const V*>(&words);
+  } else {
+    return *from;
+  }
+}
+"""
+
+PAST_BYTES = range(1 << 20, (64 << 20) + 1)  # what a task reads, of which loads past the cache paid on an H200
+
 REPACK = """\
 // Has the compiler forget what it has unpacked of a vector of small elements: the vector stays as it was loaded, and is
-// unpacked again by every sweep. Elements in registers of their own would take two to four times as many.
+// unpacked again by every sweep. Elements in registers of their own take twice as many, and many spill.
 template <typename T>
 __device__ __forceinline__ void repack(Vector<T>& vector) {
-  if constexpr (sizeof(vector) >= 4) {
+  if constexpr (sizeof(vector) >= 4 && VECTORS >= 8) {
     auto* words = reinterpret_cast<unsigned*>(&vector);
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(vector) / 4); ++i) asm("" : "+r"(words[i]));

@@ -81,7 +81,7 @@ CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 _TAKEN_WORDS = """
 room turn wanted piece pieces met than vectors here there arrived phase counted own begin ahead together group height
 within send await read_once to_stay block meet rows_taken first_rows rows_ahead ticket first_y from_y  at late sent
-full empty told known elements from word repack words
+full empty told known elements from word repack words load_past
 barriers_of_parts barrier_init barrier_wait barrier_arrive_expecting copy_rows store_together into_vector row_is_used
 Vector Ahead Division Candidate Sum Product Maximum Minimum Greatest Any All Argmax Argmin
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete

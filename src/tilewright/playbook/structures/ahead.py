@@ -80,7 +80,7 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, COPY, *writer.exchange.helpers]
     helpers += [_DIVISION] if writer.shifts else []
-    helpers += [REPACK] if kernel.repacked() else []
+    helpers += [REPACK] if any("repack(" in line for line in text) else []
     helpers += [one for one in longer.helpers if one not in helpers]
     constants = ["constexpr int WARPS = THREADS / 32;"]
     more = ["cuda_pipeline.h"]
@@ -344,7 +344,7 @@ class _Ahead:
         column = f"here.head + {column}" if self.shifts else column
         sweep = kernel.sweep(number, load, column, kernel.made_elements())
         inner = [
-            *kernel.repacked(),
+            *kernel.repacked(read),
             *(
                 f"const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {kernel.name(one.name)}_along[place];"
                 for one in program.columns
