@@ -497,7 +497,7 @@ def test_long_rows_of_small_elements_stay_packed_in_registers(id: str, cols: int
 
 @pytest.mark.parametrize("gpu", ["A100", "L4", "H200"])
 @pytest.mark.parametrize(("name", "id"), [("row_sum", "lanes"), ("row_sum", "block"), ("mean_loss", "split")])
-def test_what_is_read_once_of_a_few_megabytes_is_read_past_the_cache(
+def test_what_is_read_once_of_a_few_megabytes_leaves_the_cache_first(
     name: str, id: str, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole vectors, and rows that have none."""

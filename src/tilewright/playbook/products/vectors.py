@@ -58,7 +58,7 @@ class _Sides:
 
     @property
     def reads_past(self) -> bool:
-        """Whether the matrix is small enough to be read past the L1 cache: see `LOAD_PAST`."""
+        """Whether the matrix is small enough for its lines to leave the cache first: see `LOAD_PAST`."""
         elements = self.extent.size * self.product.k.size * self.product.batch.size
         return elements * self.operand.dtype.itemsize in PAST_BYTES
 
