@@ -31,6 +31,8 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
         ("softmax", {"rows": 100000, "cols": 64}, "lanes of a warp"),
         ("softmax", {"cols": 8192}, "warps of a block"),
         ("softmax", {"cols": 24576}, "shared memory"),
+        ("softmax_half", {"cols": 65536}, "shared memory"),
+        ("layernorm_gelu", {"cols": 65536}, "warps of a block"),
         ("softmax", {"cols": 40000}, "shared memory"),
         ("softmax", {"cols": 262144}, "a cluster of blocks"),
         ("softmax", {"cols": 4000000}, "blocks of the whole grid"),

@@ -14,11 +14,13 @@ from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, FUNCTIONS, SIZES, Function, draw, program_of, task_of
 
 import tilewright
+from tilewright.kernel_file import evaluate, parse
 from tilewright.playbook.catalogue import draft, every_structure
 from tilewright.playbook.families import Structure
-from tilewright.records import PROFILES, NumberInput
+from tilewright.records import PROFILES, Build, NumberInput
 from tilewright.runtime.errors import NoKernelApplies
 from tilewright.tasks import task_op_line
+from tilewright.toolchain import build
 
 QUICK = (
     "layernorm_gelu",
@@ -447,3 +449,68 @@ def test_softplus_is_right_in_its_last_places(tmp_path: Path) -> None:
     odd = op(torch.tensor([[math.inf, -math.inf, math.nan, 0.0]]))[0]
     assert odd[:2].tolist() == [math.inf, 0.0]
     assert odd[2].isnan()
+
+
+def test_quotients_by_what_a_row_comes_to_are_those_of_a_division(tmp_path: Path) -> None:
+    """Bit for bit: half of the greatest is a tie between two whole numbers. Rows of zeros, of infinities, and of
+    numbers whose inverse is none; quotients themselves in a result that keeps every difference."""
+    scale = "scale = x.float().abs().amax(-1, keepdim=True) / 127"
+    whole = "torch.round(quotient).clamp(-127, 127).to(torch.int8)"
+    body = f"{scale}\nquotient = x.float() / scale\nreturn {whole}, (quotient * 128).to(torch.int16), scale"
+    function = Function("quantised", body, "x: bf16[rows, cols]")
+    task = task_of(function)
+    generator = torch.Generator().manual_seed(0)
+    x = (
+        torch.randn((12, 1000), generator=generator)
+        * 2.0 ** torch.tensor([0, 3, -90, 90, -110, -128, -131, 0, 0, 0, 0, 0])[:, None]
+    )
+    x[:, ::7] = x.abs().amax(-1, keepdim=True) / 2
+    x[8], x[9, 3], x[10, 4] = 0.0, math.inf, math.nan
+    x = x.to(torch.bfloat16)
+    wanted = function.callable(x)
+    usual = x[:, 0].isfinite() & x.isfinite().all(-1) & (x != 0).any(-1)  # what NaN is as a whole number is open
+    for id in ("lanes", "block"):
+        step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+        op = load_structure(step, task, tmp_path)
+        got = op(x)
+        assert "quotient_of(" in (tmp_path / "quantised.cu").read_text()
+        for one, want in zip(got, wanted, strict=True):
+            assert torch.equal(one[usual], want[usual]), id
+        assert torch.equal(got[2].isnan(), wanted[2].isnan())
+
+
+@pytest.mark.parametrize(("id", "cols"), [("block", 65536), ("cluster-ahead", 131072)])
+def test_long_rows_of_small_elements_stay_packed_in_registers(id: str, cols: int, tmp_path: Path) -> None:
+    """Unpacked, they do not fit, and are written to memory and read again in every sweep."""
+    function = BY_NAME["layernorm_gelu"]
+    task = task_of(function, {**SIZES, "rows": 128, "cols": cols})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+    evaluation = evaluate(parse(step.write(task_op_line(task))), task.arguments(task.sizes), PROFILES["H200"])
+    request = evaluation.build_request()
+    assert request is not None
+    built = build(request, isolated=False)
+    assert isinstance(built, Build)
+    assert [one.resources.spill_store_bytes for one in built.kernels] == [0] * len(built.kernels)
+    if id == "block":
+        check(load_structure(step, task, tmp_path), function, task, sizes_at(task, 2, cols))
+
+
+@pytest.mark.parametrize("gpu", ["A100", "L4", "H200"])
+@pytest.mark.parametrize(("name", "id"), [("row_sum", "lanes"), ("row_sum", "block"), ("mean_loss", "split")])
+def test_what_is_read_once_of_a_few_megabytes_leaves_the_cache_first(
+    name: str, id: str, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole vectors, and rows that have none."""
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
+    function = BY_NAME[name]
+    for rows, past in ((1024, True), (1 << 20, False), (16, False)):
+        task = task_of(function, {**SIZES, "rows": rows})
+        step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+        assert ("load_past(" in step.write(task_op_line(task))) == past
+    task = task_of(function, {**SIZES, "rows": 1024})
+    step = next(one for one in every_structure(program_of(function, task)) if one.id == id)
+    op = load_structure(step, task, tmp_path)
+    for rows, cols in ((3, 1024), (5, 37)):
+        check(op, function, task, sizes_at(task, rows, cols))
+        tensors = draw(task, sizes_at(task, rows, cols), 1)
+        assert op.emulate(*tensors.values(), gpu=gpu).findings == ()

@@ -9,6 +9,7 @@ import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
 from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.understanding import answer
 from tilewright.tasks import task_op_line
 
 _AT = ({"rows": 3, "cols": 260}, {"rows": 5, "cols": 13}, {"rows": 2, "cols": 4100}, {"rows": 1, "cols": 1})
@@ -59,6 +60,9 @@ BY_NAME = {one.name: one for one in CASES}
         ("sums", "draft-scan"),
         ("backwards", "scan-rows"),
         ("exclusive", "scan-rows"),
+        ("exclusive", "scan-warps"),
+        ("backwards", "scan-warps"),
+        ("running_mean", "scan-warps"),
         ("running_mean", "scan-pieces"),
         ("middle", "scan-columns"),
     ],
@@ -115,6 +119,16 @@ def test_every_structure_of_every_scan_is_right(
     monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
     for step in case.answer.every:
         check_structure(case, step, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "first"), [(4096, 1024, "scan-warps"), (4096, 1025, "scan-rows"), (99, 9, "scan-rows")]
+)
+def test_many_short_rows_have_a_warp_each(rows: int, cols: int, first: str) -> None:
+    case = BY_NAME["sums"]
+    sizes = {"rows": rows, "cols": cols}
+    dimensions = tuple(replace(one, size=sizes[one.name]) for one in case.task.dimensions)
+    assert answer(replace(case.task, dimensions=dimensions), case.ask).structures[0].id == first
 
 
 def test_a_scan_reads_and_writes_whole_vectors_in_either_direction() -> None:

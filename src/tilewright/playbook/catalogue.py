@@ -25,7 +25,7 @@ from tilewright.playbook.structures.kept import can_keep, kept_rows
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
-from tilewright.playbook.structures.registers import Team, fits, register_rows
+from tilewright.playbook.structures.registers import Team, fits, register_rows, stays_packed
 from tilewright.playbook.structures.stages import STAGED_BYTES, can_stage, staged_rows
 from tilewright.playbook.structures.teams import Team as SharingTeam
 from tilewright.playbook.structures.teams import can_meet
@@ -189,10 +189,11 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
     else:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES else []
-        order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= _BLOCK_ROW_BYTES else []
+        longest = 2 * _BLOCK_ROW_BYTES if stays_packed(program) else _BLOCK_ROW_BYTES
+        order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= longest else []
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
-        order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
+        order += ["block"] if longest < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
         order += ["cluster-stages", "cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
     staged = program.has_clusters and row_bytes % 16 == 0

@@ -155,6 +155,16 @@ __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
     "sign": _template("sign", "static_cast<T>((v > T(0)) - (v < T(0)))"),
     "clamp_min": _template("clamp_min", "v < bound ? bound : v", "T v, T bound"),
     "clamp_max": _template("clamp_max", "v > bound ? bound : v", "T v, T bound"),
+    "quotient": """\
+// v / by where many are divided by the same: the compiler finds the inverse once, and a step corrects each quotient.
+// The last bit is that of a division, but for v below 2^-100; and so are infinities and NaN.
+__device__ __forceinline__ float quotient_of(float v, float by) {
+  const float scale = fabsf(by) < 0x1p-100f ? 0x1p64f : 1.0f;  // so that the inverse is a number
+  const float divisor = by * scale, inverse = 1.0f / divisor, scaled = v * scale, near = scaled * inverse;
+  const float quotient = fmaf(fmaf(-near, divisor, scaled), inverse, near);
+  return quotient == quotient ? quotient : near;
+}
+""",
     "maximum": _extreme("maximum", ">"),
     "minimum": _extreme("minimum", "<"),
     "remainder": """\
@@ -298,6 +308,43 @@ struct alignas(WIDTH * sizeof(T)) Vector {
 """
 
 
+LOAD_PAST = """\
+// A vector that is read once: its line is the first to leave the L2 cache, not what other kernels wrote there.
+template <typename V>
+__device__ __forceinline__ V load_past(const V* from) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(V) == 16) {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    uint4 words;
+    asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+        : "l"(from), "l"(policy));
+    return *reinterpret_cast<const V*>(&words);
+  }
+#endif
+  return *from;
+}
+"""
+
+PAST_BYTES = range(
+    1 << 20, (64 << 20) + 1
+)  # what a task reads, of which such loads paid on an H200: 33 MB in 13.2 us, not 14.6
+
+REPACK = """\
+// Has the compiler forget what it has unpacked of a vector of small elements: the vector stays as it was loaded, and is
+// unpacked again by every sweep. Elements in registers of their own take twice as many, and many spill.
+template <typename T>
+__device__ __forceinline__ void repack(Vector<T>& vector) {
+  if constexpr (sizeof(vector) >= 4 && VECTORS >= 8) {
+    auto* words = reinterpret_cast<unsigned*>(&vector);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(vector) / 4); ++i) asm("" : "+r"(words[i]));
+  }
+}
+"""
+
+
 def _combiner(name: str, result: str) -> str:
     """Of two numbers of one kind, whichever it is."""
     return f"""\
@@ -344,6 +391,25 @@ COMBINERS: dict[str, str] = {
     "Argmax": _place_of("Argmax", ("greater", "greatest"), "<=", ">"),
     "Argmin": _place_of("Argmin", ("lesser", "least"), ">=", "<"),
 }
+
+
+def _in_one(name: str, instruction: str) -> str:
+    """The same, with floats by one instruction in place of three, where the GPU has it."""
+    own = f"""\
+#if __CUDA_ARCH__ >= 800
+  __device__ float operator()(float a, float b) const {{
+    float found;
+    asm("{instruction}.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+    return found;
+  }}
+#endif
+}};
+"""
+    return COMBINERS[name].removesuffix("};\n") + own
+
+
+SMALL_COMBINERS = {**COMBINERS, "Maximum": _in_one("Maximum", "max"), "Minimum": _in_one("Minimum", "min")}
+"""For elements of 16 bits, of which memory brings so many that instructions count."""
 
 CANDIDATE = """\
 struct Candidate {

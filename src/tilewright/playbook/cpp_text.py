@@ -82,7 +82,7 @@ CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 _TAKEN_WORDS = """
 room turn wanted piece pieces met than vectors here there arrived phase counted own begin ahead together group height
 within send await read_once to_stay block meet rows_taken first_rows rows_ahead ticket first_y from_y  at late sent
-full empty told known elements from word
+full empty told known elements from word repack words load_past
 barriers_of_parts barrier_init barrier_wait barrier_arrive_expecting copy_rows store_together into_vector row_is_used
 Vector Ahead Division Candidate Sum Product Maximum Minimum Greatest Any All Argmax Argmin
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete
@@ -230,6 +230,8 @@ class Forms:
         value = self._program.values[index]
         assert isinstance(value, row_program.Pointwise)
         op, first = value.op, arguments[0]
+        if op == "div" and self._has_row_divisor(value):
+            return Text(f"{self.helper('quotient')}({first.text}, {arguments[1].text})")
         if op in _INFIX:
             sign, precedence = _INFIX[op]
             return Text(f"{first.within(precedence)} {sign} {arguments[1].within(precedence + 1)}", precedence)
@@ -256,6 +258,14 @@ class Forms:
         if (self._quick and op in QUICK_HELPERS) or op not in _LANGUAGE or summed:
             return Text(f"{self.helper(op)}({listed})")
         return Text(f"{_LANGUAGE[op]}({listed})")
+
+    def _has_row_divisor(self, value: row_program.Pointwise) -> bool:
+        """Whether elements are divided by what their row comes to, and a division takes longer than memory: with
+        results of 4 bytes it does not."""
+        program, (first, second) = self._program, value.arguments
+        small = program.outputs_along and all(one.dtype.itemsize < 4 for one in program.outputs_along)
+        by_row = program.levels[second] > 0 and program.varies[first] and not program.varies[second]
+        return bool(small) and by_row and program.layout is row_program.Layout.ROWS
 
 
 def has_quick_logarithms(program: RowProgram) -> bool:

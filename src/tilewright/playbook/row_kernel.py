@@ -6,7 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilewright.playbook import row_program
-from tilewright.playbook.cpp_helpers import CANDIDATE, COMBINERS, SHUFFLE, SHUFFLE_CANDIDATE
+from tilewright.playbook.cpp_helpers import (
+    CANDIDATE,
+    COMBINERS,
+    PAST_BYTES,
+    SHUFFLE,
+    SHUFFLE_CANDIDATE,
+    SMALL_COMBINERS,
+)
 from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Namer, Statements, Text, indented, write_text
 from tilewright.playbook.row_program import Layout, NumberKind, Reduce, Reduction, RowProgram
 
@@ -233,6 +240,23 @@ class RowKernel:
         names = [self.name(one.name) for one in given if one.is_whole and not one.in_place]
         return [f"{name} = read_once({name});" for name in names]
 
+    @property
+    def reads_past(self) -> bool:
+        """Whether elements are read once and leave but numbers of rows, and are few enough: see `LOAD_PAST`."""
+        program = self.program
+        size = sum(one.dtype.itemsize for one in program.streams)
+        few = program.task_rows * program.task_cols * size in PAST_BYTES
+        return few and program.sweeps == 1 and not program.outputs_along and not program.column_sums
+
+    def fetched(self, vectors: str, place: str) -> str:
+        """A vector of a tensor of which every element is read once."""
+        return f"load_past({vectors} + {place})" if self.reads_past else f"{vectors}[{place}]"
+
+    def repacked(self, read: Collection[str]) -> list[str]:
+        """Lines before a sweep's elements by which held vectors of small elements that it reads stay packed."""
+        small = (one for one in self.program.streams if one.dtype.itemsize < 4 and one.name in read)
+        return [f"repack({self.name(one.name)}_held[k]);" for one in small]
+
     def pointers(self, first: str = "") -> list[str]:
         """Where the row begins in every tensor that has columns, as vectors; `first` is added to each."""
         lines = [
@@ -340,7 +364,8 @@ class RowKernel:
         ops = [self._reduce(index).op for index in self.all_reductions]
         places = any(op.finds_place for op in ops)
         names = dict.fromkeys(self.combiner(index) for index in self.all_reductions)
-        combiners = [COMBINERS[name] for name in names]
+        table = SMALL_COMBINERS if self.program.widest.itemsize < 4 else COMBINERS
+        combiners = [table[name] for name in names]
         return [CANDIDATE] * places + combiners + [SHUFFLE] + [SHUFFLE_CANDIDATE] * places
 
     def combiner(self, index: int) -> str:

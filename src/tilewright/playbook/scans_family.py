@@ -9,7 +9,7 @@ from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.scans.columns import column_of, scan_columns
 from tilewright.playbook.scans.pieces import has_few_long_rows, scan_pieces
 from tilewright.playbook.scans.program import SCANS, scan_program
-from tilewright.playbook.scans.structures import draft, scan_rows
+from tilewright.playbook.scans.structures import draft, has_many_short_rows, scan_rows, scan_warps
 
 _REFUSED = {"cummax", "cummin", "logcumsumexp"}
 
@@ -31,6 +31,10 @@ def _answer(traced: TracedTask) -> Answer:
         summary = "many blocks share a row: totals of its pieces, their scan, then every piece from where it begins"
         every.append(Structure("scan-pieces", summary, partial(scan_pieces, program)))
         later += every if has_few_long_rows(program) else []
+        summary = "a warp per row, all of a short row's 16-byte vectors under way at once"
+        warps = Structure("scan-warps", summary, partial(scan_warps, program))
+        every.append(warps)
+        later += [warps] if has_many_short_rows(program) else []
         summary = "one block per row, 16-byte vectors, the next tile's loads under way while this one is scanned"
         later.append(Structure("scan-rows", summary, partial(scan_rows, program)))
     if column_of(program) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.playbook.cpp_helpers import LOAD_PAST, PAST_BYTES
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices, ProductText
@@ -42,6 +43,12 @@ class _Sides:
     def of(cls, product: Contraction) -> _Sides:
         first = cls("a", "b", "m", product.a, product.m)
         return first if product.n.is_one else cls("b", "a", "n", product.b, product.n)
+
+    @property
+    def reads_past(self) -> bool:
+        """Whether the matrix is small enough for its lines to leave the cache first: see `LOAD_PAST`."""
+        elements = self.extent.size * self.product.k.size * self.product.batch.size
+        return elements * self.operand.dtype.itemsize in PAST_BYTES
 
 
 def vector_product(product: Contraction, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
@@ -82,6 +89,7 @@ def vector_product(product: Contraction, op_line: str, choices: Choices = Choice
     )
     pieces = [
         [PACK],
+        *([[LOAD_PAST]] if along and sides.reads_past else []),
         *([[_BLOCK_SUM]] if along else []),
         text.finish.function,
         kernel,
@@ -105,6 +113,7 @@ def _along_rows(text: ProductText, sides: _Sides) -> list[str]:
     matrix, vector, lines = sides.matrix, sides.vector, sides.lines
     cpp = sides.operand.dtype.cpp
     vector_cpp = (text.product.b if vector == "b" else text.product.a).dtype.cpp
+    place = f"reinterpret_cast<const Pack<{cpp}, WIDTH>*>({matrix} + line * {matrix}_pitch + at_k)"
     return [
         "__shared__ float of_warps[ROWS][THREADS / 32];",
         *_begin(text, sides, "ROWS"),
@@ -114,7 +123,7 @@ def _along_rows(text: ProductText, sides: _Sides) -> list[str]:
         f"  const auto given = *reinterpret_cast<const Pack<{vector_cpp}, WIDTH>*>({vector} + at_k);",
         "  unrolled for (int i = 0; i < ROWS; ++i) {",
         f"    const int line = min(first + i, {lines} - 1);  // rows beyond the last are read again and not stored",
-        f"    const auto one = *reinterpret_cast<const Pack<{cpp}, WIDTH>*>({matrix} + line * {matrix}_pitch + at_k);",
+        f"    const auto one = {f'load_past({place})' if sides.reads_past else f'*{place}'};",
         "    unrolled for (int j = 0; j < WIDTH; ++j)",
         "      sums[i][j] = fmaf(static_cast<float>(one.at[j]), static_cast<float>(given.at[j]), sums[i][j]);",
         "  }",

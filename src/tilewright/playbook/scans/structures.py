@@ -1,6 +1,8 @@
-"""Kernels for scans: a first version, and one block per row with the next tile under way."""
+"""Kernels for scans: a first version, a warp per short row, and one block per row with the next tile under way."""
 
 from __future__ import annotations
+
+import math
 
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
@@ -34,6 +36,8 @@ __device__ __forceinline__ T before_lane(T scanned, int lane, T start) {
 
 
 _LONG_ROW = 1 << 15  # elements: two tiles of four vectors
+_SHORT_ROW = 1024  # elements: eight vectors of a lane, of f32
+_MANY_ROWS = 2048  # for which there are warps enough to keep memory busy
 EACH = "constexpr int EACH = (WARPS * VECTORS + 31) / 32;  // totals of warps for a lane"
 
 
@@ -119,6 +123,77 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
         ]
         known[kernel.value_of(one.leaf)] = Text(name)
     return [*lines, f"if ({at} < steps) {{", *indented(kernel.store_each(known)), "}", "__syncthreads();"]
+
+
+# -- a warp per row --
+
+
+def has_many_short_rows(program: ScanProgram) -> bool:
+    """Whether a warp has next to nothing to carry on, and there are warps for every multiprocessor."""
+    rows = math.prod(one.size.own for one in program.rows)
+    return rows >= _MANY_ROWS and program.along.size.own <= _SHORT_ROW
+
+
+def scan_warps(program: ScanProgram, op_line: str, quick: bool = True) -> str:
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    rows, steps = plan_rows(program, plan)
+    plan.add("tune", "THREADS = 256 | 128")
+    plan.add("tune", "VECTORS = 8 | 4 | 2 | 1", "of a lane, all of them loaded before the first is scanned")
+    kernel = ScanKernel(program, plan, program.along, quick)
+    width_line(plan, kernel)
+    plan.add("need", f"VECTORS == 1 or VECTORS * 32 * WIDTH < 2 * {steps}", "short rows, few vectors")
+    plan.read_once(f"{rows} * {steps}")
+    sizes = [("int rows", rows), ("int steps", steps)]
+    grid, bounds = f"ceil_div({rows}, THREADS / 32)", "THREADS, 1024 / THREADS"
+    text = kernel.launched("scan", grid, "THREADS", bounds, _warp_body(kernel), sizes, once=True)
+    header = (
+        f"{program.placed.name}, read and written once: a warp per row, VECTORS 16-byte vectors of a lane.\n\nLanes "
+        "scan by shuffles, and what a warp's vectors come to is carried on from one to the next: no shared memory, no "
+        "barrier. All loads are under way before the first vector is scanned. Where rows are not a whole number of "
+        "vectors, WIDTH is 1."
+    )
+    pieces = [["constexpr int WARPS = THREADS / 32, TILE = 32 * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
+
+
+def _warp_body(kernel: ScanKernel) -> list[str]:
+    scans, at, held = kernel.scan.scans, kernel.variable(kernel.scan.along), kernel.inner()
+    names = [(one, kernel.names[one.leaf]) for one in scans]
+    place = f"const int {at} = (first + k * 32 + lane) * WIDTH;"
+    carries = [f"{one.kind.cpp} {name}_carry = {one.start};  // all earlier vectors" for one, name in names]
+    tile = [*held.declared("here[VECTORS]"), *over_vectors(guarded(place, f"{at} < steps", held.loads()))]
+    return [
+        "const int lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;",
+        "if (row >= rows) return;  // a whole warp",
+        *kernel.split(kernel.scan.rows, "row"),
+        *carries,
+        "for (int first = 0; first * WIDTH < steps; first += TILE) {",
+        *indented([*tile, *over_vectors(_warp_vector(kernel, at, place))]),
+        "}",
+    ]
+
+
+def _warp_vector(kernel: ScanKernel, at: str, place: str) -> list[str]:
+    """A vector of every lane scanned and written."""
+    names, held = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans], kernel.inner()
+    inner, texts = kernel.write(kernel.scan.inner, {}, held.element)
+    lines, step, known = [place], [], Known()
+    for one, name in names:
+        lines.append(f"{one.kind.cpp} {name}_in[WIDTH], {name}_sum = {one.start};")
+        taken = f"{name}_sum = {one.combiner}{{}}({name}_sum, {texts[one.value].text});"
+        kept = f"{name}_in[i] = {name}_sum;"
+        step += [kept, taken] if one.before else [taken, kept]
+    lines += [f"if ({at} < steps) {{", *indented(each_element([*inner, *step])), "}"]
+    for one, name in names:
+        kind, combine = one.kind.cpp, f"{one.combiner}{{}}"
+        earlier = f"before_lane<{kind}>({name}_scanned, lane, {one.start})"
+        lines += [
+            f"const {kind} {name}_scanned = scan_warp({name}_sum, lane, {combine});",
+            f"const {kind} {name}_offset = {combine}({name}_carry, {earlier});",
+            f"{name}_carry = {combine}({name}_carry, __shfl_sync(~0u, {name}_scanned, 31));",
+        ]
+        known[kernel.value_of(one.leaf)] = Text(f"{combine}({name}_offset, {name}_in[i])")
+    return [*lines, f"if ({at} < steps) {{", *indented(kernel.store_vectors(known, held.element)), "}"]
 
 
 # -- one block per row, vectors, the next tile under way --

@@ -6,7 +6,7 @@ exchange once for every pass: see `teams`.
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, REPACK, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
@@ -80,6 +80,7 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, COPY, *writer.exchange.helpers]
     helpers += [_DIVISION] if writer.shifts else []
+    helpers += [REPACK] if any("repack(" in line for line in text) else []
     helpers += [one for one in longer.helpers if one not in helpers]
     constants = ["constexpr int WARPS = THREADS / 32;"]
     more = ["cuda_pipeline.h"]
@@ -343,9 +344,12 @@ class _Ahead:
         column = f"here.head + {column}" if self.shifts else column
         sweep = kernel.sweep(number, load, column, kernel.made_elements())
         inner = [
-            f"const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {kernel.name(one.name)}_along[place];"
-            for one in program.columns
-            if one.name in read
+            *kernel.repacked(read),
+            *(
+                f"const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {kernel.name(one.name)}_along[place];"
+                for one in program.columns
+                if one.name in read
+            ),
         ]
         inner += kernel.made_vectors() if last else []
         inner += each_element(sweep.element)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, LOAD_PAST, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element, repeats
@@ -28,6 +28,7 @@ from tilewright.playbook.structures.parts import TRIGGER, WAIT, Part
 
 _HELD_BYTES = 256  # of a piece, in a thread's registers
 _VAST = 1 << 28  # elements from which larger pieces pay
+_TINY = 1 << 20  # elements of which none need be waited for
 _COMBINING = 512  # threads that put the pieces of a row together
 _WRITING = 128  # threads of a block that writes elements, a vector of every row each
 
@@ -86,11 +87,12 @@ class _Passes:
         plan.limits(self.rows, self.cols)
         inner = plan.inner() if self.segments else ""
         if self.looped:
-            vast = self.program.task_rows * self.program.task_cols >= _VAST
+            elements = self.program.task_rows * self.program.task_cols
+            vast, tiny = elements >= _VAST, elements < _TINY
             plan.add("tune", "THREADS = 512 | 256 | 1024")
             steps = "64 | 32 | 16 | 4" if vast else "16 | 4 | 64"
             plan.add("tune", f"STEPS = {steps}", "loads of a thread and input")
-            plan.add("const", "BATCH = 2", "of them in flight together")
+            plan.add("const", f"BATCH = {2 if vast or tiny else 4}", "of them in flight together")
         else:
             plan.add("tune", "THREADS = 256 | 512 | 128")
             steps = "16 | 32 | 8 | 4 | 2" if self.ragged else "4 | 8 | 16 | 2"
@@ -166,7 +168,12 @@ class _Passes:
 
     def _vector(self, kernel: RowKernel, one: ProgramInput) -> str:
         """The vector of an input at a place of the row."""
-        return kernel.span_vector(one, "place") if one.spans else f"{kernel.name(one.name)}_along[{self._at(one)}]"
+        if one.spans:
+            return kernel.span_vector(one, "place")
+        place = self._at(one)
+        if self.looped and one.is_whole and place == "place":
+            return kernel.fetched(f"{kernel.name(one.name)}_along", place)
+        return f"{kernel.name(one.name)}_along[{place}]"
 
     def _add(self, kernel: RowKernel, text: list[str]) -> None:
         self.texts.append(text)
@@ -190,6 +197,7 @@ class _Passes:
         self.plan.launch(name, f"{self.pieces} * {self.rows}", "THREADS", signature.given)
         body = [*kernel.once(read), *self._part_body(kernel, read, levels, parts)]
         most = 1024 if self.looped else 512
+        self.helpers += [LOAD_PAST] if any("load_past(" in line for line in body) else []
         self._add(kernel, signature.kernel(f"__launch_bounds__(THREADS, {most} / THREADS)", name, body))
         self._combine(levels, parts, suffix)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
+from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, LOAD_PAST, REPACK, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import (
     MOST_32_BIT,
@@ -73,6 +73,13 @@ def fits(program: RowProgram, team: Team, cols: int) -> bool:
     return vectors <= _MOST_VECTORS and vectors * width * held_bytes(program, team) <= _BUDGET_BYTES[team]
 
 
+def stays_packed(program: RowProgram) -> bool:
+    """Whether a row of small elements is all that a block holds of it, and not f32 values made of them too."""
+    kernel = RowKernel(program, quick=True)
+    made = any(kernel.choose_held(sweep) for sweep in range(program.sweeps))
+    return not made and all(one.dtype.itemsize < 4 for one in program.streams)
+
+
 def register_rows(
     program: RowProgram, op_line: str, team: Team, teams: tuple[int, ...], hints: bool = False, quick: bool = True
 ) -> Fragment:
@@ -87,6 +94,8 @@ def register_rows(
     text = signature.kernel(writer.bounds(), kernel_name, [*kernel.once(), *writer.body(hints, sums)])
     reduce = [LANES_REDUCE] if team is Team.LANES else []
     needed = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *longer.helpers, *reduce, FOR_EACH_VECTOR]
+    needed += [REPACK] if any("repack(" in line for line in text) else []
+    needed += [LOAD_PAST] if kernel.reads_past else []
     helpers = ([one] for one in dict.fromkeys(needed))
     header = _HEADERS[team].format(name=program.name) + (NOTE if program.column_sums else "") + _LONGER
     pieces = (*helpers, text, longer.text, sums.text())
@@ -146,8 +155,16 @@ class _RegisterRows:
     def bounds(self) -> str:
         if self.team is Team.LANES:
             return "__launch_bounds__(BLOCK, 1024 / BLOCK)"
-        blocks = "BLOCKS" if self.team is Team.PERSISTENT else "32 / WARPS"
+        # Packed rows leave registers for more; but not where column vectors are there with them.
+        warps = "(VECTORS == 8 && WARPS >= 8 ? 40 : 32)" if self._repacks and not self.program.columns else "32"
+        blocks = "BLOCKS" if self.team is Team.PERSISTENT else f"{warps} / WARPS"
         return f"__launch_bounds__(WARPS * 32, {blocks})"
+
+    @property
+    def _repacks(self) -> bool:
+        """Whether vectors of small elements stay packed between sweeps; lanes hold little."""
+        small = any(one.dtype.itemsize < 4 for one in self.program.streams)
+        return small and self.team is Team.BLOCK and self.program.sweeps > 1
 
     def constants(self) -> list[str]:
         if self.team is Team.LANES:
@@ -191,14 +208,14 @@ class _RegisterRows:
 
     def _loads(self, what: str) -> list[str]:
         names = [self.kernel.name(one.name) for one in self.program.streams]
-        inner = " ".join(f"{name}_{what}[k] = {name}_along[place];" for name in names)
+        several = [f"{name}_{what}[k] = {self.kernel.fetched(f'{name}_along', 'place')};" for name in names]
+        inner = " ".join(several)
         if not names:
             return []
         guard = "if (inside) " if self._guards_loads() else ""
         line = f"{guard}for_each_vector(thread, vectors, [&](int k, int place) {{ {inner} }});"
         if len(line) <= 112:
             return [line]
-        several = [f"{name}_{what}[k] = {name}_along[place];" for name in names]
         return [f"{guard}for_each_vector(thread, vectors, [&](int k, int place) {{", *indented(several), "});"]
 
     def _steps(self, hints: bool) -> list[str]:
@@ -221,7 +238,7 @@ class _RegisterRows:
         store = kernel.made_elements()
         store |= {one.name: f"{kernel.name(one.name)}_sum[k][i]" for one in self.program.column_sums}
         sweep = kernel.sweep(number, self._load, "place * WIDTH + i", store, hold)
-        inner: list[str] = []
+        inner = kernel.repacked(read) if self._repacks else []
         if self.team is not Team.PERSISTENT:
             for one in self.program.columns:
                 if one.name in read:
