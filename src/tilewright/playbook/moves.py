@@ -6,6 +6,7 @@ They are written by one thread per element, in vectors, and where neighbours are
 from __future__ import annotations
 
 from functools import partial
+from itertools import permutations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
@@ -13,13 +14,18 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, file
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram, merged, placed_program
-from tilewright.playbook.places.reader import PlaceReader, Read
+from tilewright.playbook.places.reader import Leaf, PlaceReader, Read
 from tilewright.playbook.places.rules import MOVES, PLACE_RULES
 from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
-from tilewright.playbook.places.vectors import Known, alignment, each_element, guarded, over_vectors
+from tilewright.playbook.places.vectors import Known, alignment, each_element, guarded, over_vectors, zero_of
 from tilewright.playbook.tracing import Node
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
+_SEVERAL = (
+    "TURNS 16-byte vectors, at places one after the other of a dimension that some of the inputs do not have: it reads "
+    "those once, and asks for all of the others before it uses any"
+)
+_LEAST_TURNS = 8  # of a dimension along which a thread makes several vectors
 
 
 def draft(programs: Programs, op_line: str) -> Fragment:
@@ -59,15 +65,19 @@ def vectors(programs: Programs, op_line: str) -> Fragment:
     kernels = [PlacedKernel(program, plan, program.variables[-1], quick=True) for program in programs]
     narrowest = min(kernel.width for kernel in kernels)
     kernels = [PlacedKernel(program, plan, program.variables[-1], quick=True, width=narrowest) for program in programs]
+    turns = any(_turning(kernel) is not None for kernel in kernels)
+    if turns:
+        plan.add("tune", "TURNS = 4 | 2 | 8", "vectors of a thread, which have some of what is read in common")
     width_line(plan, *kernels)
     texts: list[list[str]] = []
     helpers: dict[str, None] = {}
     for number, kernel in enumerate(kernels):
         texts.append(_vector_kernel(kernel, plan, _suffix(programs, number)))
         helpers |= dict.fromkeys(kernel.forms.helpers())
+    made = _SEVERAL if turns else "one 16-byte vector"
     header = (
         f"{programs[0].name} at memory speed: every element of the result reads the few places that it needs.\n\nA "
-        "thread makes one 16-byte vector. The block is a rectangle, x along a row of the result and y over rows, so "
+        f"thread makes {made}. The block is a rectangle, x along a row of the result and y over rows, so "
         "that one division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH "
         "is 1 and the same code moves single elements."
     )
@@ -77,9 +87,15 @@ def vectors(programs: Programs, op_line: str) -> Fragment:
 def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[str]:
     program = kernel.program
     column, rows = program.variables[-1], program.variables[:-1]
+    turning = _turning(kernel)
     names = [plan.name(f"{one}{suffix}") for one in ("rows", "vectors", "lanes", "block_rows", "chunks")]
     row_count, vector_count, lanes, block_rows, chunks = names
-    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.factor} / WIDTH")
+    groups = plan.name(f"groups{suffix}") if turning is not None else ""
+    counted = product_text(rows)
+    if turning is not None:
+        plan.add("let", f"{groups} = ceil_div({turning.size.text}, TURNS)", "of rows that threads have together")
+        counted = " * ".join(groups if one == turning else one.size.factor for one in rows)
+    plan.add("let", f"{row_count} = {counted}, {vector_count} = {column.size.factor} / WIDTH")
     plan.add("need", f"{row_count} <= {MOST_32_BIT} and {column.size.text} <= {MOST_32_BIT}")
     plan.add("let", f"{lanes} = min(next_pow2(max({vector_count}, 1)), THREADS), {block_rows} = THREADS / {lanes}")
     plan.add("let", f"{chunks} = ceil_div({vector_count}, {lanes})")
@@ -88,11 +104,12 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
         "const int vector = static_cast<int>(blockIdx.x % chunks) * blockDim.x + threadIdx.x;",
         "const unsigned row = blockIdx.x / chunks * blockDim.y + threadIdx.y;",
         "if (vector >= vectors || row >= rows) return;",
-        *kernel.split(rows, "row"),
+        *kernel.split(rows, "row", turning),
         f"const int {kernel.variable(column)} = vector * WIDTH;",
-        *_vector_body(kernel),
+        *(_vector_body(kernel) if turning is None else _turning_body(kernel, turning)),
     ]
     more = [("unsigned rows", row_count), ("int vectors", vector_count), ("unsigned chunks", chunks)]
+    more += [("int groups", groups)] if turning is not None and turning != rows[0] else []
     grid = f"{chunks} * ceil_div({row_count}, {block_rows})"
     return kernel.launched(f"vectors{suffix}", grid, f"dim3({lanes}, {block_rows})", "THREADS", body, more)
 
@@ -107,8 +124,83 @@ def _vector_body(kernel: PlacedKernel) -> list[str]:
     return [*lines, *kernel.store_vectors(known, held.element)]
 
 
+def _turning(kernel: PlacedKernel) -> Variable | None:
+    """The dimension, long enough, along which the most vectors that are read stay the same; None where all differ.
+
+    Only where each element is read by its own place, and nothing else is common to the elements of a vector.
+    """
+    program, reads = kernel.program, kernel.held(kernel.program.targets).reads
+    if len(reads) < len(program.reads) or _common(kernel, program.targets):
+        return None
+    found: dict[Variable, int] = {}
+    for one in program.variables[:-1]:
+        varying = program.varying(one)
+        still = sum(not varying[name] for name in reads)
+        if one.size.own >= _LEAST_TURNS and 0 < still < len(reads):
+            found[one] = still
+    return max(found, key=lambda one: (found[one], one.size.own), default=None)
+
+
+def _turning_body(kernel: PlacedKernel, turning: Variable) -> list[str]:
+    """The same for TURNS vectors, with what they have in common read once; all loads before any work."""
+    program, reads = kernel.program, kernel.held(kernel.program.targets).reads
+    varying = program.varying(turning)
+    still = Held(kernel, {name: read for name, read in reads.items() if not varying[name]}, "")
+    moving = {name: read for name, read in reads.items() if varying[name]}
+    place_of = _places(moving)
+    own = Held(kernel, {name: read for name, read in moving.items() if place_of[name] == name}, "[k]")
+
+    def element(name: str, leaf: Leaf, known: Known) -> str:
+        if name not in moving:
+            return still.element(name, leaf, known)
+        text, read = own.element(place_of[name], leaf, known), moving[name]
+        is_shared = list(place_of.values()).count(place_of[name]) > 1
+        return f"({kernel.test(read.conditions, known)} ? {text} : {zero_of(read.dtype.cpp)})" if is_shared else text
+
+    loads = [
+        line
+        for name, read in moving.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{own.name(place_of[name])}[k]")
+    ]
+    place = f"const int {kernel.variable(turning)} = first_turn + k;"
+    inside = f"{kernel.variable(turning)} < {kernel.size(turning.size, 'int')}"
+    return [
+        *still.declared("here = {}"),
+        *still.loads(),
+        *own.declared("here[TURNS] = {}"),
+        *over_vectors(guarded(place, inside, loads), "TURNS"),
+        *over_vectors(guarded(place, inside, kernel.store_vectors({}, element)), "TURNS"),
+    ]
+
+
+def _places(reads: dict[str, Read]) -> dict[str, str]:
+    """For every read the one in whose registers it is held: its own, or those of another that is made only where this
+    one is not, such as the other half of a row."""
+    found, paired = {name: name for name in reads}, set[str]()
+    for first, second in permutations(reads, 2):
+        if not paired & {first, second} and _exclude(reads[first], reads[second]):
+            found[second] = first
+            paired |= {first, second}
+    return found
+
+
+def _exclude(first: Read, second: Read) -> bool:
+    """Whether of two reads of a tensor the first is made below a bound, and the second from there on."""
+    if first.tensor != second.tensor or len(first.conditions) != 1 or len(second.conditions) != 1:
+        return False
+    (below,), (above,) = first.conditions, second.conditions
+    return below.index == above.index and below.low is None and above.high is None and below.high == above.low
+
+
 def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[str], Known]:
     """Statements for what all elements of a vector have in common."""
+    wanted = _common(kernel, targets)
+    lines, known = kernel.write(wanted, {}, kernel.load_alone, frozenset(wanted))
+    return lines, {index: known[index] for index in wanted}
+
+
+def _common(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[int, ...]:
+    """The values that all elements of a vector have in common."""
     program = kernel.program
     common = tuple(
         index
@@ -117,9 +209,7 @@ def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[st
     )
     used = {one for index in program.closure(targets) for one in program.arguments(index) if kernel.rows.varies[index]}
     used |= {*kernel.lookups(targets, {}), *targets}
-    wanted = tuple(index for index in common if index in used)
-    lines, known = kernel.write(wanted, {}, kernel.load_alone, frozenset(wanted))
-    return lines, {index: known[index] for index in wanted}
+    return tuple(index for index in common if index in used)
 
 
 def _suffix(programs: Programs, number: int) -> str:
