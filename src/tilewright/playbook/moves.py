@@ -5,7 +5,8 @@ They are written by one thread per element, in vectors, and where neighbours are
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import permutations
 
 from tilewright.playbook.cpp_helpers import VECTOR
@@ -17,7 +18,7 @@ from tilewright.playbook.places.program import PlacedProgram, merged, placed_pro
 from tilewright.playbook.places.reader import Leaf, PlaceReader, Read
 from tilewright.playbook.places.rules import MOVES, PLACE_RULES
 from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
-from tilewright.playbook.places.vectors import Known, alignment, each_element, guarded, over_vectors, zero_of
+from tilewright.playbook.places.vectors import Known, Mode, alignment, each_element, guarded, over_vectors, zero_of
 from tilewright.playbook.tracing import Node
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
@@ -67,7 +68,7 @@ def vectors(programs: Programs, op_line: str) -> Fragment:
     kernels = [PlacedKernel(program, plan, program.variables[-1], quick=True, width=narrowest) for program in programs]
     turns = any(_turning(kernel) is not None for kernel in kernels)
     if turns:
-        plan.add("tune", "TURNS = 4 | 2 | 8", "vectors of a thread, which have some of what is read in common")
+        plan.add("tune", "TURNS = 2 | 4 | 1", "vectors of a thread, which have some of what is read in common")
     width_line(plan, *kernels)
     texts: list[list[str]] = []
     helpers: dict[str, None] = {}
@@ -116,11 +117,12 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
 
 def _vector_body(kernel: PlacedKernel) -> list[str]:
     """Loads, the work on each element of the vector, and stores."""
-    program, held = kernel.program, kernel.held(kernel.program.targets)
+    program, held = kernel.program, _Shared(kernel, kernel.held(kernel.program.targets).reads, "")
     lines, known = same_values(kernel, tuple(one.value for one in program.outputs))
-    for name, read in held.reads.items():
-        kind, loads = f"Vector<{read.dtype.cpp}>", kernel.load_vector(read, kernel.modes[name], known, held.name(name))
-        lines += [f"{kind} {held.name(name)} = {{}};", *loads] if read.conditions else [f"const {kind} {loads[0]}"]
+    for name in held.own:
+        kind, loads = f"Vector<{held.reads[name].dtype.cpp}>", held.load(name, known)
+        always = not held.reads[name].conditions or name in held.others
+        lines += [f"const {kind} {loads[0]}"] if always else [f"{kind} {held.name(name)} = {{}};", *loads]
     return [*lines, *kernel.store_vectors(known, held.element)]
 
 
@@ -145,43 +147,62 @@ def _turning_body(kernel: PlacedKernel, turning: Variable) -> list[str]:
     """The same for TURNS vectors, with what they have in common read once; all loads before any work."""
     program, reads = kernel.program, kernel.held(kernel.program.targets).reads
     varying = program.varying(turning)
-    still = Held(kernel, {name: read for name, read in reads.items() if not varying[name]}, "")
-    moving = {name: read for name, read in reads.items() if varying[name]}
-    place_of = _places(moving)
-    own = Held(kernel, {name: read for name, read in moving.items() if place_of[name] == name}, "[k]")
+    still = _Shared(kernel, {name: read for name, read in reads.items() if not varying[name]}, "")
+    moving = _Shared(kernel, {name: read for name, read in reads.items() if varying[name]}, "[k]")
 
     def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name not in moving:
-            return still.element(name, leaf, known)
-        text, read = own.element(place_of[name], leaf, known), moving[name]
-        is_shared = list(place_of.values()).count(place_of[name]) > 1
-        return f"({kernel.test(read.conditions, known)} ? {text} : {zero_of(read.dtype.cpp)})" if is_shared else text
+        return (moving if name in moving.reads else still).element(name, leaf, known)
 
-    loads = [
-        line
-        for name, read in moving.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{own.name(place_of[name])}[k]")
-    ]
     place = f"const int {kernel.variable(turning)} = first_turn + k;"
     inside = f"{kernel.variable(turning)} < {kernel.size(turning.size, 'int')}"
+    loads = [line for name in moving.own for line in moving.load(name, {})]
     return [
-        *still.declared("here = {}"),
-        *still.loads(),
-        *own.declared("here[TURNS] = {}"),
+        *(f"Vector<{reads[name].dtype.cpp}> {still.name(name)} = {{}};" for name in still.own),
+        *(line for name in still.own for line in still.load(name, {})),
+        *(f"Vector<{reads[name].dtype.cpp}> {moving.name(name)}[TURNS] = {{}};" for name in moving.own),
         *over_vectors(guarded(place, inside, loads), "TURNS"),
         *over_vectors(guarded(place, inside, kernel.store_vectors({}, element)), "TURNS"),
     ]
 
 
-def _places(reads: dict[str, Read]) -> dict[str, str]:
-    """For every read the one in whose registers it is held: its own, or those of another that is made only where this
-    one is not, such as the other half of a row."""
-    found, paired = {name: name for name in reads}, set[str]()
-    for first, second in permutations(reads, 2):
-        if not paired & {first, second} and _exclude(reads[first], reads[second]):
-            found[second] = first
-            paired |= {first, second}
-    return found
+@dataclass(frozen=True)
+class _Shared(Held):
+    """Vectors of which two reads of a tensor share one, where either the one or the other is made: a load from the
+    place that is meant, such as the other half of a row, in place of two loads that wait for each other."""
+
+    @cached_property
+    def others(self) -> dict[str, str]:
+        """The second of two reads, by the first."""
+        found: dict[str, str] = {}
+        for first, second in permutations(self.reads, 2):
+            taken = {*found, *found.values()}
+            whole = self.kernel.modes[first] is self.kernel.modes[second] is Mode.VECTOR
+            if whole and not taken & {first, second} and _exclude(self.reads[first], self.reads[second]):
+                found[first] = second
+        return found
+
+    @property
+    def own(self) -> list[str]:
+        """The reads that have vectors."""
+        return [name for name in self.reads if name not in self.others.values()]
+
+    def load(self, name: str, known: Known) -> list[str]:
+        """Statements that fill the vector of a read."""
+        kernel, read, target = self.kernel, self.reads[name], f"{self.name(name)}{self.at}"
+        if name not in self.others:
+            return kernel.load_vector(read, kernel.modes[name], known, target)
+        pointer, place = kernel.at(read.tensor, read.place, known)
+        _, other = kernel.at(read.tensor, self.reads[self.others[name]].place, known)
+        chosen = f"({kernel.test(read.conditions, known)} ? {place} : {other})"
+        return [f"{target} = *reinterpret_cast<const Vector<{read.dtype.cpp}>*>({pointer} + {chosen});"]
+
+    def element(self, name: str, leaf: Leaf, known: Known) -> str:
+        firsts = {second: first for first, second in self.others.items()}
+        text = super().element(firsts.get(name, name), leaf, known)
+        if name not in self.reads or (name not in firsts and name not in self.others):
+            return text
+        read = self.reads[name]
+        return f"({self.kernel.test(read.conditions, known)} ? {text} : {zero_of(read.dtype.cpp)})"
 
 
 def _exclude(first: Read, second: Read) -> bool:

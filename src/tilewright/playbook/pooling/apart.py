@@ -81,7 +81,7 @@ def _width(program: PoolProgram) -> int:
 
 
 def _plan(kernel: PoolKernel, plan: PlanLines, own: int) -> tuple[list[tuple[str, str]], str]:
-    several = max(_IN_FLIGHT // taps(kernel.pool), 1)
+    several = max(_IN_FLIGHT // (taps(kernel.pool) * own), 1)
     residents = "2048 | 1024 | 1536" if taps(kernel.pool) <= _IN_FLIGHT else "1024 | 768 | 1536"
     plan.add("tune", f"THREADS = {_listed(_blocks(kernel.pool, several, own))}", "of a block")
     plan.add("tune", f"ROWS = {_listed((several, 2 * several, 1))}", "results of a thread")
