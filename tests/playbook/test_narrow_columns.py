@@ -26,6 +26,8 @@ FUNCTIONS = (
         "return (s - m) * torch.rsqrt(s.var(1, unbiased=False, keepdim=True) + 1e-5) * w[:, None, None]",
         f"{_IMAGE}; r: bf16[batch, channels, height, width]; w: f32[channels]",
     ),
+    Function("means", "return x.mean(1)", _IMAGE),
+    Function("places", "return x.argmax(1)", _IMAGE),
     Function("wide_results", "return (x - x.amax(1, keepdim=True)).float()", _IMAGE),
     Function("bent", "g = F.gelu(x)\nreturn g / g.abs().amax(1, keepdim=True)", _IMAGE),
 )
@@ -57,7 +59,7 @@ def test_columns_in_16_bits_are_right_and_clean(function: Function, channels: in
 def test_what_is_held_in_16_bits_fits_the_registers(function: Function) -> None:
     task = _task(function, 64)
     step = structures(program_of(function, task))[0]
-    assert step.id == "column-tiles"
+    assert step.id == ("column-tiles-again" if function.name in ("means", "places") else "column-tiles")
     sizes = {one.name: one.size for one in task.dimensions}
     specs = {
         one.name: TensorSpec.contiguous(one.dtype, tuple(sizes[name] for name in one.dimensions))

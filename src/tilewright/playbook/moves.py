@@ -5,20 +5,19 @@ They are written by one thread per element, in vectors, and where neighbours are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import permutations
+from functools import partial
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, file_of, fragment, includes
 from tilewright.playbook.operations import POINTWISE_RULES
+from tilewright.playbook.places.either import EitherHeld, decided_tests
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram, merged, placed_program
 from tilewright.playbook.places.reader import Leaf, PlaceReader, Read
 from tilewright.playbook.places.rules import MOVES, PLACE_RULES
 from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
-from tilewright.playbook.places.vectors import Known, Mode, alignment, each_element, guarded, over_vectors, zero_of
+from tilewright.playbook.places.vectors import Known, alignment, each_element, guarded, over_vectors
 from tilewright.playbook.tracing import Node
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
@@ -117,12 +116,12 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
 
 def _vector_body(kernel: PlacedKernel) -> list[str]:
     """Loads, the work on each element of the vector, and stores."""
-    program, held = kernel.program, _Shared(kernel, kernel.held(kernel.program.targets).reads, "")
+    program, held = kernel.program, EitherHeld(kernel, kernel.held(kernel.program.targets).reads, "")
     lines, known = same_values(kernel, tuple(one.value for one in program.outputs))
+    tests, decided = decided_tests(kernel, held.reads)
+    lines, known = [*lines, *tests], known | decided
     for name in held.own:
-        kind, loads = f"Vector<{held.reads[name].dtype.cpp}>", held.load(name, known)
-        always = not held.reads[name].conditions or name in held.others
-        lines += [f"const {kind} {loads[0]}"] if always else [f"{kind} {held.name(name)} = {{}};", *loads]
+        lines += held.filled(name, known)
     return [*lines, *kernel.store_vectors(known, held.element)]
 
 
@@ -147,70 +146,23 @@ def _turning_body(kernel: PlacedKernel, turning: Variable) -> list[str]:
     """The same for TURNS vectors, with what they have in common read once; all loads before any work."""
     program, reads = kernel.program, kernel.held(kernel.program.targets).reads
     varying = program.varying(turning)
-    still = _Shared(kernel, {name: read for name, read in reads.items() if not varying[name]}, "")
-    moving = _Shared(kernel, {name: read for name, read in reads.items() if varying[name]}, "[k]")
+    still = EitherHeld(kernel, {name: read for name, read in reads.items() if not varying[name]}, "")
+    moving = EitherHeld(kernel, {name: read for name, read in reads.items() if varying[name]}, "[k]")
 
     def element(name: str, leaf: Leaf, known: Known) -> str:
         return (moving if name in moving.reads else still).element(name, leaf, known)
 
+    tests, decided = decided_tests(kernel, reads, turning)
     place = f"const int {kernel.variable(turning)} = first_turn + k;"
     inside = f"{kernel.variable(turning)} < {kernel.size(turning.size, 'int')}"
     loads = [line for name in moving.own for line in moving.load(name, {})]
     return [
-        *(f"Vector<{reads[name].dtype.cpp}> {still.name(name)} = {{}};" for name in still.own),
-        *(line for name in still.own for line in still.load(name, {})),
-        *(f"Vector<{reads[name].dtype.cpp}> {moving.name(name)}[TURNS] = {{}};" for name in moving.own),
+        *(line for name in still.own for line in still.filled(name, {})),
+        *(moving.declaration(name, "[TURNS]") for name in moving.own),
         *over_vectors(guarded(place, inside, loads), "TURNS"),
-        *over_vectors(guarded(place, inside, kernel.store_vectors({}, element)), "TURNS"),
+        *tests,
+        *over_vectors(guarded(place, inside, kernel.store_vectors(decided, element)), "TURNS"),
     ]
-
-
-@dataclass(frozen=True)
-class _Shared(Held):
-    """Vectors of which two reads of a tensor share one, where either the one or the other is made: a load from the
-    place that is meant, such as the other half of a row, in place of two loads that wait for each other."""
-
-    @cached_property
-    def others(self) -> dict[str, str]:
-        """The second of two reads, by the first."""
-        found: dict[str, str] = {}
-        for first, second in permutations(self.reads, 2):
-            taken = {*found, *found.values()}
-            whole = self.kernel.modes[first] is self.kernel.modes[second] is Mode.VECTOR
-            if whole and not taken & {first, second} and _exclude(self.reads[first], self.reads[second]):
-                found[first] = second
-        return found
-
-    @property
-    def own(self) -> list[str]:
-        """The reads that have vectors."""
-        return [name for name in self.reads if name not in self.others.values()]
-
-    def load(self, name: str, known: Known) -> list[str]:
-        """Statements that fill the vector of a read."""
-        kernel, read, target = self.kernel, self.reads[name], f"{self.name(name)}{self.at}"
-        if name not in self.others:
-            return kernel.load_vector(read, kernel.modes[name], known, target)
-        pointer, place = kernel.at(read.tensor, read.place, known)
-        _, other = kernel.at(read.tensor, self.reads[self.others[name]].place, known)
-        chosen = f"({kernel.test(read.conditions, known)} ? {place} : {other})"
-        return [f"{target} = *reinterpret_cast<const Vector<{read.dtype.cpp}>*>({pointer} + {chosen});"]
-
-    def element(self, name: str, leaf: Leaf, known: Known) -> str:
-        firsts = {second: first for first, second in self.others.items()}
-        text = super().element(firsts.get(name, name), leaf, known)
-        if name not in self.reads or (name not in firsts and name not in self.others):
-            return text
-        read = self.reads[name]
-        return f"({self.kernel.test(read.conditions, known)} ? {text} : {zero_of(read.dtype.cpp)})"
-
-
-def _exclude(first: Read, second: Read) -> bool:
-    """Whether of two reads of a tensor the first is made below a bound, and the second from there on."""
-    if first.tensor != second.tensor or len(first.conditions) != 1 or len(second.conditions) != 1:
-        return False
-    (below,), (above,) = first.conditions, second.conditions
-    return below.index == above.index and below.low is None and above.high is None and below.high == above.low
 
 
 def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[str], Known]:

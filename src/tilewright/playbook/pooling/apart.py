@@ -61,8 +61,8 @@ def apart(program: PoolProgram, op_line: str) -> Fragment:
 def _side_by_side(program: PoolProgram) -> int:
     """How many windows a 16-byte load reaches over, where they follow each other and results lie as they do."""
     x, outputs = program.windows[-1], program.placed.outputs
-    itemsize = max(one.dtype.itemsize for one in (*program.placed.reads.values(), *outputs))
-    width = 16 // itemsize
+    dtypes = [*(one.dtype for one in program.placed.reads.values()), *(one.dtype for one in outputs)]
+    width = 16 // max(one.itemsize for one in dtypes)
     if x.stride != x.kernel or width % x.kernel or x.inside.size.own % width:
         return 1
     for one in outputs:

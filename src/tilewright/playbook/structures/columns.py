@@ -110,6 +110,14 @@ def fits_tile(program: RowProgram, cols: int) -> bool:
     return -(-cols // _most_teams(program)) * _held_bytes(program, _width(program)) <= _HELD_BYTES
 
 
+def pays_in_tiles(program: RowProgram) -> bool:
+    """Whether one sweep in 16 bits is better made by whole tiles than in pieces, which take two launches and more
+    registers: where there are enough of them, and rows are whole vectors."""
+    width = _width(program)
+    narrow = program.widest.itemsize < _COMPUTED_BYTES and program.task_inner % width == 0
+    return narrow and program.task_rows >= _MULTIPROCESSORS * 16 * width
+
+
 def _stays_narrow(program: RowProgram) -> bool:
     """Whether columns are held in 16 bits alone: what a sweep makes of them, at most exponentials, is made again."""
     kernel = RowKernel(program, quick=True)
@@ -187,11 +195,14 @@ def _listed(choices: tuple[int, ...]) -> str:
 
 
 def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lanes and teams, the best first: tiles as wide as leaves every multiprocessor one, and at least a line wide."""
-    width = _width(program)
-    least = 128 // (width * program.widest.itemsize)
-    tiles = program.task_rows // width / _MULTIPROCESSORS
-    lanes = next((one for one in (64, 32, 16) if one <= tiles), least)
+    """Lanes and teams, the best first: tiles as wide as leaves every multiprocessor one, and at least a line wide. In
+    16 bits small blocks have won, whose threads have 16 columns."""
+    tiles = program.task_rows // _width(program) / _MULTIPROCESSORS
+    if program.widest.itemsize < _COMPUTED_BYTES:
+        lanes = 32 if tiles >= 32 else 16
+        best = next((one for one in (4, 8, 16) if one * 16 >= program.task_cols), 512 // lanes)
+        return (lanes, 64), (best, *(one for one in (4, 8, 16, 32) if one != best and one * lanes <= 1024))
+    lanes = next((one for one in (64, 32, 16) if one <= tiles), 8)
     if lanes == 64:
         return (64, 32, 128), (8, 4, 16)
     return (lanes, 2 * lanes), (512 // lanes, 256 // lanes, 1024 // lanes)
