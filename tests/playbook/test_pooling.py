@@ -121,6 +121,7 @@ COPIED = tuple(
         ("long_line_max", "pool-strips"),
         ("without_padding", "pool-strips"),
         ("volume_halves", "pool-apart"),
+        ("halves", "pool-apart"),
     ],
 )
 def test_pooling_is_right(name: str, id: str, tmp_path: Path) -> None:

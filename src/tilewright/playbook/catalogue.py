@@ -18,7 +18,7 @@ from tilewright.playbook.structures.column_pieces import (
     column_windows,
     pays_in_windows,
 )
-from tilewright.playbook.structures.columns import column_tiles, fits_tile
+from tilewright.playbook.structures.columns import column_tiles, fits_tile, pays_in_tiles
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.grid_stages import GRID_STAGED_BYTES, can_post, grid_staged_rows
 from tilewright.playbook.structures.kept import can_keep, kept_rows
@@ -138,16 +138,18 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
         return (*(one for one in _kept(program) if pays), _passes(program))
     held, again = (partial(column_tiles, held=held) for held in (True, False))
     found = []
+    summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
+    last = _way(program, "column-tiles-again", summary, again)
     if pays_in_windows(program):
         found.append(_windows(program))
     elif can_piece(program):
         summary = "pieces of the columns for blocks of their own, aligned in phases"
-        found.append(_way(program, "column-pieces", summary, column_pieces))
+        pieces = _way(program, "column-pieces", summary, column_pieces)
+        return (last, pieces) if pays_in_tiles(program) else (pieces, last)
     elif fits_tile(program, program.task_cols):
         summary = "tiles of neighbouring rows, held in registers by teams that share the columns"
         found.append(_way(program, "column-tiles", summary, held))
-    summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
-    return (*found, _way(program, "column-tiles-again", summary, again))
+    return (*found, last)
 
 
 def _windows(program: RowProgram) -> Way:

@@ -11,15 +11,21 @@ from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, file_of, fragment, includes
 from tilewright.playbook.operations import POINTWISE_RULES
+from tilewright.playbook.places.either import EitherHeld, decided_tests
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram, merged, placed_program
-from tilewright.playbook.places.reader import PlaceReader, Read
+from tilewright.playbook.places.reader import Leaf, PlaceReader, Read
 from tilewright.playbook.places.rules import MOVES, PLACE_RULES
 from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
 from tilewright.playbook.places.vectors import Known, alignment, each_element, guarded, over_vectors
 from tilewright.playbook.tracing import Node
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
+_SEVERAL = (
+    "TURNS 16-byte vectors, at places one after the other of a dimension that some of the inputs do not have: it reads "
+    "those once, and asks for all of the others before it uses any"
+)
+_LEAST_TURNS = 8  # of a dimension along which a thread makes several vectors
 
 
 def draft(programs: Programs, op_line: str) -> Fragment:
@@ -59,15 +65,19 @@ def vectors(programs: Programs, op_line: str) -> Fragment:
     kernels = [PlacedKernel(program, plan, program.variables[-1], quick=True) for program in programs]
     narrowest = min(kernel.width for kernel in kernels)
     kernels = [PlacedKernel(program, plan, program.variables[-1], quick=True, width=narrowest) for program in programs]
+    turns = any(_turning(kernel) is not None for kernel in kernels)
+    if turns:
+        plan.add("tune", "TURNS = 2 | 4 | 1", "vectors of a thread, which have some of what is read in common")
     width_line(plan, *kernels)
     texts: list[list[str]] = []
     helpers: dict[str, None] = {}
     for number, kernel in enumerate(kernels):
         texts.append(_vector_kernel(kernel, plan, _suffix(programs, number)))
         helpers |= dict.fromkeys(kernel.forms.helpers())
+    made = _SEVERAL if turns else "one 16-byte vector"
     header = (
         f"{programs[0].name} at memory speed: every element of the result reads the few places that it needs.\n\nA "
-        "thread makes one 16-byte vector. The block is a rectangle, x along a row of the result and y over rows, so "
+        f"thread makes {made}. The block is a rectangle, x along a row of the result and y over rows, so "
         "that one division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH "
         "is 1 and the same code moves single elements."
     )
@@ -77,9 +87,15 @@ def vectors(programs: Programs, op_line: str) -> Fragment:
 def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[str]:
     program = kernel.program
     column, rows = program.variables[-1], program.variables[:-1]
+    turning = _turning(kernel)
     names = [plan.name(f"{one}{suffix}") for one in ("rows", "vectors", "lanes", "block_rows", "chunks")]
     row_count, vector_count, lanes, block_rows, chunks = names
-    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.factor} / WIDTH")
+    groups = plan.name(f"groups{suffix}") if turning is not None else ""
+    counted = product_text(rows)
+    if turning is not None:
+        plan.add("let", f"{groups} = ceil_div({turning.size.text}, TURNS)", "of rows that threads have together")
+        counted = " * ".join(groups if one == turning else one.size.factor for one in rows)
+    plan.add("let", f"{row_count} = {counted}, {vector_count} = {column.size.factor} / WIDTH")
     plan.add("need", f"{row_count} <= {MOST_32_BIT} and {column.size.text} <= {MOST_32_BIT}")
     plan.add("let", f"{lanes} = min(next_pow2(max({vector_count}, 1)), THREADS), {block_rows} = THREADS / {lanes}")
     plan.add("let", f"{chunks} = ceil_div({vector_count}, {lanes})")
@@ -88,27 +104,76 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
         "const int vector = static_cast<int>(blockIdx.x % chunks) * blockDim.x + threadIdx.x;",
         "const unsigned row = blockIdx.x / chunks * blockDim.y + threadIdx.y;",
         "if (vector >= vectors || row >= rows) return;",
-        *kernel.split(rows, "row"),
+        *kernel.split(rows, "row", turning),
         f"const int {kernel.variable(column)} = vector * WIDTH;",
-        *_vector_body(kernel),
+        *(_vector_body(kernel) if turning is None else _turning_body(kernel, turning)),
     ]
     more = [("unsigned rows", row_count), ("int vectors", vector_count), ("unsigned chunks", chunks)]
+    more += [("int groups", groups)] if turning is not None and turning != rows[0] else []
     grid = f"{chunks} * ceil_div({row_count}, {block_rows})"
     return kernel.launched(f"vectors{suffix}", grid, f"dim3({lanes}, {block_rows})", "THREADS", body, more)
 
 
 def _vector_body(kernel: PlacedKernel) -> list[str]:
     """Loads, the work on each element of the vector, and stores."""
-    program, held = kernel.program, kernel.held(kernel.program.targets)
+    program, held = kernel.program, EitherHeld(kernel, kernel.held(kernel.program.targets).reads, "")
     lines, known = same_values(kernel, tuple(one.value for one in program.outputs))
-    for name, read in held.reads.items():
-        kind, loads = f"Vector<{read.dtype.cpp}>", kernel.load_vector(read, kernel.modes[name], known, held.name(name))
-        lines += [f"{kind} {held.name(name)} = {{}};", *loads] if read.conditions else [f"const {kind} {loads[0]}"]
+    tests, decided = decided_tests(kernel, held.reads)
+    lines, known = [*lines, *tests], known | decided
+    for name in held.own:
+        lines += held.filled(name, known)
     return [*lines, *kernel.store_vectors(known, held.element)]
+
+
+def _turning(kernel: PlacedKernel) -> Variable | None:
+    """The dimension, long enough, along which the most vectors that are read stay the same; None where all differ.
+
+    Only where each element is read by its own place, and nothing else is common to the elements of a vector.
+    """
+    program, reads = kernel.program, kernel.held(kernel.program.targets).reads
+    if len(reads) < len(program.reads) or _common(kernel, program.targets):
+        return None
+    found: dict[Variable, int] = {}
+    for one in program.variables[:-1]:
+        varying = program.varying(one)
+        still = sum(not varying[name] for name in reads)
+        if one.size.own >= _LEAST_TURNS and 0 < still < len(reads):
+            found[one] = still
+    return max(found, key=lambda one: (found[one], one.size.own), default=None)
+
+
+def _turning_body(kernel: PlacedKernel, turning: Variable) -> list[str]:
+    """The same for TURNS vectors, with what they have in common read once; all loads before any work."""
+    program, reads = kernel.program, kernel.held(kernel.program.targets).reads
+    varying = program.varying(turning)
+    still = EitherHeld(kernel, {name: read for name, read in reads.items() if not varying[name]}, "")
+    moving = EitherHeld(kernel, {name: read for name, read in reads.items() if varying[name]}, "[k]")
+
+    def element(name: str, leaf: Leaf, known: Known) -> str:
+        return (moving if name in moving.reads else still).element(name, leaf, known)
+
+    tests, decided = decided_tests(kernel, reads, turning)
+    place = f"const int {kernel.variable(turning)} = first_turn + k;"
+    inside = f"{kernel.variable(turning)} < {kernel.size(turning.size, 'int')}"
+    loads = [line for name in moving.own for line in moving.load(name, {})]
+    return [
+        *(line for name in still.own for line in still.filled(name, {})),
+        *(moving.declaration(name, "[TURNS]") for name in moving.own),
+        *over_vectors(guarded(place, inside, loads), "TURNS"),
+        *tests,
+        *over_vectors(guarded(place, inside, kernel.store_vectors(decided, element)), "TURNS"),
+    ]
 
 
 def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[str], Known]:
     """Statements for what all elements of a vector have in common."""
+    wanted = _common(kernel, targets)
+    lines, known = kernel.write(wanted, {}, kernel.load_alone, frozenset(wanted))
+    return lines, {index: known[index] for index in wanted}
+
+
+def _common(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[int, ...]:
+    """The values that all elements of a vector have in common."""
     program = kernel.program
     common = tuple(
         index
@@ -117,9 +182,7 @@ def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[st
     )
     used = {one for index in program.closure(targets) for one in program.arguments(index) if kernel.rows.varies[index]}
     used |= {*kernel.lookups(targets, {}), *targets}
-    wanted = tuple(index for index in common if index in used)
-    lines, known = kernel.write(wanted, {}, kernel.load_alone, frozenset(wanted))
-    return lines, {index: known[index] for index in wanted}
+    return tuple(index for index in common if index in used)
 
 
 def _suffix(programs: Programs, number: int) -> str:

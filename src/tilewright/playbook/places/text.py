@@ -311,19 +311,19 @@ class PlacedKernel:
 
     # -- what threads own --
 
-    def split(self, variables: tuple[Variable, ...], flat: str) -> list[str]:
-        """The variables, outermost first, from a number that counts through all of them."""
+    def split(self, variables: tuple[Variable, ...], flat: str, turning: Variable | None = None) -> list[str]:
+        """The variables, outermost first, from a number that counts through all of them; through `groups` of the
+        turning one, each of TURNS places from `first_turn` on."""
         lines: list[str] = []
         for place, variable in enumerate(reversed(variables)):
-            name = self.variable(variable)
-            last = place == len(variables) - 1
             source = flat if place == 0 else "rest"
-            if last:
-                lines.append(f"const int {name} = static_cast<int>({source});")
-                break
-            size = self.size(variable.size, "int")
-            lines.append(f"const int {name} = static_cast<int>({source} % {size});")
-            lines.append(f"{'auto rest' if place == 0 else 'rest'} = {source} / {size};")
+            last = place == len(variables) - 1
+            size = "groups" if variable == turning else "" if last else self.size(variable.size, "int")
+            number = f"static_cast<int>({source if last else f'{source} % {size}'})"
+            name = "first_turn" if variable == turning else self.variable(variable)
+            lines.append(f"const int {name} = {number}{' * TURNS' if variable == turning else ''};")
+            if not last:
+                lines.append(f"{'auto rest' if place == 0 else 'rest'} = {source} / {size};")
         return lines
 
     def stored(self, output: Written, text: Text) -> str:

@@ -16,8 +16,8 @@ from tilewright.records import DType
 
 _AXES = ("X", "Y", "Z")
 _OWN_NAMES = """
-all_lines along barriers bytes beside cell cells cells_here chunks columns combined entered group left line made most
-one pair planes pooled q r results strips tap target tile tiles top turned two unit units v window
+across all_lines along barriers bytes beside cell cells cells_here chunks columns combined entered first_x group left
+line made most o one pair planes pooled q r results strips tap target tile tiles top turned two unit units v window
 """
 _OWN = frozenset(_OWN_NAMES.split())  # names in the text of the kernels, which no tensor may have
 
@@ -126,9 +126,14 @@ class PoolKernel(PlacedKernel):
     def made_lines(self, made: str, to: str) -> list[str]:
         """Statements that turn the combined window into the only result, put to a place of its own."""
         (one,) = self.program.outputs
+        return self.lines_of_each(made, {one.name: to})
+
+    def lines_of_each(self, made: str, to: dict[str, str]) -> list[str]:
+        """The same for all results, each put to its own place."""
+        outputs = self.program.outputs
         lines, text = self._divided(made)
-        inner, texts = self.write((one.value,), {self.pooled: text}, self.load_alone)
-        return [*lines, *inner, f"{to} = {self.stored(one, texts[one.value])};"]
+        inner, texts = self.write(tuple(one.value for one in outputs), {self.pooled: text}, self.load_alone)
+        return [*lines, *inner, *(f"{to[one.name]} = {self.stored(one, texts[one.value])};" for one in outputs)]
 
     def result_address(self) -> str:
         """Where the only result's element at the loop variables is."""

@@ -7,13 +7,16 @@ row is an array of WIDTH in a thread.
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.cpp_text import CHEAP, Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
-from tilewright.playbook.row_program import ProgramInput, Reduction, RowProgram
+from tilewright.playbook.row_program import Pointwise, ProgramInput, Reduction, RowProgram
 
 _HELD_BYTES = 128  # of a thread's columns, in registers
+_LOADED_BYTES = 64  # of a stream that a thread asks for before it uses any
+_COMPUTED_BYTES = 4  # f32
 _MOST_TEAMS = 16
+_MOST_NARROW_TEAMS = 32
 _MULTIPROCESSORS = 132
 
 _TEAM_REDUCE = """\
@@ -33,6 +36,18 @@ __device__ __forceinline__ void team_reduce(T (&value)[WIDTH], void* room, Combi
     for (int i = 0; i < WIDTH; ++i) value[i] = combine(value[i], exchanged[team * LANES * WIDTH + i]);
   }
   __syncthreads();
+}
+"""
+
+_RENEW = """\
+// Makes f32 values of a 16-bit vector be found again in the next step: kept, they would not fit the registers.
+template <typename T>
+__device__ __forceinline__ void renew(Vector<T>& held) {
+  if constexpr (sizeof(held) % 4 == 0) {
+    auto* words = reinterpret_cast<unsigned*>(&held);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(held)) / 4; ++i) asm volatile("" : "+r"(words[i]));
+  }
 }
 """
 
@@ -92,9 +107,28 @@ class ColumnKernel(RowKernel):
 
 def fits_tile(program: RowProgram, cols: int) -> bool:
     """Whether the teams of a block can hold whole columns of this length."""
-    size = 16 // program.widest.itemsize
-    held = sum(one.dtype.itemsize for one in program.streams) * size
-    return -(-cols // _MOST_TEAMS) * held <= _HELD_BYTES
+    return -(-cols // _most_teams(program)) * _held_bytes(program, _width(program)) <= _HELD_BYTES
+
+
+def pays_in_tiles(program: RowProgram) -> bool:
+    """Whether one sweep in 16 bits is better made by whole tiles than in pieces, which take two launches and more
+    registers: where there are enough of them, and rows are whole vectors."""
+    width = _width(program)
+    narrow = program.widest.itemsize < _COMPUTED_BYTES and program.task_inner % width == 0
+    return narrow and program.task_rows >= _MULTIPROCESSORS * 16 * width
+
+
+def _stays_narrow(program: RowProgram) -> bool:
+    """Whether columns are held in 16 bits alone: what a sweep makes of them, at most exponentials, is made again."""
+    kernel = RowKernel(program, quick=True)
+    reduced = {one for sweep in range(program.sweeps - 1) for one in kernel.targets(sweep)}
+    made = (program.values[one] for one in kernel.statements.closure(tuple(reduced), set()) if program.varies[one])
+    ops = {one.op for one in made if isinstance(one, Pointwise)}
+    return ops <= CHEAP | {"exp"} and all(one.dtype.itemsize < _COMPUTED_BYTES for one in program.streams)
+
+
+def _most_teams(program: RowProgram) -> int:
+    return _MOST_NARROW_TEAMS if _stays_narrow(program) else _MOST_TEAMS
 
 
 def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = True) -> Fragment:
@@ -112,12 +146,12 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     plan.add("tune", f"LANES = {_listed(lanes)}", "threads side by side, each with a vector of rows")
     plan.add("tune", f"TEAMS = {_listed(teams)}", "that share the columns")
     plan.add("need", "LANES * TEAMS <= 1024")
-    size = 16 // program.widest.itemsize
+    size = _width(program)
     plan.add("const", f"WIDTH = {size} if {inner} % {size} == 0 else 1", "rows of a thread")
     if held:
         plan.add("const", f"FEATURES = ceil_div({cols}, TEAMS)", "columns of a thread")
-        per_thread = sum(one.dtype.itemsize for one in program.streams)
-        plan.add("need", f"FEATURES * WIDTH * {per_thread} <= {_HELD_BYTES} or TEAMS == {_MOST_TEAMS}")
+        per_row = _held_bytes(program, 1)
+        plan.add("need", f"FEATURES * WIDTH * {per_row} <= {_HELD_BYTES} or TEAMS == {_most_teams(program)}")
         plan.add("need", "FEATURES <= 128", "each is unrolled")
     plan.add("let", f"{tiles} = ceil_div({inner}, LANES * WIDTH)", "blocks side by side")
     if held and program.outputs_along:
@@ -137,7 +171,19 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
         "not a whole number of 16-byte vectors, WIDTH is 1 and the same code moves single elements."
     )
     helpers = [*kernel.forms.helpers(), *without_shuffles(kernel), _TEAM_REDUCE]
+    helpers += [_RENEW] if held and _stays_narrow(program) else []
     return fragment(header, plan, includes(program), [VECTOR], *([one] for one in helpers), text)
+
+
+def _width(program: RowProgram) -> int:
+    """Rows of a thread: 16 bytes of the widest tensor, but no more than 16 bytes of the f32 that all is computed in."""
+    return 16 // max(program.widest.itemsize, _COMPUTED_BYTES)
+
+
+def _held_bytes(program: RowProgram, rows: int) -> int:
+    """Of registers for a column of so many rows."""
+    least = 1 if _stays_narrow(program) else _COMPUTED_BYTES
+    return rows * sum(max(one.dtype.itemsize, least) for one in program.streams)
 
 
 def without_shuffles(kernel: RowKernel) -> list[str]:
@@ -149,8 +195,13 @@ def _listed(choices: tuple[int, ...]) -> str:
 
 
 def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lanes and teams, the best first: tiles as wide as leaves every multiprocessor one, and at least a line wide."""
-    tiles = program.task_rows * program.widest.itemsize // 16 / _MULTIPROCESSORS
+    """Lanes and teams, the best first: tiles as wide as leaves every multiprocessor one, and at least a line wide. In
+    16 bits small blocks have won, whose threads have 16 columns."""
+    tiles = program.task_rows // _width(program) / _MULTIPROCESSORS
+    if program.widest.itemsize < _COMPUTED_BYTES:
+        lanes = 32 if tiles >= 32 else 16
+        best = next((one for one in (4, 8, 16) if one * 16 >= program.task_cols), 512 // lanes)
+        return (lanes, 64), (best, *(one for one in (4, 8, 16, 32) if one != best and one * lanes <= 1024))
     lanes = next((one for one in (64, 32, 16) if one <= tiles), 8)
     if lanes == 64:
         return (64, 32, 128), (8, 4, 16)
@@ -160,14 +211,14 @@ def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ..
 def _holding(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Lanes and teams, the best first: the fewest teams that can hold the task's columns in 128 bytes each. Where loads
     are of one element, small blocks with half of that have won: more of them are at different steps."""
-    size = 16 // program.widest.itemsize
+    size = _width(program)
     narrow = program.task_inner % size != 0
-    column = sum(one.dtype.itemsize for one in program.streams) * (2 if narrow else size)
-    wanted = program.task_cols * column / _HELD_BYTES
-    powers = [1, 2, 4, 8, _MOST_TEAMS]
-    best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
-    teams = (best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS)))
-    lanes = max(256 // best, 32) if narrow else 64
+    wanted = program.task_cols * _held_bytes(program, 2 if narrow else size) / _HELD_BYTES
+    most = _most_teams(program)
+    powers = [one for one in (1, 2, 4, 8, 16, 32) if one <= most]
+    best = next((one for one in powers if one >= wanted), most)
+    teams = (best, *(one for one in powers if one != best and (one >= best / 2 or one == most)))
+    lanes = max(256 // best, 32) if narrow else 16 if best == 32 else 32 if _stays_narrow(program) else 64
     return (lanes, *(one for one in (64, 32, 128) if one != lanes)), teams
 
 
@@ -194,9 +245,10 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
     if held:
         lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[FEATURES] = {{}};" for one in program.streams]
         loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[column * step];" for one in program.streams]
-        lines += ["", *_each_feature(held, loads)] if loads else []
+        lines += ["", *_each_feature(program, held, loads)] if loads else []
     for number in range(program.sweeps):
         lines += ["", *_tile_sweep(kernel, number, held, streams), *kernel.combined(number)]
+        lines += _renewed(kernel, number) if held else []
     if program.outputs_of_row:
         lines += ["", "if (inside && threadIdx.y == 0) {", *indented(kernel.each_result("")), "}"]
     return lines
@@ -204,7 +256,7 @@ def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
 
 def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]) -> list[str]:
     program, name = kernel.program, kernel.name
-    hold = kernel.choose_held(number) if held else ()
+    hold = kernel.choose_held(number) if held and not _stays_narrow(program) else ()
     read = kernel.loaded(number, kernel.row_known)
 
     def load(one: ProgramInput) -> str:
@@ -224,7 +276,18 @@ def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]
     inner += [*(kernel.made_vectors() if last else []), *each_element(sweep.element)]
     if last:
         inner += [f"{kernel.target(one)}[column * step] = {name(one.name)}_made;" for one in program.outputs_along]
-    return [*(_inside(sweep.before)), *_each_feature(held, inner)]
+    return [*(_inside(sweep.before)), *_each_feature(program, held, inner)]
+
+
+def _renewed(kernel: ColumnKernel, number: int) -> list[str]:
+    """After a sweep: what later ones read is all that is held from it."""
+    program = kernel.program
+    later = {one for after in range(number + 1, program.sweeps) for one in kernel.loaded(after, kernel.row_known)}
+    names = [kernel.name(one.name) for one in program.streams if one.name in later]
+    if not names or not _stays_narrow(program):
+        return []
+    renewed = [f"renew({name}_held[k]);" for name in names]
+    return ["#pragma unroll", "for (int k = 0; k < FEATURES; ++k) {", *indented(renewed), "}"]
 
 
 def _inside(lines: list[str]) -> list[str]:
@@ -232,7 +295,7 @@ def _inside(lines: list[str]) -> list[str]:
     return [line.replace("i < WIDTH;", "i < WIDTH && inside;") if " row" in "".join(lines) else line for line in lines]
 
 
-def _each_feature(held: bool, inner: list[str]) -> list[str]:
+def _each_feature(program: RowProgram, held: bool, inner: list[str]) -> list[str]:
     if held:
         guarded = [
             "const int column = k * TEAMS + threadIdx.y;",
@@ -242,4 +305,5 @@ def _each_feature(held: bool, inner: list[str]) -> list[str]:
         ]
         return ["#pragma unroll", "for (int k = 0; k < FEATURES; ++k) {", *indented(guarded), "}"]
     loop = "for (int column = threadIdx.y; column < cols && inside; column += TEAMS) {"
-    return ["#pragma unroll 4", loop, *indented(inner), "}"]
+    bytes_of_load = _width(program) * program.widest.itemsize
+    return [f"#pragma unroll {_LOADED_BYTES // bytes_of_load}", loop, *indented(inner), "}"]
