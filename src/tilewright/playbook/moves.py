@@ -67,7 +67,7 @@ def vectors(programs: Programs, op_line: str) -> Fragment:
     kernels = [PlacedKernel(program, plan, program.variables[-1], quick=True, width=narrowest) for program in programs]
     turns = any(_turning(kernel) is not None for kernel in kernels)
     if turns:
-        plan.add("tune", "TURNS = 2 | 4 | 1", "vectors of a thread, which have some of what is read in common")
+        plan.add("tune", "TURNS = 4 | 2 | 1", "vectors of a thread, which have some of what is read in common")
     width_line(plan, *kernels)
     texts: list[list[str]] = []
     helpers: dict[str, None] = {}

@@ -38,17 +38,18 @@ class _Sides:
     lines: str  # how many sums there are, by the kernel's name for it
     operand: Operand  # the matrix
     extent: Extent
+    elements: int  # of the matrix
 
     @classmethod
     def of(cls, product: Contraction) -> _Sides:
-        first = cls("a", "b", "m", product.a, product.m)
-        return first if product.n.is_one else cls("b", "a", "n", product.b, product.n)
+        others = product.k.size * product.batch.size
+        first = cls("a", "b", "m", product.a, product.m, product.m.size * others)
+        return first if product.n.is_one else cls("b", "a", "n", product.b, product.n, product.n.size * others)
 
     @property
     def reads_past(self) -> bool:
         """Whether the matrix is small enough for its lines to leave the cache first: see `LOAD_PAST`."""
-        elements = self.extent.size * self.product.k.size * self.product.batch.size
-        return elements * self.operand.dtype.itemsize in PAST_BYTES
+        return self.elements * self.operand.dtype.itemsize in PAST_BYTES
 
 
 def vector_product(product: Contraction, op_line: str, choices: Choices = Choices.ALL) -> Fragment:

@@ -134,17 +134,16 @@ def has_many_short_rows(program: ScanProgram) -> bool:
     return rows >= _MANY_ROWS and program.along.size.own <= _SHORT_ROW
 
 
-def scan_warps(program: ScanProgram, op_line: str, quick: bool = True) -> str:
-    plan = PlanLines(program.placed.as_rows(), op_line)
-    rows, steps = plan_rows(program, plan)
+def scan_warps(program: ScanProgram, op_line: str) -> str:
+    plan = _planned(program, op_line)
     plan.add("tune", "THREADS = 256 | 128")
     plan.add("tune", "VECTORS = 8 | 4 | 2 | 1", "of a lane, all of them loaded before the first is scanned")
-    kernel = ScanKernel(program, plan, program.along, quick)
+    kernel = ScanKernel(program, plan, program.along, quick=True)
     width_line(plan, kernel)
-    plan.add("need", f"VECTORS == 1 or VECTORS * 32 * WIDTH < 2 * {steps}", "short rows, few vectors")
-    plan.read_once(f"{rows} * {steps}")
-    sizes = [("int rows", rows), ("int steps", steps)]
-    grid, bounds = f"ceil_div({rows}, THREADS / 32)", "THREADS, 1024 / THREADS"
+    plan.add("need", "VECTORS == 1 or VECTORS * 32 * WIDTH < 2 * @steps", "short rows, few vectors")
+    plan.read_once("@rows * @steps")
+    sizes = [("int rows", "@rows"), ("int steps", "@steps")]
+    grid, bounds = "ceil_div(@rows, THREADS / 32)", "THREADS, 1024 / THREADS"
     text = kernel.launched("scan", grid, "THREADS", bounds, _warp_body(kernel), sizes, once=True)
     header = (
         f"{program.placed.name}, read and written once: a warp per row, VECTORS 16-byte vectors of a lane.\n\nLanes "
