@@ -5,7 +5,6 @@ from __future__ import annotations
 import keyword
 from collections.abc import Sequence
 
-from tilewright.exports.python_outs import TORCH_DTYPES
 from tilewright.exports.source import Source
 from tilewright.kernel_file import Arguments, Op, Parameter
 from tilewright.records import (
@@ -122,7 +121,7 @@ _KEPT = {Part.WHOLE: "", Part.UPPER: ".triu()", Part.LOWER: ".tril()"}
 
 def _tensor_text(spec: TensorSpec, known: TensorInput | NumberInput | None, sizes: dict[str, int]) -> str:
     shape = f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
-    dtype = f"torch.{TORCH_DTYPES[spec.dtype]}"
+    dtype = f"torch.{spec.dtype.torch_name}"
     values = known.values if isinstance(known, TensorInput) else None
     plain = f"device=device, dtype=torch.float32).to({dtype})"
     match values:

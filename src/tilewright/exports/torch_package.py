@@ -12,14 +12,14 @@ from tilewright import __version__
 from tilewright.exports.backward_part import PLACE, BackwardPart
 from tilewright.exports.native import build_extension, native_sources
 from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
-from tilewright.exports.python_outs import TORCH_DTYPES, outs_function
+from tilewright.exports.python_outs import outs_function
 from tilewright.exports.source import Source
 from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
 from tilewright.exports.templates import rendered
 from tilewright.exports.variants import Variants
 from tilewright.exports.writing import Folder
 from tilewright.kernel_file import print_op
-from tilewright.records import cc_of, to_json
+from tilewright.records import DType, cc_of, to_json
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def package_values(
         "differentiable": source.reference is not None and not changed and bool(op.results) and not derives,
         "backward": backward,
         "derives": derives,
-        "dtype_names": repr(tuple(TORCH_DTYPES.values())),
+        "dtype_names": repr(tuple(one.torch_name for one in DType)),
         "images": _images_text(variants),
         "layers_module": names.layers_module,
         "exported": ", ".join(json.dumps(name) for name in (names.public, names.layers_module) if name),

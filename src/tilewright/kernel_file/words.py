@@ -99,33 +99,14 @@ MACRO_NAME = re.compile(
 # -- spellings of other languages whose meaning here is certain --
 
 DTYPE_SPELLINGS = {
-    "float64": "f64",
+    **{one.torch_name: one.value for one in DType if one is not DType.BOOL},
+    **{f"{one.torch_name}_t": one.value for one in DType if one.value[0] in "iu"},
+    **{one.cpp: one.value for one in DType if one.cpp.startswith("__")},
     "double": "f64",
-    "float32": "f32",
-    "float16": "f16",
     "half": "f16",
-    "fp64": "f64",
-    "fp32": "f32",
-    "fp16": "f16",
-    "bfloat16": "bf16",
-    "__half": "f16",
-    "__nv_bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
     "fp8e4m3": "f8e4m3",
     "fp8e5m2": "f8e5m2",
-    "__nv_fp8_e4m3": "f8e4m3",
-    "__nv_fp8_e5m2": "f8e5m2",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "int64_t": "i64",
-    "int32_t": "i32",
-    "int16_t": "i16",
-    "int8_t": "i8",
-    "uint8_t": "u8",
+    **{f"fp{bits}": f"f{bits}" for bits in (16, 32, 64)},
 }
 TORCH_DTYPES = DTYPE_SPELLINGS | {"float": "f32", "int": "i32", "long": "i64", "short": "i16", "bool": "bool"}
 FUNCTION_SPELLINGS = {
