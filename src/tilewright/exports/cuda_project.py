@@ -179,7 +179,7 @@ def _test_call(source: Source, variants: Variants, call: Arguments) -> dict[str,
     """A call of the test program: tensors as C initialisers, and what is passed."""
     op = source.op
     specs = [(name, spec) for name, spec in call.items() if isinstance(spec, TensorSpec)]
-    given = _specs(source, call)
+    given = source.tensors(call)
     evaluation = next(evaluation for _, evaluation in variants.covered if evaluation.tensors == given)
     by_name = {buffer.name: buffer.spec for buffer in evaluation.buffers}
     return {
@@ -209,12 +209,6 @@ def _c_tensor(name: str, spec: TensorSpec) -> dict[str, object]:
         "stride": _c_list(spec.stride),
         "bytes": spec.storage_bytes,
     }
-
-
-def _specs(source: Source, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
-    regular = source.files[0].signature.arguments(call)
-    names = [one.name for one in source.op.parameters if one.scalar is None]
-    return tuple((name, regular[name]) for name in names if regular[name] is not None)
 
 
 def _smallest_size(call: Arguments) -> int:

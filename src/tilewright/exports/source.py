@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.exports.errors import NotExportable
 from tilewright.kernel_file import Arguments, KernelFile, Op, TunedChoices, parse, print_op
-from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, from_json
+from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, TensorSpec, from_json
 from tilewright.store import RunFolder, Store, provenance_of, provenance_path
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -84,6 +84,12 @@ class Source:
     @property
     def op(self) -> Op:
         return self.files[0].plan.op
+
+    def tensors(self, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
+        """Those that a call gives, by name."""
+        regular = self.files[0].signature.arguments(call)
+        given = ((one.name, regular[one.name]) for one in self.op.parameters if one.scalar is None)
+        return tuple((name, spec) for name, spec in given if isinstance(spec, TensorSpec))
 
 
 def from_run(folder: RunFolder) -> Source:

@@ -190,13 +190,7 @@ def _named_arguments(source: Source) -> str:
 def covered_calls(source: Source, variants: Variants) -> list[Any]:
     """The calls that some file takes, each once, in their order."""
     taken = {evaluation.tensors for _, evaluation in variants.covered}
-    return [call for call in source.calls if _tensors(source, call) in taken] or list(source.calls[:1])
-
-
-def _tensors(source: Source, call: Any) -> tuple[Any, ...]:
-    regular = source.files[0].signature.arguments(call)
-    names = [one.name for one in source.op.parameters if one.scalar is None]
-    return tuple((name, regular[name]) for name in names if regular[name] is not None)
+    return [call for call in source.calls if source.tensors(call) in taken] or list(source.calls[:1])
 
 
 # -- modules --

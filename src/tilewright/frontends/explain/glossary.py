@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import resources
 
 from tilewright.frontends.explain.lesson import Entry, Link
+from tilewright.records.reaching import reached
 
 # Term -> what it is called in texts (a regular expression), and its meaning.
 _TERMS: dict[str, list[str]] = tomllib.loads(
@@ -41,15 +42,8 @@ class Glossary:
 
     def entries(self) -> tuple[Entry, ...]:
         """The terms used, in the order of the alphabet; their meanings may use others, which are then among them."""
-        known = set(self._used)
-        pending = sorted(known)
-        while pending:
-            meaning = list(_TERMS.values())[pending.pop()][1]
-            for found in _PATTERN.finditer(meaning):
-                number = _number(found)
-                if number not in known:
-                    known.add(number)
-                    pending.append(number)
+        meanings = [meaning for _, meaning in _TERMS.values()]
+        known = reached(self._used, lambda number: map(_number, _PATTERN.finditer(meanings[number])))
         terms = [(number, term, meaning) for number, (term, (_, meaning)) in enumerate(_TERMS.items())]
         made = (Entry(_anchor(number), term, meaning) for number, term, meaning in terms if number in known)
         return tuple(sorted(made, key=lambda entry: entry.term.lower()))
