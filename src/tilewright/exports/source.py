@@ -244,18 +244,8 @@ def calls_of(task: Task) -> tuple[Arguments, ...]:
     free = [one for one in task.free if one.varies]
     changes: list[dict[str, int]] = [{}]
     for one in free:
-        wanted = (
-            one.size * 2,
-            one.size // 2,
-            one.size + 1,
-            one.size + 4,
-            one.size // 4,
-            one.size * 4,
-            1,
-            64,
-            1024,
-            4096,
-        )
+        own = one.size
+        wanted = (own * 2, own // 2, own + 1, own + 4, own // 4, own * 4, 1, 64, 1024, 4096)
         sizes = dict.fromkeys(one.permitted(max(size, 1)) for size in wanted)
         changes += [{one.name: size} for size in sizes]
     for first, second in itertools.combinations(free, 2):
