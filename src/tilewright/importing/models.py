@@ -144,16 +144,10 @@ def _given(name: str, value: Any) -> Given:
         if not value.is_contiguous():
             raise ImportProblem(f"{name} is given as a strided view of another tensor")
         return Given(name, "tensor", _dtype_name(value.dtype), tuple(value.shape))
-    if value is None:
-        return Given(name, "tensor", value=None)
-    if isinstance(value, bool):
-        return Given(name, "bool", value=value)
-    if isinstance(value, int):
-        return Given(name, "int", value=value)
-    if isinstance(value, float):
-        return Given(name, "float", value=value)
+    if value is None or type(value) in (bool, int, float):
+        return Given.of(name, value)
     if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
-        return Given(name, "ints", value=tuple(value))
+        return Given.of(name, tuple(value))
     raise ImportProblem(f"{name} is given as a {type(value).__name__}; tensors and numbers can be carried")
 
 
