@@ -33,10 +33,8 @@ def scalar_cpp(parameter: Parameter) -> str:
 
 def call_struct(op: Op) -> str:
     """The struct of a call, and the function that fills it from any reader of arguments."""
-    tensors = [one for one in op.parameters if one.scalar is None]
-    numbers = [one for one in op.parameters if one.scalar is not None]
-    lines = ["struct Call {", f"    Tensor tensors[{max(len(tensors), 1)}];"]
-    lines += [f"    {scalar_cpp(one)} {cpp_name(one.name)}{{}};" for one in numbers]
+    lines = ["struct Call {", f"    Tensor tensors[{max(len(op.tensors), 1)}];"]
+    lines += [f"    {scalar_cpp(one)} {cpp_name(one.name)}{{}};" for one in op.numbers]
     lines += ["};", "", "template <class Reader> void read_call(Reader &reader, Call &call) {"]
     slot = 0
     for position, one in enumerate(op.parameters):

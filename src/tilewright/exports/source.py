@@ -88,7 +88,7 @@ class Source:
     def tensors(self, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
         """Those that a call gives, by name."""
         regular = self.files[0].signature.arguments(call)
-        given = ((one.name, regular[one.name]) for one in self.op.parameters if one.scalar is None)
+        given = ((one.name, regular[one.name]) for one in self.op.tensors)
         return tuple((name, spec) for name, spec in given if isinstance(spec, TensorSpec))
 
 

@@ -133,7 +133,7 @@ def package_values(
     """What the templates of a package are rendered with."""
     op = source.op
     derives = source.task is not None and source.task.derivative is not None  # so its reference goes through autograd
-    tensors = [one for one in op.parameters if one.scalar is None and not one.optional]
+    tensors = [one for one in op.tensors if not one.optional]
     changed = tuple(position for position, one in enumerate(op.parameters) if one.in_place)
     results = {0: "None", 1: "made[0]"}.get(len(op.results), "tuple(made)")
     covered = [dict(source_call) for source_call in covered_calls(source, variants)]

@@ -132,9 +132,9 @@ class Dispatcher:
         self._cache: dict[Hashable, _Entry] = {}
         #: Scalar parameters that decide something in some file; the others never need to be part of a key.
         self.deciding: frozenset[str] = frozenset().union(*(file.compiled.deciding for file in files))
-        self._tensor_names = tuple(p.name for p in op.parameters if p.scalar is None)
+        self._tensor_names = tuple(p.name for p in op.tensors)
         self._deciding_names = tuple(p.name for p in op.parameters if p.name in self.deciding)
-        late = [p for p in op.parameters if p.scalar is not None and p.name not in self.deciding]
+        late = [p for p in op.numbers if p.name not in self.deciding]
         self._late_optional = tuple(p.name for p in late if p.optional)
         self._late_lists = tuple(p.name for p in late if p.is_list and p.length is None)
 
