@@ -19,13 +19,13 @@ from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.syntax import Const, Op
 from tilewright.records import BufferRole, Clearing, ScalarType
 
-_SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
+SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
 
 
 def scalar_cpp(parameter: Parameter) -> str:
     """The C++ type of a scalar parameter in a call."""
     assert parameter.scalar is not None
-    text = _SCALARS[parameter.scalar]
+    text = SCALARS[parameter.scalar]
     if parameter.is_list:
         text = f"List<{text}>"
     return f"std::optional<{text}>" if parameter.optional else text

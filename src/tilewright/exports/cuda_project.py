@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tilewright import __version__
 from tilewright.exports.cpp_expressions import cpp_comment, cpp_string
+from tilewright.exports.cpp_plan import SCALARS
 from tilewright.exports.cpp_tables import host_source
 from tilewright.exports.native import HEADERS, HOST
 from tilewright.exports.python_op import small_call
@@ -18,12 +19,11 @@ from tilewright.exports.torch_package import covered_calls, harmless_name
 from tilewright.exports.variants import Module, Variants
 from tilewright.exports.writing import Folder
 from tilewright.kernel_file import Arguments, Op, Parameter, print_op
-from tilewright.records import DType, ScalarType, TensorSpec, to_json
+from tilewright.records import DType, TensorSpec, to_json
 from tilewright.toolchain.translation_unit import constant_line, needed_headers
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>.*$", re.MULTILINE)
 _C_LINKAGE = re.compile(r'extern\s+"C"\s+(?=__global__|__launch_bounds__|void)')
-_SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
 _DTYPES = list(DType)
 
 
@@ -106,7 +106,7 @@ def _c_parameter(one: Parameter) -> str:
     name = c_name(one.name)
     if one.scalar is None:
         return f"{'' if one.in_place else 'const '}tilewright_tensor *{name}"
-    kind = _SCALARS[one.scalar]
+    kind = SCALARS[one.scalar]
     if one.is_list:
         return f"const {kind} *{name}, size_t {name}_count"
     return f"const {kind} *{name}" if one.optional else f"{kind} {name}"
@@ -196,7 +196,7 @@ def _c_argument(one: Parameter, value: object) -> str:
         return f"&{c_name(one.name)}.tensor" if isinstance(value, TensorSpec) else "nullptr"
     if one.is_list:
         items = value if isinstance(value, tuple) else ()
-        return f"std::vector<{_SCALARS[one.scalar]}>{{{', '.join(map(_c_number, items))}}}.data(), {len(items)}"
+        return f"std::vector<{SCALARS[one.scalar]}>{{{', '.join(map(_c_number, items))}}}.data(), {len(items)}"
     return "nullptr" if one.optional else _c_number(value)
 
 

@@ -14,13 +14,11 @@ from tilewright.records import (
     NormalValues,
     NumberInput,
     Part,
-    ScalarType,
     TensorInput,
     TensorSpec,
     UniformValues,
 )
 
-_SCHEMA = {ScalarType.INT: "int", ScalarType.FLOAT: "float", ScalarType.BOOL: "bool"}
 SMALL_ELEMENTS = 1 << 12
 
 
@@ -55,7 +53,7 @@ def _schema_parameter(one: Parameter, position: int) -> str:
     if one.scalar is None:
         kind = f"Tensor({chr(ord('a') + position % 26)}!)" if one.in_place else "Tensor"
     else:
-        kind = _SCHEMA[one.scalar]
+        kind = one.scalar.value
         if one.is_list:
             kind += f"[{one.length if one.length is not None else ''}]"
     kind += "?" if one.optional else ""
