@@ -58,7 +58,6 @@ class PtxFinding:
     """One thing a build may not contain."""
 
     reason: FailureReason
-    symbol: str
     message: str
     at: int  # index into the module's locations; -1 where unknown
 
@@ -94,7 +93,7 @@ def _external_calls(module: PtxModule, function: PtxFunction) -> list[PtxFinding
             if name in module.external and name not in ALLOWED_EXTERNAL:
                 why = _WHY_EXTERNAL.get(name, "define it in the file, or call something that is")
                 text = f"the code calls {name}, which nothing here defines; {why}"
-                findings.append(PtxFinding(FailureReason.EXTERNAL, name, text, statement.at))
+                findings.append(PtxFinding(FailureReason.EXTERNAL, text, statement.at))
     return findings
 
 
@@ -107,7 +106,7 @@ def _told_apart(module: PtxModule, function: PtxFunction, source: str) -> list[P
             found = pattern.search(statement.text)
             if found is not None and not (kind and _is_library_wait(module, statement, source)):
                 text = f"the code reads {kind}{found.group()}; a kernel's work may not depend on {what}: remove it"
-                findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+                findings.append(PtxFinding(FailureReason.DEVICE_CALL, text, statement.at))
     return findings
 
 
@@ -155,7 +154,7 @@ def _global_writes(module: PtxModule, functions: list[PtxFunction]) -> list[PtxF
             findings.setdefault(symbol, _write_finding(symbol, at))
     # A global that holds another's address hands it to whoever loads it.
     for holder in mentioned:
-        for symbol in identifiers(module.variables[holder].initialiser):
+        for symbol in identifiers(module.variables[holder]):
             if symbol in symbols:
                 findings.setdefault(symbol, _write_finding(symbol, -1))
     return list(findings.values())
@@ -166,7 +165,7 @@ def _write_finding(symbol: str, at: int) -> PtxFinding:
         f"a launched kernel writes the module global {symbol}, or lets its address out; "
         "nothing may survive a call: use a scratch buffer, or make a table that is only read `const`"
     )
-    return PtxFinding(FailureReason.DEVICE_STATE, symbol, text, at)
+    return PtxFinding(FailureReason.DEVICE_STATE, text, at)
 
 
 def _written_in(function: PtxFunction, symbols: set[str]) -> list[tuple[str, int]]:
