@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 
+from tilewright.kernel_file import expression_values
 from tilewright.records import DType, ScalarType
 
 DIRECTIVES = (
@@ -30,22 +31,10 @@ DIRECTIVES = (
 )
 # Words that older files may have, and what to write instead.
 FORMER_DIRECTIVES = {"save": "say `scratch` for memory of one call, `out` for a result of the op line"}
-FUNCTIONS = (
-    "ceil_div",
-    "round_up",
-    "min",
-    "max",
-    "prod",
-    "len",
-    "log2",
-    "next_pow2",
-    "sqrt",
-    "sizeof",
-    "has",
-)
+FUNCTIONS = (*expression_values.FUNCTIONS, "has")
 DTYPES = {dtype.value: dtype for dtype in DType}
 SCALAR_TYPES = {scalar.value: scalar for scalar in ScalarType}
-TENSOR_ATTRIBUTES = ("shape", "stride", "dtype", "numel", "ndim", "itemsize")
+TENSOR_ATTRIBUTES = tuple(expression_values.TENSOR_ATTRIBUTES)
 DEVICE_ATTRIBUTES = ("sms", "cc", "smem_block", "smem_sm", "l2")
 LAUNCH_ATTRIBUTES = ("cluster", "cooperative", "pdl", "when")
 MAP_OPTIONS = ("box", "shape", "stride", "step", "swizzle", "fill", "l2")
