@@ -162,7 +162,7 @@ def _drawn(task: Any, sizes: Mapping[str, int], seed: int, device: str) -> dict[
             drawn[one.name] = None
             continue
         spec, content = specs[one.name], seeded(one, sizes, seed)
-        dtype = getattr(torch, _TORCH_NAMES[one.dtype.value])
+        dtype = getattr(torch, one.dtype.torch_name)
         if hasattr(content, "deviation"):
             values = torch.randn(spec.shape, device=device) * content.deviation + content.mean
         elif one.dtype.is_float:
@@ -173,12 +173,6 @@ def _drawn(task: Any, sizes: Mapping[str, int], seed: int, device: str) -> dict[
         drawn[one.name] = stored.copy_(values)
         del values
     return drawn
-
-
-_TORCH_NAMES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
-    "i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool",
-}  # fmt: skip
 
 
 def _outputs(task: Any, function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Any]:

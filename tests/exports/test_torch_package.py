@@ -18,7 +18,6 @@ import torch
 from tests.exports.small_op import REFERENCE
 
 from tilewright.exports import python_op
-from tilewright.exports.python_outs import TORCH_DTYPES
 from tilewright.exports.source import Source
 from tilewright.exports.standing_text import sizes_text
 from tilewright.exports.templates import rendered
@@ -187,7 +186,7 @@ def native(package: ModuleType, driver: ctypes.CDLL) -> Iterator[Any]:
     native = package._op._native
     names = native.driver_names()
     native.open_driver({name: ctypes.cast(getattr(driver, name), ctypes.c_void_p).value for name in names})
-    dtypes = tuple(getattr(torch, name) for name in TORCH_DTYPES.values())
+    dtypes = tuple(getattr(torch, one.torch_name) for one in DType)
     stream, changed = (lambda index: 0x5), (lambda tensor: None)
     native.setup((StubTensor,), dtypes, stream, lambda: False, (), package._op._image, changed)
     StubTensor.made.clear()

@@ -9,7 +9,7 @@ from typing import Any
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
 from tilewright.frontends.conduct import task_of
-from tilewright.frontends.function_source import function_source
+from tilewright.frontends.function_source import source_and_globals
 from tilewright.records import Ending, Message, Question, Reply, Role, StopReason, Usage
 from tilewright.store import AttemptFolder, LibraryKernel, Request, Store
 
@@ -78,7 +78,7 @@ def kernel_text(reply: str) -> str:
 
 def put_into_library(function: Any, text: str, **shapes: str) -> LibraryKernel:
     """A run that made this kernel for a function, as if it had been verified."""
-    request = Request(function_source(function), shapes, function=function.__name__)
+    request = Request(source_and_globals(function)[0], shapes, function=function.__name__)
     task = task_of(request)
     assert task is not None
     folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)

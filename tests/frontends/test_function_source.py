@@ -6,7 +6,7 @@ import functools
 import importlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,13 +17,17 @@ import torch.nn.functional as F
 from torch import bfloat16
 
 import tilewright as tw
-from tilewright.frontends.function_source import FunctionText, function_source, function_text, source_and_globals
+from tilewright.frontends.function_source import FunctionText, function_text, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
 
 EPS = 1e-3
 SCALES = (1.0, (2, 3))
 x = object()  # a parameter of the same name has nothing to do with it
 LOCK = x
+
+
+def function_source(function: Callable[..., Any]) -> str:
+    return source_and_globals(function)[0]
 
 
 def halved(value: torch.Tensor) -> torch.Tensor:

@@ -198,20 +198,6 @@ def test_presence_and_length_are_looked_at() -> None:
     assert choose.evaluations == 3
 
 
-def test_a_key_of_the_callers_own() -> None:
-    choose = dispatcher(FAST, ANY)
-    made = []
-
-    def arguments() -> dict[str, Any]:
-        made.append(1)
-        return call(spec("4x8:f16"), eps=1.0)
-
-    first = selected(choose.select_by(("k", 1), {"eps": 1.0}, arguments))
-    again = selected(choose.select_by(("k", 1), {"eps": 2.0}, arguments))
-    assert again.evaluation is first.evaluation
-    assert (first.late, again.late, len(made)) == ((1.0,), (2.0,), 1)
-
-
 # -- constant sets --
 
 

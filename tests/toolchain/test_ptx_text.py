@@ -46,7 +46,7 @@ def test_functions_variables_and_externals() -> None:
     assert set(module.functions) == {"later", "k"}
     assert module.external == {"vprintf"}
     assert set(module.variables) == {"first", "table", "pointer", "constant", "inner"}
-    assert "table" in module.variables["pointer"].initialiser
+    assert "table" in module.variables["pointer"]
     assert module.functions["k"].is_entry
     assert not module.functions["later"].is_entry
     assert ".maxntid 256, 1, 1" in module.functions["k"].declaration
@@ -87,8 +87,8 @@ def test_one_declaration_may_name_several_variables() -> None:
         ".global .align 4 .u32 a, b[2] = {1, 2}, c;\n.const .v4 .f32 d;\n.global .u64 e[1] = {generic(a)};\n"
     )
     assert list(module.variables) == ["a", "b", "c", "d", "e"]
-    assert "generic(a)" in module.variables["e"].initialiser
-    assert module.variables["a"].initialiser == ""
+    assert "generic(a)" in module.variables["e"]
+    assert module.variables["a"] == ""
 
 
 def test_strings_hide_nothing() -> None:

@@ -19,13 +19,13 @@ from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.syntax import Const, Op
 from tilewright.records import BufferRole, Clearing, ScalarType
 
-_SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
+SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
 
 
 def scalar_cpp(parameter: Parameter) -> str:
     """The C++ type of a scalar parameter in a call."""
     assert parameter.scalar is not None
-    text = _SCALARS[parameter.scalar]
+    text = SCALARS[parameter.scalar]
     if parameter.is_list:
         text = f"List<{text}>"
     return f"std::optional<{text}>" if parameter.optional else text
@@ -33,10 +33,8 @@ def scalar_cpp(parameter: Parameter) -> str:
 
 def call_struct(op: Op) -> str:
     """The struct of a call, and the function that fills it from any reader of arguments."""
-    tensors = [one for one in op.parameters if one.scalar is None]
-    numbers = [one for one in op.parameters if one.scalar is not None]
-    lines = ["struct Call {", f"    Tensor tensors[{max(len(tensors), 1)}];"]
-    lines += [f"    {scalar_cpp(one)} {cpp_name(one.name)}{{}};" for one in numbers]
+    lines = ["struct Call {", f"    Tensor tensors[{max(len(op.tensors), 1)}];"]
+    lines += [f"    {scalar_cpp(one)} {cpp_name(one.name)}{{}};" for one in op.numbers]
     lines += ["};", "", "template <class Reader> void read_call(Reader &reader, Call &call) {"]
     slot = 0
     for position, one in enumerate(op.parameters):

@@ -15,7 +15,7 @@ from tilewright.kernel_file.syntax import Const, Op
 def host_source(files: Sequence[KernelFile], variants: Variants) -> str:
     """The whole generated text, to be included after `plan.hpp` and `maps.hpp`."""
     op = files[0].plan.op
-    tensors = sum(one.scalar is None for one in op.parameters)
+    tensors = len(op.tensors)
     buffers = max(sum(isinstance(line, BufferLine) for line in file.compiled.lines) for file in files)
     parts = [
         "// Generated from kernel files by `tilewright export`; changes here are lost with the next export.",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tilewright import __version__
 from tilewright.exports.cpp_expressions import cpp_comment, cpp_string
+from tilewright.exports.cpp_plan import SCALARS
 from tilewright.exports.cpp_tables import host_source
 from tilewright.exports.native import HEADERS, HOST
 from tilewright.exports.python_op import small_call
@@ -18,12 +19,11 @@ from tilewright.exports.torch_package import covered_calls, harmless_name
 from tilewright.exports.variants import Module, Variants
 from tilewright.exports.writing import Folder
 from tilewright.kernel_file import Arguments, Op, Parameter, print_op
-from tilewright.records import DType, ScalarType, TensorSpec, to_json
+from tilewright.records import DType, TensorSpec, to_json
 from tilewright.toolchain.translation_unit import constant_line, needed_headers
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>.*$", re.MULTILINE)
 _C_LINKAGE = re.compile(r'extern\s+"C"\s+(?=__global__|__launch_bounds__|void)')
-_SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
 _DTYPES = list(DType)
 
 
@@ -106,7 +106,7 @@ def _c_parameter(one: Parameter) -> str:
     name = c_name(one.name)
     if one.scalar is None:
         return f"{'' if one.in_place else 'const '}tilewright_tensor *{name}"
-    kind = _SCALARS[one.scalar]
+    kind = SCALARS[one.scalar]
     if one.is_list:
         return f"const {kind} *{name}, size_t {name}_count"
     return f"const {kind} *{name}" if one.optional else f"{kind} {name}"
@@ -179,7 +179,7 @@ def _test_call(source: Source, variants: Variants, call: Arguments) -> dict[str,
     """A call of the test program: tensors as C initialisers, and what is passed."""
     op = source.op
     specs = [(name, spec) for name, spec in call.items() if isinstance(spec, TensorSpec)]
-    given = _specs(source, call)
+    given = source.tensors(call)
     evaluation = next(evaluation for _, evaluation in variants.covered if evaluation.tensors == given)
     by_name = {buffer.name: buffer.spec for buffer in evaluation.buffers}
     return {
@@ -196,7 +196,7 @@ def _c_argument(one: Parameter, value: object) -> str:
         return f"&{c_name(one.name)}.tensor" if isinstance(value, TensorSpec) else "nullptr"
     if one.is_list:
         items = value if isinstance(value, tuple) else ()
-        return f"std::vector<{_SCALARS[one.scalar]}>{{{', '.join(map(_c_number, items))}}}.data(), {len(items)}"
+        return f"std::vector<{SCALARS[one.scalar]}>{{{', '.join(map(_c_number, items))}}}.data(), {len(items)}"
     return "nullptr" if one.optional else _c_number(value)
 
 
@@ -209,12 +209,6 @@ def _c_tensor(name: str, spec: TensorSpec) -> dict[str, object]:
         "stride": _c_list(spec.stride),
         "bytes": spec.storage_bytes,
     }
-
-
-def _specs(source: Source, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
-    regular = source.files[0].signature.arguments(call)
-    names = [one.name for one in source.op.parameters if one.scalar is None]
-    return tuple((name, regular[name]) for name in names if regular[name] is not None)
 
 
 def _smallest_size(call: Arguments) -> int:

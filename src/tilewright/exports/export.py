@@ -54,7 +54,7 @@ def export(
     name = checked_name(name or source.op.name)
     check_target(output)
     check_words(source)
-    if not any(one.scalar is None and not one.optional for one in source.op.parameters):
+    if not any(not one.optional for one in source.op.tensors):
         raise NotExportable(f"{name} takes no tensor, so nothing says on which GPU it would run")
     if not source.calls:
         raise NotExportable("nothing says for which shapes to build; give --shape for every tensor")

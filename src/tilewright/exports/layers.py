@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.python_op import python_name
-from tilewright.exports.python_outs import TORCH_DTYPES
 from tilewright.exports.recognition import LAYERS, Form, fitting_forms, recognise
 from tilewright.exports.source import Source
 from tilewright.exports.templates import rendered
@@ -52,7 +51,7 @@ def layers_text(source: Source, form: Form, function: str, differentiable: bool)
         rank=_specs(source)[0].ndim,
         half_cosines=_half_cosines(source),
         trigonometry_rank=_trigonometry_rank(source),
-        trigonometry_dtype=TORCH_DTYPES[_specs(source)[-1].dtype],
+        trigonometry_dtype=_specs(source)[-1].dtype.torch_name,
         differentiable=differentiable,
         causal=form.layer == "causal_attention",
         has_scale=form.number == "scale",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import Variants
 from tilewright.kernel_file import KernelFile
 from tilewright.toolchain import cache_directory
+from tilewright.toolchain.cache import TEMPORARY
 
 HOST = Path(__file__).parent / "host"
 HEADERS = ("values.hpp", "plan.hpp", "blocks.hpp", "maps.hpp")
@@ -42,11 +44,17 @@ def build_extension(sources: dict[str, str]) -> bytes | None:
         return None
     what = [*sorted(sources.items()), *_OPTIONS, compiler, str(Path(compiler).resolve().stat().st_mtime_ns), include]
     kept = cache_directory() / "native" / f"{hashlib.sha256(repr(what).encode()).hexdigest()}.so"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            _compile(sources, Path(folder), compiler, include).rename(kept)
-    return kept.read_bytes()
+    with contextlib.suppress(FileNotFoundError):
+        return kept.read_bytes()
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    # Not below `native`, nor under any other name: a cache that is full drops all else at any time.
+    with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=TEMPORARY) as folder:
+        output = _compile(sources, Path(folder), compiler, include)
+        built = output.read_bytes()
+        kept.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            output.rename(kept)
+    return built
 
 
 def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str) -> Path:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -212,9 +212,7 @@ def publish(folder: Path, repository: str, private: bool = False, say: Callable[
         raise HubFailed(f"the Hub refused it: {_without_secrets(str(error))}") from None
     except OSError as error:
         raise HubFailed(f"the Hub cannot be reached: {_without_secrets(str(error))}") from None
-    return Publication(
-        repository, str(folder), checked.files, checked.run, checked.licence, uploaded=True, address=str(url)
-    )
+    return replace(checked, uploaded=True, address=str(url))
 
 
 def _without_secrets(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keyword
 from collections.abc import Sequence
 
-from tilewright.exports.python_outs import TORCH_DTYPES
 from tilewright.exports.source import Source
 from tilewright.kernel_file import Arguments, Op, Parameter
 from tilewright.records import (
@@ -15,13 +14,11 @@ from tilewright.records import (
     NormalValues,
     NumberInput,
     Part,
-    ScalarType,
     TensorInput,
     TensorSpec,
     UniformValues,
 )
 
-_SCHEMA = {ScalarType.INT: "int", ScalarType.FLOAT: "float", ScalarType.BOOL: "bool"}
 SMALL_ELEMENTS = 1 << 12
 
 
@@ -56,7 +53,7 @@ def _schema_parameter(one: Parameter, position: int) -> str:
     if one.scalar is None:
         kind = f"Tensor({chr(ord('a') + position % 26)}!)" if one.in_place else "Tensor"
     else:
-        kind = _SCHEMA[one.scalar]
+        kind = one.scalar.value
         if one.is_list:
             kind += f"[{one.length if one.length is not None else ''}]"
     kind += "?" if one.optional else ""
@@ -122,7 +119,7 @@ _KEPT = {Part.WHOLE: "", Part.UPPER: ".triu()", Part.LOWER: ".tril()"}
 
 def _tensor_text(spec: TensorSpec, known: TensorInput | NumberInput | None, sizes: dict[str, int]) -> str:
     shape = f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
-    dtype = f"torch.{TORCH_DTYPES[spec.dtype]}"
+    dtype = f"torch.{spec.dtype.torch_name}"
     values = known.values if isinstance(known, TensorInput) else None
     plain = f"device=device, dtype=torch.float32).to({dtype})"
     match values:

@@ -15,20 +15,6 @@ from tilewright.kernel_file.syntax import Expr, Let
 from tilewright.records import DType
 from tilewright.records.reaching import reached
 
-TORCH_DTYPES = {
-    DType.F64: "float64",
-    DType.F32: "float32",
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.F8E4M3: "float8_e4m3fn",
-    DType.F8E5M2: "float8_e5m2",
-    DType.I64: "int64",
-    DType.I32: "int32",
-    DType.I16: "int16",
-    DType.I8: "int8",
-    DType.U8: "uint8",
-    DType.BOOL: "bool",
-}
 _HELPED = {"/": "divide", "//": "divide", "%": "remainder"}
 
 
@@ -75,7 +61,7 @@ def _lets(file: KernelFile) -> Iterator[str]:
 def _text(node: Expr) -> str:
     match node:
         case syntax.Literal(value=value):
-            return f"torch.{TORCH_DTYPES[value]}" if isinstance(value, DType) else repr(value)
+            return f"torch.{value.torch_name}" if isinstance(value, DType) else repr(value)
         case syntax.Name(id=name):
             return local(name)
         case syntax.Attribute(base=base, name=name):

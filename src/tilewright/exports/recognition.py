@@ -65,8 +65,7 @@ class Answer:
 def fitting_forms(source: Source, layer: str = "") -> tuple[Form, ...]:
     """The forms that the op's parameters and results could take, all of them or those of one layer."""
     op = source.op
-    tensors = [one for one in op.parameters if one.scalar is None]
-    numbers = [one for one in op.parameters if one.scalar is not None]
+    tensors, numbers = op.tensors, op.numbers
     if len(op.results) != 1 or len(numbers) > 1 or any(one.in_place or one.optional for one in tensors):
         return ()
     return tuple(

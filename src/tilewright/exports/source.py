@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.exports.errors import NotExportable
 from tilewright.kernel_file import Arguments, KernelFile, Op, TunedChoices, parse, print_op
-from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, from_json
+from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, TensorSpec, from_json
 from tilewright.store import RunFolder, Store, provenance_of, provenance_path
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -84,6 +84,12 @@ class Source:
     @property
     def op(self) -> Op:
         return self.files[0].plan.op
+
+    def tensors(self, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
+        """Those that a call gives, by name."""
+        regular = self.files[0].signature.arguments(call)
+        given = ((one.name, regular[one.name]) for one in self.op.tensors)
+        return tuple((name, spec) for name, spec in given if isinstance(spec, TensorSpec))
 
 
 def from_run(folder: RunFolder) -> Source:
@@ -238,18 +244,8 @@ def calls_of(task: Task) -> tuple[Arguments, ...]:
     free = [one for one in task.free if one.varies]
     changes: list[dict[str, int]] = [{}]
     for one in free:
-        wanted = (
-            one.size * 2,
-            one.size // 2,
-            one.size + 1,
-            one.size + 4,
-            one.size // 4,
-            one.size * 4,
-            1,
-            64,
-            1024,
-            4096,
-        )
+        own = one.size
+        wanted = (own * 2, own // 2, own + 1, own + 4, own // 4, own * 4, 1, 64, 1024, 4096)
         sizes = dict.fromkeys(one.permitted(max(size, 1)) for size in wanted)
         changes += [{one.name: size} for size in sizes]
     for first, second in itertools.combinations(free, 2):

@@ -12,14 +12,14 @@ from tilewright import __version__
 from tilewright.exports.backward_part import PLACE, BackwardPart
 from tilewright.exports.native import build_extension, native_sources
 from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
-from tilewright.exports.python_outs import TORCH_DTYPES, outs_function
+from tilewright.exports.python_outs import outs_function
 from tilewright.exports.source import Source
 from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
 from tilewright.exports.templates import rendered
 from tilewright.exports.variants import Variants
 from tilewright.exports.writing import Folder
 from tilewright.kernel_file import print_op
-from tilewright.records import cc_of, to_json
+from tilewright.records import DType, cc_of, to_json
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def package_values(
     """What the templates of a package are rendered with."""
     op = source.op
     derives = source.task is not None and source.task.derivative is not None  # so its reference goes through autograd
-    tensors = [one for one in op.parameters if one.scalar is None and not one.optional]
+    tensors = [one for one in op.tensors if not one.optional]
     changed = tuple(position for position, one in enumerate(op.parameters) if one.in_place)
     results = {0: "None", 1: "made[0]"}.get(len(op.results), "tuple(made)")
     covered = [dict(source_call) for source_call in covered_calls(source, variants)]
@@ -156,7 +156,7 @@ def package_values(
         "differentiable": source.reference is not None and not changed and bool(op.results) and not derives,
         "backward": backward,
         "derives": derives,
-        "dtype_names": repr(tuple(TORCH_DTYPES.values())),
+        "dtype_names": repr(tuple(one.torch_name for one in DType)),
         "images": _images_text(variants),
         "layers_module": names.layers_module,
         "exported": ", ".join(json.dumps(name) for name in (names.public, names.layers_module) if name),
@@ -190,13 +190,7 @@ def _named_arguments(source: Source) -> str:
 def covered_calls(source: Source, variants: Variants) -> list[Any]:
     """The calls that some file takes, each once, in their order."""
     taken = {evaluation.tensors for _, evaluation in variants.covered}
-    return [call for call in source.calls if _tensors(source, call) in taken] or list(source.calls[:1])
-
-
-def _tensors(source: Source, call: Any) -> tuple[Any, ...]:
-    regular = source.files[0].signature.arguments(call)
-    names = [one.name for one in source.op.parameters if one.scalar is None]
-    return tuple((name, regular[name]) for name in names if regular[name] is not None)
+    return [call for call in source.calls if source.tensors(call) in taken] or list(source.calls[:1])
 
 
 # -- modules --

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.exports.cpp_plan import refuse_what_is_not_carried
 from tilewright.exports.errors import NotExportable
@@ -191,7 +191,7 @@ def _built(
     used: Sequence[set[str]],
 ) -> tuple[Module, ...]:
     targets = list(dict.fromkeys([*archs, PTX_ARCH])) if all(cc_of(arch) >= 80 for arch in archs) else list(archs)
-    wanted = [_for_arch(request, arch) for request in requests for arch in targets]
+    wanted = [replace(request, arch=arch) for request in requests for arch in targets]
     answers = dict(zip([(i, arch) for i in range(len(requests)) for arch in targets], build_many(wanted), strict=True))
     modules = []
     for i, (request, (number, constants)) in enumerate(zip(requests, keys, strict=True)):
@@ -207,10 +207,6 @@ def _built(
             Module(number, constants, request, tuple(builds), None if isinstance(ptx, BuildFailure) else ptx)
         )
     return tuple(modules)
-
-
-def _for_arch(request: BuildRequest, arch: str) -> BuildRequest:
-    return BuildRequest(request.source, request.constants, request.kernels, arch, request.name)
 
 
 def _kernels(modules: Sequence[Module], covered: Sequence[tuple[int, Evaluation]]) -> tuple[BuiltKernel, ...]:

@@ -93,14 +93,15 @@ def report_build(
             continue
         targets.append(_target(built))
         builds += [built.build] if built.build is not None else []
-    texts = {name: describe_argument(value) for name, value in arguments.items()}
+    texts = describe_arguments(arguments)
     return BuildReport(file.name, file.identity, file.plan.op.name, texts, guessed, tuple(targets)), tuple(builds)
 
 
-def describe_argument(value: ArgumentValue) -> str:
-    if value is None:
-        return "absent"
-    return str(value) if isinstance(value, TensorSpec) else str(value).lower()
+def describe_arguments(arguments: Mapping[str, ArgumentValue]) -> dict[str, str]:
+    return {
+        name: "absent" if value is None else str(value) if isinstance(value, TensorSpec) else str(value).lower()
+        for name, value in arguments.items()
+    }
 
 
 def _target(built: BuiltPlan) -> BuiltTarget:

@@ -14,7 +14,7 @@ from tilewright import records
 from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lines, listing_of
-from tilewright.frontends.build_report import describe_argument
+from tilewright.frontends.build_report import describe_arguments
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
 from tilewright.lint import lint_plan
@@ -221,7 +221,7 @@ class _Check:
             identity=self.file.identity,
             op=self.file.plan.op.name,
             gpu=self.options.gpu.name,
-            arguments={name: describe_argument(value) for name, value in self.arguments.items()},
+            arguments=describe_arguments(self.arguments),
             guessed=self.guessed,
             outcome=outcome,
             reason=reason,

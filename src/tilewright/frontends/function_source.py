@@ -22,7 +22,7 @@ from tilewright.frontends.source_definitions import LAMBDA, definition
 from tilewright.frontends.source_gathering import Cells, Gathered, Global
 from tilewright.frontends.source_values import is_constant, literal, undecorated
 
-__all__ = ["FunctionText", "Global", "function_source", "function_text", "source_and_globals"]
+__all__ = ["FunctionText", "Global", "function_text", "source_and_globals"]
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,11 @@ class FunctionText:
     captured: Mapping[str, Cells | Mapping[str, Any]] = field(default_factory=dict)  # tensors, by parameter
 
 
-def function_source(function: Callable[..., Any]) -> str:
-    """The text; raises `BadArgument` for a function that cannot stand alone."""
-    return source_and_globals(function)[0]
-
-
 def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[Global, ...]]:
-    """The text, and what it was made from beside the function: the text holds while all of that is as it was."""
+    """The text, and what it was made from beside the function: the text holds while all of that is as it was.
+
+    Raises `BadArgument` for a function that cannot stand alone.
+    """
     text = function_text(function)
     if text.captured:
         names = ", ".join(text.captured)

@@ -377,16 +377,11 @@ def _said(wanted: Wanted) -> dict[str, Given]:
 
 
 def _number(name: str, text: str) -> Given:
+    words = {"true": True, "false": False, "none": None}
+    if text in words:
+        return Given.of(name, words[text])
     try:
-        if text in ("true", "false"):
-            return Given(name, "bool", value=text == "true")
-        if text == "none":
-            return Given(name, "tensor", value=None)
-        return (
-            Given(name, "int", value=int(text))
-            if text.lstrip("-").isdigit()
-            else Given(name, "float", value=float(text))
-        )
+        return Given.of(name, int(text) if text.lstrip("-").isdigit() else float(text))
     except ValueError:
         raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
 

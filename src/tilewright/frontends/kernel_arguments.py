@@ -125,7 +125,7 @@ def _number(parameter: Parameter, text: str) -> int | float | bool:
 def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
     """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: what tensors hold, where the usual will not do."""
     contents: dict[str, Content] = {}
-    tensors = [parameter.name for parameter in op.parameters if parameter.scalar is None]
+    tensors = [one.name for one in op.tensors]
     for seed, (name, value) in enumerate(pairs("--fill", fills).items()):
         if name not in tensors:
             raise BadArgument(f"--fill {name}: write one of {op.name}'s tensors: {', '.join(tensors) or 'none'}")
@@ -162,7 +162,7 @@ def complete_arguments(
 
     `guesses` are lists of shapes; tensors get theirs from one list, the first from which the file takes them.
     """
-    wanted = [p for p in file.plan.op.parameters if p.scalar is None and not p.optional and p.name not in given]
+    wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]
     base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
     if not wanted:
         return base, False

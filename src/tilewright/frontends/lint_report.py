@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.frontends.build_report import arguments_line, describe_argument, show_diagnostic, show_heading
+from tilewright.frontends.build_report import arguments_line, describe_arguments, show_diagnostic, show_heading
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
 from tilewright.lint import lint_plan
@@ -28,7 +28,7 @@ def report_lint(
     if isinstance(built, BuildFailure):
         return built
     findings, unread = lint_plan(built, arguments)
-    texts = {name: describe_argument(value) for name, value in arguments.items()}
+    texts = describe_arguments(arguments)
     return LintReport(file.name, file.identity, file.plan.op.name, gpu.name, texts, guessed, findings, unread)
 
 

@@ -18,7 +18,7 @@ import re
 import textwrap
 import types
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +116,7 @@ class _Writer:
         build, _ = self.gathered.claim(f"make_{self.asked_for.lower()}", self)
         self._write("module", self.module, "")
         self._write_ties()
-        body = "\n".join(["with torch.device('meta'):".replace("torch", self.torch), *_indented(self.lines)])
+        body = "\n    ".join([f"with {self.torch}.device('meta'):", *self.lines])
         made = f"def {build}():\n{textwrap.indent(body, '    ')}\n    return module"
         text, values = self.gathered.text((made,)), self._values()
         return ModuleText(text, f"{build}().eval()", values, tuple(self.held), self._trains_otherwise())
@@ -305,7 +305,7 @@ class _Writer:
         whole = tensor.detach().cpu().contiguous()
         dtype = self._carried(whole.dtype, "")
         if whole.numel() <= _WRITTEN_OUT and whole.dtype in (torch.int64, torch.int32, torch.bool, torch.float32):
-            return f"{self.torch}.tensor({_listed(whole.tolist())}, dtype={dtype}, device='cpu')"
+            return f"{self.torch}.tensor({literal(whole.tolist())}, dtype={dtype}, device='cpu')"
         packed = base64.b85encode(zlib.compress(whole.view(-1).view(torch.uint8).numpy().tobytes(), 9)).decode()
         if len(packed) > _LONGEST_TENSOR:
             raise BadArgument(
@@ -355,16 +355,6 @@ def drawn_like(tensor: torch.Tensor) -> str:
     """What to draw in the place of a tensor; "" where its content says nothing, or is not there."""
     found = None if tensor.is_meta else _scaled(values_like(tensor.detach()))
     return print_values(found) if found is not None else ""
-
-
-def _indented(lines: list[str]) -> Iterator[str]:
-    return (f"    {line}" for line in lines)
-
-
-def _listed(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_listed, value))}]"
-    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def _scaled(values: Values | None) -> Values | None:

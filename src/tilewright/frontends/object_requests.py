@@ -8,8 +8,6 @@ are found at a call.
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -107,7 +105,8 @@ def _is_of_torch(asked: Any) -> bool:
 def _of_torch(asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]) -> Request:
     """A function of torch's own is called, not copied: its text is about much else."""
     name = getattr(asked, "__name__", "function")
-    place = next((one for one in ("torch.nn.functional", "torch") if _found_in(one, name) is asked), None)
+    places = {"torch.nn.functional": torch.nn.functional, "torch": torch}
+    place = next((one for one, module in places.items() if getattr(module, name, None) is asked), None)
     try:
         parameters = inspect.signature(asked).parameters.values()
     except (TypeError, ValueError):
@@ -121,10 +120,6 @@ def _of_torch(asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str]
     called = ", ".join(f"{one.name}={one.name}" for one in known)
     text = f"import {place}\n\n\ndef {name}({taken}{held}):\n    return {place}.{name}({called})\n"
     return Request(text, dict(tensors), dict(numbers), dict(values), function=name)
-
-
-def _found_in(module: str, name: str) -> object:
-    return getattr(importlib.import_module(module), name, None)
 
 
 def _shape_text(name: str, tensor: torch.Tensor) -> str:

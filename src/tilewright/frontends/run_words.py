@@ -72,10 +72,10 @@ def rows(run: Run) -> tuple[Row, ...]:
 def waiting_words(run: Run) -> str:
     """Which attempt would be much faster than the best and is only kept behind it until a GPU judges it; "" if none."""
     best = run.best
-    if best is None or not isinstance(best.measurement, records.Modelled) or _is_provisional(best):
+    if best is None or not isinstance(best.measurement, records.Modelled) or best.is_provisional:
         return ""
     best_us = best.measurement.time_us
-    waiting = [one for one in run.attempts if _is_provisional(one) and one.time_us and one.time_us < best_us]
+    waiting = [one for one in run.attempts if one.is_provisional and one.time_us and one.time_us < best_us]
     if not waiting:
         return ""
     first = min(waiting, key=lambda one: one.time_us or 0.0)
@@ -94,15 +94,11 @@ def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Ro
 
 def _less_words(attempt: Attempt, before: Attempt) -> str:
     """What a faster attempt has less of than the one it did not take the place of; "" where noise may explain it."""
-    if _is_provisional(attempt) and not _is_provisional(before):
+    if attempt.is_provisional and not before.is_provisional:
         return "kept behind one that passed until a GPU judges it"
     if attempt.is_narrower_than(before):
         return f"gains too little for the sizes it gives up: it takes only {limit_words(attempt)}"
     return ""
-
-
-def _is_provisional(attempt: Attempt) -> bool:
-    return isinstance(attempt.verdict, records.Passed) and attempt.verdict.is_provisional
 
 
 def limit_words(attempt: Attempt | None) -> str:

@@ -56,6 +56,14 @@ class Given:
             return str(int(self.value))
         return repr(self.value) if self.kind != "stream" else "0"
 
+    @staticmethod
+    def of(name: str, value: TensorSpec | int | float | bool | tuple[int, ...] | None) -> Given:
+        """What a plan is evaluated with, as an argument."""
+        if isinstance(value, TensorSpec):
+            return Given(name, "tensor", value.dtype.value, value.shape)
+        kind = "tensor" if value is None else "ints" if isinstance(value, tuple) else type(value).__name__
+        return Given(name, kind, value=value)
+
     def argument(self) -> TensorSpec | int | float | bool | tuple[int, ...] | None:
         """As a plan is evaluated with."""
         if self.kind == "tensor" and self.value is not None:

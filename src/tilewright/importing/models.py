@@ -19,6 +19,7 @@ from tilewright.importing.recording import first_complaint, read_recording
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import plan_names
 from tilewright.importing.sources import Kind, Source, read_source
+from tilewright.records import DType
 
 _SECONDS = 60.0
 _BOUND = re.compile(r"\bm\s*\.\s*(?:def|impl)\s*\(\s*\"(\w+)[^\"]*\"\s*,[^&;]*?&?\s*([A-Za-z_]\w*(?:::\w+)*)\s*[,)]")
@@ -143,49 +144,28 @@ def _given(name: str, value: Any) -> Given:
         if not value.is_contiguous():
             raise ImportProblem(f"{name} is given as a strided view of another tensor")
         return Given(name, "tensor", _dtype_name(value.dtype), tuple(value.shape))
-    if value is None:
-        return Given(name, "tensor", value=None)
-    if isinstance(value, bool):
-        return Given(name, "bool", value=value)
-    if isinstance(value, int):
-        return Given(name, "int", value=value)
-    if isinstance(value, float):
-        return Given(name, "float", value=value)
+    if value is None or type(value) in (bool, int, float):
+        return Given.of(name, value)
     if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
-        return Given(name, "ints", value=tuple(value))
+        return Given.of(name, tuple(value))
     raise ImportProblem(f"{name} is given as a {type(value).__name__}; tensors and numbers can be carried")
 
 
 def _dtype_name(dtype: Any) -> str:
-    short = str(dtype).removeprefix("torch.")
-    return re.sub(
-        r"^uint(\d+)$", r"u\1", re.sub(r"^int(\d+)$", r"i\1", re.sub(r"^float(\d+)$", r"f\1", short))
-    ).replace("bfloat16", "bf16")
+    name = str(dtype).removeprefix("torch.")
+    return next((one.value for one in DType if one.torch_name == name), name)
 
 
 def _result(dtype: str, shape: tuple[int, ...]) -> Any:
     import torch
 
-    from tilewright.records import DType
-
-    made = torch.empty(shape, dtype=getattr(torch, _TORCH[DType(dtype)]), device="meta")
+    made = torch.empty(shape, dtype=getattr(torch, DType(dtype).torch_name), device="meta")
     _recorder.origins[_storage(made)] = "result"
     _KEPT.append(made)
     return made
 
 
 _KEPT: list[Any] = []  # storages are told apart by address, so none may be given back
-
-
-def _torch_names() -> dict[Any, str]:
-    from tilewright.records import DType
-
-    names = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
-    names |= {"i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool"}
-    return {DType(short): full for short, full in names.items()}
-
-
-_TORCH = _torch_names()
 
 
 def _storage(tensor: Any) -> int:

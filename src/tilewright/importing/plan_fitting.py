@@ -35,7 +35,8 @@ class PlanFitter:
         self.refused = [calls[i] for i, run in enumerate(runs) if run.error]
         self.given = calls[0].arguments
         self.plan = PlanText(name, list(self.given))
-        self.names: dict[int, str] = {}  # of tensors by number
+        tensors = (one for one in self.given if one.is_tensor and one.value is not None)
+        self.names = {number: one.name for number, one in enumerate(tensors)}  # of tensors by number
         self.pinned = False
         self.aliases: dict[str, str] = {}  # parameters of kernels to what the plan passes for them
         self._named: list[Term] = []  # sizes that have a name of their own
@@ -43,12 +44,6 @@ class PlanFitter:
         self._edges = edges(source, entry)
         lists = [f"{one.name} = {one.value}" for one in self.given if one.kind == "ints"]
         self.plan.notes += [f"it holds for {one} only: a plan takes no lists" for one in lists]
-        self._name_tensors()
-
-    def _name_tensors(self) -> None:
-        tensors = [one for one in self.given if one.is_tensor and one.value is not None]
-        for number, one in enumerate(tensors):
-            self.names[number] = one.name
 
     def fit(self) -> PlanText:
         self._needs()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.child.envelope import Envelope, message, message_in
+from tilewright.child.envelope import message, message_in
 from tilewright.child.process import Ended, SupervisedChild
 from tilewright.importing.records import HostAnswer, HostRequest, ImportProblem
 
@@ -61,7 +61,6 @@ def _is_own(one: TemplateType | TemplateName | int | bool) -> bool:
 
 @dataclass
 class Allocated:
-    id: int
     dtype: str
     is_zero: bool
     shape: tuple[int, ...]
@@ -119,11 +118,7 @@ class HostChild:
             self._child = SupervisedChild(_PROGRAM, resident_bytes=_RESIDENT_BYTES)
         request = HostRequest(source, tuple(calls), seconds=seconds)
 
-        def heard(envelope: Envelope) -> HostAnswer:
-            heard_answer: HostAnswer = message_in(envelope, HostAnswer)
-            return heard_answer
-
-        answer = self._child.converse(message(request), seconds + 10, heard)
+        answer = self._child.converse(message(request), seconds + 10, lambda said: message_in(said, HostAnswer))
         if isinstance(answer, Ended):
             raise ImportProblem(f"the host code did not come to an end: {answer.detail} {answer.last_words[-300:]}")
         return read_recording(answer)
@@ -182,8 +177,7 @@ def _note(run: Run, word: str, rest: list[str]) -> None:
     elif word == "ARG":
         launches[-1].arguments.append(_argument(rest))
     elif word == "ALLOC":
-        number = int(rest[0])
-        run.allocated[number] = Allocated(number, rest[1], rest[2] == "zero", _ints(rest[3]))
+        run.allocated[int(rest[0])] = Allocated(rest[1], rest[2] == "zero", _ints(rest[3]))
     elif word == "ZERO":
         _zeroed(run, int(rest[0]))
     elif word == "RESULT":

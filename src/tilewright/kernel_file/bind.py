@@ -74,15 +74,13 @@ def bind(evaluation: Evaluation, build: records.Build | None, gpu: records.GpuPr
 
 
 def _tensors(evaluation: Evaluation) -> dict[str, _BoundTensor]:
-    accepts = evaluation.file.compiled.accepts
+    file = evaluation.file
     tensors = {}
-    for parameter in evaluation.file.plan.op.parameters:
-        accept = accepts.get(parameter.name)
+    for name, spec in evaluation.tensors:
+        accept = file.compiled.accepts.get(name)
         unaligned = accept is not None and accept.unaligned
-        for name, spec in evaluation.tensors:
-            if name == parameter.name:
-                alignment = spec.dtype.itemsize if unaligned else TENSOR_ALIGNMENT
-                tensors[name] = _BoundTensor(spec.dtype, not parameter.in_place, unaligned, alignment)
+        alignment = spec.dtype.itemsize if unaligned else TENSOR_ALIGNMENT
+        tensors[name] = _BoundTensor(spec.dtype, not file.parameters[name].in_place, unaligned, alignment)
     for buffer in evaluation.buffers:
         tensors[buffer.name] = _BoundTensor(buffer.spec.dtype, False, False, records.ALLOCATION_ALIGNMENT)
     return tensors

@@ -7,8 +7,6 @@ Constants (`constexpr`, `const`, initialised `__constant__`) and shared memory a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing
 from tilewright.kernel_file.problems import Code
@@ -28,19 +26,6 @@ _MAX_HEAD = 200  # tokens of a declaration that are looked at again
 _REMEDY = "use registers, __shared__ or a constexpr table; memory across blocks is a //! scratch buffer"
 
 
-class _Enclosing(Enum):
-    NAMESPACE = "namespace"
-    CLASS = "class"
-
-
-@dataclass
-class _Open:
-    """A namespace or class whose closing brace is awaited; `head` is what stood before its opening brace."""
-
-    enclosing: _Enclosing
-    head: list[CppToken]
-
-
 def find_device_state(cpp: CppText) -> None:
     """Report every variable that keeps its value from one call to the next."""
     _Walker(cpp).walk()
@@ -51,7 +36,8 @@ class _Walker:
         self.cpp = cpp
         self.tokens = cpp.code
         self.closing = _closing_brackets(cpp.code)
-        self.open = [_Open(_Enclosing.NAMESPACE, [])]
+        # Whose closing brace is awaited: of a class what stood before its opening one, of a namespace None.
+        self.open: list[list[CppToken] | None] = [None]
         self.head: list[CppToken] = []  # of the declaration being read
 
     def walk(self) -> None:
@@ -88,7 +74,7 @@ class _Walker:
         words = [token.text for token in head if token.is_identifier]
         linkage = len(head) == 2 and head[0].text == "extern" and head[1].kind == "string"
         if "namespace" in words[:2] or linkage or not head:
-            self.open.append(_Open(_Enclosing.NAMESPACE, []))
+            self.open.append(None)
             self.head = []
             return position
         end = self._matching(position)
@@ -100,7 +86,7 @@ class _Walker:
             self.head = []
             return end
         if _CLASS_WORDS & set(words) and not any(token.text == "=" for token in head):
-            self.open.append(_Open(_Enclosing.CLASS, head))
+            self.open.append(head)
             self.head = []
             return position
         self.head = [*self.head[:_MAX_HEAD], CppToken("punct", "{", self.tokens[position].start)]
@@ -111,7 +97,7 @@ class _Walker:
             self.head = []
             return
         closed = self.open.pop()
-        self.head = [] if closed.enclosing is _Enclosing.NAMESPACE else _after_body(closed.head, brace)
+        self.head = [] if closed is None else _after_body(closed, brace)
 
     def _function(self, start: int, end: int) -> None:
         for index in range(start, end):
@@ -135,7 +121,7 @@ class _Walker:
         tokens = _without_template(head)
         if not tokens or tokens[0].text in _NO_VARIABLE or _is_function(tokens) or _is_constant(tokens):
             return
-        in_class = self.open[-1].enclosing is _Enclosing.CLASS
+        in_class = self.open[-1] is not None
         if in_class and all(token.text != "static" for token in tokens):
             return
         if not _declares_type_only(tokens):

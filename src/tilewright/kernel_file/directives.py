@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from tilewright.kernel_file import syntax, words
 from tilewright.kernel_file.expressions import ExpressionParser
@@ -17,6 +17,7 @@ from tilewright.kernel_file.problems import Autofix, Code
 from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, LaunchDirective, Op, Parameter, Span
 from tilewright.records import BufferRole, Clearing, ScalarType
 
+Defined = TypeVar("Defined", bound=syntax.Definition)
 Default = int | float | bool | tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | None
 
 
@@ -28,13 +29,9 @@ class StatementParser(ExpressionParser):
         name = self.name("the op's name")
         self.expect("(")
         parameters = self.sequence(self._parameter, ")")
-        results: list[str] = []
-        if self.accept("->"):
-            results.append(self.name("a result's name").text)
-            while self.accept(","):
-                results.append(self.name("a result's name").text)
+        results = self.parted(lambda: self.name("a result's name").text) if self.accept("->") else ()
         self.finish()
-        return Op(name.text, parameters, tuple(results), self._extent(first))
+        return Op(name.text, parameters, results, self._extent(first))
 
     def version(self) -> None:
         self.advance()
@@ -49,8 +46,8 @@ class StatementParser(ExpressionParser):
         read: dict[str, Callable[[], tuple[Directive, ...]]] = {
             "out": lambda: (self._buffer(BufferRole.OUT),),
             "scratch": lambda: (self._buffer(BufferRole.SCRATCH),),
-            "let": lambda: tuple(syntax.Let(name.text, value, name.at) for name, value in self._definitions()),
-            "const": lambda: tuple(syntax.Const(name.text, value, name.at) for name, value in self._definitions()),
+            "let": lambda: self.parted(lambda: self._definition(syntax.Let)),
+            "const": lambda: self.parted(lambda: self._definition(syntax.Const)),
             "need": lambda: (self._need(),),
             "tune": lambda: (self._tune(),),
             "accept": lambda: (self._accept(),),
@@ -190,16 +187,10 @@ class StatementParser(ExpressionParser):
         attribute = self.name("`dtype`")
         return syntax.Attribute(base, attribute.text, attribute.at)
 
-    def _definitions(self) -> list[tuple[Token, Expr]]:
-        found = [self._definition()]
-        while self.accept(","):
-            found.append(self._definition())
-        return found
-
-    def _definition(self) -> tuple[Token, Expr]:
+    def _definition(self, kind: type[Defined]) -> Defined:
         name = self.name("a name")
         self.expect("=")
-        return name, self.expression()
+        return kind(name.text, self.expression(), name.at)
 
     def _need(self) -> syntax.Need:
         first = self.token
@@ -234,23 +225,19 @@ class StatementParser(ExpressionParser):
     def _accept(self) -> syntax.Accept:
         name = self.name("a tensor parameter")
         self.expect(":")
-        flags: set[str] = set()
-        while True:
-            flag = self.name("`strided` or `unaligned`")
-            if flag.text not in words.ACCEPT_FLAGS:
-                autofix = Autofix.of(flag.at, words.meant_name(flag.text, words.ACCEPT_FLAGS))
-                self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", autofix)
-            flags.add(flag.text)
-            if not self.accept(","):
-                break
+        flags = self.parted(self._flag)
         return syntax.Accept(name.text, "strided" in flags, "unaligned" in flags, name.at)
+
+    def _flag(self) -> str:
+        flag = self.name("`strided` or `unaligned`")
+        if flag.text not in words.ACCEPT_FLAGS:
+            autofix = Autofix.of(flag.at, words.meant_name(flag.text, words.ACCEPT_FLAGS))
+            self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", autofix)
+        return flag.text
 
     def _lead(self) -> syntax.Lead:
         first = self.token
-        ranks = [self._rank()]
-        while self.accept(","):
-            ranks.append(self._rank())
-        return syntax.Lead(tuple(ranks), first.at)
+        return syntax.Lead(self.parted(self._rank), first.at)
 
     def _rank(self) -> tuple[str, int]:
         name = self.name("a tensor parameter")
@@ -321,12 +308,13 @@ class StatementParser(ExpressionParser):
 
     def _dimensions(self) -> tuple[Expr, ...]:
         word = self.accept("dim3")
-        if word is None:
-            return (self.arithmetic(),)
+        return (self.arithmetic(),) if word is None else self._sizes(word, "a size")
+
+    def _sizes(self, word: Token, what: str) -> tuple[Expr, ...]:
         self.expect("(")
-        sizes = self.one_or_more(self.arithmetic, ")", "a size")
+        sizes = self.one_or_more(self.arithmetic, ")", what)
         if len(sizes) > 3:
-            self.fail_at(word, Code.SYNTAX, f"dim3 of {len(sizes)} sizes", "dim3 takes one to three")
+            self.fail_at(word, Code.SYNTAX, f"{word.text} of {len(sizes)} sizes", f"{word.text} takes one to three")
         return sizes
 
     def _launch_attributes(self, launch: LaunchDirective) -> LaunchDirective:
@@ -340,10 +328,7 @@ class StatementParser(ExpressionParser):
                 self.fail_at(word, Code.SYNTAX, f"`{word.text}` given twice", "give every attribute once")
             seen.add(word.text)
             if word.text == "cluster":
-                self.expect("(")
-                cluster = self.one_or_more(self.arithmetic, ")", "a cluster size")
-                if len(cluster) > 3:
-                    self.fail_at(word, Code.SYNTAX, f"cluster of {len(cluster)} sizes", "cluster takes one to three")
+                cluster = self._sizes(word, "a cluster size")
             elif word.text == "when":
                 when = self.expression()
         return replace(launch, cluster=cluster, cooperative="cooperative" in seen, pdl="pdl" in seen, when=when)

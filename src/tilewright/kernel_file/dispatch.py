@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
@@ -132,9 +132,9 @@ class Dispatcher:
         self._cache: dict[Hashable, _Entry] = {}
         #: Scalar parameters that decide something in some file; the others never need to be part of a key.
         self.deciding: frozenset[str] = frozenset().union(*(file.compiled.deciding for file in files))
-        self._tensor_names = tuple(p.name for p in op.parameters if p.scalar is None)
+        self._tensor_names = tuple(p.name for p in op.tensors)
         self._deciding_names = tuple(p.name for p in op.parameters if p.name in self.deciding)
-        late = [p for p in op.parameters if p.scalar is not None and p.name not in self.deciding]
+        late = [p for p in op.numbers if p.name not in self.deciding]
         self._late_optional = tuple(p.name for p in late if p.optional)
         self._late_lists = tuple(p.name for p in late if p.is_list and p.length is None)
 
@@ -158,26 +158,19 @@ class Dispatcher:
 
     def select(self, arguments: Arguments) -> Selection:
         """The first file that takes the call; raises `KernelFileError` for an error in that file's steps."""
-        return self.select_by(self.key(arguments), arguments, lambda: arguments)
-
-    def select_by(self, key: Hashable, scalars: Mapping[str, Any], arguments: Callable[[], Arguments]) -> Selection:
-        """`select` with a key of the caller's own, for callers that can make one faster than a `TensorSpec`.
-
-        Two calls may share a key only where tensors' dtypes, shapes, strides and 16-byte alignment agree, the
-        `deciding` scalars are equal, and the others agree in presence and length. `arguments` is called on a miss.
-        """
+        key = self.key(arguments)
         entry = self._cache.get(key)
         if entry is None:
-            return self._evaluate(key, arguments())
+            return self._evaluate(key, arguments)
         entry.used = next(self._turns)
         known = entry.selection
         if isinstance(known, NoneApplies) or known.evaluation.late.is_empty:
             return known
         try:
-            return Selected(known.index, known.evaluation, known.evaluation.late_values(scalars))
+            return Selected(known.index, known.evaluation, known.evaluation.late_values(arguments))
         except DoesNotApply:
             # Scalars of no other weight make a `let` fail: this call, and no other, goes elsewhere.
-            return self._evaluate(None, arguments())
+            return self._evaluate(None, arguments)
 
     def _evaluate(self, key: Hashable | None, arguments: Arguments) -> Selection:
         reasons: list[Reason] = []

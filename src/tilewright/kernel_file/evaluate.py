@@ -120,9 +120,7 @@ def _checked_choice(plan: CompiledPlan, choice: Choice | None) -> Choice:
 
 
 def _layout(file: KernelFile, arguments: Mapping[str, Any]) -> Problem | None:
-    for parameter in file.plan.op.parameters:
-        if parameter.scalar is not None:
-            continue
+    for parameter in file.plan.op.tensors:
         spec = arguments[parameter.name]
         if spec is None:
             continue

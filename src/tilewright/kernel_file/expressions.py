@@ -74,17 +74,19 @@ class ExpressionParser:
     def fail_at(self, token: Token, code: Code, found: str, remedy: str, autofix: Autofix | None = None) -> NoReturn:
         raise ParseFailure(Problem.at(token.at, code, found, remedy, autofix))
 
+    def parted(self, item: Callable[[], Item]) -> tuple[Item, ...]:
+        """One or more, parted by commas."""
+        items = [item()]
+        while self.accept(","):
+            items.append(item())
+        return tuple(items)
+
     def sequence(self, item: Callable[[], Item], closer: str) -> tuple[Item, ...]:
         """Items parted by commas, up to and with the closing bracket; there may be none."""
-        items: list[Item] = []
-        if not self.at(closer):
-            items.append(item())
-            while self.accept(","):
-                items.append(item())
-        if not self.at(closer):
+        items = () if self.at(closer) else self.parted(item)
+        if not self.accept(closer):
             self.fail(f"`,` or `{closer}`")
-        self.advance()
-        return tuple(items)
+        return items
 
     def one_or_more(self, item: Callable[[], Item], closer: str, what: str) -> tuple[Item, ...]:
         if self.at(closer):

@@ -134,7 +134,8 @@ class _PlanReader:
                 self._misplaced(number, line)
             else:
                 self._plan_line(number, line)
-        self._finish()
+        if self.current is not None:
+            self._unclosed()
         return self.result
 
     def _problem(self, code: Code, line: int, column: int, found: str, remedy: str) -> None:
@@ -184,14 +185,14 @@ class _PlanReader:
             found = f"a plan line of {len(line)} characters"
             limit = words.MAX_LINE_CHARACTERS
             self._problem(Code.LIMIT, number, limit + 1, found, f"at most {limit}; break it inside brackets")
-        body = self._refuse_hidden(number, start, body)
+        self._refuse_hidden(number, start, body)
         tokens: list[Token] = []
         if len(self.result.problems) == before:
             tokens = tokenize(body, number, start + 1, self.result.problems)
         self._add(tokens, broken=len(self.result.problems) > before)
 
-    def _refuse_hidden(self, number: int, start: int, body: str) -> str:
-        """Refuse what would make a line differ for a reader and for a compiler; return the rest of it."""
+    def _refuse_hidden(self, number: int, start: int, body: str) -> None:
+        """Refuse what would make a line differ for a reader and for a compiler."""
         strange = _NOT_PLAN_CHARACTER.search(body)
         if strange:
             found = f"character U+{ord(strange.group()):04X} in a plan line"
@@ -205,7 +206,6 @@ class _PlanReader:
                 remedy = f"delete the `{ending}`; a directive continues while a bracket is open"
                 found = f"a plan line ending in `{ending}`"
                 self.result.problems.append(Problem.at(at, Code.SYNTAX, found, remedy, Autofix.of(at, "")))
-        return body
 
     def _add(self, tokens: list[Token], broken: bool) -> None:
         if self.current is not None and tokens and _starts_directive(tokens):
@@ -259,10 +259,6 @@ class _PlanReader:
             self.result.statements.append(self.current)
         self.current = None
         self.open = []
-
-    def _finish(self) -> None:
-        if self.current is not None:
-            self._unclosed()
 
 
 def _starts_directive(tokens: list[Token]) -> bool:

@@ -29,49 +29,21 @@ _RARER_HEADERS = ("cuda_pipeline_primitives.h", "math_constants.h")  # of kernel
 ALLOWED_FOLDERS = ("cooperative_groups/", "cuda/", "cub/block/", "cub/warp/", "cute/", "cutlass/")
 # What these give is in the prelude already, so the line can simply go.
 _NEEDLESS_HEADERS = frozenset(
-    (
-        "cuda.h",
-        "cuda_runtime.h",
-        "cuda_runtime_api.h",
-        "device_launch_parameters.h",
-        "device_functions.h",
-        "vector_types.h",
-        "stdint.h",
-        "cstdint",
-        "stddef.h",
-        "cstddef",
-        "math.h",
-        "cmath",
-        "float.h",
-        "cfloat",
-        "limits.h",
-        "climits",
-    )
+    ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h", "cstdint")
+) | frozenset(
+    ("vector_types.h", "stdint.h", "stddef.h", "cstddef", "math.h", "cmath", "float.h", "cfloat", "limits.h", "climits")
 )
 _CLOCK_HEADERS = ("cuda/std/chrono", "cuda/std/ctime")
 _HEADER_NAME = re.compile(r"<([A-Za-z0-9_+.-]+(?:/[A-Za-z0-9_+.-]+)*)>\Z")
-_DIRECTIVES = frozenset(
-    ("", "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
-) | frozenset(("error", "warning", "pragma", "include"))
 _CONDITIONS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef"))
+_DIRECTIVES = _CONDITIONS | {"", "define", "undef", "else", "endif", "error", "warning", "pragma", "include"}
 _PRAGMA = re.compile(
     r"(?:unroll|nounroll|once|pack|nv_diag\w*|diag_\w+|nv_exec_check_disable|hd_warning_disable|GCC +diagnostic"
     r"|GCC +unroll|clang +diagnostic|clang +loop)\b"
 )
 
-_HEAP_AND_PRINT = frozenset(
-    (
-        "malloc",
-        "calloc",
-        "realloc",
-        "printf",
-        "vprintf",
-        "fprintf",
-        "putchar",
-        "__assertfail",
-        "__nv_aligned_device_malloc",
-    )
-)
+_HEAP = ("malloc", "calloc", "realloc", "__nv_aligned_device_malloc")
+_PRINT = ("printf", "vprintf", "fprintf", "putchar", "__assertfail")
 _CLOCKS = re.compile(
     r"(?:clock64|clock_gettime|__?clock(?:64|hi)?|__nv_clock\w*|__?globaltimer\w*|globaltimer\w*|chrono"
     r"|__nvvm_read_ptx_sreg_(?:clock|globaltimer)\w*|__DATE__|__TIME__|__TIMESTAMP__)\Z"
@@ -87,26 +59,22 @@ _CALLED_ONLY = {  # everyday words: refused as calls, free as names
 }
 _DEVICE_LAUNCH = re.compile(r"cuda(?:LaunchDevice|GetParameterBuffer|LaunchKernel|LaunchCooperative|GraphLaunch)\w*\Z")
 _RUNTIME_API = re.compile(r"cuda[A-Z]\w*\Z")
-_DEVICE_RUNTIME_API = frozenset(
-    (
-        "cudaGridDependencySynchronize",
-        "cudaTriggerProgrammaticLaunchCompletion",
-        "cudaRoundMode",
-        "cudaRoundNearest",
-        "cudaRoundZero",
-        "cudaRoundPosInf",
-        "cudaRoundMinInf",
-    )
+_DEVICE_RUNTIME_API = re.compile(
+    r"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion|Round(?:Mode|Nearest|Zero|PosInf|MinInf))\Z"
 )
 _DRIVER_API = re.compile(r"cu(?:[A-Z][a-z]\w*|blas\w*|dnn\w*|fft\w*|sparse\w*|solver\w*|rand\w*)\Z")
 _HOST_NAMESPACES = frozenset(("torch", "at", "c10", "pybind11", "thrust"))
 _HOST_STD = frozenset(
     ("thread", "jthread", "async", "mutex", "cout", "cerr", "ifstream", "ofstream", "fstream", "filesystem", "vector")
 ) | frozenset(("string", "map", "unordered_map", "system", "getenv", "printf"))
-_HOST_MACROS = frozenset(
-    ("TORCH_LIBRARY", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE", "TORCH_CHECK", "CUTE_HOST", "CUTLASS_HOST")
-)
-_HAS_FILE = frozenset(("__has_include", "__has_include_next", "__has_embed"))
+_HOST_MACROS = ("TORCH_LIBRARY", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE", "TORCH_CHECK", "CUTE_HOST", "CUTLASS_HOST")
+_HAS_FILE = ("__has_include", "__has_include_next", "__has_embed")
+_STATE = ("__managed__", "thread_local", "_Thread_local")
+_REFUSED = {  # wherever they stand
+    **dict.fromkeys(_HOST_MACROS, (Code.HOST_CODE, "delete it; the file holds device code only")),
+    **dict.fromkeys(_HAS_FILE, (Code.INCLUDE, "delete it; the allowed headers are always there")),
+    **dict.fromkeys(_STATE, (Code.DEVICE_STATE, "memory across blocks is a //! scratch buffer")),
+}
 _NO_KERNEL_NAME = frozenset(
     ("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__", "__align__", "alignas", "__attribute__")
 ) | frozenset(("decltype", "requires"))
@@ -245,7 +213,7 @@ def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) 
     if _DEVICE_LAUNCH.match(text):
         cpp.report(Code.DEVICE_CALL, token, f"the launch `{text}`", "launches are //! launch lines of the plan")
     elif _RUNTIME_API.match(text):
-        if text not in _DEVICE_RUNTIME_API:
+        if not _DEVICE_RUNTIME_API.match(text):
             cpp.report(Code.HOST_CODE, token, f"the host API `{text}`", "delete it; the runner owns memory and streams")
     elif (
         _DRIVER_API.match(text)
@@ -269,9 +237,10 @@ def _heap_or_print(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None
     token = tokens[index]
     if _is_member(tokens, index):
         return
-    remedy = "use registers, __shared__ or a //! scratch buffer"
-    if "print" in token.text or "put" in token.text or "assert" in token.text:
-        remedy = "print nothing; results go to the outputs"
+    prints = token.text in _PRINT
+    remedy = (
+        "print nothing; results go to the outputs" if prints else "use registers, __shared__ or a //! scratch buffer"
+    )
     cpp.report(Code.DEVICE_CALL, token, f"`{token.text}`", remedy)
 
 
@@ -308,9 +277,10 @@ def _std(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
         cpp.report(Code.HOST_CODE, tokens[index], f"`std::{name.text}`", "delete it; the file holds device code only")
 
 
-def _host_macro(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+def _never(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
     token = tokens[index]
-    cpp.report(Code.HOST_CODE, token, f"`{token.text}`", "delete it; the file holds device code only")
+    code, remedy = _REFUSED[token.text]
+    cpp.report(code, token, f"`{token.text}`", remedy)
 
 
 def _host_attribute(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
@@ -323,16 +293,6 @@ def _host_attribute(cpp: CppText, tokens: Sequence[CppToken], index: int) -> Non
             position += step
     remedy = "write __device__, or __host__ __device__; there is no host code"
     cpp.report(Code.HOST_CODE, tokens[index], "`__host__` without `__device__`", remedy)
-
-
-def _managed(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    token = tokens[index]
-    cpp.report(Code.DEVICE_STATE, token, f"`{token.text}`", "memory across blocks is a //! scratch buffer")
-
-
-def _has_file(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    token = tokens[index]
-    cpp.report(Code.INCLUDE, token, f"`{token.text}`", "delete it; the allowed headers are always there")
 
 
 def _pragma_operator(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
@@ -356,13 +316,11 @@ def _import(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
 
 
 _WORDS = {
-    **dict.fromkeys(_HEAP_AND_PRINT, _heap_or_print),
+    **dict.fromkeys((*_HEAP, *_PRINT), _heap_or_print),
     **dict.fromkeys(_CALLED_ONLY, _called_only),
     **dict.fromkeys(("new", "delete"), _new_or_delete),
     **dict.fromkeys(_HOST_NAMESPACES, _host_namespace),
-    **dict.fromkeys(_HOST_MACROS, _host_macro),
-    **dict.fromkeys(("__managed__", "thread_local", "_Thread_local"), _managed),
-    **dict.fromkeys(_HAS_FILE, _has_file),
+    **dict.fromkeys(_REFUSED, _never),
     **dict.fromkeys(ASSEMBLY_WORDS, check_assembly),
     **dict.fromkeys(("__attribute__", "__attribute"), _attribute),
     **dict.fromkeys(("_Pragma", "__pragma"), _pragma_operator),

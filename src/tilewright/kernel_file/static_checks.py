@@ -42,8 +42,7 @@ def check(
 
 class _Checker(PlanScope):
     def compiled(self) -> CompiledPlan:
-        parameters = self.op.parameters if self.op is not None else ()
-        scalars = frozenset(parameter.name for parameter in parameters if parameter.scalar is not None)
+        scalars = frozenset(one.name for one in self.op.numbers) if self.op is not None else frozenset()
         deciding = scalars & self.deciding
         late = scalars - deciding
         return CompiledPlan(tuple(self.lines), tuple(self.steps), self.maps, self.accepts, self.lead, deciding, late)
@@ -187,7 +186,7 @@ class _Checker(PlanScope):
             self._problem(Code.NAME_TAKEN, accept.at, found, remedy)
         if self.op is None:
             return
-        tensors = [parameter.name for parameter in self.op.parameters if parameter.scalar is None]
+        tensors = [one.name for one in self.op.tensors]
         if accept.name in tensors:
             return
         known = self.names.known.get(accept.name)
@@ -205,7 +204,7 @@ class _Checker(PlanScope):
         self.lead = lead
         if self.op is None:
             return
-        tensors = [parameter.name for parameter in self.op.parameters if parameter.scalar is None]
+        tensors = [one.name for one in self.op.tensors]
         for name, _ in lead.ranks:
             if name not in tensors:
                 remedy = f"lead takes tensor parameters: {words.quoted(tensors) or 'the op has none'}"

@@ -185,6 +185,14 @@ class Op:
     results: tuple[str, ...]
     at: Span
 
+    @property
+    def tensors(self) -> tuple[Parameter, ...]:
+        return tuple(one for one in self.parameters if one.scalar is None)
+
+    @property
+    def numbers(self) -> tuple[Parameter, ...]:
+        return tuple(one for one in self.parameters if one.scalar is not None)
+
 
 @dataclass(frozen=True)
 class BufferDirective:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 
+from tilewright.kernel_file import expression_values
 from tilewright.records import DType, ScalarType
 
 DIRECTIVES = (
@@ -30,22 +31,10 @@ DIRECTIVES = (
 )
 # Words that older files may have, and what to write instead.
 FORMER_DIRECTIVES = {"save": "say `scratch` for memory of one call, `out` for a result of the op line"}
-FUNCTIONS = (
-    "ceil_div",
-    "round_up",
-    "min",
-    "max",
-    "prod",
-    "len",
-    "log2",
-    "next_pow2",
-    "sqrt",
-    "sizeof",
-    "has",
-)
+FUNCTIONS = (*expression_values.FUNCTIONS, "has")
 DTYPES = {dtype.value: dtype for dtype in DType}
 SCALAR_TYPES = {scalar.value: scalar for scalar in ScalarType}
-TENSOR_ATTRIBUTES = ("shape", "stride", "dtype", "numel", "ndim", "itemsize")
+TENSOR_ATTRIBUTES = tuple(expression_values.TENSOR_ATTRIBUTES)
 DEVICE_ATTRIBUTES = ("sms", "cc", "smem_block", "smem_sm", "l2")
 LAUNCH_ATTRIBUTES = ("cluster", "cooperative", "pdl", "when")
 MAP_OPTIONS = ("box", "shape", "stride", "step", "swizzle", "fill", "l2")
@@ -99,33 +88,14 @@ MACRO_NAME = re.compile(
 # -- spellings of other languages whose meaning here is certain --
 
 DTYPE_SPELLINGS = {
-    "float64": "f64",
+    **{one.torch_name: one.value for one in DType if one is not DType.BOOL},
+    **{f"{one.torch_name}_t": one.value for one in DType if one.value[0] in "iu"},
+    **{one.cpp: one.value for one in DType if one.cpp.startswith("__")},
     "double": "f64",
-    "float32": "f32",
-    "float16": "f16",
     "half": "f16",
-    "fp64": "f64",
-    "fp32": "f32",
-    "fp16": "f16",
-    "bfloat16": "bf16",
-    "__half": "f16",
-    "__nv_bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
     "fp8e4m3": "f8e4m3",
     "fp8e5m2": "f8e5m2",
-    "__nv_fp8_e4m3": "f8e4m3",
-    "__nv_fp8_e5m2": "f8e5m2",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "int64_t": "i64",
-    "int32_t": "i32",
-    "int16_t": "i16",
-    "int8_t": "i8",
-    "uint8_t": "u8",
+    **{f"fp{bits}": f"f{bits}" for bits in (16, 32, 64)},
 }
 TORCH_DTYPES = DTYPE_SPELLINGS | {"float": "f32", "int": "i32", "long": "i64", "short": "i16", "bool": "bool"}
 FUNCTION_SPELLINGS = {

@@ -29,6 +29,7 @@ from tilewright.lint.thread_numbers import (
     signed,
 )
 from tilewright.ptx.control_flow import ControlFlow
+from tilewright.ptx.operands import registers_of as operand_registers
 from tilewright.ptx.syntax import (
     Address,
     Function,
@@ -40,7 +41,6 @@ from tilewright.ptx.syntax import (
     Register,
     Special,
     SymbolOperand,
-    Tuple_,
     Vector,
 )
 from tilewright.records import Dim3
@@ -58,14 +58,8 @@ _FROM_OTHERS = frozenset(
 def registers_of(operands: tuple[Operand | None, ...]) -> Iterator[str]:
     """Every register among operands, in addresses and vectors too."""
     for operand in operands:
-        if isinstance(operand, Register):
-            yield operand.name
-        elif isinstance(operand, Negated):
-            yield operand.register.name
-        elif isinstance(operand, Address):
-            yield from registers_of((operand.base, *operand.coordinates))
-        elif isinstance(operand, (Vector, Tuple_)):
-            yield from registers_of(operand.items)
+        if not isinstance(operand, Pair):  # which is where results go
+            yield from operand_registers(operand)
 
 
 def written_registers(instruction: Instruction) -> tuple[str, ...]:
@@ -73,13 +67,7 @@ def written_registers(instruction: Instruction) -> tuple[str, ...]:
     first = instruction.operands[0] if instruction.operands else None
     if instruction.opcode in ("st", "red", "bra", "brx", "cp", "ret", "prefetch"):
         return ()
-    if isinstance(first, Register):
-        return (first.name,)
-    if isinstance(first, Vector):
-        return tuple(item.name for item in first.items if isinstance(item, Register))
-    if isinstance(first, Pair):
-        return tuple(item.name for item in (first.first, first.second) if isinstance(item, Register))
-    return ()
+    return tuple(operand_registers(first)) if isinstance(first, (Register, Vector, Pair)) else ()
 
 
 @dataclass(frozen=True)

@@ -13,140 +13,69 @@ class CoreMissing(RuntimeError):
     """The compiled core is not there: the package was installed without a C compiler."""
 
 
+_TYPES: dict[str, Any] = {"u8": c_uint8, "u16": c_uint16, "u32": c_uint32, "u64": c_uint64}
+_TYPES |= {"i32": c_int32, "i64": c_int64, "pointer": c_void_p}
+
+
+def _fields(text: str) -> tuple[tuple[str, Any], ...]:
+    """`u16 op; i32 guard o[8]`: types, each with the names of its fields, in the order of the core's structure."""
+    made = []
+    for kind, *names in (part.split() for part in text.split(";")):
+        for name in names:
+            plain, _, count = name.rstrip("]").partition("[")
+            made.append((plain, _TYPES[kind] * int(count) if count else _TYPES[kind]))
+    return tuple(made)
+
+
 class Encoded(Structure):
     """One decoded instruction; packed by `lower`."""
 
-    _fields_ = (
-        ("op", c_uint16),
-        ("flags", c_uint8),
-        ("count", c_uint8),
-        ("guard", c_int32),
-        ("o", c_int32 * 8),
-        ("imm", c_int64),
-        ("extra", c_uint32),
-        ("mod", c_uint32),
-    )
+    _fields_ = _fields("u16 op; u8 flags count; i32 guard o[8]; i64 imm; u32 extra mod")
 
 
 class FunctionInfo(Structure):
-    _fields_ = (
-        ("entry", c_int32),
-        ("frame_bytes", c_int32),
-        ("local_bytes", c_int32),
-        ("parameter_at", c_int32),
-        ("parameter_stride", c_int32),
-        ("result_at", c_int32),
-        ("result_stride", c_int32),
-        ("parameter_bytes", c_int32),
+    _fields_ = _fields(
+        "i32 entry frame_bytes local_bytes parameter_at parameter_stride result_at result_stride parameter_bytes"
     )
 
 
 class RawRegion(Structure):
-    _fields_ = (
-        ("address", c_uint64),
-        ("bytes", c_uint64),
-        ("data", c_void_p),
-        ("state", c_void_p),
-        ("recent", c_void_p),
-        ("flags", c_uint32),
-        ("id", c_uint32),
-    )
+    _fields_ = _fields("u64 address bytes; pointer data state recent; u32 flags id")
 
 
 class RawFinding(Structure):
-    _fields_ = (
-        ("kind", c_int32),
-        ("instruction", c_int32),
-        ("block", c_int32),
-        ("thread", c_int32),
-        ("count", c_int64),
-        ("address", c_uint64),
-        ("size", c_int32),
-        ("other_instruction", c_int32),
-        ("other_block", c_int32),
-        ("other_thread", c_int32),
-        ("detail", c_int32),
-        ("other_kind", c_int32),
+    _fields_ = _fields(
+        "i32 kind instruction block thread; i64 count; u64 address; "
+        "i32 size other_instruction other_block other_thread detail other_kind"
     )
-
-
-_COUNTERS = "executions lanes requests sectors ideal_sectors passes ideal_passes bytes lines new_sectors"
 
 
 class RawCount(Structure):
-    _fields_ = tuple((name, c_uint64) for name in _COUNTERS.split())
-
-
-class RawTouch(Structure):
-    _fields_ = (
-        ("address", c_uint64 * 32),
-        ("lanes", c_uint32),
-        ("size", c_int32),
-        ("how", c_int32),
-        ("unused", c_int32),
+    _fields_ = _fields(
+        "u64 executions lanes requests sectors ideal_sectors passes ideal_passes bytes lines new_sectors"
     )
 
 
+class RawTouch(Structure):
+    _fields_ = _fields("u64 address[32]; u32 lanes; i32 size how unused")
+
+
 class RawLaunch(Structure):
-    _fields_ = (
-        ("program", c_void_p),
-        ("regions", c_void_p),
-        ("region_count", c_int64),
-        ("grid", c_int32 * 3),
-        ("block", c_int32 * 3),
-        ("cluster", c_int32 * 3),
-        ("explicit_cluster", c_int32),
-        ("parameters", c_void_p),
-        ("parameter_bytes", c_int64),
-        ("dynamic_shared_bytes", c_int32),
-        ("checks", c_uint32),
-        ("cooperative", c_int32),
-        ("overlaps", c_int32),
-        ("poison", c_int32),
-        ("seeded", c_int32),
-        ("seed", c_uint64),
-        ("workspace", c_uint64),
-        ("instruction_budget", c_int64),
-        ("race_bytes", c_int64),
-        ("workers", c_int32),
-        ("max_findings", c_int32),
-        ("blocks", c_void_p),
-        ("block_count", c_int64),
-        ("findings", c_void_p),
-        ("finding_count", c_int64),
-        ("counts", c_void_p),
-        ("coverage", c_void_p),
-        ("touches", c_void_p),
-        ("printed", c_void_p),
-        ("printed_capacity", c_int64),
-        ("printed_bytes", c_int64),
-        ("messages", c_void_p),
-        ("message_capacity", c_int64),
-        ("message_bytes", c_int64),
-        ("thread_instructions", c_int64),
-        ("warp_instructions", c_int64),
-        ("ending", c_int32),
-        ("missed", c_uint32),
+    _fields_ = _fields(
+        "pointer program regions; i64 region_count; i32 grid[3] block[3] cluster[3] explicit_cluster; "
+        "pointer parameters; i64 parameter_bytes; i32 dynamic_shared_bytes; u32 checks; "
+        "i32 cooperative overlaps poison seeded; u64 seed workspace; i64 instruction_budget race_bytes; "
+        "i32 workers max_findings; pointer blocks; i64 block_count; pointer findings; i64 finding_count; "
+        "pointer counts coverage touches printed; i64 printed_capacity printed_bytes; pointer messages; "
+        "i64 message_capacity message_bytes thread_instructions warp_instructions; i32 ending; u32 missed"
     )
 
 
 class ProgramSource(Structure):
-    _fields_ = (
-        ("code", c_void_p),
-        ("code_count", c_int64),
-        ("extra", c_void_p),
-        ("extra_count", c_int64),
-        ("constants", c_void_p),
-        ("constant_bytes", c_int64),
-        ("functions", c_void_p),
-        ("function_count", c_int64),
-        ("kernel", c_int32),
-        ("static_shared_bytes", c_int32),
-        ("local_bytes", c_int32),
-        ("has_guard_zones", c_int32),
-        ("loop_count", c_int32),
-        ("loop_marks", c_void_p),
-        ("shared_state", c_void_p),
+    _fields_ = _fields(
+        "pointer code; i64 code_count; pointer extra; i64 extra_count; pointer constants; i64 constant_bytes; "
+        "pointer functions; i64 function_count; "
+        "i32 kernel static_shared_bytes local_bytes has_guard_zones loop_count; pointer loop_marks shared_state"
     )
 
 

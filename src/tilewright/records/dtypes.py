@@ -44,6 +44,11 @@ class DType(str, Enum):
         return _CPP[self]
 
     @property
+    def torch_name(self) -> str:
+        """`float32`, `bfloat16`, `int64`."""
+        return _TORCH.get(self) or self.value.replace("f", "float").replace("i", "int")
+
+    @property
     def is_float(self) -> bool:
         return self.value[0] in "f" or self is DType.BF16
 
@@ -59,6 +64,7 @@ class DType(str, Enum):
 
 
 _OTHER_NAMES = {"bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64", "long": "i64", "int": "i32"}
+_TORCH = {DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2", DType.U8: "uint8"}  # all others follow a rule
 _BYTES = {DType.F64: 8, DType.I64: 8, DType.F32: 4, DType.I32: 4, DType.F16: 2, DType.BF16: 2, DType.I16: 2}
 _CPP = {
     DType.F64: "double",

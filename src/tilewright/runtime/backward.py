@@ -68,7 +68,7 @@ class Backward:
         known = {*self.gradients.values(), *(one.name for one in op.parameters), *op.results}
         strange = [one.name for one in self.operation.op.parameters if one.name not in known]
         wrong = [name for name in self.gradients if name not in op.results]
-        wrong += [name for name in self.by if name not in {p.name for p in op.parameters if p.scalar is None}]
+        wrong += [name for name in self.by if name not in {p.name for p in op.tensors}]
         if strange or wrong or len(self.by) != len(self.operation.op.results):
             said = (
                 f"{op.name} has no {(strange or wrong)[0]}" if strange or wrong else "not one result for each of `by`"

@@ -18,10 +18,9 @@ PROFILE_VARIABLE = "TILEWRIGHT_EMULATE"
 
 def check_tensors(op: Op, values: Sequence[object]) -> None:
     """Whatever stands where the op has a tensor is one."""
-    names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
-    for name, value in zip(names, values, strict=True):
+    for one, value in zip(op.tensors, values, strict=True):
         if value is not None and not isinstance(value, torch.Tensor):
-            raise CallError(f"{op.name}(): {name} is a tensor; found {type(value).__name__}; give a torch tensor")
+            raise CallError(f"{op.name}(): {one.name} is a tensor; found {type(value).__name__}; give a torch tensor")
 
 
 CallDevice = int | GpuProfile  # a CUDA device's index, or the GPU that is emulated
@@ -32,9 +31,8 @@ def device_of_call(op: Op, tensors: Sequence[torch.Tensor | None]) -> CallDevice
 
     An op that takes no tensor runs on the current CUDA device, or emulated where there is none.
     """
-    names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
     first: tuple[str, torch.device] | None = None
-    for name, tensor in zip(names, tensors, strict=True):
+    for name, tensor in zip((one.name for one in op.tensors), tensors, strict=True):
         if tensor is None:
             continue
         device = tensor.device
@@ -62,8 +60,7 @@ def refuse_two_devices(op: Op, values: Sequence[object]) -> None:
 
 def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
     """The emulator takes tensors of the CPU alone."""
-    names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
-    for name, tensor in zip(names, tensors, strict=True):
+    for name, tensor in zip((one.name for one in op.tensors), tensors, strict=True):
         if tensor is not None and tensor.device.type != "cpu":
             raise NotOnCuda(
                 f"{op.name}: {name} is on {tensor.device}; the emulator takes CPU tensors: pass {name}.cpu()"

@@ -74,7 +74,7 @@ def _any_result(ready: CudaReady, op: Op, again: Callable[..., Any]) -> Entry:
 
 def _late_function(ready: CudaReady, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
     """Late numbers from a call's numbers. The last are kept: most calls come with the same `eps` as the one before."""
-    names = tuple(p.name for p in op.parameters if p.scalar is not None)
+    names = tuple(p.name for p in op.numbers)
     late_values = ready.selected.evaluation.late_values
     if ready.selected.evaluation.late.is_empty:
         return lambda numbers: ()
@@ -94,7 +94,7 @@ def _late_function(ready: CudaReady, op: Op) -> Callable[[tuple[Any, ...]], tupl
 
 
 def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
-    tensors = [parameter for parameter in op.parameters if parameter.scalar is None]
+    tensors = op.tensors
     extents = [0 if spec is None else spec.storage_bytes for spec in specs]
     pairs = [
         (one, other)
@@ -153,8 +153,7 @@ def _overlapping(op: Op, name: str, other: str) -> OverlappingTensors:
 
 def _counting_versions(entry: Entry, op: Op) -> Entry:
     """Tell autograd what was changed: a backward that saved the old values must notice, as with torch's own ops."""
-    tensors = [parameter for parameter in op.parameters if parameter.scalar is None]
-    changed = [position for position, parameter in enumerate(tensors) if parameter.in_place]
+    changed = [position for position, parameter in enumerate(op.tensors) if parameter.in_place]
 
     def counting(values: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
         result = entry(values, addresses, numbers)
@@ -187,8 +186,7 @@ def _asking_for_gradients(entry: Entry, differentiated: Callable[..., Any]) -> E
 
 
 def refuse_gradients(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
-    names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
-    wanting = [name for name, t in zip(names, tensors, strict=True) if t is not None and t.requires_grad]
+    wanting = [one.name for one, t in zip(op.tensors, tensors, strict=True) if t is not None and t.requires_grad]
     if wanting:
         raise GradientNotSupported(
             f"{op.name}: {', '.join(wanting)} requires grad, and a kernel file computes no gradient: the result would "

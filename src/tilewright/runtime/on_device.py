@@ -55,7 +55,7 @@ class OnDevice:
         self.executor = executor
         self.dispatcher = Dispatcher(files, executor.profile, tuned)
         self._builds = builds
-        self._inputs = tuple(p.name for p in op.parameters if p.scalar is None)
+        self._inputs = tuple(p.name for p in op.tensors)
         self._results = op.results
         self._ready: OrderedDict[Hashable, tuple[BoundPlan, PreparedPlan]] = OrderedDict()
         self._lock = threading.Lock()

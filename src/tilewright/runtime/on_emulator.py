@@ -143,8 +143,7 @@ class CallTensors:
 
     def memory(self, plan: BoundPlan, sampled: bool, circumstances: Circumstances) -> PlanMemory:
         memory = PlanMemory(circumstances)
-        parameters = [parameter for parameter in self.op.parameters if parameter.scalar is None]
-        for parameter, spec, tensor in zip(parameters, self.specs, self.tensors, strict=True):
+        for parameter, spec, tensor in zip(self.op.tensors, self.specs, self.tensors, strict=True):
             if tensor is not None and spec is not None:
                 content = storage_bytes(tensor, spec.storage_bytes)
                 memory.add_input(parameter.name, spec, content, writable=parameter.in_place)
@@ -152,8 +151,7 @@ class CallTensors:
         return memory
 
     def change_in_place(self, memory: PlanMemory) -> None:
-        parameters = [parameter for parameter in self.op.parameters if parameter.scalar is None]
-        for parameter, tensor in zip(parameters, self.tensors, strict=True):
+        for parameter, tensor in zip(self.op.tensors, self.tensors, strict=True):
             if parameter.in_place and tensor is not None:
                 with torch.no_grad():
                     tensor.copy_(tensor_copy(memory, parameter.name))

@@ -49,8 +49,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 
 def refuse_distributed(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
     """How a kernel file would work on the pieces of a distributed tensor is nowhere said."""
-    names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
-    for name, tensor in zip(names, tensors, strict=True):
+    for name, tensor in zip((one.name for one in op.tensors), tensors, strict=True):
         if tensor is not None and type(tensor).__module__.startswith("torch.distributed"):
             raise CallRefused(
                 f"{op.name}: {name} is a {type(tensor).__name__}, and a kernel file says nothing of how it may be "

@@ -83,7 +83,7 @@ def arguments_ahead(
         if idle and parameter.name not in given and not parameter.has_default and not parameter.optional:
             assert parameter.scalar is not None
             given[parameter.name] = _PLACEHOLDER[parameter.scalar]
-    tensors = {parameter.name for parameter in op.parameters if parameter.scalar is None}
+    tensors = {one.name for one in op.tensors}
     positional = [
         read_spec(op.name, names[i], value) if i < len(names) and names[i] in tensors else value
         for i, value in enumerate(args)

@@ -96,11 +96,6 @@ class AttemptFolder:
         """The questions on record to the letter, in order; not those set aside."""
         return tuple(text for text in map(read_text, self._numbered("question")) if text is not None)
 
-    def set_aside(self) -> tuple[Reply, ...]:
-        """Replies that were paid for and answer no question of this attempt any more."""
-        found = (path for path in _listed(self.path) if re.fullmatch(r"reply-\d+\.[0-9a-f]{12}\.json", path.name))
-        return tuple(durable.read_record(path, Reply) for path in found)
-
     def _numbered(self, kind: str) -> list[Path]:
         found = (path for path in _listed(self.path) if re.fullmatch(rf"{kind}-\d+\.json", path.name))
         return sorted(found, key=lambda path: int(path.stem.removeprefix(f"{kind}-")))

@@ -86,7 +86,7 @@ def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cu
         for axis, label in enumerate(shape):
             if isinstance(label, str):
                 known.setdefault(label, f"{name}.shape[{axis}]")
-    dtypes = {f"torch.{_TORCH_NAMES[dtype.value]}": f"{name}.dtype" for name, _, dtype in reversed(at_hand)}
+    dtypes = {f"torch.{dtype.torch_name}": f"{name}.dtype" for name, _, dtype in reversed(at_hand)}
     sizes = [_sizes(task, first) for first in (0, 3, 6)]
     labels = {one.name: one.dimensions for one in task.tensors}
     return PrintRequest(
@@ -178,21 +178,7 @@ def _stand_in(task: Task, one: TensorInput, names: BackwardNames, saved: tuple[s
     if carrier:
         return f"{carrier}.new_zeros({shape_text})"
     first = at_hand[0][0]
-    return f"{first}.new_zeros({shape_text}, dtype=torch.{_TORCH_NAMES.get(one.dtype.value, one.dtype.value)})"
-
-
-_TORCH_NAMES = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-    "bool": "bool",
-}
+    return f"{first}.new_zeros({shape_text}, dtype=torch.{one.dtype.torch_name})"
 
 
 def _size(task: Task, label: str, at_hand: list[tuple[str, tuple[str | int, ...], bool]]) -> str:

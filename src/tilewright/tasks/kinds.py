@@ -17,25 +17,33 @@ def _names(text: str) -> frozenset[str]:
 _NAMES: tuple[tuple[Kind, frozenset[str]], ...] = (
     (
         Kind.ATTENTION,
-        _names("scaled_dot_product_attention multi_head_attention_forward multiheadattention")
-        | _names("transformer transformerencoder transformerencoderlayer transformerdecoder transformerdecoderlayer"),
+        _names("""
+        scaled_dot_product_attention multi_head_attention_forward multiheadattention transformer
+        transformerencoder transformerencoderlayer transformerdecoder transformerdecoderlayer
+    """),
     ),
     (
         Kind.CONVOLUTION,
-        _names("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
-        | _names("convtranspose1d convtranspose2d convtranspose3d"),
+        _names("""
+        conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convtranspose1d convtranspose2d
+        convtranspose3d
+    """),
     ),
     (
         Kind.MATMUL,
-        _names("matmul mm bmm mv dot addmm addmv addbmm baddbmm linear bilinear einsum tensordot outer inner")
-        | _names("chain_matmul multi_dot lstm gru rnn lstmcell grucell rnncell"),
+        _names("""
+        matmul mm bmm mv dot addmm addmv addbmm baddbmm linear bilinear einsum tensordot outer inner
+        chain_matmul multi_dot lstm gru rnn lstmcell grucell rnncell
+    """),
     ),
     (
         Kind.LOSS,
-        _names("cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy")
-        | _names("binary_cross_entropy_with_logits hinge_embedding_loss cosine_embedding_loss triplet_margin_loss")
-        | _names("crossentropyloss nllloss mseloss l1loss smoothl1loss huberloss kldivloss bceloss bcewithlogitsloss")
-        | _names("hingeembeddingloss cosineembeddingloss tripletmarginloss margin_ranking_loss"),
+        _names("""
+        cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy
+        binary_cross_entropy_with_logits hinge_embedding_loss cosine_embedding_loss triplet_margin_loss
+        crossentropyloss nllloss mseloss l1loss smoothl1loss huberloss kldivloss bceloss bcewithlogitsloss
+        hingeembeddingloss cosineembeddingloss tripletmarginloss margin_ranking_loss
+    """),
     ),
     (Kind.SCAN, _names("cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid associative_scan")),
     (
@@ -50,32 +58,37 @@ _NAMES: tuple[tuple[Kind, frozenset[str]], ...] = (
     ),
     (
         Kind.NORMALISATION,
-        _names("layer_norm rms_norm batch_norm group_norm instance_norm local_response_norm normalize layernorm")
-        | _names("rmsnorm batchnorm1d batchnorm2d batchnorm3d groupnorm instancenorm1d instancenorm2d instancenorm3d")
-        | _names("var var_mean std std_mean"),
+        _names("""
+        layer_norm rms_norm batch_norm group_norm instance_norm local_response_norm normalize layernorm rmsnorm
+        batchnorm1d batchnorm2d batchnorm3d groupnorm instancenorm1d instancenorm2d instancenorm3d var var_mean
+        std std_mean
+    """),
     ),
     (Kind.SOFTMAX, _names("softmax log_softmax logsumexp softmin logsoftmax gumbel_softmax")),
     (
         Kind.GATHER,
-        _names("gather scatter scatter_ scatter_add scatter_add_ scatter_reduce index_select index_add index_add_")
-        | _names("index_copy take take_along_dim embedding embedding_bag embeddingbag masked_select index_put")
-        | _names("index_put_ bincount"),
+        _names("""
+        gather scatter scatter_ scatter_add scatter_add_ scatter_reduce index_select index_add index_add_
+        index_copy take take_along_dim embedding embedding_bag embeddingbag masked_select index_put index_put_
+        bincount
+    """),
     ),
     (
         Kind.REDUCTION,
-        _names("sum mean prod amax amin max min argmax argmin topk sort norm nansum nanmean median all any mode")
-        | _names("count_nonzero cosine_similarity pairwise_distance vector_norm frobenius_norm aminmax kthvalue"),
+        _names("""
+        sum mean prod amax amin max min argmax argmin topk sort norm nansum nanmean median all any mode
+        count_nonzero cosine_similarity pairwise_distance vector_norm frobenius_norm aminmax kthvalue
+    """),
     ),
 )
-_POINTWISE = (
-    _names("relu gelu silu sigmoid tanh exp log sqrt rsqrt abs clamp where pow add mul sub div neg sin cos leaky_relu")
-    | _names("elu selu softplus softsign hardtanh hardswish hardsigmoid relu6 mish erf erfc square reciprocal sign")
-    | _names("round floor ceil leakyrelu hardshrink softshrink celu threshold logsigmoid prelu glu lerp addcmul")
-    | _names("addcdiv clone to float half bfloat16 add_ mul_ sub_ div_ copy_ relu_ cat stack chunk split roll flip")
-    | _names("triu tril view reshape transpose permute t contiguous unsqueeze expand repeat_interleave repeat")
-    | _names("maximum minimum nan_to_num logical_and logical_or logical_not isnan bitwise_and bitwise_or bitwise_xor")
-    | _names("expm1 log1p log2 exp2 atan asin acos atan2")
-)
+_POINTWISE = _names("""
+    relu gelu silu sigmoid tanh exp log sqrt rsqrt abs clamp where pow add mul sub div neg sin cos leaky_relu elu
+    selu softplus softsign hardtanh hardswish hardsigmoid relu6 mish erf erfc square reciprocal sign round floor
+    ceil leakyrelu hardshrink softshrink celu threshold logsigmoid prelu glu lerp addcmul addcdiv clone to float
+    half bfloat16 add_ mul_ sub_ div_ copy_ relu_ cat stack chunk split roll flip triu tril view reshape transpose
+    permute t contiguous unsqueeze expand repeat_interleave repeat maximum minimum nan_to_num logical_and logical_or
+    logical_not isnan bitwise_and bitwise_or bitwise_xor expm1 log1p log2 exp2 atan asin acos atan2
+""")
 _BATCH_NORMS = _names("batch_norm batchnorm1d batchnorm2d batchnorm3d")
 _KEPT = "keepdim"  # a reduction that keeps its dimension is put back onto what it reduced
 

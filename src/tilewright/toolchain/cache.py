@@ -35,7 +35,7 @@ LASTING_FAILURES = frozenset(
 )
 
 _RECORD, _CUBIN, _PTX = "record.json", "kernel.cubin", "kernel.ptx"
-_TEMPORARY = ".writing-"
+TEMPORARY = ".writing-"
 _STALE_SECONDS = 600.0
 _LOOK_AGAIN_FRACTION = 32  # a writer measures the whole cache again after this part of the limit
 
@@ -115,7 +115,7 @@ class BuildCache:
                 break
             self._remove(entry)
             total -= size
-        for leftover in self.directory.glob(f"{_TEMPORARY}*"):
+        for leftover in self.directory.glob(f"{TEMPORARY}*"):
             try:
                 if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
                     shutil.rmtree(leftover, ignore_errors=True)
@@ -157,7 +157,7 @@ class BuildCache:
         except OSError:
             return found
         for folder in folders:
-            if folder.name.startswith(_TEMPORARY):
+            if folder.name.startswith(TEMPORARY):
                 continue
             try:
                 stats = {file.name: file.stat() for file in os.scandir(folder.path)}
@@ -178,7 +178,7 @@ class BuildCache:
 
     def _temporary(self) -> Path:
         return (
-            self.directory / f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(self._serial)}-{time.time_ns()}"
+            self.directory / f"{TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(self._serial)}-{time.time_ns()}"
         )
 
 

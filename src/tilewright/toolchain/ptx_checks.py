@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel_file.assembly import assembly_is_plain
 from tilewright.records import FailureReason
+from tilewright.records.reaching import reached
 from tilewright.toolchain.ptx_text import PtxFunction, PtxModule, PtxStatement, identifiers
 
 # The assertion handler ends the kernel with an error, which is what a failed assertion should do.
@@ -57,7 +58,6 @@ class PtxFinding:
     """One thing a build may not contain."""
 
     reason: FailureReason
-    symbol: str
     message: str
     at: int  # index into the module's locations; -1 where unknown
 
@@ -66,8 +66,7 @@ def check_module(module: PtxModule, entries: Iterable[str], source: str) -> list
     """Everything wrong with what the entries reach, external calls first. `source` is the kernel file's text."""
     functions = _reachable(module, entries)
     findings = [finding for function in functions for finding in _external_calls(module, function)]
-    findings += [finding for function in functions for finding in _clock_reads(module, function, source)]
-    findings += [finding for function in functions for finding in _call_marks(function)]
+    findings += [finding for function in functions for finding in _told_apart(module, function, source)]
     findings += _global_writes(module, functions)
     return findings
 
@@ -76,17 +75,13 @@ def check_module(module: PtxModule, entries: Iterable[str], source: str) -> list
 
 
 def _reachable(module: PtxModule, entries: Iterable[str]) -> list[PtxFunction]:
-    waiting = [name for name in entries if name in module.functions]
-    seen: dict[str, PtxFunction] = {}
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen[name] = module.functions[name]
-        for statement in seen[name].statements:
-            # A function whose address is taken may be called from anywhere, so a mention is a call.
-            waiting += [word for word in identifiers(statement.text) if word in module.functions and word not in seen]
-    return list(seen.values())
+    def called(name: str) -> list[str]:
+        """A function whose address is taken may be called from anywhere, so a mention is a call."""
+        words = (word for statement in module.functions[name].statements for word in identifiers(statement.text))
+        return [word for word in words if word in module.functions]
+
+    found = reached([name for name in entries if name in module.functions], called)
+    return [function for name, function in module.functions.items() if name in found]
 
 
 def _external_calls(module: PtxModule, function: PtxFunction) -> list[PtxFinding]:
@@ -98,28 +93,20 @@ def _external_calls(module: PtxModule, function: PtxFunction) -> list[PtxFinding
             if name in module.external and name not in ALLOWED_EXTERNAL:
                 why = _WHY_EXTERNAL.get(name, "define it in the file, or call something that is")
                 text = f"the code calls {name}, which nothing here defines; {why}"
-                findings.append(PtxFinding(FailureReason.EXTERNAL, name, text, statement.at))
+                findings.append(PtxFinding(FailureReason.EXTERNAL, text, statement.at))
     return findings
 
 
-def _clock_reads(module: PtxModule, function: PtxFunction, source: str) -> list[PtxFinding]:
+def _told_apart(module: PtxModule, function: PtxFunction, source: str) -> list[PtxFinding]:
+    """Reads of clocks, and of registers that tell which call it is or where it runs."""
+    told = ((_CLOCK, "the clock ", "time"), (_CALL_MARK, "", "which call it is"), (_PLACE_MARK, "", "where it runs"))
     findings = []
-    for statement in function.statements:
-        found = _CLOCK.search(statement.text)
-        if found is not None and not _is_library_wait(module, statement, source):
-            text = f"the code reads the clock {found.group()}; a kernel's work may not depend on time: remove it"
-            findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
-    return findings
-
-
-def _call_marks(function: PtxFunction) -> list[PtxFinding]:
-    findings = []
-    for statement in function.statements:
-        for marks, what in ((_CALL_MARK, "which call it is"), (_PLACE_MARK, "where it runs")):
-            found = marks.search(statement.text)
-            if found is not None:
-                text = f"the code reads {found.group()}; a kernel's work may not depend on {what}: remove it"
-                findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+    for pattern, kind, what in told:
+        for statement in function.statements:
+            found = pattern.search(statement.text)
+            if found is not None and not (kind and _is_library_wait(module, statement, source)):
+                text = f"the code reads {kind}{found.group()}; a kernel's work may not depend on {what}: remove it"
+                findings.append(PtxFinding(FailureReason.DEVICE_CALL, text, statement.at))
     return findings
 
 
@@ -167,7 +154,7 @@ def _global_writes(module: PtxModule, functions: list[PtxFunction]) -> list[PtxF
             findings.setdefault(symbol, _write_finding(symbol, at))
     # A global that holds another's address hands it to whoever loads it.
     for holder in mentioned:
-        for symbol in identifiers(module.variables[holder].initialiser):
+        for symbol in identifiers(module.variables[holder]):
             if symbol in symbols:
                 findings.setdefault(symbol, _write_finding(symbol, -1))
     return list(findings.values())
@@ -178,7 +165,7 @@ def _write_finding(symbol: str, at: int) -> PtxFinding:
         f"a launched kernel writes the module global {symbol}, or lets its address out; "
         "nothing may survive a call: use a scratch buffer, or make a table that is only read `const`"
     )
-    return PtxFinding(FailureReason.DEVICE_STATE, symbol, text, at)
+    return PtxFinding(FailureReason.DEVICE_STATE, text, at)
 
 
 def _written_in(function: PtxFunction, symbols: set[str]) -> list[tuple[str, int]]:

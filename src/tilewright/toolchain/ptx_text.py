@@ -44,21 +44,15 @@ class PtxFunction:
     statements: tuple[PtxStatement, ...]
 
 
-@dataclass(frozen=True)
-class PtxVariable:
-    """A module-level variable in global or constant memory; the latter can be written through a generic address."""
-
-    name: str
-    initialiser: str
-
-
 @dataclass
 class PtxModule:
     """A whole PTX module."""
 
     functions: dict[str, PtxFunction] = field(default_factory=dict)
     external: set[str] = field(default_factory=set)  # declared and not defined
-    variables: dict[str, PtxVariable] = field(default_factory=dict)
+    # By name, what module-level variables in global or constant memory are initialised with; the latter can be written
+    # through a generic address.
+    variables: dict[str, str] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
     locations: list[Location] = field(default_factory=list)
     inlined_at: dict[Location, Location] = field(default_factory=dict)
@@ -188,9 +182,9 @@ class _Reader:
             found = _IDENTIFIER.match(part.strip()) if not depth else None
             if found is not None:
                 name, part = found.group(), part.strip()[found.end() :]
-                self.module.variables[name] = PtxVariable(name, "")
+                self.module.variables[name] = ""
             if name and (depth or part != ","):
-                self.module.variables[name] = PtxVariable(name, self.module.variables[name].initialiser + part)
+                self.module.variables[name] += part
 
 
 def _add_location(module: PtxModule, directive: str) -> None:

@@ -7,8 +7,10 @@ its loops went round many times. Only what runs in the own call is asked for.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 
 from tilewright.records import LOOP, CoverageRecord, CoveredSite, Seen, UncoveredLine
 
@@ -65,10 +67,7 @@ class Coverage:
 
 def _together(each: list[Seen]) -> Seen:
     """Of all of them."""
-    union = Seen(0)
-    for one in each:
-        union |= one
-    return union
+    return reduce(operator.or_, each, Seen(0))
 
 
 def _seen(site: CoveredSite) -> list[Seen]:

@@ -103,13 +103,10 @@ def independent(call: Call, tensors: Tensors, axes: Mapping[str, Axes]) -> dict[
         size = next(tensors[tensor].shape[axis] for tensor, axis in one.inputs.items())
         # What is known to be independent is looked at in one place only.
         few = Cutting(found).inputs(tensors, {known: range(1) for known in found})
-        if size > 1 and all(_same_alone(call, few, one, places) for places in _few_places(size)):
+        some = (sorted({0, size // 2, size - 1}), [0, 1])
+        if size > 1 and all(_same_alone(call, few, one, places) for places in some):
             found[name] = one
     return found
-
-
-def _few_places(size: int) -> list[list[int]]:
-    return [sorted({0, size // 2, size - 1}), [0, 1]]
 
 
 def _same_alone(call: Call, tensors: Tensors, axes: Axes, places: list[int]) -> bool:

@@ -19,7 +19,7 @@ def place_of(wrong: torch.Tensor) -> tuple[Pattern, str]:
     if count >= _EVERYWHERE * elements:
         return Pattern.ALL, f"all {elements} elements" if count == elements else f"{count} of {elements} elements"
     if count == 1:
-        index = list(_index(int(flat.nonzero()[0]), wrong.shape))
+        index = wrong.nonzero()[0].tolist()
         return (
             (Pattern.TAIL, f"the last element, {index}")
             if bool(flat[-1])
@@ -121,11 +121,3 @@ def _list(places: list[int]) -> str:
 def _ordinal(number: int) -> str:
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _index(place: int, shape: torch.Size) -> tuple[int, ...]:
-    index: list[int] = []
-    for size in reversed(shape):
-        index.append(place % size)
-        place //= size
-    return tuple(reversed(index))

@@ -20,17 +20,8 @@ from tilewright.records import Data, DType, InputTensor, Integers, Normal, Part,
 
 Seeded = Normal | Uniform | Integers
 
-_PLAIN: dict[DType, type[np.generic]] = {
-    DType.F64: np.float64,
-    DType.F32: np.float32,
-    DType.F16: np.float16,
-    DType.I64: np.int64,
-    DType.I32: np.int32,
-    DType.I16: np.int16,
-    DType.I8: np.int8,
-    DType.U8: np.uint8,
-    DType.BOOL: np.uint8,
-}
+_NARROW = (DType.BF16, DType.F8E4M3, DType.F8E5M2)  # which numpy does not have
+_PLAIN = {one: np.dtype("uint8" if one is DType.BOOL else one.torch_name) for one in DType if one not in _NARROW}
 _F8_BITS = {DType.F8E4M3: (3, 7), DType.F8E5M2: (2, 15)}  # bits of the fraction, bias of the exponent
 _F8_LARGEST = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
 

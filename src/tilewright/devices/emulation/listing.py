@@ -253,14 +253,15 @@ def _is_costly(actual: int, ideal: int, requests: int) -> bool:
 # -- as text: the totals, then the source with a margin of counts --
 
 WASTEFUL = 1.5  # so many times the ideal is worth a mark
+_AROUND = 2  # idle lines that are shown next to those that ran
 
 _HEADING = f"{'share':>6} {'warp instr':>11} {'lanes':>6} {'sectors/request':>16} {'passes/request':>15}"
 _BLANK = " " * len(_HEADING)
 
 
-def listing_text(listing: Listing, around: int | None = 2) -> str:
-    """The whole listing. `around`: how many idle lines to show next to those that ran; None for the whole source."""
-    return render_summary(listing.summary) + "\n" + render_lines(listing, around)
+def listing_text(listing: Listing) -> str:
+    """The whole listing."""
+    return render_summary(listing.summary) + "\n" + render_lines(listing)
 
 
 def render_summary(summary: LaunchSummary) -> str:
@@ -293,7 +294,7 @@ def render_summary(summary: LaunchSummary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render_lines(listing: Listing, around: int | None = 2) -> str:
+def render_lines(listing: Listing) -> str:
     """The source with its margin. A `!` marks a line whose requests cost far more than they need."""
     out: list[str] = []
     for file, text in listing.sources:
@@ -303,7 +304,7 @@ def render_lines(listing: Listing, around: int | None = 2) -> str:
         out += [f"{file}", f"{_HEADING}   line"]
         source = text.splitlines()
         previous = 0
-        for number in _shown(sorted(counted), len(source), around):
+        for number in _shown(sorted(counted), len(source)):
             if number != previous + 1:
                 out.append(f"{_BLANK}    ...")
             previous = number
@@ -316,12 +317,10 @@ def render_lines(listing: Listing, around: int | None = 2) -> str:
     return "\n".join(out) + "\n"
 
 
-def _shown(counted: list[int], last: int, around: int | None) -> list[int]:
-    if around is None:
-        return list(range(1, max(last, counted[-1]) + 1))
+def _shown(counted: list[int], last: int) -> list[int]:
     numbers: set[int] = set()
     for line in counted:
-        numbers.update(range(max(1, line - around), min(max(last, line), line + around) + 1))
+        numbers.update(range(max(1, line - _AROUND), min(max(last, line), line + _AROUND) + 1))
     return sorted(numbers)
 
 

@@ -6,10 +6,13 @@ One table for every front end of agents: MCP and smolagents show it as it is, an
 from __future__ import annotations
 
 import sys
+import tomllib
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import resources
+from string import Template
 from typing import Any
 
 from tilewright.child.process import Interrupted
@@ -153,153 +156,32 @@ def _specify(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
     return desk.specify(Wanted(**given, start=start), accept, talk)
 
 
-_RUN = Parameter("run", ValueKind.TEXT, "The run's name, as specify gave it.")
-_SHAPES = Parameter(
-    "shapes", ValueKind.TEXTS, 'Sizes and dtype of each tensor, such as {"x": "4096x1024:bf16"}.', default={}
-)
-_NUMBERS = Parameter("numbers", ValueKind.TEXTS, 'Number arguments, such as {"eps": "1e-5"}.', default={})
-
-TOOLS: dict[str, AgentTool] = {
-    one.name: one
-    for one in (
-        AgentTool(
-            "specify",
-            "Specify a task",
-            "Say what is to be computed, in words or as the source of a PyTorch function or module. Without accept the "
-            "reference is only shown: show it to the person who asked. With accept=true it is run in a limited child "
-            "process, a run begins, and the answer has everything a kernel's author is told, and the first question. A "
-            "kernel that was made before for the same task is found instead, unless fresh.",
-            (
-                Parameter(
-                    "words", ValueKind.TEXT, 'Such as "LayerNorm over the last dimension, then exact GELU".', default=""
-                ),
-                Parameter(
-                    "source",
-                    ValueKind.TEXT,
-                    "Instead of words: Python text that defines a function of tensors and numbers, or an nn.Module.",
-                    default="",
-                ),
-                Parameter(
-                    "function",
-                    ValueKind.TEXT,
-                    "With source: the function meant or, of an nn.Module, what makes it, such as Norm(256, eps=1e-5).",
-                    default="",
-                ),
-                _SHAPES,
-                _NUMBERS,
-                Parameter(
-                    "values",
-                    ValueKind.TEXTS,
-                    'What tensors hold, where normal numbers will not do: {"p": "uniform:0:1"}.',
-                    default={},
-                ),
-                Parameter(
-                    "gpu",
-                    ValueKind.TEXT,
-                    f"Target GPU: {', '.join(PROFILES)}; empty for the one at hand, else the H200 emulated.",
-                    default="",
-                ),
-                Parameter(
-                    "precision",
-                    ValueKind.TEXT,
-                    f"What f32 products may be computed in: {', '.join(one.value for one in Precision)}; "
-                    "empty for what PyTorch computes them in by default.",
-                    default="",
-                ),
-                Parameter("start_kernel", ValueKind.TEXT, "Text of a kernel file to improve.", default=""),
-                Parameter("attempts", ValueKind.WHOLE, "Attempts the run may take.", default=Budget.attempts),
-                Parameter("fresh", ValueKind.YES_OR_NO, "Make it anew though there is a kernel.", default=False),
-                Parameter("accept", ValueKind.YES_OR_NO, "The reference was shown, and is meant.", default=False),
-            ),
-            _specify,
-        ),
-        AgentTool(
-            "submit_kernel",
-            "Submit a kernel",
-            "Send a kernel file as the next attempt of a run. It is built, verified against the reference at many "
-            "sizes and values, tuned and timed, and kept if it is right and faster than the best so far. The answer "
-            "is what became of it - where it fails, a diagnosis with the smallest failing case - and the next "
-            "question. It can take minutes.",
-            (
-                _RUN,
-                Parameter("attempt", ValueKind.WHOLE, "The attempt that was asked for."),
-                Parameter("kernel", ValueKind.TEXT, "The whole kernel file.", default=""),
-                Parameter(
-                    "edits", ValueKind.TEXT, "Instead of it: SEARCH/REPLACE edits of the file last shown.", default=""
-                ),
-                Parameter("summary", ValueKind.TEXT, "One line: what it does or changes, and why.", default=""),
-            ),
-            lambda desk, talk, given: desk.submit(given.pop("run"), given.pop("attempt"), talk, **given),
-        ),
-        AgentTool(
-            "advise",
-            "Ask what is next",
-            "The whole of what the author of the next attempt is told: the rules, the kernel format, advice for the "
-            "GPU and the kind of work, the task, what was tried, and the question. Takes up a run after a break; more "
-            "attempts or a hint open one that has ended.",
-            (
-                _RUN,
-                Parameter("more_attempts", ValueKind.WHOLE, "So many further attempts.", default=0),
-                Parameter("hint", ValueKind.TEXT, "Something to try, kept with the run.", default=""),
-            ),
-            lambda desk, talk, given: desk.advise(given.pop("run"), talk, **given),
-        ),
-        AgentTool(
-            "check",
-            "Check a kernel file",
-            "Run a kernel file in the emulator, beside the loop: accesses out of bounds, races, uninitialised reads, "
-            "barrier faults by source line, and costs. With run, results are compared with its reference. It counts "
-            "as no attempt, and is no verdict.",
-            (
-                Parameter("kernel", ValueKind.TEXT, "The whole kernel file."),
-                Parameter("run", ValueKind.TEXT, "A run whose reference to compare with.", default=""),
-                _SHAPES,
-                _NUMBERS,
-            ),
-            lambda desk, talk, given: looks.check(desk, given.pop("kernel"), talk, **given),
-            reads_only=True,
-        ),
-        AgentTool(
-            "bench",
-            "Time a kernel",
-            "Time a kernel of a run that passed: on a GPU measured beside eager PyTorch and torch.compile, without one "
-            "modelled from emulated counts. The answer says which; the two are never comparable.",
-            (_RUN, Parameter("attempt", ValueKind.WHOLE, "Which attempt; 0 for the best.", default=0)),
-            lambda desk, talk, given: looks.bench(desk, given["run"], talk, attempt=given["attempt"]),
-            reads_only=True,
-        ),
-        AgentTool(
-            "history",
-            "Look at runs",
-            "The runs of this machine; or the task and the attempts of one; or one attempt with its file and verdict.",
-            (
-                Parameter("run", ValueKind.TEXT, "A run; empty for the list of runs.", default=""),
-                Parameter("attempt", ValueKind.WHOLE, "One of its attempts; 0 for the whole run.", default=0),
-            ),
-            lambda desk, talk, given: looks.history(desk, **given),
-            reads_only=True,
-        ),
-        AgentTool(
-            "finish",
-            "End a run",
-            "End a run with the best file it has, which is then found again for the same task.",
-            (_RUN,),
-            lambda desk, talk, given: desk.finish(given["run"], talk),
-        ),
-        AgentTool(
-            "export",
-            "Write the kernel out",
-            "Write a run's best kernel below the folder the server was started for. file: the kernel file with its "
-            "tuned constants and provenance, called with tilewright.load(path). torch: a package that needs torch "
-            "alone. hub: a project for the Hugging Face Hub. cuda: plain CUDA sources with a C function.",
-            (
-                _RUN,
-                Parameter(
-                    "destination", ValueKind.TEXT, "A relative path, such as kernels/softmax.cu, or of a new folder."
-                ),
-                Parameter("to", ValueKind.TEXT, f"The form: {', '.join(looks.FORMS)}.", default=looks.FILE),
-            ),
-            lambda desk, talk, given: looks.export(desk, given["run"], given["destination"], talk, to=given["to"]),
-        ),
-    )
+_DEEDS: dict[str, Deed] = {
+    "specify": _specify,
+    "submit_kernel": lambda desk, talk, given: desk.submit(given.pop("run"), given.pop("attempt"), talk, **given),
+    "advise": lambda desk, talk, given: desk.advise(given.pop("run"), talk, **given),
+    "check": lambda desk, talk, given: looks.check(desk, given.pop("kernel"), talk, **given),
+    "bench": lambda desk, talk, given: looks.bench(desk, given["run"], talk, attempt=given["attempt"]),
+    "history": lambda desk, talk, given: looks.history(desk, **given),
+    "finish": lambda desk, talk, given: desk.finish(given["run"], talk),
+    "export": lambda desk, talk, given: looks.export(desk, given["run"], given["destination"], talk, to=given["to"]),
 }
+
+
+def _read_tools() -> dict[str, AgentTool]:
+    """The table, as `tools.toml` has it."""
+    text = resources.files("tilewright.frontends.agents").joinpath("tools.toml").read_text("utf-8")
+    known = {"gpus": PROFILES, "precisions": (one.value for one in Precision), "forms": looks.FORMS}
+    words = {name: ", ".join(values) for name, values in known.items()}
+    table = tomllib.loads(Template(text).substitute(words, attempts=Budget.attempts))
+    return {name: _tool(name, **said) for name, said in table.items()}
+
+
+def _tool(
+    name: str, title: str, description: str, parameters: dict[str, list[Any]], reads_only: bool = False
+) -> AgentTool:
+    taken = (Parameter(one, ValueKind(kind), *said) for one, (kind, *said) in parameters.items())
+    return AgentTool(name, title, description, tuple(taken), _DEEDS[name], reads_only)
+
+
+TOOLS = _read_tools()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from tilewright.frontends.audit.correctness import (
 from tilewright.frontends.audit.report import Audit, Suggestion, Weight
 from tilewright.frontends.audit.speed import Timed, cost_suggestions, not_modelled, timed
 from tilewright.frontends.audit.subject import Asked, Subject, read_subject
-from tilewright.frontends.build_report import describe_argument
+from tilewright.frontends.build_report import describe_arguments
 from tilewright.frontends.choices import ChosenDevice, open_devices
 from tilewright.frontends.file_task import task_of_file, task_of_reference
 from tilewright.frontends.imported_checks import ADAPTED
 from tilewright.frontends.judging import judges
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.kernel_file import ArgumentValue, DoesNotApply
+from tilewright.kernel_file import DoesNotApply
 from tilewright.lint import lint_plan
 from tilewright.measure import Stopwatch
 from tilewright.measure.preparation import NotPrepared
@@ -170,7 +170,7 @@ class _Auditor:
             op=file.plan.op.name,
             gpu=self.device.gpu,
             device=self.device.words,
-            arguments=_described(subject.arguments),
+            arguments=describe_arguments(subject.arguments),
             guessed=subject.guessed,
             imported_from=subject.imported_from,
             notes=(*subject.notes, *(f"lint did not look at all of it: {one}" for one in unread)),
@@ -199,7 +199,3 @@ def _past_a_guess(finding: LintFinding, guessed_lengths: frozenset[str]) -> bool
     """Whether it is of what lies past a tensor that nobody said the length of."""
     is_bounds = finding.rule is LintRule.MISSING_BOUNDS
     return is_bounds and any(f"end of {name} " in finding.evidence for name in guessed_lengths)
-
-
-def _described(arguments: Mapping[str, ArgumentValue]) -> dict[str, str]:
-    return {name: describe_argument(value) for name, value in arguments.items()}

@@ -47,26 +47,20 @@ def audit_command(
     """Returns the exit status, of the audit or of the run that improves it."""
     if improvement is not None:
         _refuse(asked, renderings, improvement)
-    pages = [
-        (path, endings, option)
-        for path, endings, option in (
-            (renderings.markdown, (".md",), "--markdown"),
-            (renderings.html, (".html",), "--html"),
-        )
-        if path is not None
-    ]
-    for path, endings, option in pages:
-        check_page(path, endings, option)
+    pages = [path for path in (renderings.markdown, renderings.html) if path is not None]
+    for path in pages:
+        is_markdown = path is renderings.markdown
+        check_page(path, (".md",) if is_markdown else (".html",), "--markdown" if is_markdown else "--html")
     device = choose_device(gpu, spool)
     with progress() as say:
         found, subject = audit(asked, device, say)
-    for path, _, _ in pages:
+    for path in pages:
         write_page(audit_page(found, subject.file.text), path)
     if renderings.as_json:
         print_json(found)
     else:
         show_audit(stdout_console(), found)
-        for path, _, _ in pages:
+        for path in pages:
             print(f"wrote {path}")
     if improvement is None:
         return found.exit_status

@@ -162,7 +162,8 @@ def _small_calls(
     """None where a size may be left behind: tensors and numbers are made smaller together where they are equal."""
     if not sizes_follow(file, arguments):
         return []
-    call = [_given(name, value) for name, value in arguments.items()]
+    whole = {name: tuple(map(int, one)) if isinstance(one, tuple) else one for name, one in arguments.items()}
+    call = [Given.of(name, value) for name, value in whole.items()]
     tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
     found = [one for one in tried if one is not None]
     return found[:1] if found[1:] == found[:1] else found
@@ -170,17 +171,6 @@ def _small_calls(
 
 def _elements(arguments: Mapping[str, ArgumentValue]) -> int:
     return sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
-
-
-def _given(name: str, value: ArgumentValue) -> Given:
-    if isinstance(value, TensorSpec):
-        return Given(name, "tensor", value.dtype.value, value.shape)
-    if value is None:
-        return Given(name, "tensor", value=None)
-    if isinstance(value, tuple):
-        return Given(name, "ints", value=tuple(int(one) for one in value))
-    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-    return Given(name, kind, value=value)
 
 
 def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Suggestion, ...]:

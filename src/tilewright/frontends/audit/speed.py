@@ -10,6 +10,7 @@ from tilewright.frontends.audit.correctness import source_at
 from tilewright.frontends.audit.report import Speed, Suggestion, Weight
 from tilewright.frontends.view.counting import roofline_of
 from tilewright.kernel_file import KernelFile
+from tilewright.lint.catalogue import RULES
 from tilewright.measure import Stopwatch, what_if
 from tilewright.measure.emulated_counts import NotCounted
 from tilewright.measure.evidence import profile_figures
@@ -81,19 +82,9 @@ def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[
     model = found.model
     for one in lint:
         if model is None or one.rule not in _COUNTED:
-            source = source_at(file, one.line)
             gain = _lint_gain(model, task, one) if model is not None else None
-            yield Suggestion(
-                _WEIGHTS[one.severity],
-                one.rule.value,
-                one.kernel,
-                one.line,
-                source,
-                one.evidence,
-                one.why,
-                one.remedy,
-                gain,
-            )
+            place, said = (one.kernel, one.line, source_at(file, one.line)), (one.evidence, one.why, one.remedy)
+            yield Suggestion(_WEIGHTS[one.severity], one.rule.value, *place, *said, gain)
     yield from _waits(found.profiles, file)
     if model is not None:
         yield from _costly(model, task, file)
@@ -118,21 +109,10 @@ def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggesti
         for one in costly_lines(launch.facts.listing):
             gain = what_if.times_as_fast(model, task, what_if.at_lines(one.kernel, {one.line}, what_if.ideal))
             shared = "shared" in one.message
-            yield Suggestion(
-                Weight.COST,
-                "bank conflicts" if shared else "uncoalesced access",
-                one.kernel,
-                one.line,
-                source_at(file, one.line),
-                one.message,
-                "lanes that meet in one bank are served one after the other"
-                if shared
-                else "memory moves in sectors of 32 bytes; lanes that lie far apart fetch bytes nobody uses",
-                "pad the rows (`tile[32][33]`) or swizzle the columns"
-                if shared
-                else "let neighbouring lanes take neighbouring elements, or turn the tile round in shared memory",
-                gain,
-            )
+            what = "bank conflicts" if shared else "uncoalesced access"
+            rule = RULES[LintRule.BANK_CONFLICT if shared else LintRule.UNCOALESCED]
+            place = (one.kernel, one.line, source_at(file, one.line))
+            yield Suggestion(Weight.COST, what, *place, one.message, rule.why, rule.remedy, gain)
 
 
 def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:

@@ -63,10 +63,9 @@ def baseline_words(speed: Speed) -> list[str]:
 def summary_words(audit: Audit) -> str:
     """One line on all of it."""
     counts = Counter(one.weight for one in audit.suggestions)
-    names = {Weight.WRONG: "wrong", Weight.FAULT: "fault", Weight.COST: "cost", Weight.REMARK: "remark"}
     parts = [
-        f"{counts[weight]} {name}{'s' if counts[weight] > 1 and weight is not Weight.WRONG else ''}"
-        for weight, name in names.items()
+        f"{counts[weight]} {weight.value}{'s' if counts[weight] > 1 and weight is not Weight.WRONG else ''}"
+        for weight in Weight
         if counts[weight]
     ]
     most = expectation_words(audit.speed)

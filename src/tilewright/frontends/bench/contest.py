@@ -11,7 +11,7 @@ from tilewright.devices.protocol import Device
 from tilewright.frontends.audit.correctness import judged_by_checkers
 from tilewright.frontends.bench.eager_model import MODEL_EAGER, EagerAnswer, EagerRequest
 from tilewright.frontends.bench.report import BenchReport, BenchRow
-from tilewright.frontends.build_report import describe_argument
+from tilewright.frontends.build_report import describe_arguments
 from tilewright.frontends.choices import ChosenDevice, gpu_reference, open_devices
 from tilewright.frontends.file_task import task_of_file, task_of_reference
 from tilewright.frontends.gpu_turns import turn_at
@@ -91,7 +91,7 @@ class _Bench:
             gpu=self._device.gpu,
             device=self._device.words,
             measured=not self._device.is_emulated,
-            arguments={name: describe_argument(value) for name, value in self._arguments.items()},
+            arguments=describe_arguments(self._arguments),
             guessed=self._guessed,
             floor_us=least_us,
             rows=_beside_first(told),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tilewright.frontends.finding.frames import ROOT, Chain, Leaves, trace_whole
+from tilewright.frontends.finding.frames import ROOT, Chain, Leaves, last_name, trace_whole
 from tilewright.tasks.reading.python_source import usable_name
 
 _SIGNATURE = re.compile(r"def forward\(self(?:, )?(?P<taken>.*?)\)(?: -> [^:]+)?:")
@@ -92,7 +92,7 @@ class _Writer:
             if one.op == "placeholder":
                 made[one] = self.made[next(given)]
             elif one.op == "get_attr":
-                if not isinstance(_reached(inner, str(one.target)), torch.Tensor):
+                if not isinstance(operator.attrgetter(str(one.target))(inner), torch.Tensor):
                     return False
                 made[one] = self._parameter(f"{place}.{str(one.target).removeprefix(ROOT)}")
             elif one.op == "output":
@@ -106,12 +106,7 @@ class _Writer:
         return True
 
     def _calls(self) -> tuple[str, ...]:
-        names = [
-            str(one.target if isinstance(one.target, str) else getattr(one.target, "__name__", one.target))
-            for one in self.graph.nodes
-            if one.op in ("call_function", "call_method")
-        ]
-        return tuple(one.rpartition(".")[2].strip("_") for one in names)
+        return tuple(last_name(one) for one in self.graph.nodes if one.op in ("call_function", "call_method"))
 
     def _text(self, name: str) -> str:
         """As Python; placeholders come first there whatever their order."""
@@ -189,12 +184,6 @@ def _call_kernel(graph: fx.Graph, made: dict[fx.Node, fx.Node], one: Replacement
     several = len(one.chain.outputs) > 1
     for place, node in enumerate(one.chain.outputs):
         made[node] = graph.call_function(operator.getitem, (called, place)) if several else called
-
-
-def _reached(module: Any, path: str) -> Any:
-    for name in path.split("."):
-        module = getattr(module, name)
-    return module
 
 
 def _imported(name: str, value: Any) -> str:

@@ -17,32 +17,18 @@ import torch
 from torch import fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from tilewright.frontends.finding.operations import ELEMENTWISE, names
 from tilewright.frontends.source_values import undecorated
 from tilewright.tasks.reading.python_source import usable_name
 
 ROOT = "module."  # before every path of a frame
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # Functions and methods whose results could be computed as their inputs come by, by their last names.
-_POINTWISE = (
-    _names(
-        "add sub mul truediv div neg pow abs exp exp2 log log2 log1p expm1 sqrt rsqrt reciprocal square sigmoid tanh"
-    )
-    | _names(
-        "relu silu gelu leaky_relu elu softplus mish hardswish hardsigmoid relu6 erf sin cos where clamp clamp_min"
-    )
-    | _names("clamp_max maximum minimum floor ceil round sign lerp addcmul addcdiv masked_fill logical_not logical_and")
-    | _names(
-        "logical_or eq ne lt le gt ge to float half bfloat16 type_as dropout tril triu rms_norm layer_norm softmax"
-    )
-    | _names("log_softmax mean sum amax amin var norm logsumexp softmin glu invert cross_entropy nll_loss")
+_POINTWISE = ELEMENTWISE | names(
+    "truediv relu6 to float half bfloat16 type_as dropout layer_norm softmin invert cross_entropy nll_loss"
 )
-_VIEWS = _names(
+_VIEWS = names(
     "getitem getattr size view reshape unsqueeze squeeze transpose contiguous expand cat chunk split flatten"
 )
 _SHAPES = frozenset(("dtype", "shape", "device", "size", "ndim", "dim"))

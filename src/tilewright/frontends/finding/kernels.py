@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def _request(region: Region, shapes: dict[str, str]) -> ObjectRequest:
     if region.kind is RegionKind.CHAIN:
         assert region.chain is not None
         text = region.chain.text
-        drawn = {one.name: drawn_like(_parameter(region, one.path)) for one in text.inputs if one.path}
+        drawn = {one.name: drawn_like(attrgetter(one.path)(region.owner)) for one in text.inputs if one.path}
         values = {name: said for name, said in drawn.items() if said}
         return ObjectRequest(Request(text.source, shapes, {}, values, function=text.function), None)
     state = state_of(region.owner) if region.kind is RegionKind.MODULE else {}
@@ -76,12 +77,6 @@ def _numbers(region: Region) -> dict[str, str]:
             raise BadArgument(f"{region.title}: {name} is a {type(value).__name__}, which no kernel takes")
         numbers[name] = literal(value)
     return numbers
-
-
-def _parameter(region: Region, path: str) -> torch.Tensor:
-    place, _, own = path.rpartition(".")
-    found: torch.Tensor = getattr(region.owner.get_submodule(place), own)
-    return found
 
 
 # -- rows --

@@ -7,27 +7,30 @@ from collections.abc import Iterable
 from tilewright.frontends.finding.recording import Operation
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-PRODUCTS = (
-    _names("mm bmm addmm addmv mv dot baddbmm linear matmul lstm gru _grouped_mm _scaled_mm")
-    | _names("convolution _convolution cudnn_convolution scaled_dot_product_attention")
-    | _names("_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention")
-    | _names("_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu")
-)
-_FUSIBLE = (
-    _names("add sub rsub mul div neg pow abs exp exp2 log log2 log1p expm1 sqrt rsqrt reciprocal square sigmoid tanh")
-    | _names("relu silu gelu leaky_relu elu softplus mish hardswish hardsigmoid hardtanh erf sin cos where clamp")
-    | _names("clamp_min clamp_max maximum minimum floor ceil round sign lerp addcmul addcdiv masked_fill logical_not")
-    | _names("logical_and logical_or bitwise_and bitwise_or bitwise_not eq ne lt le gt ge isnan _to_copy clone copy_")
-    | _names("mean sum amax amin max min var var_mean std norm linalg_vector_norm logsumexp prod any all cumsum")
-    | _names("_softmax _log_softmax softmax log_softmax native_layer_norm rms_norm _fused_rms_norm native_batch_norm")
-    | _names("_native_batch_norm_legit_no_training native_group_norm nll_loss_forward cross_entropy_loss glu")
-    | _names("cat stack slice select native_dropout tril triu")
-    | _names("ones_like zeros_like full_like fill_ zeros ones full scalar_tensor arange")
-)
+PRODUCTS = names("""
+    mm bmm addmm addmv mv dot baddbmm linear matmul lstm gru _grouped_mm _scaled_mm convolution _convolution
+    cudnn_convolution scaled_dot_product_attention _scaled_dot_product_flash_attention
+    _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_flash_attention_for_cpu
+""")
+# Both ATen's operations and functions that models call.
+ELEMENTWISE = names("""
+    add sub mul div neg pow abs exp exp2 log log2 log1p expm1 sqrt rsqrt reciprocal square sigmoid tanh relu
+    silu gelu leaky_relu elu softplus mish hardswish hardsigmoid erf sin cos where clamp clamp_min clamp_max
+    maximum minimum floor ceil round sign lerp addcmul addcdiv masked_fill logical_not logical_and logical_or eq
+    ne lt le gt ge mean sum amax amin var norm logsumexp softmax log_softmax rms_norm glu tril triu
+""")
+_FUSIBLE = ELEMENTWISE | names("""
+    rsub hardtanh bitwise_and bitwise_or bitwise_not isnan _to_copy clone copy_ max min var_mean std
+    linalg_vector_norm prod any all cumsum _softmax _log_softmax native_layer_norm _fused_rms_norm
+    native_batch_norm _native_batch_norm_legit_no_training native_group_norm nll_loss_forward cross_entropy_loss
+    cat stack slice select native_dropout ones_like zeros_like full_like fill_ zeros ones full scalar_tensor
+    arange
+""")
 
 
 def base_name(operation: Operation) -> str:

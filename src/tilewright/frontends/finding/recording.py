@@ -7,6 +7,7 @@ are seen by hooks, functions of the model's own packages by Python's profiler ho
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.frontends.source_values import undecorated
 
 _LIBRARIES = ("torch", "kernels", "tilewright", "numpy")
@@ -34,24 +36,10 @@ class Layout:
 
     @property
     def size_bytes(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        return f"{'x'.join(map(str, self.shape)) or '1'}:{_SHORT.get(self.dtype, str(self.dtype))}"
-
-
-_SHORT = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float64: "f64",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.bool: "bool",
-}
+        return f"{'x'.join(map(str, self.shape)) or '1'}:{DTYPE_OF_TORCH.get(self.dtype, self.dtype)}"
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -275,8 +276,7 @@ def _value(seen: FrameSeen, node: fx.Node | None, path: str) -> torch.Tensor:
         found = seen.values[node]
         assert isinstance(found, torch.Tensor)
         return found
-    place, _, own = path.rpartition(".")
-    tensor: torch.Tensor = getattr(seen.calls[0].owner.get_submodule(place), own)
+    tensor: torch.Tensor = attrgetter(path)(seen.calls[0].owner)
     return tensor.detach().to("meta")
 
 

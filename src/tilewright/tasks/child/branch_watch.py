@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tilewright.tasks.child.tracked_numbers import Expression, Number, is_tracked, plain, tracked
+from tilewright.tasks.child.tracked_numbers import Expression, Number, expression_of, is_tracked, plain, tracked
 
 _LONGEST_RANGE = 4096  # of which the indices are tracked
 _MOST_QUESTIONS = 2000
@@ -133,7 +133,7 @@ class BranchWatch(TorchFunctionMode):
             return numbers
         start, stop, step = bounds if len(bounds) == 3 else (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)
         symbol = f"index at {_way_to(frame)}"
-        self.asked.ranges[symbol] = Range(*(_expression_of(one) for one in (start, stop, step)))
+        self.asked.ranges[symbol] = Range(*(expression_of(one) for one in (start, stop, step)))
         return [tracked(number, Expression.symbol(symbol)) for number in numbers]
 
     def listen(self, expression: Expression, answer: bool) -> bool:
@@ -167,11 +167,6 @@ class _Shape(tuple[Any, ...]):
 
     def __add__(self, other: Any) -> _Shape:
         return _Shape((*self, *other))
-
-
-def _expression_of(value: Any) -> Expression:
-    made: Expression = value.expression if is_tracked(value) else Expression.constant(value)
-    return made
 
 
 def _asking_frame() -> types.FrameType | None:

@@ -85,13 +85,13 @@ def applied(name: str, function: Callable[..., Any], *values: Any) -> Any:
     result = function(*map(plain, values))
     if not any(map(is_tracked, values)) or not isinstance(result, (int, float)):
         return result
-    parts = [_expression(one) for one in values]
+    parts = [expression_of(one) for one in values]
     at = [part.at for part in parts]
     text = f"{name}({', '.join(part.text for part in parts)})"
     return tracked(result, _joined(text, lambda known: function(*(one(known) for one in at)), parts))
 
 
-def _expression(value: Any) -> Expression:
+def expression_of(value: Any) -> Expression:
     return value.expression if is_tracked(value) else Expression.constant(value)
 
 
@@ -107,7 +107,7 @@ def _joined(text: str, at: Callable[[Mapping[str, Number]], Any], parts: list[Ex
 def _of_two(sign: str, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
     """What an operator makes of two numbers, or answers to a question about them."""
     result = function(plain(one), plain(other))
-    parts = [_expression(one), _expression(other)]
+    parts = [expression_of(one), expression_of(other)]
     left, right = parts[0].at, parts[1].at
     whole = _joined(
         f"({parts[0].text} {sign} {parts[1].text})", lambda known: function(left(known), right(known)), parts
