@@ -274,5 +274,27 @@ def test_a_residual_is_said_to_be_like_what_it_is_added_to() -> None:
     assert "the residual is a tensor of its own that has the shape of what it is added to" in made.assumptions
 
 
+@pytest.mark.parametrize(
+    ("words", "assumed"),
+    [
+        ("softmax(q @ k.T / sqrt(d))", "d is q.shape[-1], which the product sums over"),
+        ("sum(x) / n", "n is the number of elements of each row, along the last dimension"),
+        ("softmax(x / t)", "t is a number, 0.7 where none is given"),
+        ("x @ W + scale * (x @ A) @ B", "scale is a number, 0.125 where none is given"),
+        ("x * w + b", "w is a vector with one element per column; b is a vector with one element per column"),
+        ("x @ W + b", "b is a vector with one element per column"),
+        ("x / norm(x)", "the L2 norm in the formula is that of each row, along the last dimension"),
+        ("(x - mean(x)) / std(x)", "divided by the count less 1"),
+    ],
+)
+def test_what_names_of_a_formula_are_taken_for_is_said(words: str, assumed: str) -> None:
+    assert any(assumed in one for one in specification(words, {}).assumptions)
+
+
+def test_a_shape_of_no_tensor_is_refused() -> None:
+    with pytest.raises(NotUnderstood, match="shape of w: the task has no such tensor; it has x, W, b"):
+        specification("x @ W + b", {"w": "64x32"})
+
+
 def test_floats_are_f32() -> None:
     assert 'x = "f32[elements]"' in specification("vector addition of 1 million floats", {}).description

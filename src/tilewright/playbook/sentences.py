@@ -108,6 +108,7 @@ def parse_words(words: str) -> WordsRequest:
     if not clauses:
         raise outside_grammar(f'the playbook finds no operation in "{words}"')
     _check_parameters(clauses)
+    clauses = tuple(_as_spelled(one, words) for one in clauses)
     return WordsRequest(clauses, dtype, sizes, named, in_place)
 
 
@@ -152,6 +153,21 @@ def _normal(words: str) -> str:
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _as_spelled(clause: Clause, words: str) -> Clause:
+    """The step with its tensors as they are spelled, where the grammar reads small letters alone. Raises
+    `NotUnderstood` for a name that is spelled in two ways, as in "x - X"."""
+    own = (clause.operation.takes, *clause.operation.tensors) if not clause.operation.pattern else ()
+    called = {one.name: one.name.rstrip("_") for one in own if one is not None} | dict(clause.called)
+    for name, said in called.items():
+        spelled = set(re.findall(rf"(?i)(?<![\w.])(?<!\d )({said})\b(?!\.\w{{2}})", words))
+        if len(spelled) > 1 and said == "a":
+            spelled = set(re.findall(r"\b([aA])\b(?! +(?!and\b|to\b|by\b|from\b)[a-z]{2})", words))  # no article
+        if len(spelled) > 1:
+            raise NotUnderstood(f"{' and '.join(sorted(spelled))} could be one tensor or two; use different letters")
+        called[name] = next(iter(spelled), said)
+    return replace(clause, called=tuple(called.items()))
 
 
 def _windows(text: str) -> str:
