@@ -127,7 +127,14 @@ REQUESTS: tuple[Request, ...] = (
     Request("x * w + b", lambda x, w, b: x * w + b, _rows(w="40:f32", b="40:f32")),
     Request("relu(x + b)", lambda x, b: torch.relu(x + b), _rows(b="40:f32")),
     Request("(x ** 2) ** 3 + y", lambda x, y: x**6 + y, {"x": "2x2:f32"}),
+    Request("2x + 1", lambda x: 2 * x + 1, _rows()),
+    Request("3x² - 2x + 1", lambda x: 3 * x * x - 2 * x + 1, _rows()),
+    Request("x³", lambda x: x * x * x, _rows()),
+    Request("|x - y|", lambda x, y: (x - y).abs(), _rows()),
+    Request("scale x by 1/sqrt(64)", lambda x: x / 8, _rows()),
+    Request("silu_and_mul", lambda x: F.silu(x[:, :20]) * x[:, 20:], _rows()),
     # norms and softmax
+    Request("please, could you write a softmax kernel? Thanks!", lambda x: x.softmax(-1), _rows()),
     Request("softmax(x / t)", lambda x, t: (x / t).softmax(-1), _rows()),
     Request("softmax(x / temperature)", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
     Request("x / norm(x)", lambda x: x / x.norm(dim=-1, keepdim=True), _rows()),
@@ -331,6 +338,7 @@ REQUESTS: tuple[Request, ...] = (
     # moves
     Request("NHWC to NCHW", lambda x: x.permute(0, 3, 1, 2).contiguous(), {"x": "2x10x9x8:f32"}),
     Request("transpose", lambda x: x.T.contiguous(), _rows()),
+    Request("A.T", lambda A: A.T.contiguous(), {"A": "9x24:f32"}),
     Request("transpose a 4096x1024 matrix", lambda x: x.T.contiguous(), _rows()),
     Request("NCHW to NHWC", lambda x: x.permute(0, 2, 3, 1).contiguous(), _image()),
     Request("rotary embedding", lambda x, cos, sin: x * cos + _turned(x) * sin, {"x": "2x3x5x8:f32"}),
@@ -423,13 +431,33 @@ REQUESTS: tuple[Request, ...] = (
             ),
             {"logits": "6x40:f32"},
         )
-        for words in ("cross entropy with label smoothing 0.1", "nn.CrossEntropyLoss(label_smoothing=0.1)")
+        for words in (
+            "cross entropy with label smoothing 0.1",
+            "nn.CrossEntropyLoss(label_smoothing=0.1)",
+            "F.cross_entropy(logits, target, label_smoothing=0.1)",
+            "label smoothed cross entropy with smoothing 0.1",
+        )
+    ),
+    Request(
+        "cross entropy with ignore_index=3",
+        lambda logits, target: F.cross_entropy(logits[target != 3], target[target != 3]),
+        {"logits": "30x5:f32"},
+    ),
+    Request(
+        "F.cross_entropy(pred, labels, ignore_index=-100)",
+        lambda pred, labels: F.cross_entropy(pred, labels),
+        {"pred": "6x40:f32"},
     ),
     *(
         Request(words, lambda prediction, target: (prediction - target).abs().mean(), _LOSS)
         for words in ("mean absolute error between pred and target", "l1 loss")
     ),
     Request("mae between a and b", lambda a, b: (a - b).abs().mean(), {"a": "6x40:f32"}),
+    Request(
+        "mean squared error between prediction and target, mean reduction",
+        lambda prediction, target: F.mse_loss(prediction, target),
+        _LOSS,
+    ),
     Request("mse between prediction and target", lambda prediction, target: F.mse_loss(prediction, target), _LOSS),
     Request("huber loss with delta 0.5", lambda prediction, target: F.huber_loss(prediction, target, delta=0.5), _LOSS),
     Request("mean squared error", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
@@ -447,16 +475,29 @@ REQUESTS: tuple[Request, ...] = (
         {"anchor": "6x40:f32"},
     ),
     Request(
+        "triplet loss margin 0.5",
+        lambda anchor, positive, negative: F.triplet_margin_loss(anchor, positive, negative, margin=0.5),
+        {"anchor": "6x40:f32"},
+    ),
+    Request(
         "nn.SmoothL1Loss(beta=0.5)", lambda prediction, target: F.smooth_l1_loss(prediction, target, beta=0.5), _LOSS
     ),
     Request("Huber loss", lambda prediction, target: F.huber_loss(prediction, target), _LOSS),
     Request(
         *("hinge loss", lambda prediction, target: torch.relu(1 - prediction * target).mean(), _LOSS),
     ),
+    *(
+        Request(
+            words,
+            lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
+            {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+        )
+        for words in ("dropout-free attention", "non-causal attention", "attention without a causal mask")
+    ),
     Request(
-        "dropout-free attention",
-        lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
-        {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+        "flash attention, 16 heads, head dim 64, seq len 1024, causal, fp16",
+        lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=True),
+        {"query": "1x2x7x16:f16", "key": "1x2x9x16:f16"},
     ),
     Request(
         "flash attention with a causal mask",
@@ -496,6 +537,9 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("sliding window attention", "attention of chosen keys"),
     ("depthwise separable convolution", "separable"),
     ("3x3 convolution groups 4", "groups"),
+    ("grouped convolution 3x3 with 4 groups", "convolutions in groups"),
+    ("gated mlp", '"SwiGLU feed-forward"'),
+    ("label smoothed cross entropy", "label smoothing 0.1"),
     ("backward pass of gelu", "gradients"),
     ("relu of x plus bias", "brackets"),
     ("frobnicate the tensor", "frobnicate"),
@@ -552,7 +596,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("subtract y from x squared", '"subtract y from x ** 2"'),
     ("divide x by y + 1", '"divide x by y + 1"'),
     ("where(x, y, z)", '"where(x, y, z)"'),
-    ("F.kl_div(x, y)", "takes probabilities"),
+    ("F.kl_div(x, y)", "takes log-probabilities"),
     ("torch.bmm(b, a)", "another order"),
     ("attention(k, q, v)", "another order"),
     ("F.binary_cross_entropy(x, y)", "takes probabilities"),
@@ -623,6 +667,7 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("scale by 1,000", '"1,000" could be 1000 or 1.000'),
     ("gelu then embedding lookup", "takes i64"),
     ("mean(x) + bias", "leaves one element per row"),
+    ("mean squared error then sum", '"the sum" cannot follow "the mean squared error"'),
     ("scale by 1e400", "smaller number"),
     ("scale by 1/0", "no number"),
     ("divide by 0", "divided by 0"),

@@ -250,6 +250,9 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         ("sum of a vector of 10 million floats", {"cols": 10_000_000}),
         ("causal attention for 2x8x1024x64", {"sequence": 1024, "keys": 1024}),
         ("attention with batch size 4, 8 heads, head dim 64", {"batch": 4, "heads": 8, "head_size": 64}),
+        ("batchnorm + relu for 32x64x56x48 images", {"batch": 32, "channels": 64, "height": 56, "width": 48}),
+        ("batchnorm + relu for NxCxHxW images", {"batch": 16, "channels": 64}),
+        ("conv2d 3x3 then group norm with 4 groups", {"channels": 64}),
         ("embedding lookup with vocab size 50,000 and dim 768", {"vocabulary": 50000, "features": 768}),
     ],
 )

@@ -77,7 +77,14 @@ _METHODS = 4  # of a chain; what is longer is refused
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
-_POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
+_POLITE = re.compile(r"^(?:(?:hi|hello|please|can you|could you|would you|kindly)[ ,]+)+")
+_THANKS = re.compile(r"[,.!?]? ?\b(?:thanks|thank you)(?: (?:a lot|so much|very much))?$|(?<=[a-z])\?(?= |$)")
+_SIGNS = (  # as people write them on paper
+    (r"(?<![\w.])(\d+(?:\.\d+)?)([xyz])(?=$| ?[-+*/^)²³])", r"\1 * \2"),
+    ("²", "^2"),
+    ("³", "^3"),
+    (r"\|([a-z](?: ?[-+] ?[a-z])?)\|", r"abs(\1)"),
+)
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
     rf"\[? ?{NUMBER} ?(?:,|and|to|\.\.+|-(?=[\d.]))? ?{NUMBER} ?\]?"
@@ -117,7 +124,9 @@ def _normal(words: str) -> str:
         words = re.sub(pattern, product, words.strip())
     text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
-    text = _POLITE.sub("", text)
+    text = _THANKS.sub("", _POLITE.sub("", text))
+    for pattern, sign in _SIGNS:
+        text = re.sub(pattern, sign, text)
     text = _COMMAS.sub(_one_number, text)
     for pattern, sign in _LETTERS:
         text = re.sub(pattern, sign, text)
@@ -274,7 +283,8 @@ def _segments(text: str) -> list[str]:
     """What stands between separators; "rmsnorm, eps 1e-3" is one."""
     found: list[str] = []
     for piece in filter(None, (one.strip() for one in _split(text))):
-        if found and re.match(r"(?:with )?(?:(?:an )?eps|\d+ groups)", piece):
+        causal = piece == "causal" and found and re.search(r"\b(?:attention|sdpa|gqa)$", found[-1])
+        if causal or (found and re.match(r"(?:with )?(?:(?:an )?eps|\d+ groups)", piece)):
             found[-1] += f" {piece}"
         else:
             found.append(piece)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilewright.playbook.dimension_words import LAST
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import ALL, LEADING, UNKNOWN, DimensionOf, Effect, Tensor
 from tilewright.playbook.number_sense import check_numbers
@@ -198,6 +199,8 @@ class TensorSizes:
         vectors = any(one.dimensions == (-1,) for one in operation.tensors)  # one element per column
         whole = vectors or operation.effect in (Effect.WHOLE_ROW, Effect.REDUCES)
         if before is not None and whole and before.operation.effect is Effect.REDUCES and before.axis.is_last:
+            raise _cannot_follow(clause, before)
+        if operation.goes_over and clause.axis is LAST and not value:
             raise _cannot_follow(clause, before)
         if operation.goes_over and clause.axis.least_rank > len(value):
             raise NotUnderstood(
