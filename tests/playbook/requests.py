@@ -136,6 +136,7 @@ REQUESTS: tuple[Request, ...] = (
     # norms and softmax
     Request("please, could you write a softmax kernel? Thanks!", lambda x: x.softmax(-1), _rows()),
     Request("softmax(x / t)", lambda x, t: (x / t).softmax(-1), _rows()),
+    Request("softmax(x / sqrt(t))", lambda x, t: (x / t**0.5).softmax(-1), _rows()),
     Request("softmax(x / temperature)", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
     Request("x / norm(x)", lambda x: x / x.norm(dim=-1, keepdim=True), _rows()),
     Request(
