@@ -127,6 +127,9 @@ REQUESTS: tuple[Request, ...] = (
     Request("x * w + b", lambda x, w, b: x * w + b, _rows(w="40:f32", b="40:f32")),
     Request("relu(x + b)", lambda x, b: torch.relu(x + b), _rows(b="40:f32")),
     Request("(x ** 2) ** 3 + y", lambda x, y: x**6 + y, {"x": "2x2:f32"}),
+    Request(
+        "0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))", lambda x: F.gelu(x, approximate="tanh"), _rows()
+    ),
     Request("2x + 1", lambda x: 2 * x + 1, _rows()),
     Request("3x² - 2x + 1", lambda x: 3 * x * x - 2 * x + 1, _rows()),
     Request("x³", lambda x: x * x * x, _rows()),
@@ -136,11 +139,18 @@ REQUESTS: tuple[Request, ...] = (
     # norms and softmax
     Request("please, could you write a softmax kernel? Thanks!", lambda x: x.softmax(-1), _rows()),
     Request("softmax(x / t)", lambda x, t: (x / t).softmax(-1), _rows()),
+    Request("e^x / sum(e^(x))", lambda x: x.softmax(-1), _rows()),
+    Request("exp(x / T)", lambda x, T: (x / T).exp(), _rows()),
     Request("softmax(x / sqrt(t))", lambda x, t: (x / t**0.5).softmax(-1), _rows()),
     Request("softmax(x / temperature)", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
     Request("x / norm(x)", lambda x: x / x.norm(dim=-1, keepdim=True), _rows()),
     Request(
         "x * rsqrt(mean(x**2) + 1e-6) * w", lambda x, w: F.rms_norm(x, (40,), w, 1e-6), {"x": "6x40:f32", "w": "40:f32"}
+    ),
+    Request(
+        "x / sqrt(mean(x^2) + eps) * g",
+        lambda x, g, eps: F.rms_norm(x, (40,), g, eps),
+        {"x": "6x40:f32", "g": "40:f32"},
     ),
     Request(
         "(x - mean(x)) / sqrt(var(x) + eps) * gamma + beta",
@@ -378,11 +388,16 @@ REQUESTS: tuple[Request, ...] = (
     Request(
         "softmax(q @ k.T / sqrt(d))", lambda q, k: (q @ k.T / 24**0.5).softmax(-1), {"q": "9x24:f32", "k": "7x24:f32"}
     ),
+    Request("(A + B) @ C", lambda A, B, C: (A + B) @ C, {"A": "9x24:f32", "C": "24x7:f32"}),
+    Request("q @ k^T * d**-0.5", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
     Request("(q * rsqrt(d)) @ k.T", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
-    Request(
-        "softmax(Q @ K.T / sqrt(d)) @ V",
-        lambda Q, K, V: (Q @ K.T / 24**0.5).softmax(-1) @ V,
-        {"Q": "9x24:f32", "K": "7x24:f32", "V": "7x5:f32"},
+    *(
+        Request(
+            words,
+            lambda Q, K, V: (Q @ K.T / 24**0.5).softmax(-1) @ V,
+            {"Q": "9x24:f32", "K": "7x24:f32", "V": "7x5:f32"},
+        )
+        for words in ("softmax(Q @ K.T / sqrt(d)) @ V", "softmax(QK^T / sqrt(d_k)) V")
     ),
     Request("x.T @ x / n", lambda x: x.T @ x / 9, {"x": "9x24:f32"}),
     Request(
@@ -650,6 +665,13 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("x / n", "whether n in"),
     ("x / (x + c * y) * k", "whether k in"),
     ("softmax(q @ k.T * s)", "whether s in"),
+    ("x ** p", "whether p in"),
+    ("x + c", "whether c in"),
+    ("(x - m) / s", "whether m in"),
+    ("where(x > t, x, 0)", "whether t in"),
+    ("max(x, t)", "whether t in"),
+    ("x / (1 + exp(-k*x))", "whether k in"),
+    ("log(n) * x", "whether n in"),
     ("x - X", "X and x could be one tensor or two"),
     ("matmul 1024x512", "512x1024"),
     ("max pooling 3x3 stride 2x1", 'stride with equal sides, and "2x1"'),

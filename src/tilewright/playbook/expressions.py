@@ -20,10 +20,11 @@ from tilewright.playbook.phrases import AT_START, Clause, match
 _TENSOR = re.compile(r"[a-hj-uw-z]|v_|[xyabw][12]|w[dgkoquv]")  # i is an index, and v stands as v_: {v} is the value
 _LIKE_VALUE = frozenset(("gate", "residual", "mask"))
 _VECTORS = frozenset(("bias", "weight", "gamma"))
-_NUMBERS = {"alpha": "2.0", "beta": "0.5", "eps": "1e-5", "temperature": "0.7", "tau": "0.7", "sigma": "2.0"}
+_NUMBERS = {"alpha": "2.0", "beta": "0.5", "eps": "1e-5", "temperature": "0.7", "tau": "0.7", "mu": "0.5"}
+_NUMBERS |= {"sigma": "2.0"}
 _DIVISORS = {"t": "0.7", "s": "2.0"}  # numbers where something is divided by them
 _SIZES = frozenset(("d", "n"))
-_ASKED = {"*": frozenset("abckdnst"), "/": frozenset("ckdn")}  # beside x: a number or a tensor?
+_ASKED = {"*": "abcdknst", "/": "cdkn", "+": "cdknst", "-": "cdkmnst", "**": "cdknpst"}  # a number or a tensor?
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _COMPARED: dict[type[ast.cmpop], str] = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 _PAIRS = {"max": "maximum", "maximum": "maximum", "min": "minimum", "minimum": "minimum"}
@@ -53,7 +54,7 @@ def read_expression(text: str) -> Clause | None:
 def _read(text: str) -> Clause | None:
     source = re.sub(r"^([a-z0-9 ]*?) +of +\(([^()]*)\)$", r"\1(\2)", text.strip())  # "l2 norm of (a - b)"
     source = re.sub(r"\b([a-z][a-z0-9]*) ([a-z0-9]+)\(", r"\1_\2(", source).replace("^", "**")
-    source = re.sub(r"\bv\b", "v_", source)
+    source = re.sub(r"\bpi\b", repr(math.pi), re.sub(r"\bv\b", "v_", source))
     try:
         with warnings.catch_warnings(action="ignore"):  # "2x" is no business of anybody's log
             tree = ast.parse(source, mode="eval")
@@ -132,7 +133,7 @@ class _Writer:
         found += [
             f"{{{one}}} is a vector with one element per column" for one in self.dimensions if self._is_vector(one)
         ]
-        found += [f"{one} is a number, {{{at}}} where none is given" for at, one in enumerate(self.numbers)]
+        found += [f"{{{one}}} is a number, {{{at}}} where none is given" for at, one in enumerate(self.numbers)]
         for one, size in self.sizes.items():
             summed = _in_braces(f"{size}, which the product sums over", (size.partition(".")[0],))
             found.append(f"{one} is {summed if self.products else 'the number of elements {along}'}")
@@ -154,11 +155,13 @@ class _Writer:
         return found
 
     def _known_sizes(self) -> frozenset[str]:
-        """Letters that are sizes: d in sqrt(d), n in sum(x) / n, and both in what a product is divided by."""
+        """Letters that are sizes: d in sqrt(d) and d**-0.5, n in sum(x) / n, both in what divides a product."""
         found: set[str] = set()
         for node in ast.walk(self.body):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("sqrt", "rsqrt"):
                 found |= _letters(node) if len(_letters(node)) == 1 else set()
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.left, ast.Name):
+                found |= {node.left.id} if ast.unparse(node.right) in ("0.5", "-0.5") else set()
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _letters(node.right) <= _SIZES:
                 product = _products(node.left)
                 found |= _letters(node.right) if product or not self._is_met(node.left) else set()
@@ -175,7 +178,8 @@ class _Writer:
         for node in ast.walk(self.body):
             if isinstance(node, ast.BinOp) and not self.products and "x" in self.names:
                 sides = {one.id for one in (node.left, node.right) if isinstance(one, ast.Name)}
-                found |= sides & {"w"} if isinstance(node.op, ast.Mult) else set()
+                gains = {"w", "g"} if self.names & {"mean", "var", "std"} else {"w"}  # without a norm g may be a gate
+                found |= sides & gains if isinstance(node.op, ast.Mult) else set()
                 found |= sides & {"b"} if isinstance(node.op, ast.Add) and "a" not in self.names else set()
         return frozenset(found)
 
@@ -276,7 +280,8 @@ class _Writer:
         self._refuse_number_or_tensor(left, sign, right)
         first, second = (right, left) if self._is_plain(left) and not self._is_plain(right) else (left, right)
         one, dimensions = self._written(first, wanted)
-        bias = self.products and sign == "+" and isinstance(second, ast.Name) and second.id == "b"
+        added = sign == "+" and isinstance(second, ast.Name) and second.id == "b"
+        bias = added and _products(first) and "b" not in self.matrices  # (a + b) @ c has none
         held = max(dimensions, wanted, key=len)  # what stands beside a vector has the columns of it, and rows
         other, of_other = self._written(second, held[-1:] if bias and "b" not in self.dimensions else held)
         self.named.append(_VERBS.get(sign, "compare"))
@@ -302,10 +307,11 @@ class _Writer:
         return isinstance(node, (ast.Name, ast.Constant))
 
     def _refuse_number_or_tensor(self, left: ast.expr, sign: str, right: ast.expr) -> None:
-        sides = (left, right) if sign == "*" else (right,)
-        known = self.known_numbers.keys() | self.known_sizes | self.vectors | self.matrices
+        left, right = (one.operand if isinstance(one, ast.UnaryOp) else one for one in (left, right))
+        sides = (left, right) if sign in "+*" else (right,)
+        known = self._no_tensors | self.vectors | self.matrices
         beside = {one.id for one in (left, right) if isinstance(one, ast.Name)}
-        names = {one.id for one in sides if isinstance(one, ast.Name)} & _ASKED.get(sign, frozenset()) - known
+        names = {one.id for one in sides if isinstance(one, ast.Name)} & set(_ASKED.get(sign, "cdknst")) - known
         names -= set("abc") if "x" not in beside else set()  # which are tensors elsewhere
         if names and ("x" in self.names or self.products):
             raise NotUnderstood(
@@ -329,6 +335,8 @@ class _Writer:
         if name in ("sqrt", "rsqrt") and len(arguments) == 1 and not _letters(arguments[0]) - self._no_tensors:
             code, _ = self._written(arguments[0], wanted)  # x / sqrt(d)
             return self._joined(code, "**", "0.5" if name == "sqrt" else "-0.5"), ()
+        if name in ("exp", "log"):
+            self._refuse_number_or_tensor(call, "-", arguments[0])
         name = _called(name) if self.body is not call else name  # norm(x) by itself may be a layer
         settings = [_number(one) for one in arguments[1:]]
         found = match((*name.split("_"), *" to ".join(settings).split()))
@@ -353,6 +361,7 @@ class _Writer:
 
     def _larger(self, function: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
         self.named.append(function)
+        self._refuse_number_or_tensor(arguments[0], ">", arguments[1])
         written = [self._written(one, wanted) for one in arguments]
         numbers = [code for code, dimensions in written if not dimensions]
         if len(numbers) == len(written):

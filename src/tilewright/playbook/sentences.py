@@ -84,6 +84,8 @@ _SIGNS = (  # as people write them on paper
     ("²", "^2"),
     ("³", "^3"),
     (r"\|([a-z](?: ?[-+] ?[a-z])?)\|", r"abs(\1)"),
+    (r"(?<![\w.])e ?(?:\^|\*\*) ?(?:\(|(-?[a-z])\b)", lambda one: f"exp({one[1]})" if one[1] else "exp("),
+    (r"sqrt\(d[_ ]?(?:k|head)\)", "sqrt(d)"),
 )
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
@@ -104,6 +106,7 @@ class WordsRequest:
 
 def parse_words(words: str) -> WordsRequest:
     """The steps, and a dtype and sizes where they are said. Raises `NotUnderstood`, quoting the word."""
+    words = _with_products(words)
     text = _normal(words)
     refuse_absent(text)
     in_place = _IN_PLACE.search(text) is not None
@@ -119,9 +122,16 @@ def parse_words(words: str) -> WordsRequest:
     return WordsRequest(clauses, dtype, sizes, named, in_place)
 
 
-def _normal(words: str) -> str:
+def _with_products(words: str) -> str:
+    """Products of matrices by their signs, as long as capital letters can be told from small ones."""
+    words = re.sub(r"\bQ ?K(?=\^T|ᵀ)(.*\)) ?V\b", r"Q @ K\1 @ V", words.strip())
+    words = re.sub(r"\b([A-Za-z])(?:\^T|ᵀ)", r"\1.T", words) if "@" in words else words
     for pattern, product in _MATRICES:
-        words = re.sub(pattern, product, words.strip())
+        words = re.sub(pattern, product, words)
+    return words
+
+
+def _normal(words: str) -> str:
     text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _THANKS.sub("", _POLITE.sub("", text))
@@ -167,7 +177,7 @@ def _normal(words: str) -> str:
 def _as_spelled(clause: Clause, words: str) -> Clause:
     """The step with its tensors as they are spelled, where the grammar reads small letters alone. Raises
     `NotUnderstood` for a name that is spelled in two ways, as in "x - X"."""
-    own = (clause.operation.takes, *clause.operation.tensors) if not clause.operation.pattern else ()
+    own = (clause.operation.takes, *clause.operation.extras) if not clause.operation.pattern else ()
     called = {one.name: one.name.rstrip("_") for one in own if one is not None} | dict(clause.called)
     for name, said in called.items():
         spelled = set(re.findall(rf"(?i)(?<![\w.])(?<!\d )({said})\b(?!\.\w{{2}})", words))
