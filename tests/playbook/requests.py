@@ -388,6 +388,9 @@ REQUESTS: tuple[Request, ...] = (
     Request(
         "softmax(q @ k.T / sqrt(d))", lambda q, k: (q @ k.T / 24**0.5).softmax(-1), {"q": "9x24:f32", "k": "7x24:f32"}
     ),
+    Request("y + x.T", lambda y, x: y + x.T, {"y": "9x24:f32", "x": "24x9:f32"}),
+    Request("x.T - y", lambda x, y: x.T - y, {"x": "24x9:f32", "y": "9x24:f32"}),
+    Request("x + x.T", lambda x: x + x.T, {"x": "9x9:f32"}),
     Request("(A + B) @ C", lambda A, B, C: (A + B) @ C, {"A": "9x24:f32", "C": "24x7:f32"}),
     Request("q @ k^T * d**-0.5", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
     Request("(q * rsqrt(d)) @ k.T", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),

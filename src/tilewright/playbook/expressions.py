@@ -74,6 +74,7 @@ class _Writer:
     def __init__(self, body: ast.expr) -> None:
         self.body = body
         self.products = len(_products(body))
+        self.turns = self.products or any(isinstance(one, ast.Attribute) for one in ast.walk(body))
         self.dimensions: dict[str, Dimensions] = {}
         self.same: dict[str, str] = {}  # dimensions that are others, as their tensors meet element by element
         self.inner = ""  # what the last product sums over
@@ -118,7 +119,7 @@ class _Writer:
             tuple(extras),
             self._assumption(first, [first, *others] if first != said[0] else []),
             several=all(one.several for one in self.along),
-            takes=Tensor(first, of_first if self.products else None),
+            takes=Tensor(first, of_first if self.turns else None),
             gives=dimensions if reshapes else None,
         )
         return Clause(operation, tuple(self.numbers.values()), tuple(text.split()))
@@ -213,7 +214,8 @@ class _Writer:
 
     def _meet(self, left: Dimensions, right: Dimensions) -> None:
         """Two values element by element have the same dimensions, the last first."""
-        for one, other in zip(self._settled(left)[::-1], self._settled(right)[::-1], strict=False):
+        for pair in zip(left[::-1], right[::-1], strict=False):
+            one, other = self._settled(pair)  # each after the pair before it, which may have made them one
             if one != other:
                 kept, gone = sorted((one, other), key=lambda name: ("mk" + "".join(_FRESH)).find(name))
                 self.same[gone] = kept
@@ -223,7 +225,7 @@ class _Writer:
         return len(self.dimensions[name]) == 1 and self.dimensions[name] != ("m",)
 
     def _tensor(self, name: str) -> Tensor:
-        if self.products:
+        if self.turns:
             return Tensor(name, self._settled(self.dimensions[name]))
         return Tensor(name, (-1,) if name in self.vectors else None)
 
@@ -335,7 +337,7 @@ class _Writer:
         if name in ("sqrt", "rsqrt") and len(arguments) == 1 and not _letters(arguments[0]) - self._no_tensors:
             code, _ = self._written(arguments[0], wanted)  # x / sqrt(d)
             return self._joined(code, "**", "0.5" if name == "sqrt" else "-0.5"), ()
-        if name in ("exp", "log"):
+        if name in ("exp", "log") and arguments:
             self._refuse_number_or_tensor(call, "-", arguments[0])
         name = _called(name) if self.body is not call else name  # norm(x) by itself may be a layer
         settings = [_number(one) for one in arguments[1:]]
