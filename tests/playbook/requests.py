@@ -391,6 +391,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("y + x.T", lambda y, x: y + x.T, {"y": "9x24:f32", "x": "24x9:f32"}),
     Request("x.T - y", lambda x, y: x.T - y, {"x": "24x9:f32", "y": "9x24:f32"}),
     Request("x + x.T", lambda x: x + x.T, {"x": "9x9:f32"}),
+    Request("M @ K + N", lambda M, K, N: M @ K + N, {"M": "9x24:f32", "K": "24x7:f32"}),
     Request("(A + B) @ C", lambda A, B, C: (A + B) @ C, {"A": "9x24:f32", "C": "24x7:f32"}),
     Request("q @ k^T * d**-0.5", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
     Request("(q * rsqrt(d)) @ k.T", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
@@ -522,6 +523,11 @@ REQUESTS: tuple[Request, ...] = (
         "flash attention with a causal mask",
         lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=True),
         {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
+        "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        {"q": "1x2x7x16:f32", "k": "1x2x9x16:f32"},
     ),
     Request(
         "causal grouped-query attention",

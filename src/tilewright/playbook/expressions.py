@@ -314,7 +314,8 @@ class _Writer:
         known = self._no_tensors | self.vectors | self.matrices
         beside = {one.id for one in (left, right) if isinstance(one, ast.Name)}
         names = {one.id for one in sides if isinstance(one, ast.Name)} & set(_ASKED.get(sign, "cdknst")) - known
-        names -= set("abc") if "x" not in beside else set()  # which are tensors elsewhere
+        if "x" not in beside:
+            names -= names if sign in "+-" else set("abc")  # which are tensors elsewhere
         if names and ("x" in self.names or self.products):
             raise NotUnderstood(
                 f'the playbook cannot tell whether {min(names)} in "{ast.unparse(self.body).replace("v_", "v")}" is a '
@@ -338,7 +339,7 @@ class _Writer:
             code, _ = self._written(arguments[0], wanted)  # x / sqrt(d)
             return self._joined(code, "**", "0.5" if name == "sqrt" else "-0.5"), ()
         if name in ("exp", "log") and arguments:
-            self._refuse_number_or_tensor(call, "-", arguments[0])
+            self._refuse_number_or_tensor(call, name, arguments[0])
         name = _called(name) if self.body is not call else name  # norm(x) by itself may be a layer
         settings = [_number(one) for one in arguments[1:]]
         found = match((*name.split("_"), *" to ".join(settings).split()))

@@ -65,7 +65,7 @@ class Clause:
     @property
     def says(self) -> str:
         called = dict(self.called)
-        names = "|".join(one for one in called if not (self.operation.pattern and one == "a"))  # which is an article
+        names = "|".join(one for one in called if not self.operation.pattern or one in "xy")  # others are words too
         said = self.operation.says.format(*self.numbers)
         return re.sub(rf"\b(?:{names})\b", lambda one: called[one[0]], said) if names else said
 

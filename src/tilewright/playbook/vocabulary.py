@@ -203,7 +203,7 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bcrossentropyloss\b", "cross entropy loss"),
     (r"\bsmoothl1loss\b", "smooth l1 loss"),
     (r"\bbcewithlogitsloss\b", "bce with logits"),
-    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", "attention with causal mask"),
+    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", r"attention with causal mask(\1)"),
     (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?false\)", r"attention(\1)"),
     (r"\b(?:(?:non|not) ?causal|bidirectional) (?=(?:[a-z]+ )*attention\b)", ""),
     (r"\b(attention\b.*?),? (?:(?:non|not) ?causal|without (?:an? )?(?:causal )?mask(?:ing)?)(?=$|,)", r"\1"),
