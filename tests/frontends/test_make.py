@@ -407,6 +407,7 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         (["FUNCTION", "-o", "no/such/k.cu"], "make it, or give another file with -o"),
         (["FUNCTION", "--start", "EMPTY"], "no launch plan"),
         (["make my coffee"], "the playbook does not understand"),
+        (["rmsnorm", "--shape", "y=16x64"], "--shape y: the task has no such tensor; it has x, weight"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, arguments: list[str], message: str) -> None:
@@ -424,7 +425,6 @@ def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, argumen
     ("arguments", "message"),
     [
         (["rmsnorm", "--set", "epsilon=1e-3"], "--set epsilon: the task has no such number; it has eps"),
-        (["rmsnorm", "--shape", "y=16x64"], "--shape y: the task has no such tensor; it has x, weight"),
     ],
 )
 def test_a_refused_request_leaves_no_run(home: Path, arguments: list[str], message: str) -> None:

@@ -83,16 +83,20 @@ REQUESTS: tuple[Request, ...] = (
     Request("neg(x + y) ** 2", lambda x, y: (x + y).square(), _rows()),
     Request("dot product of two vectors", lambda x, y: x @ y, {"x": "100:f32"}),
     Request("cosine similarity", lambda x, y: F.cosine_similarity(x, y), _rows()),
-    Request("cosine similarity between matching rows of a and b", lambda x, y: F.cosine_similarity(x, y, -1), _rows()),
-    Request("dot product of a and b", lambda x, y: x @ y, {"x": "100:f32"}),
+    Request(
+        "cosine similarity between matching rows of a and b",
+        lambda a, b: F.cosine_similarity(a, b, -1),
+        {"a": "6x40:f32", "b": "6x40:f32"},
+    ),
+    Request("dot product of a and b", lambda a, b: a @ b, {"a": "100:f32"}),
     Request("difference between a and b", lambda a, b: a - b, {"a": "6x40:f32"}),
     Request(
         "row-wise l2 norm of the difference between a and b",
         lambda a, b: (a - b).square().sum(-1).sqrt(),
         {"a": "6x40:f32"},
     ),
-    Request("A^T A", lambda a: a.T @ a, {"a": "9x24:f32"}),
-    Request("A B^T in f32", lambda a, b: a @ b.T, {"a": "9x24:f32", "b": "17x24:f32"}),
+    Request("A^T A", lambda A: A.T @ A, {"A": "9x24:f32"}),
+    Request("A B^T in f32", lambda A, B: A @ B.T, {"A": "9x24:f32", "B": "17x24:f32"}),
     Request("gram matrix of the rows of x", lambda x: x @ x.T, {"x": "9x24:f32"}),
     Request(
         *("lower triangular matrix times a dense matrix", lambda a, b: a @ b, {"a": "9x9:f32", "b": "9x17:f32"}),
@@ -118,7 +122,41 @@ REQUESTS: tuple[Request, ...] = (
     Request("max(x, 0)", lambda x: x.clamp_min(0), _rows()),
     Request("multiply a tensor by a scalar", lambda x, alpha: x * alpha, _rows()),
     Request("where(x > 0, x, 0.1 * x)", lambda x: F.leaky_relu(x, 0.1), _rows()),
+    Request("exp(-x^2/(2*s^2))", lambda x, s: torch.exp(-(x**2) / (2 * s * s)), _rows()),
+    Request("x / sqrt(n)", lambda x: x / 40**0.5, _rows()),
+    Request("x * w + b", lambda x, w, b: x * w + b, _rows(w="40:f32", b="40:f32")),
+    Request("relu(x + b)", lambda x, b: torch.relu(x + b), _rows(b="40:f32")),
+    Request("(x ** 2) ** 3 + y", lambda x, y: x**6 + y, {"x": "2x2:f32"}),
+    Request(
+        "0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))", lambda x: F.gelu(x, approximate="tanh"), _rows()
+    ),
+    Request("2x + 1", lambda x: 2 * x + 1, _rows()),
+    Request("3x² - 2x + 1", lambda x: 3 * x * x - 2 * x + 1, _rows()),
+    Request("x³", lambda x: x * x * x, _rows()),
+    Request("|x - y|", lambda x, y: (x - y).abs(), _rows()),
+    Request("scale x by 1/sqrt(64)", lambda x: x / 8, _rows()),
+    Request("silu_and_mul", lambda x: F.silu(x[:, :20]) * x[:, 20:], _rows()),
     # norms and softmax
+    Request("please, could you write a softmax kernel? Thanks!", lambda x: x.softmax(-1), _rows()),
+    Request("softmax(x / t)", lambda x, t: (x / t).softmax(-1), _rows()),
+    Request("e^x / sum(e^(x))", lambda x: x.softmax(-1), _rows()),
+    Request("exp(x / T)", lambda x, T: (x / T).exp(), _rows()),
+    Request("softmax(x / sqrt(t))", lambda x, t: (x / t**0.5).softmax(-1), _rows()),
+    Request("softmax(x / temperature)", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
+    Request("x / norm(x)", lambda x: x / x.norm(dim=-1, keepdim=True), _rows()),
+    Request(
+        "x * rsqrt(mean(x**2) + 1e-6) * w", lambda x, w: F.rms_norm(x, (40,), w, 1e-6), {"x": "6x40:f32", "w": "40:f32"}
+    ),
+    Request(
+        "x / sqrt(mean(x^2) + eps) * g",
+        lambda x, g, eps: F.rms_norm(x, (40,), g, eps),
+        {"x": "6x40:f32", "g": "40:f32"},
+    ),
+    Request(
+        "(x - mean(x)) / sqrt(var(x) + eps) * gamma + beta",
+        lambda x, gamma, beta, eps: (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + eps).sqrt() * gamma + beta,
+        _rows(),
+    ),
     Request("softmax with temperature 1/8", lambda x, temperature: (x * 8).softmax(-1), _rows()),
     Request("softmax(x, 0)", lambda x: x.softmax(0), _rows()),
     Request(
@@ -169,6 +207,9 @@ REQUESTS: tuple[Request, ...] = (
     Request("log softmax over dim 1", lambda x: x.log_softmax(1), _rows()),
     Request("softmax over the channels", lambda x: x.softmax(1), _image()),
     # reductions and scans
+    Request("sum(x) / n", lambda x: x.mean(-1), _rows()),
+    Request("x.sum() / n", lambda x: x.mean(), _rows()),
+    Request("sum((x - y)**2) / n over dim 0", lambda x, y: (x - y).square().mean(0), _rows()),
     Request("x.sum()", lambda x: x.sum(), _rows()),
     Request("x / x.sum()", lambda x: x / x.sum(), {"x": "4x5:f32"}),
     Request("x.abs().mean()", lambda x: x.abs().mean(), _rows()),
@@ -308,6 +349,7 @@ REQUESTS: tuple[Request, ...] = (
     # moves
     Request("NHWC to NCHW", lambda x: x.permute(0, 3, 1, 2).contiguous(), {"x": "2x10x9x8:f32"}),
     Request("transpose", lambda x: x.T.contiguous(), _rows()),
+    Request("A.T", lambda A: A.T.contiguous(), {"A": "9x24:f32"}),
     Request("transpose a 4096x1024 matrix", lambda x: x.T.contiguous(), _rows()),
     Request("NCHW to NHWC", lambda x: x.permute(0, 2, 3, 1).contiguous(), _image()),
     Request("rotary embedding", lambda x, cos, sin: x * cos + _turned(x) * sin, {"x": "2x3x5x8:f32"}),
@@ -341,8 +383,38 @@ REQUESTS: tuple[Request, ...] = (
     Request("matmul + bias + relu", lambda a, b, bias: torch.relu(a @ b + bias), _PAIR),
     Request("a @ b.T", lambda a, b: a @ b.T, _TRANSPOSED),
     Request("x @ w + b", lambda x, w, b: x @ w + b, {"x": "9x24:f32", "w": "24x17:f32"}),
-    Request("matmul with transposed A", lambda a, b: a.T @ b, {"a": "24x9:f32", "b": "24x17:f32"}),
-    Request("A transposed times B transposed", lambda a, b: a.T @ b.T, {"a": "24x9:f32", "b": "17x24:f32"}),
+    Request("matmul with transposed A", lambda A, b: A.T @ b, {"A": "24x9:f32", "b": "24x17:f32"}),
+    Request("A transposed times B transposed", lambda A, B: A.T @ B.T, {"A": "24x9:f32", "B": "17x24:f32"}),
+    Request(
+        "softmax(q @ k.T / sqrt(d))", lambda q, k: (q @ k.T / 24**0.5).softmax(-1), {"q": "9x24:f32", "k": "7x24:f32"}
+    ),
+    Request("y + x.T", lambda y, x: y + x.T, {"y": "9x24:f32", "x": "24x9:f32"}),
+    Request("x.T - y", lambda x, y: x.T - y, {"x": "24x9:f32", "y": "9x24:f32"}),
+    Request("x + x.T", lambda x: x + x.T, {"x": "9x9:f32"}),
+    Request("M @ K + N", lambda M, K, N: M @ K + N, {"M": "9x24:f32", "K": "24x7:f32"}),
+    Request("(A + B) @ C", lambda A, B, C: (A + B) @ C, {"A": "9x24:f32", "C": "24x7:f32"}),
+    Request("q @ k^T * d**-0.5", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
+    Request("(q * rsqrt(d)) @ k.T", lambda q, k: q @ k.T / 24**0.5, {"q": "9x24:f32", "k": "7x24:f32"}),
+    *(
+        Request(
+            words,
+            lambda Q, K, V: (Q @ K.T / 24**0.5).softmax(-1) @ V,
+            {"Q": "9x24:f32", "K": "7x24:f32", "V": "7x5:f32"},
+        )
+        for words in ("softmax(Q @ K.T / sqrt(d)) @ V", "softmax(QK^T / sqrt(d_k)) V")
+    ),
+    Request("x.T @ x / n", lambda x: x.T @ x / 9, {"x": "9x24:f32"}),
+    Request(
+        "silu(x @ wg) * (x @ wu)",
+        lambda x, wg, wu: F.silu(x @ wg) * (x @ wu),
+        {"x": "9x24:f32", "wu": "24x17:f32"},
+    ),
+    Request(
+        "x @ W + scale * (x @ A) @ B",
+        lambda x, W, A, B, scale: x @ W + scale * (x @ A @ B),
+        {"x": "9x24:f32", "W": "24x17:f32", "A": "24x5:f32", "B": "5x17:f32"},
+    ),
+    Request("x + x @ w", lambda x, w: x + x @ w, {"x": "9x24:f32"}),
     Request("matmul where b is transposed", lambda a, b: a @ b.T, _TRANSPOSED),
     Request("matrix times vector", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
     Request("multiply a matrix by a vector", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
@@ -379,17 +451,39 @@ REQUESTS: tuple[Request, ...] = (
             ),
             {"logits": "6x40:f32"},
         )
-        for words in ("cross entropy with label smoothing 0.1", "nn.CrossEntropyLoss(label_smoothing=0.1)")
+        for words in (
+            "cross entropy with label smoothing 0.1",
+            "nn.CrossEntropyLoss(label_smoothing=0.1)",
+            "F.cross_entropy(logits, target, label_smoothing=0.1)",
+            "label smoothed cross entropy with smoothing 0.1",
+        )
+    ),
+    Request(
+        "cross entropy with ignore_index=3",
+        lambda logits, target: F.cross_entropy(logits[target != 3], target[target != 3]),
+        {"logits": "30x5:f32"},
+    ),
+    Request(
+        "F.cross_entropy(pred, labels, ignore_index=-100)",
+        lambda pred, labels: F.cross_entropy(pred, labels),
+        {"pred": "6x40:f32"},
     ),
     *(
         Request(words, lambda prediction, target: (prediction - target).abs().mean(), _LOSS)
-        for words in ("mean absolute error between pred and target", "mae between a and b")
+        for words in ("mean absolute error between pred and target", "l1 loss")
+    ),
+    Request("mae between a and b", lambda a, b: (a - b).abs().mean(), {"a": "6x40:f32"}),
+    Request(
+        "mean squared error between prediction and target, mean reduction",
+        lambda prediction, target: F.mse_loss(prediction, target),
+        _LOSS,
     ),
     Request("mse between prediction and target", lambda prediction, target: F.mse_loss(prediction, target), _LOSS),
     Request("huber loss with delta 0.5", lambda prediction, target: F.huber_loss(prediction, target, delta=0.5), _LOSS),
     Request("mean squared error", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
     Request("MSE loss in fp32", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
-    Request("mse_loss(x, y)", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
+    Request("mse_loss(x, y)", lambda x, y: (x - y).square().mean(), _rows()),
+    Request("mse_loss(pred, target)", lambda pred, target: (pred - target).square().mean(), {"pred": "6x40:f32"}),
     Request("L1 loss", lambda prediction, target: (prediction - target).abs().mean(), _LOSS),
     Request("smooth L1", lambda prediction, target: F.smooth_l1_loss(prediction, target), _LOSS),
     Request(
@@ -401,21 +495,39 @@ REQUESTS: tuple[Request, ...] = (
         {"anchor": "6x40:f32"},
     ),
     Request(
+        "triplet loss margin 0.5",
+        lambda anchor, positive, negative: F.triplet_margin_loss(anchor, positive, negative, margin=0.5),
+        {"anchor": "6x40:f32"},
+    ),
+    Request(
         "nn.SmoothL1Loss(beta=0.5)", lambda prediction, target: F.smooth_l1_loss(prediction, target, beta=0.5), _LOSS
     ),
     Request("Huber loss", lambda prediction, target: F.huber_loss(prediction, target), _LOSS),
     Request(
         *("hinge loss", lambda prediction, target: torch.relu(1 - prediction * target).mean(), _LOSS),
     ),
+    *(
+        Request(
+            words,
+            lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
+            {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+        )
+        for words in ("dropout-free attention", "non-causal attention", "attention without a causal mask")
+    ),
     Request(
-        "dropout-free attention",
-        lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
-        {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+        "flash attention, 16 heads, head dim 64, seq len 1024, causal, fp16",
+        lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=True),
+        {"query": "1x2x7x16:f16", "key": "1x2x9x16:f16"},
     ),
     Request(
         "flash attention with a causal mask",
         lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=True),
         {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
+        "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        {"q": "1x2x7x16:f32", "k": "1x2x9x16:f32"},
     ),
     Request(
         "causal grouped-query attention",
@@ -450,6 +562,9 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("sliding window attention", "attention of chosen keys"),
     ("depthwise separable convolution", "separable"),
     ("3x3 convolution groups 4", "groups"),
+    ("grouped convolution 3x3 with 4 groups", "convolutions in groups"),
+    ("gated mlp", '"SwiGLU feed-forward"'),
+    ("label smoothed cross entropy", "label smoothing 0.1"),
     ("backward pass of gelu", "gradients"),
     ("relu of x plus bias", "brackets"),
     ("frobnicate the tensor", "frobnicate"),
@@ -470,7 +585,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("smooth l1 with gamma 0.5", '"gamma"'),
     ("mse loss reduction none", '"none"'),
     ("relu six times", '"relu six times"'),
-    ("layernorm(x @ w)", "tensors of one letter other than i and v"),
+    ("layernorm(x @ w)", "tensors of one letter other than i"),
     ("fused add rmsnorm", "residual add + rmsnorm"),
     ("subtract y", "x + y"),
     ("dot product of each row", '"of each row" cannot be said of the sum of x times y'),
@@ -506,7 +621,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("subtract y from x squared", '"subtract y from x ** 2"'),
     ("divide x by y + 1", '"divide x by y + 1"'),
     ("where(x, y, z)", '"where(x, y, z)"'),
-    ("F.kl_div(x, y)", "takes probabilities"),
+    ("F.kl_div(x, y)", "takes log-probabilities"),
     ("torch.bmm(b, a)", "another order"),
     ("attention(k, q, v)", "another order"),
     ("F.binary_cross_entropy(x, y)", "takes probabilities"),
@@ -555,6 +670,18 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("decode attention with 512 tokens", "tokens=512"),
     ("sum over rows", "of each column"),
     ("a * x + y", "alpha"),
+    ("s * x + y", "whether s in"),
+    ("x / n", "whether n in"),
+    ("x / (x + c * y) * k", "whether k in"),
+    ("softmax(q @ k.T * s)", "whether s in"),
+    ("x ** p", "whether p in"),
+    ("x + c", "whether c in"),
+    ("(x - m) / s", "whether m in"),
+    ("where(x > t, x, 0)", "whether t in"),
+    ("max(x, t)", "whether t in"),
+    ("x / (1 + exp(-k*x))", "whether k in"),
+    ("log(n) * x", "whether n in"),
+    ("x - X", "X and x could be one tensor or two"),
     ("matmul 1024x512", "512x1024"),
     ("max pooling 3x3 stride 2x1", 'stride with equal sides, and "2x1"'),
     ("max pooling 2x2 padding 1x2", 'padding with equal sides, and "1x2"'),
@@ -572,6 +699,7 @@ UNCLEAR: tuple[tuple[str, str], ...] = (
     ("scale by 1,000", '"1,000" could be 1000 or 1.000'),
     ("gelu then embedding lookup", "takes i64"),
     ("mean(x) + bias", "leaves one element per row"),
+    ("mean squared error then sum", '"the sum" cannot follow "the mean squared error"'),
     ("scale by 1e400", "smaller number"),
     ("scale by 1/0", "no number"),
     ("divide by 0", "divided by 0"),

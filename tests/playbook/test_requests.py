@@ -250,6 +250,9 @@ def test_nothing_that_is_said_is_dropped(more: str) -> None:
         ("sum of a vector of 10 million floats", {"cols": 10_000_000}),
         ("causal attention for 2x8x1024x64", {"sequence": 1024, "keys": 1024}),
         ("attention with batch size 4, 8 heads, head dim 64", {"batch": 4, "heads": 8, "head_size": 64}),
+        ("batchnorm + relu for 32x64x56x48 images", {"batch": 32, "channels": 64, "height": 56, "width": 48}),
+        ("batchnorm + relu for NxCxHxW images", {"batch": 16, "channels": 64}),
+        ("conv2d 3x3 then group norm with 4 groups", {"channels": 64}),
         ("embedding lookup with vocab size 50,000 and dim 768", {"vocabulary": 50000, "features": 768}),
     ],
 )
@@ -272,6 +275,28 @@ def test_a_triangular_matrix_beside_a_dense_one_is_drawn_so() -> None:
 def test_a_residual_is_said_to_be_like_what_it_is_added_to() -> None:
     made = specification("matmul then add residual", {})
     assert "the residual is a tensor of its own that has the shape of what it is added to" in made.assumptions
+
+
+@pytest.mark.parametrize(
+    ("words", "assumed"),
+    [
+        ("softmax(q @ k.T / sqrt(d))", "d is q.shape[-1], which the product sums over"),
+        ("sum(x) / n", "n is the number of elements of each row, along the last dimension"),
+        ("softmax(x / t)", "t is a number, 0.7 where none is given"),
+        ("x @ W + scale * (x @ A) @ B", "scale is a number, 0.125 where none is given"),
+        ("x * w + b", "w is a vector with one element per column; b is a vector with one element per column"),
+        ("x @ W + b", "b is a vector with one element per column"),
+        ("x / norm(x)", "the L2 norm in the formula is that of each row, along the last dimension"),
+        ("(x - mean(x)) / std(x)", "divided by the count less 1"),
+    ],
+)
+def test_what_names_of_a_formula_are_taken_for_is_said(words: str, assumed: str) -> None:
+    assert any(assumed in one for one in specification(words, {}).assumptions)
+
+
+def test_a_shape_of_no_tensor_is_refused() -> None:
+    with pytest.raises(NotUnderstood, match="shape of w: the task has no such tensor; it has x, W, b"):
+        specification("x @ W + b", {"w": "64x32"})
 
 
 def test_floats_are_f32() -> None:

@@ -1,8 +1,9 @@
 """Expressions of tensors by their names: `x + y`, `x * sigmoid(x)`, `relu(x @ w + b)`.
 
 They are read as Python is, from symbols alone: words such as "plus" have no precedence that people agree on. A name of
-one letter is a tensor like the first one; `bias`, and `b` beside a product, is a vector. What has a name that is not
-known, or that could be a number as well as a tensor, is no expression.
+one letter is a tensor like the first one, but `bias`, `b` that is added and `w` that multiplies x are vectors, `t` and
+`s` that something is divided by are numbers, and `d` and `n` in sqrt(d) and sum(x) / n are sizes. What has a name that
+is not known, or that could be a number as well as a tensor, is no expression.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import Effect, Extra, Form, NamedOperation, Number, Tensor
 from tilewright.playbook.phrases import AT_START, Clause, match
 
-_TENSOR = re.compile(r"[a-hj-uw-z]|[xyab][12]")  # i is an index, and v the value at hand
+_TENSOR = re.compile(r"[a-hj-uw-z]|v_|[xyabw][12]|w[dgkoquv]")  # i is an index, and v stands as v_: {v} is the value
 _LIKE_VALUE = frozenset(("gate", "residual", "mask"))
-_VECTORS = frozenset(("bias",))
-_NUMBERS = {"alpha": "2.0", "beta": "0.5"}
+_VECTORS = frozenset(("bias", "weight", "gamma"))
+_NUMBERS = {"alpha": "2.0", "beta": "0.5", "eps": "1e-5", "temperature": "0.7", "tau": "0.7", "mu": "0.5"}
+_NUMBERS |= {"sigma": "2.0"}
+_DIVISORS = {"t": "0.7", "s": "2.0"}  # numbers where something is divided by them
+_SIZES = frozenset(("d", "n"))
+_ASKED = {"*": "abcdknst", "/": "cdkn", "+": "cdknst", "-": "cdkmnst", "**": "cdknpst"}  # a number or a tensor?
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _COMPARED: dict[type[ast.cmpop], str] = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 _PAIRS = {"max": "maximum", "maximum": "maximum", "min": "minimum", "minimum": "minimum"}
@@ -49,6 +54,7 @@ def read_expression(text: str) -> Clause | None:
 def _read(text: str) -> Clause | None:
     source = re.sub(r"^([a-z0-9 ]*?) +of +\(([^()]*)\)$", r"\1(\2)", text.strip())  # "l2 norm of (a - b)"
     source = re.sub(r"\b([a-z][a-z0-9]*) ([a-z0-9]+)\(", r"\1_\2(", source).replace("^", "**")
+    source = re.sub(r"\bpi\b", repr(math.pi), re.sub(r"\bv\b", "v_", source))
     try:
         with warnings.catch_warnings(action="ignore"):  # "2x" is no business of anybody's log
             tree = ast.parse(source, mode="eval")
@@ -57,7 +63,7 @@ def _read(text: str) -> Clause | None:
     if not isinstance(tree.body, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare)):
         return None
     try:
-        return _Writer(tree.body).clause(text)
+        return _Writer(tree.body).clause(re.sub(r"\bv\b", "v_", text))
     except _NoExpression:
         return None
 
@@ -67,14 +73,24 @@ class _Writer:
 
     def __init__(self, body: ast.expr) -> None:
         self.body = body
-        self.products = sum(isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult) for one in ast.walk(body))
+        self.products = len(_products(body))
+        self.turns = self.products or any(isinstance(one, ast.Attribute) for one in ast.walk(body))
         self.dimensions: dict[str, Dimensions] = {}
+        self.same: dict[str, str] = {}  # dimensions that are others, as their tensors meet element by element
+        self.inner = ""  # what the last product sums over
+        self.sizes: dict[str, str] = {}  # names of sizes, and the dimension of each
         self.numbers: dict[str, str] = {}
+        self.names = {one.id for one in ast.walk(body) if isinstance(one, ast.Name)}
+        self.matrices = _operands(body)
+        self.known_numbers = self._known_numbers()
+        self.known_sizes = _SIZES
+        self.known_sizes = self._known_sizes()
+        self.vectors = self._known_vectors()
         self.named: list[str] = []
         self.made = 0
         self.levels: dict[str, int] = {}  # of what was written, how tightly it holds together
         self.along: list[NamedOperation] = []  # what goes over a dimension
-        self.keeps = _is_met(body)  # a statistic keeps its dimensions where it meets a tensor
+        self.keeps = self._is_met(body)  # a statistic keeps its dimensions where it meets a tensor
         self.within = 0  # so many calls that go over a dimension
 
     def clause(self, text: str) -> Clause:
@@ -88,40 +104,130 @@ class _Writer:
         others = [one for one in said if one != first]
         extras: list[Extra] = [self._tensor(one) for one in others]
         extras += [Number(one, place) for place, one in enumerate(self.numbers)]
+        code = self._with_sizes(code, (first, *others))
         escaped = re.sub(rf"\b{first}\b", "{v}", _in_braces(code, (*others, *self.numbers)))
-        reshapes = dimensions != self.dimensions[first]
+        dimensions, of_first = self._settled(dimensions), self._settled(self.dimensions[first])
+        reshapes = dimensions != of_first
         effect = Effect.RESHAPES if reshapes else Effect.WHOLE_ROW if self.along else Effect.ELEMENTS
         reduces = not self.keeps and any(one.effect is Effect.REDUCES for one in self.along)
         operation = NamedOperation(
             "_".join(dict.fromkeys(self.named[:4])),
-            f"the value of {text.strip()}",
+            f"the value of {re.sub('v_', 'v', text.strip())}",
             "",
             escaped,
             Effect.REDUCES if reduces else effect,
             tuple(extras),
-            self._assumption([first, *others] if first != said[0] else []),
+            self._assumption(first, [first, *others] if first != said[0] else []),
             several=all(one.several for one in self.along),
-            takes=Tensor(first, self.dimensions[first] if self.products else None),
+            takes=Tensor(first, of_first if self.turns else None),
             gives=dimensions if reshapes else None,
         )
         return Clause(operation, tuple(self.numbers.values()), tuple(text.split()))
 
-    def _assumption(self, turned: list[str]) -> str:
-        """What is gone over where nobody says it, and the order of arguments where it is not that of the words."""
+    def _assumption(self, first: str, turned: list[str]) -> str:
+        """What is gone over where nobody says it, what names stand for, and the order of arguments where it is not that
+        of the words."""
         said = " and ".join(dict.fromkeys(one.says for one in self.along if one.effect is Effect.REDUCES))
-        statistics = (
-            [f"{said} in the formula {'are those' if ' and ' in said else 'is that'} {{along}}"] if said else []
-        )
-        return "; ".join([*statistics, *([f"the arguments are {', '.join(turned)} in this order"] if turned else [])])
+        found = [f"{said} in the formula {'are those' if ' and ' in said else 'is that'} {{along}}"] if said else []
+        if any(one.name in ("row_var", "row_std") for one in self.along):
+            found.append("its sum of squares is divided by the count less 1, as PyTorch has it")
+        found += [
+            f"{{{one}}} is a vector with one element per column" for one in self.dimensions if self._is_vector(one)
+        ]
+        found += [f"{{{one}}} is a number, {{{at}}} where none is given" for at, one in enumerate(self.numbers)]
+        for one, size in self.sizes.items():
+            summed = _in_braces(f"{size}, which the product sums over", (size.partition(".")[0],))
+            found.append(f"{one} is {summed if self.products else 'the number of elements {along}'}")
+        found += [f"the arguments are {', '.join(f'{{{one}}}' for one in turned)} in this order"] if turned else []
+        return "; ".join(re.sub(rf"\{{{first}\}}", "{v}", one) for one in found)
+
+    # -- what a name stands for: a tensor, unless it is known to be another thing --
+
+    def _known_numbers(self) -> dict[str, str]:
+        """Numbers by their names, and letters in what something is divided by; beta beside gamma is no number."""
+        found = {**_NUMBERS, **({"scale": "0.125"} if self.products else {})}
+        if "gamma" in self.names:
+            del found["beta"]
+        for node in ast.walk(self.body):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                within = _letters(node.right)
+                if within <= {*found, *_DIVISORS, *_SIZES}:
+                    found |= {one: value for one, value in _DIVISORS.items() if one in within - self.matrices}
+        return found
+
+    def _known_sizes(self) -> frozenset[str]:
+        """Letters that are sizes: d in sqrt(d) and d**-0.5, n in sum(x) / n, both in what divides a product."""
+        found: set[str] = set()
+        for node in ast.walk(self.body):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("sqrt", "rsqrt"):
+                found |= _letters(node) if len(_letters(node)) == 1 else set()
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.left, ast.Name):
+                found |= {node.left.id} if ast.unparse(node.right) in ("0.5", "-0.5") else set()
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _letters(node.right) <= _SIZES:
+                product = _products(node.left)
+                found |= _letters(node.right) if product or not self._is_met(node.left) else set()
+        found &= _SIZES - self.matrices
+        return frozenset(found) if _letters(self.body) - found - self.known_numbers.keys() else frozenset()
+
+    @property
+    def _no_tensors(self) -> set[str]:
+        return {*self.known_numbers, *self.known_sizes}
+
+    def _known_vectors(self) -> frozenset[str]:
+        """Vectors by their names; w that multiplies x, and b that is added to it, unless they are matrices."""
+        found = {*_VECTORS, *({"beta"} if "gamma" in self.names else ())} - self.matrices
+        for node in ast.walk(self.body):
+            if isinstance(node, ast.BinOp) and not self.products and "x" in self.names:
+                sides = {one.id for one in (node.left, node.right) if isinstance(one, ast.Name)}
+                gains = {"w", "g"} if self.names & {"mean", "var", "std"} else {"w"}  # without a norm g may be a gate
+                found |= sides & gains if isinstance(node.op, ast.Mult) else set()
+                found |= sides & {"b"} if isinstance(node.op, ast.Add) and "a" not in self.names else set()
+        return frozenset(found)
+
+    def _is_met(self, node: ast.AST) -> bool:
+        """Whether the value has a tensor in it that no statistic was made of."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found = match(tuple(_called(node.func.id).split("_"))) if len(node.args) == 1 else None
+            reduces = found is not None and found.operation.effect is Effect.REDUCES
+            return not reduces and any(map(self._is_met, node.args))
+        if isinstance(node, ast.Name):
+            return node.id not in self._no_tensors
+        return any(map(self._is_met, ast.iter_child_nodes(node)))
+
+    def _with_sizes(self, code: str, tensors: tuple[str, ...]) -> str:
+        """The code with sizes in place of their names."""
+        for name, dimension in self.sizes.items():
+            held = [(one, self._settled(self.dimensions[one])) for one in tensors]
+            (wanted,) = self._settled((dimension,))
+            places = [f"{one}.shape[{of.index(wanted) - len(of)}]" for one, of in held if wanted in of]
+            self.sizes[name] = places[0]
+            code = re.sub(rf"\b{name}\b", places[0] if self.products else "{count}", code)
+        return code
+
+    def _settled(self, dimensions: Dimensions) -> Dimensions:
+        found = []
+        for one in dimensions:
+            while one in self.same:
+                one = self.same[one]
+            found.append(one)
+        return tuple(found)
+
+    def _meet(self, left: Dimensions, right: Dimensions) -> None:
+        """Two values element by element have the same dimensions, the last first."""
+        for pair in zip(left[::-1], right[::-1], strict=False):
+            one, other = self._settled(pair)  # each after the pair before it, which may have made them one
+            if one != other:
+                kept, gone = sorted((one, other), key=lambda name: ("mk" + "".join(_FRESH)).find(name))
+                self.same[gone] = kept
 
     def _is_vector(self, name: str) -> bool:
         """Whether it has an element per column, as a bias has; the diagonal of a matrix has one per row."""
         return len(self.dimensions[name]) == 1 and self.dimensions[name] != ("m",)
 
     def _tensor(self, name: str) -> Tensor:
-        if self.products:
-            return Tensor(name, self.dimensions[name])
-        return Tensor(name, (-1,) if name in _VECTORS else None)
+        if self.turns:
+            return Tensor(name, self._settled(self.dimensions[name]))
+        return Tensor(name, (-1,) if name in self.vectors else None)
 
     # -- nodes: the code, and the dimensions of the value --
 
@@ -144,17 +250,19 @@ class _Writer:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
             return self._pair(node.left, _COMPARED[type(node.ops[0])], node.comparators[0], wanted)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            return self._call(node.func.id, node.args, wanted)
+            return self._call(node, node.func.id, node.args, wanted)
         raise _NoExpression
 
     def _name(self, name: str, wanted: Dimensions) -> tuple[str, Dimensions]:
-        if name in _NUMBERS:
-            self.numbers[name] = _NUMBERS[name]
+        if name in self.known_sizes:
+            self.sizes.setdefault(name, self._settled((self.inner or wanted[-1],))[0])
             return name, ()
-        if not (_TENSOR.fullmatch(name) or name in _LIKE_VALUE | _VECTORS):
+        if name in self.known_numbers:
+            self.numbers[name] = self.known_numbers[name]
+            return name, ()
+        if not (_TENSOR.fullmatch(name) or name in _LIKE_VALUE | _VECTORS | self.vectors):
             raise _NoExpression
-        vector = name in _VECTORS
-        found = self.dimensions.setdefault(name, wanted[-1:] if vector else wanted)
+        found = self.dimensions.setdefault(name, wanted[-1:] if name in self.vectors else wanted)
         return name, found
 
     def _product(self, node: ast.BinOp, wanted: Dimensions) -> tuple[str, Dimensions]:
@@ -165,24 +273,28 @@ class _Writer:
         columns = _FRESH[min(self.made, len(_FRESH)) - 1]
         right, of_right = self._written(node.right, (of_left[1], columns))
         self.named.append("matmul")
-        if len(of_right) != 2 or of_right[0] != of_left[1]:
+        if len(of_right) != 2 or self._settled(of_right[:1]) != self._settled(of_left[1:]):
             raise _NoExpression
+        self.inner = of_left[1]
         return self._joined(left, "@", right), (of_left[0], of_right[1])
 
     def _pair(self, left: ast.expr, sign: str, right: ast.expr, wanted: Dimensions) -> tuple[str, Dimensions]:
         self._refuse_number_or_tensor(left, sign, right)
         first, second = (right, left) if self._is_plain(left) and not self._is_plain(right) else (left, right)
         one, dimensions = self._written(first, wanted)
-        bias = self.products and sign == "+" and isinstance(second, ast.Name) and second.id == "b"
+        added = sign == "+" and isinstance(second, ast.Name) and second.id == "b"
+        bias = added and _products(first) and "b" not in self.matrices  # (a + b) @ c has none
         held = max(dimensions, wanted, key=len)  # what stands beside a vector has the columns of it, and rows
         other, of_other = self._written(second, held[-1:] if bias and "b" not in self.dimensions else held)
         self.named.append(_VERBS.get(sign, "compare"))
+        self._meet(dimensions, of_other)
         code = self._joined(*((one, sign, other) if first is left else (other, sign, one)))
         return code, max(dimensions, of_other, key=len)
 
     def _joined(self, left: str, sign: str, right: str) -> str:
         level = _LEVELS[sign]
-        return self._held(f"{self._operand(left, level)} {sign} {self._operand(right, level + 1)}", level)
+        before = self._operand(left, level + (sign == "**"))  # which goes from the right
+        return self._held(f"{before} {sign} {self._operand(right, level + 1)}", level)
 
     def _held(self, code: str, level: int) -> str:
         self.levels[code] = level
@@ -197,15 +309,20 @@ class _Writer:
         return isinstance(node, (ast.Name, ast.Constant))
 
     def _refuse_number_or_tensor(self, left: ast.expr, sign: str, right: ast.expr) -> None:
-        names = {one.id for one in (left, right) if isinstance(one, ast.Name)}
-        if sign == "*" and "x" in names and names & {"a", "b", "c"}:
-            letter = min(names & {"a", "b", "c"})
+        left, right = (one.operand if isinstance(one, ast.UnaryOp) else one for one in (left, right))
+        sides = (left, right) if sign in "+*" else (right,)
+        known = self._no_tensors | self.vectors | self.matrices
+        beside = {one.id for one in (left, right) if isinstance(one, ast.Name)}
+        names = {one.id for one in sides if isinstance(one, ast.Name)} & set(_ASKED.get(sign, "cdknst")) - known
+        if "x" not in beside:
+            names -= names if sign in "+-" else set("abc")  # which are tensors elsewhere
+        if names and ("x" in self.names or self.products):
             raise NotUnderstood(
-                f'the playbook cannot tell whether {letter} in "{ast.unparse(self.body)}" is a number or a tensor; '
-                f"write alpha for a number, or y and z for tensors"
+                f'the playbook cannot tell whether {min(names)} in "{ast.unparse(self.body).replace("v_", "v")}" is a '
+                f"number or a tensor; write alpha for a number, or y and z for tensors"
             )
 
-    def _call(self, name: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
+    def _call(self, call: ast.Call, name: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
         if name in _PAIRS and len(arguments) == 2:
             return self._larger(_PAIRS[name], arguments, wanted)
         if name == "diag" and len(arguments) == 1 and len(wanted) == 2:
@@ -218,6 +335,12 @@ class _Writer:
             return f"torch.where({', '.join(code for code, _ in written)})", written[0][1]
         if name == "sqrt" and len(arguments) == 1 and isinstance(arguments[0], ast.Constant):
             return repr(math.sqrt(float(_number(arguments[0])))), ()  # x / sqrt(64)
+        if name in ("sqrt", "rsqrt") and len(arguments) == 1 and not _letters(arguments[0]) - self._no_tensors:
+            code, _ = self._written(arguments[0], wanted)  # x / sqrt(d)
+            return self._joined(code, "**", "0.5" if name == "sqrt" else "-0.5"), ()
+        if name in ("exp", "log") and arguments:
+            self._refuse_number_or_tensor(call, name, arguments[0])
+        name = _called(name) if self.body is not call else name  # norm(x) by itself may be a layer
         settings = [_number(one) for one in arguments[1:]]
         found = match((*name.split("_"), *" to ".join(settings).split()))
         if found is None or found.operation.form is not Form.FUNCTION or not arguments:
@@ -241,6 +364,7 @@ class _Writer:
 
     def _larger(self, function: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
         self.named.append(function)
+        self._refuse_number_or_tensor(arguments[0], ">", arguments[1])
         written = [self._written(one, wanted) for one in arguments]
         numbers = [code for code, dimensions in written if not dimensions]
         if len(numbers) == len(written):
@@ -252,15 +376,26 @@ class _Writer:
         return f"torch.{function}({', '.join(code for code, _ in written)})", written[0][1]
 
 
-def _is_met(node: ast.AST) -> bool:
-    """Whether the value has a tensor in it that no statistic was made of."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        found = match(tuple(node.func.id.split("_"))) if len(node.args) == 1 else None
-        reduces = found is not None and found.operation.effect is Effect.REDUCES
-        return not reduces and any(map(_is_met, node.args))
-    if isinstance(node, ast.Name):
-        return node.id not in _NUMBERS
-    return any(map(_is_met, ast.iter_child_nodes(node)))
+def _called(name: str) -> str:
+    """The norm of a formula is a number of each row, and no layer."""
+    return "l2_norm" if name == "norm" else name
+
+
+def _letters(node: ast.AST) -> set[str]:
+    """The names in a part of the formula, without those of functions."""
+    functions = {id(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and id(one) not in functions}
+
+
+def _products(node: ast.AST) -> list[ast.BinOp]:
+    return [one for one in ast.walk(node) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)]
+
+
+def _operands(body: ast.expr) -> set[str]:
+    """The names that are operands of products, or transposed."""
+    found = [one.value for one in ast.walk(body) if isinstance(one, ast.Attribute)]
+    found += [side for one in _products(body) for side in (one.left, one.right)]
+    return {one.id for one in found if isinstance(one, ast.Name)}
 
 
 def _number(node: ast.expr) -> str:

@@ -33,6 +33,7 @@ _LEADING = re.compile(r"^(?:plus|minus|times|multiplied (?:by|with)|divided by|[
 _VERBS = {"+": "add", "-": "subtract", "*": "multiply by", "/": "divide by"}
 _OPERATORS = {*_VERBS, "^", "**", "(", ")", ","}
 _TENSORS = frozenset(("weight", "bias", "gate"))
+_NAME = re.compile(r"[a-z]\d?|pred|predictions?|targets?|labels?|logits|query|key|value")  # of a tensor
 _POINTING_BACK = frozenset(("of", "for", "to", "which", "that"))  # "gelu, of layernorm"
 
 
@@ -116,7 +117,7 @@ def _tokens(text: str) -> list[str]:
             place = number.end()
             continue
         if not re.match(r"[\w.]", one) and one not in _OPERATORS:
-            names = " between tensors of one letter other than i and v, such as relu(x @ w + b)" if one == "@" else ""
+            names = " between tensors of one letter other than i, such as relu(x @ w + b)" if one == "@" else ""
             reads = f'reads "@"{names}, and cannot read' if names else f'does not understand "{one}" in'
             raise outside_grammar(f'the playbook {reads} "{text.strip()}"')
         found.append(one)
@@ -202,8 +203,11 @@ class _FormulaReader:
         whole = match(steps)
         names = all(isinstance(one, Leaf) and len(one.words) == 1 and not one.is_number for one in arguments)
         if names and whole and whole.operation.takes and len(arguments) == 1 + len(whole.operation.tensors):
-            said = (word for one in arguments if isinstance(one, Leaf) for word in one.words)
-            return Chain((replace(whole, words=(*whole.words, *said)),))  # mse loss(x, y): its tensors are its own
+            said = tuple(word for one in arguments if isinstance(one, Leaf) for word in one.words)
+            own = (whole.operation.takes.name, *(one.name for one in whole.operation.tensors))
+            distinct = len(set(said)) == len(said) and all(map(_NAME.fullmatch, said))
+            called = tuple(zip(own, said, strict=True)) if distinct else ()  # mse loss(x, y)
+            return Chain((replace(whole, words=(*whole.words, *said), called=called),))
         if isinstance(first, Leaf) and not rest and match((*steps, *first.words)):
             return self._remarked(steps, first)
         if isinstance(first, Leaf) and first.is_number:

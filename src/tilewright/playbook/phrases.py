@@ -40,16 +40,21 @@ NUMBER_TEXT = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 
 @dataclass(frozen=True)
 class Clause:
-    """One step: its operation, the numbers that were said, the words, and the dimensions it goes over."""
+    """One step: its operation, the numbers that were said, the words, the dimensions it goes over, and what the words
+    call its tensors."""
 
     operation: NamedOperation
     numbers: tuple[str, ...]
     words: tuple[str, ...]
     axis: Axis = LAST
+    called: tuple[tuple[str, str], ...] = ()  # by the operation's own names
 
     @property
     def says(self) -> str:
-        return self.operation.says.format(*self.numbers)
+        called = dict(self.called)
+        names = "|".join(one for one in called if not self.operation.pattern or one in "xy")  # others are words too
+        said = self.operation.says.format(*self.numbers)
+        return re.sub(rf"\b(?:{names})\b", lambda one: called[one[0]], said) if names else said
 
 
 def is_value(words: tuple[str, ...]) -> bool:

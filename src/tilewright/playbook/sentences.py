@@ -77,7 +77,16 @@ _METHODS = 4  # of a chain; what is longer is refused
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
-_POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
+_POLITE = re.compile(r"^(?:(?:hi|hello|please|can you|could you|would you|kindly)[ ,]+)+")
+_THANKS = re.compile(r"[,.!?]? ?\b(?:thanks|thank you)(?: (?:a lot|so much|very much))?$|(?<=[a-z])\?(?= |$)")
+_SIGNS = (  # as people write them on paper
+    (r"(?<![\w.])(\d+(?:\.\d+)?)([xyz])(?=$| ?[-+*/^)²³])", r"\1 * \2"),
+    ("²", "^2"),
+    ("³", "^3"),
+    (r"\|([a-z](?: ?[-+] ?[a-z])?)\|", r"abs(\1)"),
+    (r"(?<![\w.])e ?(?:\^|\*\*) ?(?:\(|(-?[a-z])\b)", lambda one: f"exp({one[1]})" if one[1] else "exp("),
+    (r"sqrt\(d[_ ]?(?:k|head)\)", "sqrt(d)"),
+)
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
     rf"\[? ?{NUMBER} ?(?:,|and|to|\.\.+|-(?=[\d.]))? ?{NUMBER} ?\]?"
@@ -97,6 +106,7 @@ class WordsRequest:
 
 def parse_words(words: str) -> WordsRequest:
     """The steps, and a dtype and sizes where they are said. Raises `NotUnderstood`, quoting the word."""
+    words = _with_products(words)
     text = _normal(words)
     refuse_absent(text)
     in_place = _IN_PLACE.search(text) is not None
@@ -108,15 +118,25 @@ def parse_words(words: str) -> WordsRequest:
     if not clauses:
         raise outside_grammar(f'the playbook finds no operation in "{words}"')
     _check_parameters(clauses)
+    clauses = tuple(_as_spelled(one, words) for one in clauses)
     return WordsRequest(clauses, dtype, sizes, named, in_place)
 
 
-def _normal(words: str) -> str:
+def _with_products(words: str) -> str:
+    """Products of matrices by their signs, as long as capital letters can be told from small ones."""
+    words = re.sub(r"\bQ ?K(?=\^T|ᵀ)(.*\)) ?V\b", r"Q @ K\1 @ V", words.strip())
+    words = re.sub(r"\b([A-Za-z])(?:\^T|ᵀ)", r"\1.T", words) if "@" in words else words
     for pattern, product in _MATRICES:
-        words = re.sub(pattern, product, words.strip())
+        words = re.sub(pattern, product, words)
+    return words
+
+
+def _normal(words: str) -> str:
     text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
-    text = _POLITE.sub("", text)
+    text = _THANKS.sub("", _POLITE.sub("", text))
+    for pattern, sign in _SIGNS:
+        text = re.sub(pattern, sign, text)
     text = _COMMAS.sub(_one_number, text)
     for pattern, sign in _LETTERS:
         text = re.sub(pattern, sign, text)
@@ -152,6 +172,21 @@ def _normal(words: str) -> str:
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _as_spelled(clause: Clause, words: str) -> Clause:
+    """The step with its tensors as they are spelled, where the grammar reads small letters alone. Raises
+    `NotUnderstood` for a name that is spelled in two ways, as in "x - X"."""
+    own = (clause.operation.takes, *clause.operation.extras) if not clause.operation.pattern else ()
+    called = {one.name: one.name.rstrip("_") for one in own if one is not None} | dict(clause.called)
+    for name, said in called.items():
+        spelled = set(re.findall(rf"(?i)(?<![\w.])(?<!\d )({said})\b(?!\.\w{{2}})", words))
+        if len(spelled) > 1 and said == "a":
+            spelled = set(re.findall(r"\b([aA])\b(?! +(?!and\b|to\b|by\b|from\b)[a-z]{2})", words))  # no article
+        if len(spelled) > 1:
+            raise NotUnderstood(f"{' and '.join(sorted(spelled))} could be one tensor or two; use different letters")
+        called[name] = next(iter(spelled), said)
+    return replace(clause, called=tuple(called.items()))
 
 
 def _windows(text: str) -> str:
@@ -258,7 +293,8 @@ def _segments(text: str) -> list[str]:
     """What stands between separators; "rmsnorm, eps 1e-3" is one."""
     found: list[str] = []
     for piece in filter(None, (one.strip() for one in _split(text))):
-        if found and re.match(r"(?:with )?(?:(?:an )?eps|\d+ groups)", piece):
+        causal = piece == "causal" and found and re.search(r"\b(?:attention|sdpa|gqa)$", found[-1])
+        if causal or (found and re.match(r"(?:with )?(?:(?:an )?eps|\d+ groups)", piece)):
             found[-1] += f" {piece}"
         else:
             found.append(piece)

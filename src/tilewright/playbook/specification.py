@@ -116,11 +116,15 @@ class _SpecificationWriter:
                 self.numbers[names[extra.name]] = float(clause.numbers[extra.place])
         dimensions = clause.axis.dimensions
         if operation.assumption:
-            self._assume(operation.assumption.format(*clause.numbers, along=_along(clause.axis)))
+            self._assume(operation.assumption.format(*clause.numbers, along=_along(clause.axis), v=value, **names))
         axis = str(dimensions[0]) if len(dimensions) == 1 else str(dimensions)
         over = f"dim={axis}" if dimensions else ""
         kept = f"{over}, keepdim=True" if dimensions else ""
-        code = operation.code.format(*clause.numbers, v=value, over=over, over_kept=kept, axis=axis, **names)
+        count = " * ".join(f"{value}.shape[{one}]" for one in dimensions) or f"{value}.numel()"
+        count = f"({count})" if " " in count else count
+        code = operation.code.format(
+            *clause.numbers, v=value, over=over, over_kept=kept, axis=axis, count=count, **names
+        )
         return code.replace(", )", ")")  # of all elements no dimension is said
 
     def _inputs(self) -> dict[str, str]:

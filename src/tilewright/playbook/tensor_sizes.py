@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilewright.playbook.dimension_words import LAST
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import ALL, LEADING, UNKNOWN, DimensionOf, Effect, Tensor
 from tilewright.playbook.number_sense import check_numbers
@@ -50,12 +51,16 @@ class TensorSizes:
         self.reshaped = False
         operation = request.clauses[0].operation
         first = operation.takes or Tensor("x")
+        first = replace(first, name=dict(request.clauses[0].called).get(first.name, first.name))
         self.steps = _named_steps(request.clauses, first.name)
         self.sizes: dict[str, int] = {}
         self.even: set[str] = set()
         self.values: list[tuple[Clause, tuple[DimensionOf, ...]]] = []  # every step, and what is at hand there
         self.first = replace(first, dimensions=self._first_dimensions(first))
         self.tensors: tuple[Tensor, ...] = (self.first, *self._extras())
+        if unknown := [one for one in given if one not in {tensor.name for tensor in self.tensors}]:
+            found = f"the task has no such tensor; it has {', '.join(one.name for one in self.tensors)}"
+            raise NotUnderstood(found, given=GivenArgument(ArgumentKind.SHAPE, unknown[0]))
         self._set_sizes()
         for clause, value in self.values:
             check_numbers(clause, tuple(self._size(one) for one in value))
@@ -195,6 +200,8 @@ class TensorSizes:
         whole = vectors or operation.effect in (Effect.WHOLE_ROW, Effect.REDUCES)
         if before is not None and whole and before.operation.effect is Effect.REDUCES and before.axis.is_last:
             raise _cannot_follow(clause, before)
+        if operation.goes_over and clause.axis is LAST and not value:
+            raise _cannot_follow(clause, before)
         if operation.goes_over and clause.axis.least_rank > len(value):
             raise NotUnderstood(
                 f'"{clause.axis.said}" is said of {clause.says}, and there the value has {len(value)} dimensions only'
@@ -333,9 +340,10 @@ def _named_steps(clauses: tuple[Clause, ...], first: str) -> tuple[Step, ...]:
     for clause in clauses:
         names: dict[str, str] = {}
         for extra in clause.operation.extras:
-            name, number = extra.name, 2
+            wanted = dict(clause.called).get(extra.name, extra.name)
+            name, number = wanted, 2
             while name in taken:
-                name, number = f"{extra.name}_{number}", number + 1
+                name, number = f"{wanted}_{number}", number + 1
             taken.add(name)
             names[extra.name] = name
         found.append(Step(clause, tuple(names.items())))

@@ -142,6 +142,16 @@ _MOVES = (
         even=-1,
     ),
     NamedOperation(
+        "packed_swiglu",
+        "SiLU of one half of each row times the other",
+        r"packed swiglu",
+        "first, second = {v}.chunk(2, dim=-1)\nF.silu(first) * second",
+        Effect.RESHAPES,
+        assumption="the halves are those of the last dimension, and the first goes through SiLU",
+        gives=(LEADING, UNKNOWN),
+        even=-1,
+    ),
+    NamedOperation(
         "transpose",
         "the transpose",
         r"(?:matrix )?transpos(?:e|ed|ition)(?: (?:of )?matrix)?",
@@ -326,6 +336,14 @@ _LOSSES = (
         assumption="targets are class indices, smoothed by {0}; the loss is the mean over rows",
     ),
     _of_classes(
+        "cross_entropy",
+        "cross entropy of logits, without rows of one target",
+        r"(?:softmax )?cross entropy(?: loss)?(?: with logits)?(?: with| and)? ignore index (-?\d+)",
+        "F.cross_entropy({v}, {target}, ignore_index={0})",
+        assumption="targets are class indices; the loss is the mean over rows whose target is not {0}",
+        whole=1,
+    ),
+    _of_classes(
         "nll",
         "the negative log likelihood",
         r"(?:nll|negative log likelihood)(?: loss)?",
@@ -337,10 +355,11 @@ _LOSSES = (
     _one_loss(
         "triplet_loss",
         "the triplet margin loss",
-        r"triplet(?: margin)?(?: loss)?",
-        "F.triplet_margin_loss({v}, {positive}, {negative})",
+        rf"triplet(?: margin)?(?: loss)?(?:(?: with)?(?: an?)? margin(?: of)? {NUMBER})?",
+        "F.triplet_margin_loss({v}, {positive}, {negative}, margin={0})",
         extras=(Tensor("positive"), Tensor("negative")),
-        assumption="the margin is 1, distances are Euclidean; the mean over rows",
+        assumption="the margin is {0}, distances are Euclidean; the mean over rows",
+        defaults=("1.0",),
         takes=Tensor("anchor", _ROWS),
     ),
 )

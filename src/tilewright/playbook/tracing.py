@@ -42,6 +42,8 @@ _OF_NUMBER: tuple[tuple[str, str, Callable[[float], float]], ...] = (
     ("half_{n}", "0.5 * {n}", lambda v: 0.5 * v),
     ("twice_{n}", "2.0 * {n}", lambda v: 2.0 * v),
     ("{n}_squared", "{n} * {n}", lambda v: v * v),
+    ("twice_{n}_squared", "2.0 * {n} * {n}", lambda v: 2.0 * v * v),
+    ("root_{n}", "sqrt({n})", lambda v: math.sqrt(v) if v > 0 else math.inf),
 )
 
 

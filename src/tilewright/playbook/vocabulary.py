@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tilewright.playbook.attention_words import ATTENTION_OPERATIONS
 from tilewright.playbook.convolution_words import CONVOLUTIONS
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
-from tilewright.playbook.named_operation import NamedOperation
+from tilewright.playbook.named_operation import NUMBER, NamedOperation
 from tilewright.playbook.product_words import MATMUL, PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
 from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
@@ -72,6 +72,11 @@ _ABSENT: tuple[tuple[str, str, str], ...] = (
         "top 8 of each row",
     ),
     (r"\b(?:backward|gradients?|grad)\b", "gradients", ""),
+    (
+        r"\bgrouped conv|\bconv(?:(?!norm|\bthen\b).)*\b(?:\d+ groups\b|groups(?: of)? ?=? ?\d)",
+        "convolutions in groups",
+        "depthwise convolution",
+    ),
     (r"\b(?:interpolat(?:e|ion)|resiz(?:e|ing)|upsampl(?:e|ing))\b", "resampling", ""),
 )
 # Known, and without a structure: no function helps either.
@@ -142,6 +147,10 @@ _READINGS: tuple[tuple[str, str], ...] = (
     (r"normali[sz]e (?:to|with) (?:zero|0) mean.*", '"layernorm without affine", or "standardise each row"'),
     (r".*attention with (?:an? )?(?:attention )?mask", '"causal attention", or a function with the mask'),
     (r"activation", "relu, gelu, silu or sigmoid"),
+    (
+        r"gated (?:mlp|ffn|feed ?forward)(?: network| block)?",
+        '"SwiGLU feed-forward", or a function with the activation',
+    ),
 )
 
 
@@ -156,6 +165,7 @@ _NO_NOUN = r"(?=$|[;)]|, ?(?!\d+(?:$|[,x ]*\d))| (?:in|then|and|with|for|on)\b(?
 _SYMMETRIC = (
     r"(?:vector )?(?:dot|inner) product|cosine similarity|mse(?: loss)?|mean squared error|mae|mean absolute error"
 )
+_LOSS = r"loss|error|mse|mae|entropy|divergence"
 _SPREAD = r"\b(?:var(?:iance)?|std|standard deviation)\b"
 _BIASED = r"(?:biased|population|without bessels? correction)"
 _SCALES = r"(?:scales?|scale factors?|scaling factors?)"
@@ -193,7 +203,10 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bcrossentropyloss\b", "cross entropy loss"),
     (r"\bsmoothl1loss\b", "smooth l1 loss"),
     (r"\bbcewithlogitsloss\b", "bce with logits"),
-    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", "attention with causal mask"),
+    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?true\)", r"attention with causal mask(\1)"),
+    (r"\battention\((\w+, ?\w+, ?\w+), ?is causal ?= ?false\)", r"attention(\1)"),
+    (r"\b(?:(?:non|not) ?causal|bidirectional) (?=(?:[a-z]+ )*attention\b)", ""),
+    (r"\b(attention\b.*?),? (?:(?:non|not) ?causal|without (?:an? )?(?:causal )?mask(?:ing)?)(?=$|,)", r"\1"),
     (r"\b(?:matmul|mm)\(([a-z](?:\.t)?), ?([a-z](?:\.t)?)\)", r"\1 @ \2"),
     (r"\b(batch|instance) ?norm ?2 ?d\b", r"\1 norm"),
     (r"\b(batch|instance) ?norm ?\((\d+)(?=[,)]),? ?", r"\1 norm channels=\2 ("),
@@ -238,7 +251,16 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"\bgram matrix of (?:the )?rows of ([a-hj-uw-z])\b", r"\1 @ \1.t"),
     (r"\bgram matrix of (?:the )?columns of ([a-hj-uw-z])\b", r"\1.t @ \1"),
-    (r"\b(cross entropy(?: loss)?), ?(?:with )?(?=label smoothing\b)", r"\1 "),
+    (r"\b(?:label smooth(?:ed|ing)) (cross entropy(?: loss)?)(?:,? with smoothing)?", r"\1 with label smoothing"),
+    (
+        rf"\bcross entropy\((\w+, ?\w+), ?(label smoothing|ignore index) ?= ?{NUMBER}\)",
+        r"cross entropy with \2 \3(\1)",
+    ),
+    (r"\b(cross entropy(?: loss)?), ?(?:with )?(?=label smoothing\b|ignore index\b)", r"\1 "),
+    (r"\bignor(?:e|ing) index ?= ?(?=-?\d)", "ignore index "),
+    (r"\b(?:silu|swish) and mul\b", "packed swiglu"),
+    (r"\bby 1 ?/ ?sqrt\((\d+(?:\.\d+)?)\)", lambda said: f"by {float(said[1]) ** -0.5!r}"),
+    (r"^([a-z])\.t$", r"transpose(\1)"),
     (r"\b([a-z]) (?:to the|raised to the) power (?:of )?(\d+)", r"\1 ** \2"),
     (r"\b([a-z]) squared\b", r"\1 ** 2"),
     (r"\b(\d+) heads of (?:size|dim(?:ension)?) (\d+)\b", r"heads=\1 head size=\2"),
@@ -252,11 +274,14 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\b(top ?(?:k|\d+)) values and indices\b", r"\1"),
     (r"\b(?:multi query attention|mqa)\b", "grouped query attention kv heads=1"),
     (r"\bhidden states?\b", "it"),
-    (r"(\d+)x(\d+)x(\d+) (?:images?|feature maps?)\b", r"channels=\1 height=\2 width=\3"),
+    (r"\b(?:for|on|of|over) (?:an? )?n ?x ?c ?x ?h ?x ?w(?: images?| inputs?| tensors?)?\b", ""),
+    (r"\b(\d+(?:x\d+){3}) (?:images?|feature maps?)\b", r"\1"),
+    (r"(?<!x)\b(\d+)x(\d+)x(\d+) (?:images?|feature maps?)\b", r"channels=\1 height=\2 width=\3"),
     (r"(?<!x)\b(\d+)x(\d+) (?:images?|feature maps?)\b", r"height=\1 width=\2"),
     (r"\b(?:transpose|swap) (?:of )?the last (?:two|2) (?:dim(?:ension)?s|axes)\b", "transpose"),
     (r"\bswap (?:the )?rows and columns\b", "transpose"),
     (r"\bscaled softmax with (?:a )?scale (?:of )?([\d.]+)", r"scale by \1 then softmax"),
+    (rf"\b({_LOSS})\b([^;]*?)(?:,| with)? (?:reduction ?=? ?mean|mean reduction)\b", r"\1\2"),
     (r"\b(sum|mean|max|min) reduction\b", r"\1"),
     (r"\b(?:large|big|huge|long) (?=array|vector|matri|tensor)", ""),
     (rf"\b{_MATRIX} ?(?:times|by|and|with|@|\*) ?{_MATRIX}", r"\1 by \2"),
@@ -272,7 +297,8 @@ def refuse_several(text: str) -> None:
     if said := re.search(r"\b(?:kl div|binary cross entropy) ?\(", text):
         name = said[0].rstrip(" (")
         raise outside_grammar(
-            f'"{said[0]}...)" takes probabilities in PyTorch; say "{name} loss" where predictions are logits'
+            f'"{said[0]}...)" takes {"log-" if "kl" in name else ""}probabilities in PyTorch; say "{name} loss" where '
+            "predictions are logits"
         )
     if said := re.search(r"\b(?:layer|rms) ?norm ?\((?:[a-z], ?)?[\[(] ?\d+ ?(?:,|x) ?\d+[^)]*\)", text):
         raise outside_grammar(f'"{said[0]}" is over several dimensions, and norms are over one in words')
