@@ -172,7 +172,15 @@ def _moved(
         if one.dtype in (torch.float32, torch.float64):
             # A number of few bits is exact in any arithmetic: halves are ties that no rounding decides.
             wide[name] = torch.where(one == one.bfloat16(), one.to(width), wide[name])
+        elif one.dtype in NARROW and one.numel() and _ends_at_one(one):
+            wide[name].clamp_(max=1.0)
     return _in_arithmetic(call, wide, width, Arithmetic(width, roundings, seed))
+
+
+def _ends_at_one(one: torch.Tensor) -> bool:
+    """Whether all lie from 0 to 1 with 1 among them: perhaps probabilities, of which a reference takes no others."""
+    low, high = one.aminmax()
+    return bool(low >= 0) and float(high) == 1.0
 
 
 def _in_arithmetic(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tilewright.records import (
+    BETWEEN_0_AND_1,
     DType,
     IndexValues,
     IntegerValues,
@@ -31,7 +32,6 @@ from tilewright.tasks.child.trials import call
 _LARGEST_ELEMENTS = 1 << 27
 _LARGEST_SEARCHED_ELEMENTS = 1 << 22
 _WHOLE_NUMBERS = IntegerValues(0, 100)
-_POSITIVE = UniformValues(0.01, 0.99)
 
 
 def draw_all(
@@ -202,7 +202,7 @@ def _settled(settling: _Settling, varying: Mapping[str, int]) -> tuple[list[Tens
     problem = settling.problem(tensors)
     floats = [one.name for one in tensors if one.name in settling.unsaid and one.dtype.is_float]
     if problem and floats:
-        positive = [replace(one, values=_POSITIVE) if one.name in floats else one for one in tensors]
+        positive = [replace(one, values=BETWEEN_0_AND_1) if one.name in floats else one for one in tensors]
         if settling.problem(positive) is None:
             return positive, (f"{', '.join(floats)} hold numbers between 0 and 1: {problem.text} with others",)
     if problem and problem.raised:
