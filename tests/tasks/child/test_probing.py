@@ -190,6 +190,28 @@ def test_values_that_a_function_refuses_are_not_drawn() -> None:
     assert made("add", {"x": "8", "y": "8"}).tensors[0].values == NormalValues()
 
 
+INFINITE = """
+import torch
+
+def entropy(p):
+    return torch.special.entr(p).sum(-1)
+
+def kept(x):
+    return torch.where(x > 0, x, -torch.inf)
+
+def masked(x):
+    return x.masked_fill(torch.ones_like(x).tril().bool(), -torch.inf)
+"""
+
+
+def test_values_that_give_nothing_but_infinities_are_not_drawn() -> None:
+    task = probed(INFINITE, "entropy", {"p": "64x512"})[0]
+    assert task.tensors[0].values == UniformValues(0.01, 0.99)
+    assert task.assumptions == ("p hold numbers between 0 and 1: the reference gives infinities with others",)
+    for name in ("kept", "masked"):
+        assert probed(INFINITE, name, {"x": "64x64"})[0].tensors[0].values == NormalValues(), "infinities by choice"
+
+
 def test_a_size_of_one_is_fixed_and_large_shapes_are_not_allocated() -> None:
     task = made("add", {"x": "1000000x1000000:bf16", "y": "1000000x1:bf16"})
     assert task.sizes == {"rows": 1000000, "cols": 1000000, "one": 1}

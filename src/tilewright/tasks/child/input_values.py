@@ -31,6 +31,7 @@ from tilewright.tasks.child.trials import call
 
 _LARGEST_ELEMENTS = 1 << 27
 _LARGEST_SEARCHED_ELEMENTS = 1 << 22
+_NOTHING_ELSE = 0.8  # of all elements
 _WHOLE_NUMBERS = IntegerValues(0, 100)
 
 
@@ -114,7 +115,7 @@ class _Problem:
     """Why values will not do."""
 
     text: str
-    raised: bool  # else the function only gives NaN
+    raised: bool  # else the function only gives what is no number
 
 
 class _Settling:
@@ -158,9 +159,13 @@ class _Settling:
             if line_of_reference(error) is None:
                 raise
             return _Problem(f"the reference fails on drawn values: {describe(error)}", raised=True)
-        floats = [one for one in results if one.dtype.is_floating_point]
-        wrong = any(bool(one.isnan().any()) for one in floats)
-        return _Problem("the reference gives NaN", raised=False) if wrong else None
+        floats = [one for one in results if one.dtype.is_floating_point and one.numel()]
+        if any(bool(one.isnan().any()) for one in floats):
+            return _Problem("the reference gives NaN", raised=False)
+        # Some infinities are a choice that negative numbers should be seen to make; nothing else is no answer.
+        if any(float(one.isinf().double().mean()) > _NOTHING_ELSE for one in floats):
+            return _Problem("the reference gives infinities", raised=False)
+        return None
 
     def index_values(self, one: TensorInput, varying: Mapping[str, int]) -> Values:
         """The numbers a whole-number input may hold: the index of a dimension, where the function refuses others."""
