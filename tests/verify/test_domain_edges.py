@@ -28,6 +28,7 @@ from tilewright.records import (
     WrongValues,
 )
 from tilewright.verify import Referee
+from tilewright.verify.cases import again_values
 from tilewright.verify.distributions import draw_inputs
 from tilewright.verify.expectation import expectations
 from tilewright.verify.judging_records import SurveyRequest
@@ -166,6 +167,12 @@ def test_beyond_the_domain_only_where_nan_is_an_elements_own_and_a_promise() -> 
     assert surveyed(lambda a: torch.exp(a), "a") == {"edges: a=0 and 1"}, "no NaN anywhere"
 
 
+def test_a_task_without_a_smaller_call_is_judged_at_the_ends_too() -> None:
+    task, found = task_of("f", "a"), ("special", "edges: a=0 and 1", "other numbers: b=1")
+    assert "edges: a=0 and 1" in again_values(task, found, whole=False, alone=True)
+    assert again_values(task, found[:2], whole=False) == ()
+
+
 # -- what is drawn --
 
 
@@ -197,5 +204,8 @@ def test_no_rounding_leads_out_of_the_domain() -> None:
     held = torch.tensor([0.0, 1.0, 0.5, 1.0]).bfloat16()
     call = lambda given: (F.binary_cross_entropy(given["a"], given["a"], reduction="none"),)  # noqa: E731
     expected = expectations(call, {"a": held}, Precision.DTYPE)[0]
+    wide = {"a": torch.linspace(-100.0, 100.0, 64)}
+    of_sigmoid = lambda given: call({"a": torch.sigmoid(given["a"])})  # noqa: E731
+    assert all(bool(one.isfinite().all()) for one in expectations(of_sigmoid, wide, Precision.DTYPE)[0].moved)
     assert len(expected.moved) == 4
     assert all(bool(one.isfinite().all()) for one in expected.moved)
