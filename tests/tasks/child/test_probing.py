@@ -207,9 +207,28 @@ def masked(x):
 def test_values_that_give_nothing_but_infinities_are_not_drawn() -> None:
     task = probed(INFINITE, "entropy", {"p": "64x512"})[0]
     assert task.tensors[0].values == UniformValues(0.01, 0.99)
-    assert task.assumptions == ("p hold numbers between 0 and 1: the reference gives infinities with others",)
+    assert task.assumptions == ("p holds numbers between 0 and 1: the reference gives infinities with others",)
     for name in ("kept", "masked"):
         assert probed(INFINITE, name, {"x": "64x64"})[0].tensors[0].values == NormalValues(), "infinities by choice"
+
+
+LOSSES = """
+import torch
+import torch.nn.functional as F
+
+def divergence(logp, t):
+    return F.kl_div(logp, t, reduction="none")
+
+def of_logits(x, t):
+    return F.binary_cross_entropy(torch.sigmoid(x), t)
+"""
+
+
+@pytest.mark.parametrize(("name", "free"), [("divergence", "logp"), ("of_logits", "x")])
+def test_only_tensors_that_need_it_hold_numbers_between_0_and_1(name: str, free: str) -> None:
+    task = probed(LOSSES, name, {free: "64x32", "t": "64x32"})[0]
+    assert [one.values for one in task.tensors] == [NormalValues(), UniformValues(0.01, 0.99)]
+    assert task.assumptions[0].startswith("t holds numbers between 0 and 1")
 
 
 def test_a_size_of_one_is_fixed_and_large_shapes_are_not_allocated() -> None:

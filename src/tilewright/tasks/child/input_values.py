@@ -209,10 +209,26 @@ def _settled(settling: _Settling, varying: Mapping[str, int]) -> tuple[list[Tens
     if problem and floats:
         positive = [replace(one, values=BETWEEN_0_AND_1) if one.name in floats else one for one in tensors]
         if settling.problem(positive) is None:
-            return positive, (f"{', '.join(floats)} hold numbers between 0 and 1: {problem.text} with others",)
+            bounded = _where_needed(settling, tensors, positive)
+            names = [one.name for one, usual in zip(bounded, tensors, strict=True) if one != usual]
+            hold = "holds" if len(names) == 1 else "hold"
+            return bounded, (f"{', '.join(names)} {hold} numbers between 0 and 1: {problem.text} with others",)
     if problem and problem.raised:
         raise ReferenceProblem(problem.text)
     return tensors, ()
+
+
+def _where_needed(
+    settling: _Settling, usual: Sequence[TensorInput], bounded: Sequence[TensorInput]
+) -> list[TensorInput]:
+    """The bounded tensors, with those at their usual values that the function takes so beside the others: logits keep
+    their signs though targets have none."""
+    kept = list(bounded)
+    for position, one in enumerate(usual):
+        tried = [*kept[:position], one, *kept[position + 1 :]]
+        if kept[position] != one and settling.problem(tried) is None:
+            kept = tried
+    return kept
 
 
 def _usual(dtype: DType) -> Values:
