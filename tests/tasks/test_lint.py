@@ -73,6 +73,56 @@ def test_what_16_bit_steps_lose_is_no_result_unless_it_is_cast() -> None:
     assert lint_of(COMPENSATED, "implicit", dict.fromkeys("pcu", "64x128")) == ""
 
 
+MEANS = """
+import torch
+import torch.nn.functional as F
+
+def distance(x, y):
+    return (x - y).abs().mean()
+
+def distilled(s, t, temperature: float = 2.0):
+    soft = F.log_softmax(s / temperature, -1)
+    return F.kl_div(soft, F.softmax(t / temperature, -1), reduction="batchmean") * temperature**2
+
+def spread(x):
+    return F.layer_norm(x, x.shape[-1:]).abs().mean()
+
+def uncertainty(p, t):
+    return F.binary_cross_entropy(p, t)
+
+def centre(x):
+    return F.layer_norm(x, x.shape[-1:]).mean(-1)
+
+def ratio(x):
+    return (x / x.abs().amax(-1, keepdim=True)).abs().amax()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        ("distance", {"x": "4096x1024:bf16", "y": "4096x1024:bf16"}),
+        ("distilled", {"s": "64x1000:bf16", "t": "64x1000:bf16"}),
+        ("spread", {"x": "4096x1024:bf16"}),
+        ("uncertainty", {"p": "4096x1024:bf16", "t": "4096x1024:bf16"}),
+    ],
+)
+def test_a_mean_that_is_constant_for_one_distribution_alone_is_sound(function: str, shapes: dict[str, str]) -> None:
+    assert lint_of(MEANS, function, shapes) == ""
+
+
+def test_what_is_constant_for_every_distribution_is_not() -> None:
+    assert "zeros would pass" in lint_of(MEANS, "centre", {"x": "64x512"})
+    assert "does not depend on the inputs" in lint_of(MEANS, "ratio", {"x": "64x512"})
+    task, reference = probed(MEANS, "centre", {"x": "64x512"})
+    with pytest.raises(TaskError, match="zeros would pass") as caught:
+        with_finding(task, examine(task, reference), TaskOptions())  # type: ignore[arg-type]
+    assert caught.value.remedies == (
+        Remedy(RemedyKind.GIVE_VALUES, "x", "normal:0:8"),
+        Remedy(RemedyKind.ALLOW_DEGENERATE),
+    )
+
+
 DEEP = """
 import torch
 

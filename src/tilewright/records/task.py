@@ -39,6 +39,11 @@ class UniformValues:
     part: Part = Part.WHOLE
 
 
+# Where nobody said what floats hold and a reference takes no negative ones: inside the numbers from 0 to 1, which it
+# stands for.
+BETWEEN_0_AND_1 = UniformValues(0.01, 0.99)
+
+
 @dataclass(frozen=True)
 class IntegerValues:
     """Whole numbers from `low` up to but not including `high`; for a boolean tensor 0 and 1."""

@@ -30,6 +30,7 @@ from tilewright.tasks.own_precision import Settle, may_convolve, settled_by_chan
 from tilewright.tasks.questions import ANSWER_SECONDS, BOUND, PROBE, BoundAnswer, LintAnswer, ProbeAnswer, ProbeRequest
 
 _OTHER_VALUES = "normal:0:1"
+_LARGER_VALUES = "normal:0:8"
 
 
 Foresee = Callable[[str, str], None]  # of a source and its function, before anything is run; it may refuse them
@@ -261,6 +262,9 @@ def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
         copied = next((one for one in task.tensors if one.name == answer.copied), None)
         if copied is not None and not isinstance(copied.values, IntegerValues):
             remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, copied.name, _OTHER_VALUES))
+        drawn = next((one for one in task.tensors if one.dtype.is_float), None)
+        if answer.constant and drawn is not None:
+            remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, drawn.name, _LARGER_VALUES))
         raise TaskError(f"task {task.name} proves nothing: {reason}", *remedies)
     return replace(task, degenerate=reason, leading=answer.leading)
 

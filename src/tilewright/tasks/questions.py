@@ -56,6 +56,7 @@ class LintAnswer:
     idle: tuple[str, ...] = ()  # tensors without influence on any output
     leading: tuple[tuple[str, int], ...] = ()  # as in a task
     copied: str = ""  # the tensor that the first output equals, where that is the reason
+    constant: bool = False  # whether the reason is that answers hardly differ, for the values that were drawn
 
 
 @dataclass(frozen=True)

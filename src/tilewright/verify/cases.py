@@ -29,6 +29,7 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
+from tilewright.verify.domain_edges import EDGES, OUTSIDE
 from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
 from tilewright.verify.need_sizes import Accepts, accepted_sizes
 from tilewright.verify.whole_values import ALIKE, LEAST, NEXT_TO_LEAST
@@ -150,6 +151,7 @@ def again_values(
     if alone:
         usual = (_canonical(task, one) for _, among in _SHAPES for one in among)
         kinds = list(dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if one != TASK and _applies(task, one)))
+        kinds += [one for one in further if one.startswith((EDGES, OUTSIDE))]
     kept = (
         one
         for one in further

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
+from tilewright.verify.domain_edges import EDGES, OUTSIDE, edge_values, values_outside
 from tilewright.verify.float_values import (
     DISTRIBUTIONS,
     DRAWN_ANYWHERE,
@@ -156,8 +157,9 @@ PLAIN = ValueTraits()
 def traits_of(task: Task, case: Case) -> ValueTraits:
     plain = all(one.values == records.NormalValues() for one in task.tensors if one.dtype.is_float)
     known = DISTRIBUTIONS.get(_kind(case.values))
+    by_rows = case.values == FLAGS or _kind(case.values) in (WHOLE, EDGES, OUTSIDE)
     return ValueTraits(
-        mixed=case.values == FLAGS or case.values.startswith(WHOLE) or (known is not None and known.mixed),
+        mixed=by_rows or (known is not None and known.mixed),
         even=case.values in ("normal", "logarithmic") or (case.values == TASK and plain),
         one_sided=case.values in ("offset", NEGATIVE_OFFSET),
     )
@@ -233,12 +235,23 @@ def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> by
     level = _settings(case.values).get(one.name) if case.values.startswith(WHOLE) else None
     if level is not None and isinstance(content, Integers):
         return laid_out(spec, WHOLE_LEVELS[level](generator, spec, content, thresholds(task))).tobytes()
+    if _kind(case.values) in (EDGES, OUTSIDE) and one.name in _settings(case.values):
+        return laid_out(spec, _about_ends(generator, spec, case, position, one.name)).tobytes()
     distribution = DISTRIBUTIONS.get(_kind(case.values))
     if distribution is None or isinstance(content, Integers):
         return drawn(spec, content).tobytes()
     if not isinstance(one.values, records.NormalValues) and (distribution.mixed or case.values == NEGATIVE_OFFSET):
         return laid_out(spec, _within(generator, spec, one)).tobytes()
     return laid_out(spec, distribution.draw(generator, _place(task, position, spec))).tobytes()
+
+
+def _about_ends(
+    generator: np.random.Generator, spec: records.TensorSpec, case: Case, position: int, name: str
+) -> Floats:
+    """Numbers at the ends of the domain, or beyond them."""
+    if _kind(case.values) == OUTSIDE:
+        return values_outside(generator, spec)
+    return edge_values(generator, spec, _settings(case.values)[name], position)
 
 
 def _within(generator: np.random.Generator, spec: records.TensorSpec, one: records.TensorInput) -> Floats:

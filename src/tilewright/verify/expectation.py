@@ -78,6 +78,7 @@ _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 _LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
 _SELECTIONS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})  # of one class each, added up where that is asked
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
+_OF_PROBABILITIES = frozenset({"binary_cross_entropy"})  # which raise at anything above 1
 _ROUNDED = frozenset({"add", "sub", "rsub", "mul", "div"})  # of which every machine gives the nearest number
 _SORTS = frozenset({"sort", "topk"})  # which promise nothing about equal numbers
 _FIRSTS = frozenset({"argmax", "argmin", "max", "min"})  # which promise the first of equal numbers
@@ -174,7 +175,15 @@ def _moved(
         if one.dtype in (torch.float32, torch.float64):
             # A number of few bits is exact in any arithmetic: halves are ties that no rounding decides.
             wide[name] = torch.where(one == one.bfloat16(), one.to(width), wide[name])
+        elif one.dtype in NARROW and one.numel() and _ends_at_one(one):
+            wide[name].clamp_(max=1.0)
     return _in_arithmetic(call, wide, width, Arithmetic(width, roundings, seed))
+
+
+def _ends_at_one(one: torch.Tensor) -> bool:
+    """Whether all lie from 0 to 1 with 1 among them: perhaps probabilities, of which a reference takes no others."""
+    low, high = one.aminmax()
+    return bool(low >= 0) and float(high) == 1.0
 
 
 def _in_arithmetic(
@@ -258,6 +267,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (self._moved_exponents(args[0], args[1]), *args[1:])
         elif not changes:
             args = self._moved_all(args, (self._sum_size(terms) if terms > 1 else 0.0) + self._operand_size(name))
+        if name in _OF_PROBABILITIES:  # a sigmoid of 1 that was moved
+            args = (args[0].clamp(max=1.0), args[1].clamp(max=1.0), *args[2:])
         results = _called(func, name, args, kwargs)
         if not changes and any(one.alias_info is not None for one in func._schema.returns):
             return results  # a view

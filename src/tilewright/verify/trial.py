@@ -85,6 +85,8 @@ class Trial:
         self.notes: list[str] = []
         self.coverage = Coverage()  # of what was right
         self.reference_problem: ReferenceProblem | None = None
+        self._refused_cases: list[Case] = []  # by the reference
+        self._refusals: list[str] = []  # what is noted of them
         self._judges = judges
         self._times = times
 
@@ -95,6 +97,19 @@ class Trial:
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:
             self.notes.append(sentence)
+
+    def _note_refusal(self, case: Case, problem: ReferenceProblem) -> None:
+        """That the reference fails: at sizes where it does so with the task's own values, and on kinds of values
+        elsewhere, all of which one sentence names."""
+        self._refused_cases.append(case)
+        at = dict.fromkeys(sizes_text(one) for one in self._refused_cases if one.values == TASK)
+        kinds = dict.fromkeys(one.values for one in self._refused_cases if sizes_text(one) not in at)
+        self.notes = [one for one in self.notes if one not in self._refusals]
+        self._refusals = [f"the reference itself fails at {one}" for one in at]
+        if kinds:
+            why = str(problem).removeprefix("the reference failed: ").partition(" (line ")[0]
+            self._refusals.append(f"the reference itself fails on values of these kinds: {', '.join(kinds)} ({why})")
+        self.notes += self._refusals
 
     # -- one case --
 
@@ -160,7 +175,7 @@ class Trial:
             if case.sizes == task.sizes and case.values == TASK:
                 raise
             self.reference_problem = problem
-            self.note(f"the reference itself fails at {sizes_text(case)}")
+            self._note_refusal(case, problem)
             return NotRun(None)
         finally:
             judged_s = judgement.seconds if judgement is not None else 0.0

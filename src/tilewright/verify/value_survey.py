@@ -28,6 +28,7 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
+from tilewright.verify.domain_edges import ANYWHERE, BOTH, EDGES, LOWER, OUTSIDE, UPPER, bounded
 from tilewright.verify.float_values import INFINITE, NAN_ROWS, PATTERNED, SPECIAL
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
@@ -57,7 +58,7 @@ def survey_values(function: Callable[..., Any], request: SurveyRequest) -> Value
     survey = _Survey(function, request.task, request.sizes)
     if request.whole:
         return ValueSurvey(tuple(survey.whole_numbers()))
-    return ValueSurvey((*survey.special(), *survey.numbers()))
+    return ValueSurvey((*survey.special(), *survey.edges(), *survey.outside(), *survey.numbers()))
 
 
 @dataclass
@@ -71,6 +72,11 @@ class _Seen:
     bounds: int = 0
     ends_with_bound: bool = False
     converts: bool = False  # floats to whole numbers
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether a NaN on the way is one in the results, by promise."""
+        return not self.operations & _ORDERED and self.bounds <= self.ends_with_bound
 
 
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -120,13 +126,12 @@ class _Survey:
         if results is None:
             return
         seen = watching.seen
-        narrow = [one for one in self._task.tensors if one.dtype.is_float and one.dtype.itemsize == 1]
-        if narrow or seen.converts or seen.operations & _CONVOLUTIONS:
+        if not self._holds_more_than_numbers(seen):
             return
         fused = any(one.startswith(_ATTENTION) for one in seen.operations)
         products = seen.operations & _PRODUCTS or fused
-        with_nan = not seen.operations & _ORDERED and seen.bounds <= seen.ends_with_bound
-        with_nan = with_nan and not fused  # of a query that is none PyTorch makes zeros on a CPU and NaN on a GPU
+        # Of a query that is none PyTorch makes zeros on a CPU and NaN on a GPU.
+        with_nan = seen.keeps_nan and not fused
         with_nan = with_nan and not (products and seen.operations & _OF_ZEROS)  # 0 * NaN, where there is no need of it
         with_infinities = not (seen.algebra or products) and bool(seen.operations & _OF_ROWS)
         if with_infinities:
@@ -135,6 +140,56 @@ class _Survey:
             kind = NAN_ROWS if with_nan else ""
         if kind and self._results(kind) is not None:
             yield kind
+
+    def _holds_more_than_numbers(self, seen: _Seen) -> bool:
+        """Whether NaN and infinities are carried through at all."""
+        narrow = any(one.dtype.is_float and one.dtype.itemsize == 1 for one in self._task.tensors)
+        return not (narrow or seen.converts or seen.operations & _CONVOLUTIONS)
+
+    def edges(self) -> Iterator[str]:
+        """Tensors of numbers between 0 and 1 with elements at the ends of that where the reference is finite: all of
+        them together, or as far as each takes them by itself."""
+        names = [one.name for one in self._task.tensors if bounded(one)]
+        together = values_with(EDGES, dict.fromkeys(names, BOTH))
+        if not names or self._is_finite(together):
+            yield from [together] if names else []
+            return
+        alone = [
+            (name, level)
+            for name in names
+            for level in itertools.islice((one for one in (BOTH, LOWER, UPPER) if self._takes_ends({name: one})), 1)
+        ]
+        if len(alone) > 1 and self._takes_ends(dict(alone)):
+            yield values_with(EDGES, dict(alone))
+        else:
+            yield from (values_with(EDGES, {name: level}) for name, level in alone)
+
+    def _takes_ends(self, levels: Mapping[str, str]) -> bool:
+        return self._is_finite(values_with(EDGES, levels))
+
+    def _is_finite(self, values: str) -> bool:
+        results = self._results(values)
+        return results is not None and all(bool(one.isfinite().all()) for one in results)
+
+    def outside(self) -> Iterator[str]:
+        """Of one tensor, worked on element by element: numbers beyond 0 and 1, where some of them give NaN, and no
+        other element does. log(|x|) is the logarithm everywhere else."""
+        given = [one for one in self._task.tensors if not one.optional]
+        if len(given) != 1 or not bounded(given[0]) or given[0].in_place:
+            return
+        with _Watching() as watching:
+            values = values_with(OUTSIDE, {given[0].name: ANYWHERE})
+            results = self._results(values)
+        seen = watching.seen
+        if results is None or not (seen.keeps_nan and self._holds_more_than_numbers(seen)):
+            return
+        case = Case(self._sizes, 7, values)
+        name, spec = given[0].name, self._task.specs(self._sizes)[given[0].name]
+        drawn = to_torch(spec, draw_inputs(self._task, case)[name])
+        beyond = (drawn < 0) | (drawn > 1)
+        inside = self._call_with({name: drawn.masked_fill(beyond, 0.5)})
+        if inside is not None and all(_differs_at(beyond, *pair) for pair in zip(results, inside, strict=True)):
+            yield values
 
     def whole_numbers(self) -> Iterator[str]:
         """Each tensor of whole numbers by the widest range that the reference answers on, the others at the task's."""
@@ -231,8 +286,11 @@ class _Survey:
         task = case_task(self._task, case)
         specs = task.specs(self._sizes)
         tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
+        return self._call_with(tensors, task)
+
+    def _call_with(self, tensors: dict[str, torch.Tensor], task: Task | None = None) -> tuple[torch.Tensor, ...] | None:
         try:
-            return call_reference(self._function, task, tensors)
+            return call_reference(self._function, task or self._task, tensors)
         except Exception:  # whatever the reference raises
             return None
 
@@ -250,6 +308,13 @@ def _other_values(value: float, turn: int) -> list[float]:
         wanted = [-value, 40.0 * value, 0.0, 1.0, -40.0 * value, value / 4096]
     kept = [one for one in dict.fromkeys(wanted) if one != value]
     return [kept[(place + turn) % len(kept)] for place in range(len(kept))]
+
+
+def _differs_at(places: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one has NaN, at such places alone, and is elsewhere what the other is, which has none."""
+    if one.shape != places.shape or not bool(one.isnan().any()):
+        return False
+    return torch.equal(one[~places], other[~places]) and not bool(other.isnan().any())
 
 
 def _same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:

@@ -190,6 +190,47 @@ def test_values_that_a_function_refuses_are_not_drawn() -> None:
     assert made("add", {"x": "8", "y": "8"}).tensors[0].values == NormalValues()
 
 
+INFINITE = """
+import torch
+
+def entropy(p):
+    return torch.special.entr(p).sum(-1)
+
+def kept(x):
+    return torch.where(x > 0, x, -torch.inf)
+
+def masked(x):
+    return x.masked_fill(torch.ones_like(x).tril().bool(), -torch.inf)
+"""
+
+
+def test_values_that_give_nothing_but_infinities_are_not_drawn() -> None:
+    task = probed(INFINITE, "entropy", {"p": "64x512"})[0]
+    assert task.tensors[0].values == UniformValues(0.01, 0.99)
+    assert task.assumptions == ("p holds numbers between 0 and 1: the reference gives infinities with others",)
+    for name in ("kept", "masked"):
+        assert probed(INFINITE, name, {"x": "64x64"})[0].tensors[0].values == NormalValues(), "infinities by choice"
+
+
+LOSSES = """
+import torch
+import torch.nn.functional as F
+
+def divergence(logp, t):
+    return F.kl_div(logp, t, reduction="none")
+
+def of_logits(x, t):
+    return F.binary_cross_entropy(torch.sigmoid(x), t)
+"""
+
+
+@pytest.mark.parametrize(("name", "free"), [("divergence", "logp"), ("of_logits", "x")])
+def test_only_tensors_that_need_it_hold_numbers_between_0_and_1(name: str, free: str) -> None:
+    task = probed(LOSSES, name, {free: "64x32", "t": "64x32"})[0]
+    assert [one.values for one in task.tensors] == [NormalValues(), UniformValues(0.01, 0.99)]
+    assert task.assumptions[0].startswith("t holds numbers between 0 and 1")
+
+
 def test_a_size_of_one_is_fixed_and_large_shapes_are_not_allocated() -> None:
     task = made("add", {"x": "1000000x1000000:bf16", "y": "1000000x1:bf16"})
     assert task.sizes == {"rows": 1000000, "cols": 1000000, "one": 1}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tilewright.records import (
+    BETWEEN_0_AND_1,
     DType,
     IndexValues,
     IntegerValues,
@@ -30,8 +31,8 @@ from tilewright.tasks.child.trials import call
 
 _LARGEST_ELEMENTS = 1 << 27
 _LARGEST_SEARCHED_ELEMENTS = 1 << 22
+_NOTHING_ELSE = 0.8  # of all elements
 _WHOLE_NUMBERS = IntegerValues(0, 100)
-_POSITIVE = UniformValues(0.01, 0.99)
 
 
 def draw_all(
@@ -114,7 +115,7 @@ class _Problem:
     """Why values will not do."""
 
     text: str
-    raised: bool  # else the function only gives NaN
+    raised: bool  # else the function only gives what is no number
 
 
 class _Settling:
@@ -158,9 +159,13 @@ class _Settling:
             if line_of_reference(error) is None:
                 raise
             return _Problem(f"the reference fails on drawn values: {describe(error)}", raised=True)
-        floats = [one for one in results if one.dtype.is_floating_point]
-        wrong = any(bool(one.isnan().any()) for one in floats)
-        return _Problem("the reference gives NaN", raised=False) if wrong else None
+        floats = [one for one in results if one.dtype.is_floating_point and one.numel()]
+        if any(bool(one.isnan().any()) for one in floats):
+            return _Problem("the reference gives NaN", raised=False)
+        # Some infinities are a choice that negative numbers should be seen to make; nothing else is no answer.
+        if any(float(one.isinf().double().mean()) > _NOTHING_ELSE for one in floats):
+            return _Problem("the reference gives infinities", raised=False)
+        return None
 
     def index_values(self, one: TensorInput, varying: Mapping[str, int]) -> Values:
         """The numbers a whole-number input may hold: the index of a dimension, where the function refuses others."""
@@ -202,12 +207,28 @@ def _settled(settling: _Settling, varying: Mapping[str, int]) -> tuple[list[Tens
     problem = settling.problem(tensors)
     floats = [one.name for one in tensors if one.name in settling.unsaid and one.dtype.is_float]
     if problem and floats:
-        positive = [replace(one, values=_POSITIVE) if one.name in floats else one for one in tensors]
+        positive = [replace(one, values=BETWEEN_0_AND_1) if one.name in floats else one for one in tensors]
         if settling.problem(positive) is None:
-            return positive, (f"{', '.join(floats)} hold numbers between 0 and 1: {problem.text} with others",)
+            bounded = _where_needed(settling, tensors, positive)
+            names = [one.name for one, usual in zip(bounded, tensors, strict=True) if one != usual]
+            hold = "holds" if len(names) == 1 else "hold"
+            return bounded, (f"{', '.join(names)} {hold} numbers between 0 and 1: {problem.text} with others",)
     if problem and problem.raised:
         raise ReferenceProblem(problem.text)
     return tensors, ()
+
+
+def _where_needed(
+    settling: _Settling, usual: Sequence[TensorInput], bounded: Sequence[TensorInput]
+) -> list[TensorInput]:
+    """The bounded tensors, with those at their usual values that the function takes so beside the others: logits keep
+    their signs though targets have none."""
+    kept = list(bounded)
+    for position, one in enumerate(usual):
+        tried = [*kept[:position], one, *kept[position + 1 :]]
+        if kept[position] != one and settling.problem(tried) is None:
+            kept = tried
+    return kept
 
 
 def _usual(dtype: DType) -> Values:

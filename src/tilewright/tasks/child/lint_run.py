@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tilewright.records import Origin, Task, TensorInput
+from tilewright.records import NormalValues, Origin, Task, TensorInput, UniformValues, Values
 from tilewright.reference.torch_calls import call_reference, dtype_of, flat_results
 from tilewright.tasks.child.input_values import draw_all
 from tilewright.tasks.child.leading_run import leading_inputs
 from tilewright.tasks.questions import LintAnswer, LintRequest
 
 _SEEDS = (11, 12, 13)
+_WAYS = 3  # in which floats are drawn otherwise
 _REDRAWS = 3  # of one input, before it is said to have no influence
 _REPEAT_ROUNDINGS = 16.0
 _DIFFERING_FRACTION = 0.01  # an index may change with the order of a sum; noise changes most elements
@@ -40,16 +42,64 @@ def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
     if mismatch:
         return LintAnswer(mismatch, "")
     reason = _unsound(task, given, answers)
+    copied = _copied(task, given, [results[0] for results in answers])
+    constant = bool(reason) and copied is None and not _are_no_numbers(answers)
+    if constant:
+        given, answers = _with_other_values(function, task, sizes, given, answers)
+        reason = _unsound(task, given, answers)
     if reason:
-        copied = _copied(task, given, [results[0] for results in answers])
-        return LintAnswer("", reason, copied=copied.name if copied else "")
+        return LintAnswer("", reason, copied=copied.name if copied else "", constant=constant)
     if not _alike(answers[0], call_reference(function, task, given[0])):
         return LintAnswer("", "two calls with the same inputs give different answers")
-    reason = _lost_in_rounding(function, task, given, answers)
+    if _lost_in_rounding(function, task, given, answers):
+        given, answers = _with_other_values(function, task, sizes, given[: len(_SEEDS)], answers[: len(_SEEDS)])
+        reason = _lost_in_rounding(function, task, given, answers)
     if reason:
-        return LintAnswer("", reason)
+        return LintAnswer("", reason, constant=True)
     leading = leading_inputs(function, task, sizes)
     return LintAnswer("", "", _idle(function, task, sizes, given[0], answers[0]), leading=leading)
+
+
+def _with_other_values(
+    function: Callable[..., Any], task: Task, sizes: Mapping[str, int], given: list[Tensors], answers: list[Results]
+) -> tuple[list[Tensors], list[Results]]:
+    """The inputs and answers with some more, of floats that are drawn otherwise: a mean over many numbers is hardly
+    anything but their distribution's, and kernels are judged on several distributions."""
+    given, answers = list(given), list(answers)
+    for number in range(_WAYS):
+        inputs = tuple(
+            replace(one, values=_otherwise(one.values, number, position)) if one.dtype.is_float else one
+            for position, one in enumerate(task.tensors)
+        )
+        tensors = draw_all(replace(task, inputs=(*inputs, *task.numbers)), sizes, 21 + number)
+        try:
+            results = call_reference(function, task, tensors)
+        except Exception:  # whatever the reference raises of values that nobody said it takes
+            continue
+        if all(not one.is_floating_point() or bool(one.isfinite().all()) for one in results):
+            given.append(tensors)
+            answers.append(results)
+    return given, answers
+
+
+def _otherwise(values: Values, way: int, position: int) -> Values:
+    """Less, more beside a common part, and evenly spread; of what lies between bounds, other parts of that. Neighbours
+    are drawn unlike each other: where all is scaled alike, a ratio stays."""
+    if isinstance(values, NormalValues):
+        if way == _WAYS - 1:
+            return UniformValues(values.mean - values.deviation, values.mean + values.deviation)
+        factor = ((0.25, 2.0), (3.0, 1.0))[way][position % 2]
+        return NormalValues(values.mean + way * 0.5 * values.deviation, factor * values.deviation)
+    if isinstance(values, UniformValues):
+        start, end = ((0.0, 0.5), (0.5, 1.0), (0.4, 0.6))[(way + position) % _WAYS]
+        width = values.high - values.low
+        return UniformValues(values.low + start * width, values.low + end * width)
+    return values
+
+
+def _are_no_numbers(answers: list[Results]) -> bool:
+    """Whether every output is NaN everywhere, or has no elements."""
+    return all(not one.numel() or (one.is_floating_point() and bool(one.isnan().all())) for one in answers[0])
 
 
 def _mismatch(task: Task, sizes: Mapping[str, int], results: Results) -> str:
