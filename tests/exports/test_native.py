@@ -1,4 +1,4 @@
-"""The build of the launch path: beside other processes that make room in a full cache, and what is said where it fails."""
+"""The build of the launch path: beside processes that make room in a full cache, and what is said where it fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_another_process_may_make_room_during_the_build(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(native.subprocess, "run", run_while_evicted)
     built = native.build_extension(_PLAIN)
-    assert built is not None and built.startswith(b"\x7fELF")
+    assert built is not None
+    assert built.startswith(b"\x7fELF")
     monkeypatch.setattr(native.subprocess, "run", None)
     assert native.build_extension(_PLAIN) == built  # kept: the compiler is not called again
 

@@ -172,6 +172,25 @@ POINTWISE = (
     Function(
         "whole_numbers", "return (a * 3 - b) * (a > b), torch.maximum(a, b)", "a: i32[rows, cols]; b: i32[rows, cols]"
     ),
+    Function("to_decimals", "return torch.round(x, decimals=2), torch.round(x * 999, decimals=-1)"),
+    Function(
+        "remainders",
+        "y = (x * 2654435761 - 99999999999) * (3 - z)\nreturn y % 1000003, y % -7, torch.fmod(y, 1000), y // 7, "
+        "y // -7, torch.div(y, 7, rounding_mode='trunc'), y % (z + 1), y // (-1 - z), 1000003 % (z + 1), x ** 19",
+        "x: i64[rows, cols]; z: i64[rows, cols]",
+    ),
+    Function(
+        "bits",
+        "y = x * 2654435761\nreturn (x << 3) ^ (x >> 1), ~x & y.int(), (y | 255) >> z, x << z * 9, "
+        "(-y) >> (z * 11 - 5)",
+        "x: i32[rows, cols]; z: i64[rows, cols]",
+    ),
+    Function("four_bits", "return ((x * 29) >> 4) & 15, x * 29 & 15, ~x, x << 6", "x: u8[rows, cols]"),
+    Function(
+        "divided",
+        "return x // y, x // 0.1, torch.div(x, y, rounding_mode='trunc'), x % y, torch.fmod(x, y), 1 // x",
+        "x: f32[rows, cols]; y: f32[rows, cols]",
+    ),
     Function(
         "clamps", "return x.clamp(-0.5, hi), torch.minimum(x, -x), x.clamp_min(0.1)", "x: f32[rows, cols]; hi = 1.25"
     ),
