@@ -201,6 +201,13 @@ POINTWISE = (
         "target.copy_(x * 2)\nreturn x + 1",
         "x: f32[rows, cols]; inplace target: bf16[rows, cols]; unused: f32[cols]",
     ),
+    Function(
+        "adamw",
+        "p.mul_(1 - lr * wd)\nm.mul_(b1).add_(g, alpha=1 - b1)\nv.mul_(b2).addcmul_(g, g, value=1 - b2)\n"
+        "root = (v.abs() / (1 - b2 ** step)).sqrt() + eps\np.sub_(lr / (1 - b1 ** step) * m / root)\nreturn p * 2",
+        "inplace p: f32[rows, cols]; g: f32[rows, cols]; inplace m: f32[rows, cols]; inplace v: f32[rows, cols]; "
+        "lr = 1e-3; b1 = 0.9; b2 = 0.999; eps = 1e-8; wd = 0.01; step = 10",
+    ),
     Function("numbers", "return alpha * x + (1 - alpha) * y", "x: f32[rows, cols]; y: f32[rows, cols]; alpha = 0.3"),
 )
 
