@@ -270,6 +270,16 @@ ANY_DIMENSIONS = (
     Function("middle_sum", "return x.sum(1, keepdim=True)", "x: f32[batch, rows, cols]"),
     Function("middle_mean", "return x.mean(1)", "x: f16[batch, rows, cols]"),
     Function("middle_places", "return x.argmax(1), x.amin(1)", "x: f32[batch, rows, cols]"),
+    Function(
+        "masked_mean",
+        "m = mask.unsqueeze(-1).to(x.dtype)\nreturn (x * m).sum(1) / m.sum(1).clamp(min=1)",
+        "x: bf16[batch, rows, cols]; mask: bool[batch, rows]",
+    ),
+    Function(
+        "weighted_middle",
+        "return (x * w[:, None, :, None]).sum((1, 2)), (x * v[:, :, None, None]).amax((1, 2))",
+        "x: f32[batch, heads, rows, cols]; w: f32[batch, rows]; v: f32[batch, heads]",
+    ),
     Function("middle_least", "return torch.min(x, dim=1)", "x: f32[batch, rows, cols]"),
     Function("first_softmax", "return torch.softmax(x, 0)", "x: f32[rows, cols]"),
     Function("first_mean", "return x.mean(0)", "x: bf16[rows, cols]"),

@@ -29,6 +29,8 @@ QUICK = (
     "scaled_and_summed",
     "bias_gelu",
     "middle_places",
+    "masked_mean",
+    "weighted_middle",
     "channel_rmsnorm",
     "batch_norm_train",
 )
