@@ -106,7 +106,7 @@ CASES = (
         "unpacked",
         "a, b = (x & 15).to(torch.int8) - 8, (x * 31 >> 4).to(torch.int8) - 8\n"
         "return torch.stack((a, b), -1).flatten(-2) * s",
-        "x: u8[rows, cols]; s: f32[rows, 1]",
+        "x: u8[rows, cols]; s: f32[rows, one]",
         "f32[rows, c = 2 * cols]",
         _ODD,
     ),
@@ -154,6 +154,7 @@ BY_NAME = {one.name: one for one in CASES}
         ("embedded", "place-vectors"),
         ("looked_up", "place-vectors"),
         ("padded", "place-vectors"),
+        ("unpacked", "draft-places"),
     ],
 )
 def test_moved_elements_are_right(name: str, id: str, tmp_path: Path) -> None:
