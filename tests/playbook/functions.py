@@ -185,6 +185,12 @@ POINTWISE = (
         "(-y) >> (z * 11 - 5)",
         "x: i32[rows, cols]; z: i64[rows, cols]",
     ),
+    Function(
+        "narrowed",
+        "a, b = (x * 100003).int(), (y * 100019).int()\n"
+        "return a.long() * b.long(), torch.minimum(a, 3 * b), torch.rsub(x, y, alpha=2), torch.add(x, y, alpha=3)",
+        "x: i64[rows, cols]; y: i64[rows, cols]",
+    ),
     Function("four_bits", "return ((x * 29) >> 4) & 15, x * 29 & 15, ~x, x << 6", "x: u8[rows, cols]"),
     Function(
         "divided",

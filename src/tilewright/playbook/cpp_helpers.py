@@ -146,6 +146,13 @@ __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
     + _whole("far_left_shift", "b < 0 || b > 63 ? 0 : a << b"),
     "far_right_shift": "// And its sign alone of one shifted to the right.\n"
     + _whole("far_right_shift", "a >> (b < 0 || b > 63 ? 63 : b)"),
+    "narrow": """\
+// What T keeps of a whole number, as wide as others are.
+template <typename T>
+__device__ __forceinline__ long long narrow_of(long long v) {
+  return static_cast<T>(v);
+}
+""",
     "abs": _line("abs", "v < 0 ? -v : v", "long long v", "long long"),
     "sign": _template("sign", "static_cast<T>((v > T(0)) - (v < T(0)))"),
     "clamp_min": _template("clamp_min", "v < bound ? bound : v", "T v, T bound"),

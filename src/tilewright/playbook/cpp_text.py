@@ -59,14 +59,9 @@ _LANGUAGE = {
     "isinf": "isinf",
 }
 
-_CASTS = {
-    "to_float": "float",
-    "to_int": "long long",
-    "to_i32": "int",
-    "to_i16": "short",
-    "to_i8": "signed char",
-    "to_u8": "unsigned char",
-}
+_CASTS = {"to_float": "float", "to_int": "long long"}
+# What a narrower type keeps of a whole number; computed with it is as wide as before.
+_NARROWED = {"to_i32": "int", "to_i16": "short", "to_i8": "signed char", "to_u8": "unsigned char"}
 
 _CHEAP_FUNCTIONS = """
 abs neg bit_not relu where clamp_min clamp_max not to_bool leaky_relu maximum minimum sign fmin fmax floor ceil trunc
@@ -74,7 +69,7 @@ round isnan isinf hardswish hardsigmoid
 """
 _LOGARITHMS = ("log", "divergence")
 # All others are too dear to be done twice where the result can be kept.
-CHEAP = frozenset((*_INFIX, *_BITWISE, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
+CHEAP = frozenset((*_INFIX, *_BITWISE, *_CASTS, *_NARROWED, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
 
 # -- names --
@@ -247,6 +242,8 @@ class Forms:
             return Text(f"{first.within(ORDER)} != 0", EQUALITY)
         if op in _CASTS:
             return Text(f"static_cast<{_CASTS[op]}>({first.text})")
+        if op in _NARROWED:
+            return Text(f"{self.helper('narrow')}<{_NARROWED[op]}>({first.text})")
         if op == "abs" and self._program.kinds[index] is NumberKind.FLOAT:
             return Text(f"fabsf({first.text})")
         if op == "reciprocal":

@@ -118,14 +118,14 @@ def _shift(op: str) -> Rule:
 
 
 def _sum(op: str, reverse: bool = False) -> Rule:
-    """add, sub and rsub, whose second operand may be scaled by `alpha`."""
+    """add, sub and rsub; what is added or subtracted may be scaled by `alpha`."""
 
     def rule(low: Lowering, node: TracedNode) -> Lowered:
-        a, b = low.item(node, 0), low.item(node, 1)
+        a, b = (low.item(node, place) for place in ((1, 0) if reverse else (0, 1)))
         scaled = b.value
         if low.given(node, 2, "alpha") is not None:
             scaled = low.point("mul", scaled, low.item(node, 2, "alpha").value)
-        pair = (scaled, a.value) if reverse else (a.value, scaled)
+        pair = (a.value, scaled)
         result = node.results[0]
         kind = kind_of(result.dtype) if result is not None else NumberKind.FLOAT
         kind = NumberKind.INT if kind is NumberKind.BOOL else kind
