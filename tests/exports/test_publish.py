@@ -21,6 +21,7 @@ from tilewright.exports.export import Target, export
 from tilewright.exports.publish import check_publishable, checked_repository
 from tilewright.exports.source import Source, Standing
 from tilewright.exports.writing import RECORD
+from tilewright.frontends.publishing import publish_command
 from tilewright.records import Provenance
 
 pytest.importorskip("huggingface_hub")
@@ -75,6 +76,15 @@ def publish(folder: Path, hub: Hub, home: Path, *more: str, token: str = TOKEN) 
     environment = {**kept, **settings, **({"HF_TOKEN": token} if token else {})}
     command = [sys.executable, "-m", "tilewright", "publish", str(folder), "--to", "somebody/row-scale", *more]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_a_licence_that_the_export_does_not_state_is_refused(copy: Path) -> None:
+    for stated, said in (("Apache-2.0", "state Apache-2.0"), ("NOASSERTION", "nobody has stated one")):
+        edit_record(copy, lambda record, stated=stated: record.update(licence=stated))
+        with pytest.raises(
+            NotPublishable, match=rf"--license MIT: .* is an export, whose files .*{said}.*export it again"
+        ):
+            publish_command(str(copy), "somebody/row-scale", True, False, "MIT", False)
 
 
 def test_uploads_everything_to_main_and_to_its_version(exported: Path, hub: Hub, tmp_path: Path) -> None:

@@ -40,6 +40,17 @@ def test_a_torch_extension() -> None:
         "out     out: f32[x.shape[0], x.shape[1]]",
         "launch  scale_kernel<f32><<<min(ceil_div(n, 256), 1024), 256>>>(x, out, factor, n)",
     ]
+    (told,) = made.notes[:1]
+    assert told.startswith("takes f32 of 2 dimensions, as it was tried; the source takes other dtypes and numbers of")
+    assert "--shape x=16384:f16" in told
+
+
+def test_what_the_source_takes_alone_is_not_told_as_left_out() -> None:
+    plain = SCALE.replace("x.numel()", "x.size(0) * x.size(1)").replace("AT_DISPATCH_FLOATING_TYPES", "FOR_F32")
+    plain = plain.replace(
+        "torch::Tensor scale", "#define FOR_F32(t, n, f) { using scalar_t = float; f(); }\ntorch::Tensor scale"
+    )
+    assert not any("as it was tried" in note for note in imported(plain, "scale").notes)
 
 
 @pytest.mark.slow

@@ -172,6 +172,31 @@ POINTWISE = (
     Function(
         "whole_numbers", "return (a * 3 - b) * (a > b), torch.maximum(a, b)", "a: i32[rows, cols]; b: i32[rows, cols]"
     ),
+    Function("to_decimals", "return torch.round(x, decimals=2), torch.round(x * 999, decimals=-1)"),
+    Function(
+        "remainders",
+        "y = (x * 2654435761 - 99999999999) * (3 - z)\nreturn y % 1000003, y % -7, torch.fmod(y, 1000), y // 7, "
+        "y // -7, torch.div(y, 7, rounding_mode='trunc'), y % (z + 1), y // (-1 - z), 1000003 % (z + 1), x ** 19",
+        "x: i64[rows, cols]; z: i64[rows, cols]",
+    ),
+    Function(
+        "bits",
+        "y = x * 2654435761\nreturn (x << 3) ^ (x >> 1), ~x & y.int(), (y | 255) >> z, x << z * 9, "
+        "(-y) >> (z * 11 - 5)",
+        "x: i32[rows, cols]; z: i64[rows, cols]",
+    ),
+    Function(
+        "narrowed",
+        "a, b = (x * 100003).int(), (y * 100019).int()\n"
+        "return a.long() * b.long(), torch.minimum(a, 3 * b), torch.rsub(x, y, alpha=2), torch.add(x, y, alpha=3)",
+        "x: i64[rows, cols]; y: i64[rows, cols]",
+    ),
+    Function("four_bits", "return ((x * 29) >> 4) & 15, x * 29 & 15, ~x, x << 6", "x: u8[rows, cols]"),
+    Function(
+        "divided",
+        "return x // y, x // 0.1, torch.div(x, y, rounding_mode='trunc'), x % y, torch.fmod(x, y), 1 // x",
+        "x: f32[rows, cols]; y: f32[rows, cols]",
+    ),
     Function(
         "clamps", "return x.clamp(-0.5, hi), torch.minimum(x, -x), x.clamp_min(0.1)", "x: f32[rows, cols]; hi = 1.25"
     ),
@@ -181,6 +206,13 @@ POINTWISE = (
         "written",
         "target.copy_(x * 2)\nreturn x + 1",
         "x: f32[rows, cols]; inplace target: bf16[rows, cols]; unused: f32[cols]",
+    ),
+    Function(
+        "adamw",
+        "p.mul_(1 - lr * wd)\nm.mul_(b1).add_(g, alpha=1 - b1)\nv.mul_(b2).addcmul_(g, g, value=1 - b2)\n"
+        "root = (v.abs() / (1 - b2 ** step)).sqrt() + eps\np.sub_(lr / (1 - b1 ** step) * m / root)\nreturn p * 2",
+        "inplace p: f32[rows, cols]; g: f32[rows, cols]; inplace m: f32[rows, cols]; inplace v: f32[rows, cols]; "
+        "lr = 1e-3; b1 = 0.9; b2 = 0.999; eps = 1e-8; wd = 0.01; step = 10",
     ),
     Function("numbers", "return alpha * x + (1 - alpha) * y", "x: f32[rows, cols]; y: f32[rows, cols]; alpha = 0.3"),
 )
@@ -244,6 +276,16 @@ ANY_DIMENSIONS = (
     Function("middle_sum", "return x.sum(1, keepdim=True)", "x: f32[batch, rows, cols]"),
     Function("middle_mean", "return x.mean(1)", "x: f16[batch, rows, cols]"),
     Function("middle_places", "return x.argmax(1), x.amin(1)", "x: f32[batch, rows, cols]"),
+    Function(
+        "masked_mean",
+        "m = mask.unsqueeze(-1).to(x.dtype)\nreturn (x * m).sum(1) / m.sum(1).clamp(min=1)",
+        "x: bf16[batch, rows, cols]; mask: bool[batch, rows]",
+    ),
+    Function(
+        "weighted_middle",
+        "return (x * w[:, None, :, None]).sum((1, 2)), (x * v[:, :, None, None]).amax((1, 2))",
+        "x: f32[batch, heads, rows, cols]; w: f32[batch, rows]; v: f32[batch, heads]",
+    ),
     Function("middle_least", "return torch.min(x, dim=1)", "x: f32[batch, rows, cols]"),
     Function("first_softmax", "return torch.softmax(x, 0)", "x: f32[rows, cols]"),
     Function("first_mean", "return x.mean(0)", "x: bf16[rows, cols]"),

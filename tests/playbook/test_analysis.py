@@ -36,6 +36,20 @@ def test_numbers_that_vary_are_parameters_and_others_are_needed() -> None:
     assert "k == 2" in program.shape_needs
 
 
+def test_numbers_that_follow_from_several_arguments_are_expressions() -> None:
+    """As AdamW has them; a quotient of two is no constant, though each may grow by the same part."""
+    body = "return x * (1 - lr * wd) / math.sqrt(1 - b ** 10) + lr / (1 - b ** 3) + lr / wd"
+    program = program_of(Function("f", body, "x: f32[rows, cols]; lr = 1e-3; wd = 0.01; b = 0.9"))
+    found = {one.expression for one in program.values if isinstance(one, LaunchNumber)}
+    product = " * ".join("b" * 10)
+    assert found == {"1.0 - (lr * wd)", f"sqrt(1.0 - ({product}))", "lr / (1.0 - (b * b * b))", "lr / wd"}
+
+
+def test_a_number_that_cannot_be_explained_is_refused_with_a_way_on() -> None:
+    with pytest.raises(NotSupported, match=r"from the sizes and the numbers of the function .* a parameter of its own"):
+        program_of(Function("f", "return x * math.sin(lr)", "x: f32[rows, cols]; lr = 0.3"))
+
+
 def test_a_fixed_dimension_is_needed_as_it_is() -> None:
     program = program_of(Function("f", "return torch.softmax(x, -1)", fixed=("cols",)))
     assert "x.shape[1] == 1024" in program.shape_needs

@@ -31,6 +31,8 @@ QUICK = (
     "scaled_and_summed",
     "bias_gelu",
     "middle_places",
+    "masked_mean",
+    "weighted_middle",
     "channel_rmsnorm",
     "batch_norm_train",
 )
@@ -514,3 +516,16 @@ def test_what_is_read_once_of_a_few_megabytes_leaves_the_cache_first(
         check(op, function, task, sizes_at(task, rows, cols))
         tensors = draw(task, sizes_at(task, rows, cols), 1)
         assert op.emulate(*tensors.values(), gpu=gpu).findings == ()
+
+
+def test_a_quotient_is_exact_before_it_is_rounded(tmp_path: Path) -> None:
+    """Of every bf16 digit, elements that lie on the edge of a rounding: a product with the inverse falls beside it."""
+    body = "s = x.float().abs().amax(-1, keepdim=True) / 7\nreturn (torch.round(x / s) * s).bfloat16(), x / s > 3.49999"
+    function = Function("quantised", body, "x: bf16[rows, cols]")
+    task = task_of(function)
+    greatest = torch.arange(128.0, 256.0)
+    x = torch.stack([greatest, greatest / 2, -greatest / 2, greatest / 7], 1).bfloat16()
+    for step in every_structure(program_of(function, task))[:2]:
+        got = load_structure(step, task, tmp_path)(x)
+        for one, want in zip(got, function.callable(x), strict=True):
+            assert torch.equal(one, want), step.id

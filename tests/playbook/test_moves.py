@@ -128,6 +128,22 @@ CASES = (
         "f32[batch, cols, cols]",
         ({"cols": 12}, {"cols": 13}),
     ),
+    Placed(
+        "unpacked",
+        "a, b = (x & 15).to(torch.int8) - 8, (x * 31 >> 4).to(torch.int8) - 8\n"
+        "return torch.stack((a, b), -1).flatten(-2) * s",
+        "x: u8[rows, cols]; s: f32[rows, one]",
+        "f32[rows, c = 2 * cols]",
+        _ODD,
+    ),
+    Placed(
+        "packed",
+        "return (x[..., 0::2] & 15) | (x[..., 1::2] << 4)",
+        "x: u8[rows, cols]",
+        "u8[rows, half = cols / 2]",
+        _ODD,
+        _EVEN,
+    ),
     Placed("placed", "return x + torch.arange(x.shape[1])", _X, "f32[rows, cols]", _ODD),
     Placed(
         "shuffled",
@@ -165,6 +181,7 @@ BY_NAME = {one.name: one for one in CASES}
         ("embedded", "place-vectors"),
         ("looked_up", "place-vectors"),
         ("padded", "place-vectors"),
+        ("unpacked", "draft-places"),
     ],
 )
 def test_moved_elements_are_right(name: str, id: str, tmp_path: Path) -> None:

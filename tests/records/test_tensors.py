@@ -51,13 +51,19 @@ def test_spec_from_text() -> None:
     assert TensorSpec.parse(":i64") == TensorSpec.contiguous(DType.I64, ())
     assert TensorSpec.parse("scalar:i64") == TensorSpec.parse(":i64")
     assert TensorSpec.parse("0x3").numel == 0
+    for tuple_ in ("(4, 8):bf16", "(4,8):bf16", "[4, 8]:bf16", "(4, 8,):bf16"):
+        assert TensorSpec.parse(tuple_) == TensorSpec.parse("4x8:bf16")
+    assert TensorSpec.parse("(7,)") == TensorSpec.parse("7")
+    assert TensorSpec.parse("()") == TensorSpec.parse("scalar:f32")
     for name, dtype in (("float32", "f32"), ("torch.bfloat16", "bf16"), ("FP16", "f16"), ("half", "f16")):
         assert TensorSpec.parse(f"3:{name}").dtype is DType(dtype)
     for name, dtype in (("int64", "i64"), ("uint8", "u8"), ("int8", "i8"), ("double", "f64"), ("bool", "bool")):
         assert TensorSpec.parse(f"3:{name}").dtype is DType(dtype)
 
 
-@pytest.mark.parametrize("text", ["4096*1024", "4x-1:f32", "x:f32", "4x4:float99"])
+@pytest.mark.parametrize(
+    "text", ["4096*1024", "(4, 8", "(4,,8)", "(,)", "4,8", "(4, -8)", "4x-1:f32", "x:f32", "4x4:float99"]
+)
 def test_what_is_no_spec_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write (sizes|one of)"):
         TensorSpec.parse(text)

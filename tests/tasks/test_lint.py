@@ -204,6 +204,13 @@ def test_a_finding_is_refused_unless_allowed() -> None:
     assert with_finding(task, answer, TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
 
 
+def test_an_empty_tensor_asks_for_another_shape_and_not_for_other_values() -> None:
+    task, _ = probed(SOURCE, "identity", {"x": "0"})
+    with pytest.raises(TaskError, match="y has no elements") as caught:
+        with_finding(task, LintAnswer("", "y has no elements", copied="x"), TaskOptions())
+    assert caught.value.remedies[0] == Remedy(RemedyKind.GIVE_SHAPE, "x", "64:f32")
+
+
 def test_sizes_that_depend_on_values_are_refused() -> None:
     task, reference = probed(SOURCE, "chosen", {"x": "30"})
     with pytest.raises(TaskError, match=r"depends on values|the reference returns"):

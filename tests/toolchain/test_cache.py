@@ -82,6 +82,18 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert small.size_bytes() <= 45_000
 
 
+def test_a_folder_that_another_writer_uses_is_left_alone(cache: BuildCache) -> None:
+    """The launch paths of exports lie in a folder without a record: it is not the first to go, nor while in use."""
+    used, left = cache.directory / "native", cache.directory / "old"
+    for folder in (used, left):
+        folder.mkdir(parents=True)
+        (folder / "launch.so").write_bytes(bytes(5000))
+    os.utime(left, (time.time() - 7200,) * 2)
+    cache.put(KEY, example())
+    BuildCache(cache.directory, limit_bytes=100).trim()
+    assert [folder.name for folder in cache.directory.iterdir()] == ["native"]
+
+
 def test_writing_keeps_the_limit(tmp_path: Path) -> None:
     cache = BuildCache(tmp_path, limit_bytes=200_000)
     for number in range(100):

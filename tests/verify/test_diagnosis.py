@@ -107,6 +107,13 @@ def test_values_come_before_places(truth: torch.Tensor) -> None:
     assert "they all hold 0" in spoilt(truth, torch.zeros(24, 50)).description
 
 
+def test_an_input_near_the_result_is_not_the_result() -> None:
+    """Of two inputs about 10000 with a truth of a million, only the one that was returned is named."""
+    truth, x, y = (torch.tensor([[value], [value + 300]]) for value in (1e6, 10004.0, 9998.0))
+    assert "unchanged" not in spoilt(truth, y.clone(), x).description
+    assert "the result is the input x, unchanged" in spoilt(truth, y.clone(), y).description
+
+
 def test_precision(truth: torch.Tensor) -> None:
     found = spoilt(truth, truth.bfloat16().float())
     assert found.pattern is Pattern.PRECISION

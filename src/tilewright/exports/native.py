@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 import subprocess
 import sysconfig
@@ -16,13 +17,13 @@ from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import Variants
 from tilewright.kernel_file import KernelFile
 from tilewright.toolchain import cache_directory
-from tilewright.toolchain.cache import TEMPORARY
 
 HOST = Path(__file__).parent / "host"
 HEADERS = ("values.hpp", "plan.hpp", "blocks.hpp", "maps.hpp")
 _COMPILERS = ("c++", "g++", "clang++")
 # libstdc++ stays outside: torch brings one, and the static one asks for a C library as new as this machine's.
 _OPTIONS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
+_QUIET = ("-w",)  # where a build fails, what is said is the error alone
 _SECONDS = 300.0
 
 
@@ -44,25 +45,40 @@ def build_extension(sources: dict[str, str]) -> bytes | None:
         return None
     what = [*sorted(sources.items()), *_OPTIONS, compiler, str(Path(compiler).resolve().stat().st_mtime_ns), include]
     kept = cache_directory() / "native" / f"{hashlib.sha256(repr(what).encode()).hexdigest()}.so"
-    with contextlib.suppress(FileNotFoundError):
-        return kept.read_bytes()
-    cache_directory().mkdir(parents=True, exist_ok=True)
-    # Not below `native`, nor under any other name: a cache that is full drops all else at any time.
-    with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=TEMPORARY) as folder:
-        output = _compile(sources, Path(folder), compiler, include)
-        built = output.read_bytes()
-        kept.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            output.rename(kept)
+    with contextlib.suppress(OSError):  # not there, or evicted this instant
+        built = kept.read_bytes()
+        os.utime(kept.parent)  # the time of last use
+        return built
+    # Not below the cache: another process that makes room there would take the folder away under the compiler.
+    with tempfile.TemporaryDirectory(prefix="tilewright-native-") as folder:
+        built = _compile(sources, Path(folder), compiler, include).read_bytes()
+    with contextlib.suppress(OSError):  # a cache that cannot be written is done without
+        _keep(built, kept)
     return built
+
+
+def _keep(built: bytes, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as writing:
+        writing.write(built)
+    Path(writing.name).rename(kept)
 
 
 def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str) -> Path:
     for file, text in sources.items():
         (folder / file).write_text(text, encoding="utf-8")
     output = folder / "_native.abi3.so"
-    command = [compiler, *_OPTIONS, f"-I{include}", f"-I{folder}", str(folder / "module.cpp"), "-o", str(output)]
+    command = [
+        compiler,
+        *_OPTIONS,
+        *_QUIET,
+        f"-I{include}",
+        f"-I{folder}",
+        str(folder / "module.cpp"),
+        "-o",
+        str(output),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:
-        raise NotExportable(f"{compiler} does not build the launch path: {done.stderr[-2000:]}")
+        raise NotExportable(f"{compiler} does not build the launch path: {done.stderr.strip()[-2000:]}")
     return output

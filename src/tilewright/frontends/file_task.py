@@ -68,7 +68,14 @@ def task_of_reference(
     path, function = reference
     shapes, numbers = argument_words(arguments)
     options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=settling_on(device))
-    task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
+    try:
+        task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
+    except tasks.RefusedRequest as refusal:
+        if refusal.given is None or refusal.given.text:
+            raise
+        # A parameter of the kernel, which nobody gave by that option.
+        found = f"the kernel file has the parameter {refusal.given.name}, and {refusal.found}"
+        raise BadArgument(f"--reference {path}:{function}: {found}; give them the same names") from None
     assert task is not None  # it names a file that is there
     return task
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from rich.text import Text
 
+from tilewright.exports.errors import NotPublishable
 from tilewright.exports.export import Target, export
 from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.publish import Publication, check_publishable, checked_repository, publish
-from tilewright.exports.writing import RECORD
+from tilewright.exports.writing import RECORD, read_record
 from tilewright.frontends.choices import checked_licence
 from tilewright.frontends.exporting import read_source
 from tilewright.frontends.terminal import print_json, progress, stderr_console, stdout_console
+from tilewright.records import UNSTATED
 
 
 def publish_command(what: str, repository: str, dry_run: bool, private: bool, licence: str, as_json: bool) -> None:
@@ -22,7 +24,9 @@ def publish_command(what: str, repository: str, dry_run: bool, private: bool, li
     checked_repository(repository)
     with tempfile.TemporaryDirectory() as temporary, progress() as say:
         folder = Path(what)
-        if not (folder / RECORD).is_file():
+        if (folder / RECORD).is_file():
+            _refuse_other_licence(folder, licence)
+        else:
             folder = Path(temporary) / "export"
             source = read_source([what])
             source = replace(source, licence=checked_licence(licence)) if licence else source
@@ -33,6 +37,16 @@ def publish_command(what: str, repository: str, dry_run: bool, private: bool, li
         print_json(done)
     else:
         _show(done)
+
+
+def _refuse_other_licence(folder: Path, licence: str) -> None:
+    """An export's files state its licence; one said here would be in none of them."""
+    stated = str(read_record(folder).get("licence", UNSTATED)) if licence else ""
+    if licence and checked_licence(licence) != stated:
+        says = "say that nobody has stated one" if stated == UNSTATED else f"state {stated}"
+        raise NotPublishable(
+            f"--license {licence}: {folder} is an export, whose files {says}; export it again with --license {licence}"
+        )
 
 
 def _show(done: Publication) -> None:

@@ -31,6 +31,8 @@ _BINDING = re.compile(
     r"\bm\s*\.\s*(?:def|impl)\s*\(\s*(?:\"([^\"(]+)[^\"]*\"|\w+)\s*,[^&;]*?&?\s*([A-Za-z_]\w*(?:::\w+)*)\s*[,)]"
 )
 _CHECK = re.compile(r"the check `\(*\s*(\w+)\s*\*\s*(\w+)\s*==\s*(\w+)\s*\)*` failed")
+_DISPATCH = re.compile(r"[A-Z]+_DISPATCH_(?!CASE|INDEX)\w+")
+_KNOWS_RANK = frozenset(("size", "dim", "ndimension", "stride", "strides", "accessor", "packed_accessor32", "view"))
 _FEW = 2
 _MOST_THREADS = 1024  # of a block
 
@@ -208,7 +210,13 @@ def _import_once(
                 told = ", ".join(f"{one}[{', '.join(shape)}]" for one, shape in behind.shapes.items())
                 fitted.notes.append(f"behind pointers lies, as accesses tell: {told}")
     arguments, guessed = sized_pointers(first.arguments, given, behind.shapes)
-    notes = [*fitted.notes, *_loose(arguments, given, behind), *(f"rewritten: {edit}" for edit in device.edits)]
+    left_out = _left_out(source, function, arguments, given)
+    notes = [
+        *left_out,
+        *fitted.notes,
+        *_loose(arguments, given, behind),
+        *(f"rewritten: {edit}" for edit in device.edits),
+    ]
     return Imported(function, text, arguments, tuple(dict.fromkeys(notes)), pinned, guessed), behind
 
 
@@ -232,6 +240,27 @@ def _loose(call: Sequence[Given], said: Mapping[str, Given], behind: _Behind) ->
     numbers = [one for one in call if one.kind == "int" and one.name not in said and not is_block(one.name)]
     guessed = ", ".join(f"{one.name} = {one.value}" for one in numbers)
     return [f"the shapes given do not tell {guessed}, which was guessed: say it with --set"] if numbers else []
+
+
+def _left_out(source: Source, function: str, call: Sequence[Given], said: Mapping[str, Given]) -> list[str]:
+    """Dtypes and numbers of dimensions that the source takes, and a file of the one call that was tried does not."""
+    tensors = [one for one in call if one.has_shape and one.name not in said]
+    hosts = source.reachable([function], source.of_kind(Kind.HOST))
+    words = {word for item in hosts for word in item.mentions}
+    dtypes = ["dtypes"] if any(_DISPATCH.match(word) for word in words) else []
+    ranks = ["numbers of dimensions"] if "numel" in words and not words & _KNOWS_RANK else []
+    if not tensors or not (dtypes or ranks):
+        return []
+    examples = []
+    for one in tensors:
+        shape = (math.prod(one.shape),) if ranks else one.shape
+        dtype = "f16" if dtypes and one.dtype == "f32" else one.dtype
+        examples.append(f"--shape {one.name}={'x'.join(map(str, shape))}:{dtype}")
+    tried = ", ".join(dict.fromkeys(f"{one.dtype} of {len(one.shape)} dimensions" for one in tensors))
+    return [
+        f"takes {tried}, as it was tried; the source takes other {' and '.join([*dtypes, *ranks])} too: import each "
+        f"into a file of its own, such as with {' '.join(examples)}"
+    ]
 
 
 def _first_call(

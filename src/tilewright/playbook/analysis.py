@@ -9,10 +9,17 @@ from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import Lowering
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
-from tilewright.playbook.row_program import NumberKind, Pointwise, RowProgram, Value, renumbered
+from tilewright.playbook.row_program import NumberKind, Pointwise, Reduce, RowProgram, Value, renumbered
 from tilewright.playbook.space import Space
+from tilewright.records.reaching import reached
 
 RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
+
+# Where the last place of an operand decides, the result jumps: 3.5 is rounded up, and what lies just below it down.
+_STEP_NAMES = """
+round floor ceil trunc floor_div fmod remainder to_int sign eq ne lt le gt ge
+"""
+_STEPS = frozenset(_STEP_NAMES.split())
 
 
 def row_program(traced: TracedTask) -> RowProgram:
@@ -39,7 +46,10 @@ def program_of(space: Space) -> RowProgram:
 
 
 def _simplified(program: RowProgram) -> RowProgram:
-    """Where results have 16 bits, divide each element by a value of the row through one reciprocal per row."""
+    """Where results have 16 bits, divide each element by a value of the row through one reciprocal per row.
+
+    Not before a step: there the quotient must be the one that PyTorch has, to the last place.
+    """
     if not program.is_sixteen_bit:
         return program
     values: list[Value] = []
@@ -51,10 +61,11 @@ def _simplified(program: RowProgram) -> RowProgram:
         kinds.append(kind)
         return len(values) - 1
 
+    exact = _before_steps(program)
     inverses: dict[int, int] = {}
     for index, value in enumerate(program.values):
         along = [program.varies[one] for one in program.arguments(index)]
-        if isinstance(value, Pointwise) and value.op == "div" and along == [True, False]:
+        if isinstance(value, Pointwise) and value.op == "div" and along == [True, False] and index not in exact:
             divided, divisor = (places[one] for one in value.arguments)
             if divisor not in inverses:
                 inverses[divisor] = add(Pointwise("reciprocal", (divisor,)), NumberKind.FLOAT)
@@ -63,3 +74,14 @@ def _simplified(program: RowProgram) -> RowProgram:
             places[index] = add(renumbered(value, places.__getitem__), program.kinds[index])
     outputs = tuple(replace(one, value=places[one.value]) for one in program.outputs)
     return replace(program, values=tuple(values), kinds=tuple(kinds), outputs=outputs)
+
+
+def _before_steps(program: RowProgram) -> set[int]:
+    """The values that a rounding, a comparison or the place of an extreme follows from."""
+    steps = [
+        one
+        for index, value in enumerate(program.values)
+        if (isinstance(value, Pointwise) and value.op in _STEPS) or (isinstance(value, Reduce) and value.op.finds_place)
+        for one in program.arguments(index)
+    ]
+    return reached(steps, program.arguments)

@@ -14,6 +14,11 @@ def _line(name: str, result: str, taken: str = "float v", kind: str = "float") -
     return f"{_INLINE} {kind} {name}_of({taken}) {{ return {result}; }}\n"
 
 
+def _whole(name: str, result: str) -> str:
+    """A function of two whole numbers."""
+    return _line(name, result, "long long a, long long b", "long long")
+
+
 def _template(name: str, result: str, taken: str = "T v") -> str:
     """A function of any kind of number."""
     return f"template <typename T>\n{_INLINE} T {name}_of({taken}) {{\n  return {result};\n}}\n"
@@ -149,8 +154,22 @@ __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
     "hardsigmoid": _line("hardsigmoid", "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
     "relu": "// A NaN stays one: it is not below zero.\n" + _template("relu", "v < T(0) ? T(0) : v"),
     "whole_remainder": "// What is left of a / b, with the sign of b.\n"
-    + _line("whole_remainder", "(a % b + b) % b", "long long a, long long b", "long long"),
-    "whole_fmod": _line("whole_fmod", "a % b", "long long a, long long b", "long long"),
+    + _whole("whole_remainder", "a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0)"),
+    "whole_fmod": _whole("whole_fmod", "a % b"),
+    "whole_trunc_div": _whole("whole_trunc_div", "a / b"),
+    "whole_floor_div": "// Rounded down, and not towards zero.\n"
+    + _whole("whole_floor_div", "a / b - (a % b != 0 && (a % b < 0) != (b < 0))"),
+    "far_left_shift": "// Nothing is left of a number shifted by more places than it has.\n"
+    + _whole("far_left_shift", "b < 0 || b > 63 ? 0 : a << b"),
+    "far_right_shift": "// And its sign alone of one shifted to the right.\n"
+    + _whole("far_right_shift", "a >> (b < 0 || b > 63 ? 63 : b)"),
+    "narrow": """\
+// What T keeps of a whole number, as wide as others are.
+template <typename T>
+__device__ __forceinline__ long long narrow_of(long long v) {
+  return static_cast<T>(v);
+}
+""",
     "abs": _line("abs", "v < 0 ? -v : v", "long long v", "long long"),
     "sign": _template("sign", "static_cast<T>((v > T(0)) - (v < T(0)))"),
     "clamp_min": _template("clamp_min", "v < bound ? bound : v", "T v, T bound"),
@@ -172,6 +191,17 @@ __device__ __forceinline__ float quotient_of(float v, float by) {
 __device__ __forceinline__ float remainder_of(float a, float b) {
   const float left = fmodf(a, b);
   return left != 0.0f && (left < 0.0f) != (b < 0.0f) ? left + b : left;
+}
+""",
+    "floor_div": """\
+// a / b rounded down, of the quotient as it is: that of 1 and 0.1f rounds to 10, and is below it.
+__device__ __forceinline__ float floor_div_of(float a, float b) {
+  if (b == 0.0f) return a / b;
+  const float left = fmodf(a, b);
+  const float whole = (a - left) / b - (left != 0.0f && (left < 0.0f) != (b < 0.0f) ? 1.0f : 0.0f);
+  if (whole == 0.0f) return copysignf(0.0f, a / b);
+  const float down = floorf(whole);
+  return whole - down > 0.5f ? down + 1.0f : down;
 }
 """,
 }

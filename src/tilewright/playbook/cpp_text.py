@@ -21,7 +21,7 @@ _INLINE_LOAD_LENGTH = 20  # and a longer load too, where there are several
 LoadText = Callable[[row_program.ProgramInput], str]
 
 # Precedences, as C++ has them; higher binds tighter.
-TERNARY, OR, AND, EQUALITY, ORDER, SUM, PRODUCT, UNARY, PRIMARY = range(9)
+TERNARY, OR, AND, BITS, EQUALITY, ORDER, SUM, PRODUCT, UNARY, PRIMARY = range(10)
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ _SIGNS = {
     OR: {"or": "||"},
 }
 _INFIX = {name: (sign, precedence) for precedence, signs in _SIGNS.items() for name, sign in signs.items()}
+# Of whole numbers, with brackets around every operand that has an operator: hardly anyone knows their precedences.
+_BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "left_shift": "<<", "right_shift": ">>"}
 
 _WITH_F = """
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc
@@ -58,22 +60,17 @@ _LANGUAGE = {
     "isinf": "isinf",
 }
 
-_CASTS = {
-    "to_float": "float",
-    "to_int": "long long",
-    "to_i32": "int",
-    "to_i16": "short",
-    "to_i8": "signed char",
-    "to_u8": "unsigned char",
-}
+_CASTS = {"to_float": "float", "to_int": "long long"}
+# What a narrower type keeps of a whole number; computed with it is as wide as before.
+_NARROWED = {"to_i32": "int", "to_i16": "short", "to_i8": "signed char", "to_u8": "unsigned char"}
 
 _CHEAP_FUNCTIONS = """
-abs neg relu where clamp_min clamp_max not to_bool leaky_relu maximum minimum sign fmin fmax floor ceil trunc round
-isnan isinf hardswish hardsigmoid
+abs neg bit_not relu where clamp_min clamp_max not to_bool leaky_relu maximum minimum sign fmin fmax floor ceil trunc
+round isnan isinf hardswish hardsigmoid
 """
 _LOGARITHMS = ("log", "divergence")
 # All others are too dear to be done twice where the result can be kept.
-CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
+CHEAP = frozenset((*_INFIX, *_BITWISE, *_CASTS, *_NARROWED, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
 
 # -- names --
@@ -235,8 +232,10 @@ class Forms:
         if op in _INFIX:
             sign, precedence = _INFIX[op]
             return Text(f"{first.within(precedence)} {sign} {arguments[1].within(precedence + 1)}", precedence)
-        if op == "neg":
-            return Text(f"-{first.within(PRIMARY)}", UNARY)
+        if op in _BITWISE:
+            return Text(f"{first.within(UNARY)} {_BITWISE[op]} {arguments[1].within(UNARY)}", BITS)
+        if op in ("neg", "bit_not"):
+            return Text(f"{'-' if op == 'neg' else '~'}{first.within(PRIMARY)}", UNARY)
         if op == "not":
             return Text(f"!{first.within(PRIMARY)}", UNARY)
         if op == "where":
@@ -246,6 +245,8 @@ class Forms:
             return Text(f"{first.within(ORDER)} != 0", EQUALITY)
         if op in _CASTS:
             return Text(f"static_cast<{_CASTS[op]}>({first.text})")
+        if op in _NARROWED:
+            return Text(f"{self.helper('narrow')}<{_NARROWED[op]}>({first.text})")
         if op == "abs" and self._program.kinds[index] is NumberKind.FLOAT:
             return Text(f"fabsf({first.text})")
         if op == "reciprocal":

@@ -294,7 +294,7 @@ def _body(
 
 
 _VIEWS = ("view", "reshape", "_unsafe_view", "_reshape")
-KEPT = frozenset(PLACE_RULES) - {"remainder", "fmod"}
+KEPT = frozenset(PLACE_RULES)
 
 
 def _claims(traced: TracedTask) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tilewright.playbook.axes import ONE
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.row_program import NumberKind
+from tilewright.playbook.row_program import Constant, NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
 # Operations of one operand that have the same name in the program; what they take is made a float.
@@ -72,26 +72,65 @@ def _rounding(op: str) -> Rule:
     return rule
 
 
+def _round(low: Lowering, node: TracedNode) -> Lowered:
+    """To so many decimals as PyTorch does it: scaled, rounded, and scaled back."""
+    decimals = low.given(node, 1, "decimals")
+    if not decimals:
+        return _rounding("round")(low, node)
+    item = low.item(node, 0)
+    power = low.constant(10.0 ** abs(int(str(decimals))))
+    there, back = ("mul", "div") if int(str(decimals)) > 0 else ("div", "mul")
+    rounded = low.point("round", low.float_point(there, item.value, power))
+    return low.together(low.point(back, rounded, power), [item], node)
+
+
+def _are_whole(low: Lowering, *values: int) -> bool:
+    """Whether these are whole numbers or booleans."""
+    return all(low.kinds[one] is not NumberKind.FLOAT for one in values)
+
+
+def _of_whole(op: str, wide: str) -> Rule:
+    """An operation that is another for whole numbers: these are not to lose digits as floats."""
+
+    def make(low: Lowering, a: int, b: int) -> int:
+        if not _are_whole(low, a, b):
+            return low.float_point(op, a, b)
+        return low.point(wide, low.convert(a, NumberKind.INT), low.convert(b, NumberKind.INT))
+
+    return _of(2, make)
+
+
 def _bitwise(op: str, count: int) -> Rule:
-    plain = _plain(op, count)
+    """Of booleans, or of the bits of whole numbers."""
 
-    def rule(low: Lowering, node: TracedNode) -> Lowered:
-        if {low.kinds[low.item(node, place).value] for place in range(count)} != {NumberKind.BOOL}:
-            raise NotSupported(f"the playbook supports {node.target} of booleans only")
-        return plain(low, node)
+    def make(low: Lowering, *values: int) -> int:
+        if all(low.kinds[one] is NumberKind.BOOL for one in values):
+            return low.point(op, *values)
+        return low.point(f"bit_{op}", *(low.convert(one, NumberKind.INT) for one in values))
 
-    return rule
+    return _of(count, make)
+
+
+def _shift(op: str) -> Rule:
+    """A number of places that is not from 0 to 63 needs more than the instruction."""
+
+    def make(low: Lowering, value: int, places: int) -> int:
+        known = low.values[places]
+        plain = isinstance(known, Constant) and 0 <= known.value < 64
+        return low.point(op if plain else f"far_{op}", value, places)
+
+    return _of(2, make)
 
 
 def _sum(op: str, reverse: bool = False) -> Rule:
-    """add, sub and rsub, whose second operand may be scaled by `alpha`."""
+    """add, sub and rsub; what is added or subtracted may be scaled by `alpha`."""
 
     def rule(low: Lowering, node: TracedNode) -> Lowered:
-        a, b = low.item(node, 0), low.item(node, 1)
+        a, b = (low.item(node, place) for place in ((1, 0) if reverse else (0, 1)))
         scaled = b.value
         if low.given(node, 2, "alpha") is not None:
             scaled = low.point("mul", scaled, low.item(node, 2, "alpha").value)
-        pair = (scaled, a.value) if reverse else (a.value, scaled)
+        pair = (a.value, scaled)
         kind = kind_of(node.result.dtype)
         kind = NumberKind.INT if kind is NumberKind.BOOL else kind
         return low.together(low.point(op, *(low.convert(one, kind) for one in pair)), [a, b], node)
@@ -102,11 +141,14 @@ def _sum(op: str, reverse: bool = False) -> Rule:
 def _div(low: Lowering, node: TracedNode) -> Lowered:
     a, b = low.item(node, 0), low.item(node, 1)
     rounding = low.given(node, 2, "rounding_mode")
-    value = low.float_point("div", a.value, b.value)
-    if rounding is not None:
-        if low.kinds[a.value] is not NumberKind.FLOAT and low.kinds[b.value] is not NumberKind.FLOAT:
-            raise NotSupported("the playbook does not support division of whole numbers")
-        value = low.point(str(rounding), value)
+    if rounding is not None and _are_whole(low, a.value, b.value):
+        pair = (low.convert(one.value, NumberKind.INT) for one in (a, b))
+        value = low.point(f"whole_{rounding}_div", *pair)
+    elif rounding == "floor":
+        value = low.float_point("floor_div", a.value, b.value)
+    else:
+        value = low.float_point("div", a.value, b.value)
+        value = value if rounding is None else low.point(str(rounding), value)
     return low.together(value, [a, b], node)
 
 
@@ -115,7 +157,10 @@ def _pow(low: Lowering, node: TracedNode) -> Lowered:
     plain = low.fixed_number(node, 1)
     plain = math.nan if plain is None else plain
     value = base.value
-    if plain == 2.0:
+    result = node.results[0]
+    if result is not None and kind_of(result.dtype) is NumberKind.INT:
+        made = _whole_power(low, value, plain)
+    elif plain == 2.0:
         made = low.point("mul", value, value)
     elif plain == 3.0:
         made = low.point("mul", low.point("mul", value, value), value)
@@ -128,6 +173,18 @@ def _pow(low: Lowering, node: TracedNode) -> Lowered:
     else:
         made = low.float_point("pow", value, exponent.value)
     return low.together(made, [base, exponent], node)
+
+
+def _whole_power(low: Lowering, value: int, exponent: float) -> int:
+    """By squares: a power of floats has too few digits."""
+    if not 0 <= exponent < 64:
+        raise NotSupported("the playbook raises whole numbers to powers from 0 to 63 that the function states")
+    made, square = low.constant(1, NumberKind.INT), low.convert(value, NumberKind.INT)
+    for bit in range(int(exponent).bit_length()):
+        square = square if bit == 0 else low.point("mul", square, square)
+        if int(exponent) >> bit & 1:
+            made = square if low.values[made] == Constant(1) else low.point("mul", made, square)
+    return made
 
 
 def _gelu(low: Lowering, node: TracedNode) -> Lowered:
@@ -264,9 +321,13 @@ POINTWISE_RULES: dict[str, Rule] = {
     **dict.fromkeys(_SAME, lambda low, node: low.item(node, 0)),
     **{name: _float(name, 1) for name in _FLOAT_UNARY.split()},
     **{name: _plain(name, 1) for name in ("abs", "neg", "relu", "sign")},
-    **{name: _rounding(name) for name in ("floor", "ceil", "round", "trunc")},
+    **{name: _rounding(name) for name in ("floor", "ceil", "trunc")},
+    "round": _round,
     **{name: _plain(name, 2) for name in _BINARY.split()},
-    **{name: _float(name, 2) for name in ("atan2", "fmod", "remainder")},
+    "atan2": _float("atan2", 2),
+    **{name: _of_whole(name, f"whole_{name}") for name in ("fmod", "remainder")},
+    **dict.fromkeys(("__lshift__", "bitwise_left_shift"), _shift("left_shift")),
+    **dict.fromkeys(("__rshift__", "bitwise_right_shift"), _shift("right_shift")),
     **{f"logical_{op}": _plain(op, 2) for op in ("and", "or", "xor")},
     **{f"bitwise_{op}": _bitwise(op, 2) for op in ("and", "or", "xor")},
     "logical_not": _plain("not", 1),

@@ -411,7 +411,7 @@ class RowKernel:
 
 def repeats(input: row_program.ProgramInput) -> bool:
     """Whether a tensor has the last of the columns' dimensions and no other: it repeats along the row."""
-    return len(input.spans) == 1 and not input.spans[0].divisor
+    return len(input.spans) == 1 and not input.spans[0].divisor and bool(input.spans[0].modulus)
 
 
 def each_element(lines: list[str]) -> list[str]:

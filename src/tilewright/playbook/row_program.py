@@ -129,7 +129,9 @@ class ProgramInput:
     varies: bool  # has an element for every column
     parts: tuple[RowPart, ...] | None
     in_place: bool = False
-    spans: tuple[RowPart, ...] = ()  # where it has some of the columns' dimensions: parts of the column's number
+    # Where it has some of the columns' dimensions, or some of the rows' and rows lie side by side: parts of the
+    # column's number.
+    spans: tuple[RowPart, ...] = ()
     own_cols: str = ""  # and how many columns it has itself
 
     @property
@@ -219,7 +221,7 @@ class RowProgram:
     def span_units(self) -> tuple[str, ...]:
         """Of those constants the ones that vectors must not straddle: a tensor that repeats is read by vectors."""
         units = (one.spans[-1].modulus for one in self.inputs if one.spans and not one.spans[-1].divisor)
-        return tuple(dict.fromkeys(self.span_constants[one] for one in units))
+        return tuple(dict.fromkeys(self.span_constants[one] for one in units if one))
 
     @property
     def tensors(self) -> tuple[ProgramInput | ProgramOutput, ...]:

@@ -194,8 +194,8 @@ class Space:
         some = own_columns not in ((), col_axes)
         broadcast = some or (own_columns and own_rows not in ((), row_axes))
         # Where rows lie side by side in the columns, those of a vector have such a tensor's elements in common.
-        shared = layout is Layout.COLUMNS and some and not set(own_rows) & set(inner_axes)
-        if broadcast and ((layout is not Layout.ROWS and not shared) or (some and one.in_place)):
+        shared = layout is Layout.COLUMNS and broadcast and not set(own_rows) & set(inner_axes)
+        if broadcast and ((layout is not Layout.ROWS and not shared) or (broadcast and one.in_place)):
             raise NotSupported(
                 f"the playbook does not support {one.name}, which has some of the dimensions and not others, where the "
                 "reduced ones are not the last"
@@ -204,8 +204,8 @@ class Space:
         parts = None if is_own else self._parts(own_rows, row_axes)
         if one.in_place and not (own_columns and parts is None):
             raise NotSupported(f"the playbook changes whole tensors in place only, and {one.name} is broadcast")
-        spans = self._parts(own_columns, col_axes) if some else ()
-        own_cols = self._product(own_columns) if some else ""
+        spans = self._parts(own_columns, col_axes) if some or (broadcast and shared) else ()
+        own_cols = self._product(own_columns) if spans else ""
         return ProgramInput(one.name, one.dtype, bool(own_columns), parts, one.in_place, spans, own_cols)
 
     def _parts(self, own: Axes, row_axes: Axes) -> tuple[RowPart, ...]:

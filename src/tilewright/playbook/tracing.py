@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,7 +18,9 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import LaunchNumber
 from tilewright.records import Dimension, NumberInput, ScalarType, Task
 
-_TOLERANCE = 1e-6  # a number may have been rounded to f32 on its way
+_TOLERANCE = 2e-7  # a number may have been rounded to f32 on its way
+_OWN_TOLERANCE = 1e-12  # what follows from several arguments is told by its last places: 1 - lr * wd is nearly 1
+_GREATEST_POWER = 16  # the plan has no powers, only products
 
 # name, plan expression and function of a whole number n that is a product of sizes
 _OF_SIZE: tuple[tuple[str, str, Callable[[float], float]], ...] = (
@@ -32,7 +34,7 @@ _OF_SIZE: tuple[tuple[str, str, Callable[[float], float]], ...] = (
     ("inverse_{n}_less_1", "1.0 / (({e}) - 1)", lambda n: 1.0 / (n - 1) if n > 1 else math.inf),
 )
 
-# the same of a float argument v
+# the same of a float argument v, or of what follows from two
 _OF_NUMBER: tuple[tuple[str, str, Callable[[float], float]], ...] = (
     ("{n}", "{n}", lambda v: v),
     ("minus_{n}", "0.0 - {n}", lambda v: -v),
@@ -43,7 +45,15 @@ _OF_NUMBER: tuple[tuple[str, str, Callable[[float], float]], ...] = (
     ("twice_{n}", "2.0 * {n}", lambda v: 2.0 * v),
     ("{n}_squared", "{n} * {n}", lambda v: v * v),
     ("twice_{n}_squared", "2.0 * {n} * {n}", lambda v: 2.0 * v * v),
-    ("root_{n}", "sqrt({n})", lambda v: math.sqrt(v) if v > 0 else math.inf),
+    ("root_{n}", "sqrt({n})", lambda v: math.sqrt(v) if v >= 0 else math.nan),
+)
+
+# and of two such numbers
+_OF_TWO: tuple[tuple[str, str, Callable[[float, float], float]], ...] = (
+    ("times", "*", lambda a, b: a * b),
+    ("over", "/", lambda a, b: a / b if b else math.inf),
+    ("less", "-", lambda a, b: a - b),
+    ("plus", "+", lambda a, b: a + b),
 )
 
 
@@ -244,10 +254,13 @@ def probes_of(task: Task, larger: bool = False) -> ProbeSet:
     """Three calls whose sizes and float arguments all differ; `larger` where small sizes are too small for it."""
     probes: list[Probe] = []
     primes = iter(_SIZES)
-    for factor in (1.0, 1.0625, 0.9375):
+    floats = [one for one in task.numbers if one.type is ScalarType.FLOAT and one.value]
+    for call in range(3):
         sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), larger) for one in task.free[:8]}
         sizes |= {one.name: one.size for one in task.free[8:]}
-        numbers = {one.name: _near(one, factor) for one in task.numbers if one.type is ScalarType.FLOAT and one.value}
+        # Each by a step of its own: the quotient of two numbers that grew alike would look like a constant.
+        steps = (((0.0, 1.0, -1.0)[call] / (16 + (1 + call) * place)) for place in itertools.count())
+        numbers = {one.name: _near(one, step) for one, step in zip(floats, steps, strict=False)}
         probes.append(Probe(task.complete(sizes), numbers))
     return ProbeSet(tuple(probes))
 
@@ -258,9 +271,9 @@ def _probed(one: Dimension, prime: int, larger: bool) -> int:
     return size if one.takes(size) else one.permitted(one.at_least + size)
 
 
-def _near(one: NumberInput, factor: float) -> float:
+def _near(one: NumberInput, step: float) -> float:
     """A value beside the task's own at which the reference does the same."""
-    own, step = float(one.value), factor - 1.0
+    own = float(one.value)
     near = (own * (1.0 + part * step) for part in (1.0, -0.5, 0.125, -0.0625))
     return next((value for value in near if one.takes(value)), own)
 
@@ -274,11 +287,9 @@ def explain(
     values: tuple[float, ...], probes: ProbeSet, size_expressions: dict[str, str], operation: str
 ) -> LaunchNumber:
     """What the number is that took these values; `size_expressions` has a plan expression for each dimension's name."""
-    for name in probes.probes[0].numbers:
-        given = tuple(probe.numbers[name] for probe in probes.probes)
-        for label, expression, function in _OF_NUMBER:
-            if _agree(values, tuple(function(one) for one in given)):
-                return LaunchNumber(label.format(n=name), expression.format(n=name))
+    found = _of_numbers(values, probes)
+    if found is not None:
+        return found
     for count in range(1, min(len(size_expressions), 4) + 1):
         for chosen in itertools.combinations(size_expressions, count):
             products = tuple(float(math.prod(probe.sizes[name] for name in chosen)) for probe in probes.probes)
@@ -291,8 +302,52 @@ def explain(
                 product = " * ".join(size_expressions[name] for name in chosen)
                 return LaunchNumber(f"share_of_{'_'.join(chosen)}", f"{share!r} / ({product})")
     shown = ", ".join(f"{value:g}" for value in values)
-    raise NotSupported(f"the playbook cannot tell how a number of {operation} follows from the sizes (it was {shown})")
+    raise NotSupported(
+        f"the playbook cannot tell how a number given to {operation} follows from the sizes and the numbers of the "
+        f"function (it was {shown}); work it out outside, and make it a parameter of its own"
+    )
 
 
-def _agree(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return all(math.isclose(one, other, rel_tol=_TOLERANCE) for one, other in zip(a, b, strict=True))
+@dataclass(frozen=True)
+class _Term:
+    """What follows from float arguments: its name in a kernel, its plan expression, and what it was at every probe."""
+
+    name: str
+    text: str
+    values: tuple[float, ...]
+
+    @property
+    def operand(self) -> str:
+        return self.text if self.text.isidentifier() else f"({self.text})"
+
+    def forms(self) -> Iterator[_Term]:
+        for name, text, function in _OF_NUMBER:
+            own = self.operand if " " in text else self.text
+            yield _Term(name.format(n=self.name), text.format(n=own), tuple(map(function, self.values)))
+
+    def with_other(self, other: _Term) -> Iterator[_Term]:
+        for word, sign, function in _OF_TWO:
+            values = tuple(map(function, self.values, other.values))
+            yield _Term(f"{self.name}_{word}_{other.name}", f"{self.operand} {sign} {other.operand}", values)
+
+
+def _of_numbers(values: tuple[float, ...], probes: ProbeSet) -> LaunchNumber | None:
+    """What the number is of one float argument, of a power of one, or of two: 1 - lr * wd, lr / (1 - b1 ** 10)."""
+    given = {name: tuple(probe.numbers[name] for probe in probes.probes) for name in probes.probes[0].numbers}
+    singles = [_Term(name, name, numbers) for name, numbers in given.items()]
+    powers = [
+        _Term(f"{one.name}_to_the_{power}", " * ".join([one.name] * power), tuple(v**power for v in one.values))
+        for one, power in itertools.product(singles, range(2, _GREATEST_POWER + 1))
+    ]
+    inner = [form for one in (*singles, *powers) for form in one.forms()]
+    pairs = (pair for one, other in itertools.product(singles, inner) for pair in one.with_other(other))
+    exact = ((one, _OWN_TOLERANCE) for one in itertools.chain(singles, powers, inner, pairs))
+    for term, tolerance in itertools.chain(exact, ((one, _TOLERANCE) for one in singles)):
+        for form in term.forms():
+            if _agree(values, form.values, tolerance):
+                return LaunchNumber(form.name, form.text)
+    return None
+
+
+def _agree(a: tuple[float, ...], b: tuple[float, ...], tolerance: float = _TOLERANCE) -> bool:
+    return all(math.isclose(one, other, rel_tol=tolerance) for one, other in zip(a, b, strict=True))

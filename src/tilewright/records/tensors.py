@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from tilewright.records.dtypes import DType
@@ -35,9 +36,15 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str) -> TensorSpec:
-        """A contiguous tensor from `4096x1024:bf16`; `scalar:f32`, or `:f32`, has no dimension; f32 is the default."""
+        """A contiguous tensor from `4096x1024:bf16`; `scalar:f32`, or `:f32`, has no dimension; f32 is the default.
+
+        `(4096, 1024)` is read too, as Python writes it.
+        """
         sizes, _, dtype = text.strip().partition(":")
         sizes = "" if sizes == "scalar" else sizes
+        if re.fullmatch(r"\(.*\)|\[.*\]", sizes.strip()):
+            listed = sizes.strip()[1:-1].strip()
+            sizes = (listed.removesuffix(",") or listed).replace(",", "x")
         try:
             shape = tuple(int(size) for size in sizes.lower().split("x")) if sizes else ()
             if any(size < 0 for size in shape):

@@ -31,6 +31,7 @@ from tilewright.tasks.questions import ANSWER_SECONDS, BOUND, PROBE, BoundAnswer
 
 _OTHER_VALUES = "normal:0:1"
 _LARGER_VALUES = "normal:0:8"
+_SOME_SIZE = 64  # in place of none
 
 
 Foresee = Callable[[str, str], None]  # of a source and its function, before anything is run; it may refuse them
@@ -260,10 +261,15 @@ def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
     if reason and not options.allow_degenerate:
         remedies: list[Remedy] = [Remedy(RemedyKind.ALLOW_DEGENERATE)]
         copied = next((one for one in task.tensors if one.name == answer.copied), None)
-        if copied is not None and not isinstance(copied.values, IntegerValues):
+        empty = next((name for name, spec in task.specs().items() if spec.numel == 0), "")
+        if empty:
+            spec = task.specs()[empty]
+            sizes = "x".join(str(size or _SOME_SIZE) for size in spec.shape)
+            remedies.insert(0, Remedy(RemedyKind.GIVE_SHAPE, empty, f"{sizes}:{spec.dtype}"))
+        elif copied is not None and not isinstance(copied.values, IntegerValues):
             remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, copied.name, _OTHER_VALUES))
         drawn = next((one for one in task.tensors if one.dtype.is_float), None)
-        if answer.constant and drawn is not None:
+        if answer.constant and drawn is not None and not empty:
             remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, drawn.name, _LARGER_VALUES))
         raise TaskError(f"task {task.name} proves nothing: {reason}", *remedies)
     return replace(task, degenerate=reason, leading=answer.leading)

@@ -37,6 +37,7 @@ LASTING_FAILURES = frozenset(
 _RECORD, _CUBIN, _PTX = "record.json", "kernel.cubin", "kernel.ptx"
 TEMPORARY = ".writing-"
 _STALE_SECONDS = 600.0
+_IN_USE_SECONDS = 3600.0  # a folder without a record may be another writer's for so long after its last change
 _LOOK_AGAIN_FRACTION = 32  # a writer measures the whole cache again after this part of the limit
 
 
@@ -110,9 +111,12 @@ class BuildCache:
         """Remove the least recently used entries until the limit holds, and what killed writers left."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
-        for _, size, entry in entries:
+        young = time.time() - _IN_USE_SECONDS
+        for used, size, entry in entries:
             if total <= self.limit_bytes:
                 break
+            if used > young and not (entry / _RECORD).is_file():
+                continue
             self._remove(entry)
             total -= size
         for leftover in self.directory.glob(f"{TEMPORARY}*"):
@@ -150,7 +154,7 @@ class BuildCache:
         self.trim()
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, bytes, folder) of every whole entry."""
+        """(time of last use, bytes, folder) of every entry, and of other folders, which have no record."""
         found: list[tuple[float, int, Path]] = []
         try:
             folders = list(os.scandir(self.directory))
@@ -161,9 +165,9 @@ class BuildCache:
                 continue
             try:
                 stats = {file.name: file.stat() for file in os.scandir(folder.path)}
+                used = stats[_RECORD].st_mtime if _RECORD in stats else folder.stat().st_mtime
             except OSError:
                 continue
-            used = stats[_RECORD].st_mtime if _RECORD in stats else 0.0
             found.append((used, sum(stat.st_size for stat in stats.values()), Path(folder.path)))
         return found
 

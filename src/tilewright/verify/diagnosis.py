@@ -188,6 +188,11 @@ class _Diagnosis:
         differs = (self._truth - candidate).abs() > slack
         return bool(close.double().mean() >= _MOST) and bool(differs.double().mean() >= 0.1)
 
+    def _is_rounded(self, candidate: torch.Tensor) -> bool:
+        """Whether the result is nearly all that candidate but for one rounding: several may lie near each other."""
+        rounding = torch.finfo(self._found.dtype).eps * candidate.abs()
+        return bool(((self._wide - candidate).abs() <= rounding).double().mean() >= _MOST)
+
     def _rearranged(self) -> tuple[Pattern, str] | None:
         truth, shape = self._truth, self._truth.shape
         if truth.ndim >= 2 and min(shape[-2:]) > 1 and self._agrees(truth.transpose(-1, -2).reshape(shape)):
@@ -204,7 +209,7 @@ class _Diagnosis:
                 way = "late" if step > 0 else "early"
                 return Pattern.SHIFTED, f"the result is shifted: every element stands {unit} too {way}"
         for name, one in self._inputs.items():
-            if one.shape == shape and self._agrees(one.double()):
+            if one.shape == shape and self._agrees(one.double()) and self._is_rounded(one.double()):
                 return Pattern.ALL, f"the result is the input {name}, unchanged"
         return None
 

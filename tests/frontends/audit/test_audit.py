@@ -185,6 +185,8 @@ def test_parameters_called_otherwise_are_a_bad_reference(folder: Path) -> None:
     done = tilewright(folder, "audit", folder / "right.cu", "--reference", f"{folder}/reference.py:other_names")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+    assert "the kernel file has the parameter x, and other_names has no such parameter" in done.stderr
+    assert "--shape" not in done.stderr
 
 
 @pytest.mark.slow

@@ -321,14 +321,6 @@ def _full(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> 
     return reader.convert(value, kind_of(node.result.dtype))
 
 
-def _whole_remainder(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    """Of whole numbers, exactly; of floats as everywhere."""
-    a, b = reader.item(node, 0).value, reader.item(node, 1).value
-    if NumberKind.FLOAT in (reader.kinds[a], reader.kinds[b]):
-        return reader.float_point(node.target, a, b)
-    return reader.point("whole_" + node.target, a, b)
-
-
 PLACE_RULES: dict[str, PlaceRule] = {
     "input": lambda reader, index, node, places: reader.read(str(node.arguments[0]), places),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape"), _reshape),
@@ -354,11 +346,10 @@ PLACE_RULES: dict[str, PlaceRule] = {
     "index_select": _index_select,
     "gather": _gather,
     "index": _index,
-    **dict.fromkeys(("remainder", "fmod"), _whole_remainder),
     **dict.fromkeys(["full", "full_like", "scalar_tensor", "ones", "ones_like", "zeros", "zeros_like"], _full),
 }
 _ALSO_OF_ROWS = """
-input getitem view reshape _unsafe_view unsqueeze squeeze _reshape expand remainder fmod full full_like scalar_tensor
+input getitem view reshape _unsafe_view unsqueeze squeeze _reshape expand full full_like scalar_tensor
 ones ones_like zeros zeros_like
 """
 # A graph that has one of these is not of rows.

@@ -86,6 +86,10 @@ class ColumnKernel(RowKernel):
         self.row_known |= {one: Text(f"{arrays[one]}[i]") for one in targets}
         return [*declared, *self._each_row(lines)]
 
+    def span_pointer(self, input: ProgramInput) -> str:
+        """Elements, also of a tensor that repeats: a vector is of rows here."""
+        return f"const {input.dtype.cpp}* {self.name(input.name)}_along = {self.row_start(input)};"
+
     def combined(self, number: int) -> list[str]:
         """After a sweep: the teams' parts put together."""
         self.reduced(number, "")
