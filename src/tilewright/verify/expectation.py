@@ -265,7 +265,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._roundings is None or name in _EXACT:
             results = _called(func, name, args, kwargs)
             self._remember_order(name, args, kwargs, results)
-            return self._cast(results, cast) if cast in _HALVES else results
+            return self._cast(args[0], results, cast) if cast in _HALVES else results
         terms = _terms(name, args)
         given = args
         if name in _SOFTMAXES or name in _LOGARITHMS:
@@ -293,14 +293,14 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.where(results == results.bfloat16(), results, moved)
         return moved
 
-    def _cast(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Rounded to 16 bits and wide again.
+    def _cast(self, given: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The value of what is given, rounded to 16 bits and wide again.
 
         A kernel's own roundings decide to which side a number in the middle goes, and a few of a million lie there.
         Each of two seeds takes the other side, for chance would leave many where they are.
         """
         near = min(_NEAR_THE_MIDDLE * self._largest, _MOST_NEAR_THE_MIDDLE)
-        if near:
+        if near and given.is_floating_point():
             generator = self._sides.get(value.device)
             if generator is None:
                 generator = torch.Generator(device=value.device)
