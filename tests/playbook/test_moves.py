@@ -21,6 +21,13 @@ CASES = (
     Placed("transposed", "return x.t()", _X, "f32[cols, rows]", _ODD),
     Placed("narrow", "return x.t()", "x: bf16[rows, cols]", "bf16[cols, rows]", _PAIRS),
     Placed(
+        "joined_with_wider_numbers",
+        "return torch.cat((x.bfloat16(), y))",
+        "x: f32[rows, cols]; y: f32[rows, cols]",
+        "f32[both = rows * 2, cols]",
+        _ODD,
+    ),
+    Placed(
         "permuted",
         "return x.permute(2, 0, 1) * 2 + y",
         "x: f16[batch, rows, cols]; y: f16[cols, batch, rows]",
@@ -182,6 +189,7 @@ BY_NAME = {one.name: one for one in CASES}
         ("looked_up", "place-vectors"),
         ("padded", "place-vectors"),
         ("unpacked", "draft-places"),
+        ("joined_with_wider_numbers", "draft-places"),
     ],
 )
 def test_moved_elements_are_right(name: str, id: str, tmp_path: Path) -> None:

@@ -365,6 +365,32 @@ def test_what_is_cast_to_16_bits_is_rounded_in_the_truth_too() -> None:
     assert bool(judged(lambda x: x.bfloat16().float() * 2, {"x": x}, x * 2).wrong.any())
 
 
+@pytest.mark.parametrize("function", [torch.exp, torch.tanh, lambda x: torch.softmax(x, -1)])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_a_number_in_the_middle_may_be_cast_to_either_side(
+    function: Callable[[torch.Tensor], torch.Tensor], half: torch.dtype
+) -> None:
+    x = torch.randn(512, 1024)
+    exact = function(x.double())
+    one_off = (exact * (1 + 2.0**-23 * torch.rand(x.shape).sub(0.5).sign())).float()  # as quick functions are
+    assert not torch.equal(one_off.to(half), exact.to(half))
+    found = one_off.to(half).float()
+    assert judged(lambda x: function(x).to(half).float(), {"x": x}, found).ratio < 0.7
+    found[3, 17] = float(torch.nextafter(found[3, 17].to(half), torch.tensor(9.0).to(half)))
+    result = judged(lambda x: function(x).to(half).float(), {"x": x}, found)
+    assert result.wrong.nonzero().tolist() == [[3, 17]]
+
+
+def test_all_lean_to_one_side_though_the_reference_overflows_somewhere() -> None:
+    truth = torch.randn(128, 256, dtype=torch.float64)
+    own = truth.half()
+    for other in (math.inf, math.nan):
+        own[0, 0] = other
+        expected = Expected(own, truth, (truth,))
+        assert compare(truth.half(), expected, traits=ValueTraits(even=True)).right
+        assert not compare((truth * (1 + 0.5 * 2.0**-11)).half(), expected, traits=ValueTraits(even=True)).right
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_eight_bits_with_and_without_nan(dtype: torch.dtype) -> None:
     truth = torch.linspace(-3.0, 3.0, 300).to(dtype).double()

@@ -200,11 +200,13 @@ class Lowering:
         return "" if result is None else result.dtype
 
     def is_only(self, moved: Collection[str]) -> bool:
-        """Whether the node that is being lowered is given to nodes of these kinds alone, and so is what they make."""
-        found = {self._place}
-        for index, node in enumerate(self._traces[0].nodes):
+        """Whether the node that is being lowered is given to nodes of these kinds alone, and so is what they make:
+        all of its own dtype, for what is joined with wider numbers becomes as wide."""
+        nodes = self._traces[0].nodes
+        found, dtype = {self._place}, nodes[self._place].result.dtype
+        for index, node in enumerate(nodes):
             if _taken(node) & found:
-                if node.target not in moved:
+                if node.target not in moved or any(one is not None and one.dtype != dtype for one in node.results):
                     return False
                 found.add(index)
         return True

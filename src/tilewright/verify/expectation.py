@@ -40,6 +40,9 @@ LONGEST_RUNNING_SUM = 16_384  # terms; longer ones no kernel adds up in one thre
 # A running sum of K random terms is off by about this much of sqrt(K) roundings of its size, in the mean square.
 _RUNNING_SUM = 0.3
 _POINTWISE = 2.0  # roundings in one operation: an approximate exponential or division has as many
+# Of the largest rounding so far: what lies so near to the middle of two 16-bit numbers may be cast to either.
+_NEAR_THE_MIDDLE = 6.0
+_MOST_NEAR_THE_MIDDLE = 2.0**-14  # a step of 16 bits is crossed at most
 
 # Operations whose results are exact whatever the arithmetic: copies, choices, comparisons, rounding to whole numbers.
 _EXACT_NAMES = """
@@ -244,6 +247,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._roundings = roundings
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._sides: dict[torch.device, torch.Generator] = {}
+        self._largest = 0.0  # rounding that was put in
         self.contracted = False  # whether products were added up
         self._orders: dict[int, tuple[torch.Tensor, Order]] = {}  # by the address of the places, which are kept
 
@@ -260,7 +265,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._roundings is None or name in _EXACT:
             results = _called(func, name, args, kwargs)
             self._remember_order(name, args, kwargs, results)
-            return results.to(cast).to(self._width) if cast in _HALVES else results
+            return self._cast(args[0], results, cast) if cast in _HALVES else results
         terms = _terms(name, args)
         given = args
         if name in _SOFTMAXES or name in _LOGARITHMS:
@@ -279,6 +284,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _LOGARITHMS:
             results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
         size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
+        self._largest = max(self._largest, size)
         if changes:
             return self._moved_in_place(results, size)
         moved = self._moved_all(results, size)
@@ -286,6 +292,24 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # A result of few bits is exact in any arithmetic: halves are ties that no rounding decides.
             return torch.where(results == results.bfloat16(), results, moved)
         return moved
+
+    def _cast(self, given: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The value of what is given, rounded to 16 bits and wide again.
+
+        A kernel's own roundings decide to which side a number in the middle goes, and a few of a million lie there.
+        Each of two seeds takes the other side, for chance would leave many where they are.
+        """
+        near = min(_NEAR_THE_MIDDLE * self._largest, _MOST_NEAR_THE_MIDDLE)
+        if near and given.is_floating_point():
+            generator = self._sides.get(value.device)
+            if generator is None:
+                generator = torch.Generator(device=value.device)
+                generator.manual_seed((self._seed + 1) // 2)
+                self._sides[value.device] = generator
+            sides = torch.rand(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+            sides = sides.sub_(0.5).sign_().mul_(near if self._seed % 2 else -near)
+            value = torch.addcmul(value, value, sides.to(value.dtype))
+        return value.to(dtype).to(self._width)
 
     # -- what was sorted --
 

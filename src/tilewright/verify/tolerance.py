@@ -216,7 +216,7 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
     count = int(settled.sum())
     if count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
         return 0.0
-    truth, error, own = (torch.where(settled, one, 0.0) for one in (truth, error, own))
+    truth, error, own = (torch.where(settled & one.isfinite(), one, 0.0) for one in (truth, error, own))
     sample = truth[settled][:: max(count // _SAMPLE, 1)]
     # Equal numbers are rounded to the same side, and so are those of a row that differ by powers of two.
     repeats = sample.numel() / max(int(torch.unique(sample).numel()), 1)
