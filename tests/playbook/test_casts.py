@@ -18,6 +18,8 @@ FUNCTIONS = (
     Function("agree", "return x.bfloat16() == y.bfloat16()", "x: f32[rows, cols]; y: f32[rows, cols]"),
     Function("between_halves", "return (x.bfloat16().float() + 0.5).half()", "x: f16[rows, cols]"),
     Function("of_whole_numbers", "return i.to(torch.bfloat16) * x", "i: i64[rows, cols]; x: f32[rows, cols]"),
+    Function("of_short_numbers", "return i.to(torch.bfloat16) * x", "i: i16[rows, cols]; x: f32[rows, cols]"),
+    Function("halves_of_short_numbers", "return i.half() * x", "i: i16[rows, cols]; x: f32[rows, cols]"),
     Function("greatest_part", "return (x - x.bfloat16().float()).amax(-1)"),
 )
 
@@ -29,7 +31,7 @@ def test_casts_on_the_way_are_repeated(function: Function, tmp_path: Path) -> No
     if "y" in tensors:
         tensors["y"] = tensors["x"] * (1 + 2e-3 * torch.rand(5, 48))
     if "i" in tensors:
-        tensors["i"] = torch.arange(240).view(5, 48) * 1001
+        tensors["i"] = (torch.arange(240).view(5, 48) * 1001).to(tensors["i"].dtype)
     elif task.name == "saturated":
         tensors["x"] *= 4e4
         tensors["x"][0, :3] = torch.tensor([torch.inf, torch.nan, 65519.996])

@@ -18,7 +18,8 @@ sigmoid silu mish hardswish hardsigmoid isnan isinf reciprocal
 """
 _BINARY = "mul maximum minimum fmin fmax eq ne lt le gt ge"
 _ROUNDINGS = {"bfloat16": "bf16", "float16": "f16"}  # the dtypes that a cast to rounds, and the operation that does
-_LOSING = {"float32", "float64", "bfloat16", "float16", "int64", "int32"}  # which have numbers that those have not
+# The dtypes that have numbers which those have not.
+_LOSING = {"float32", "float64", "bfloat16", "float16", "int64", "int32", "int16"}
 _MOVED = """
 alias cat clone contiguous detach expand flatten getitem permute reshape select slice split split_with_sizes squeeze
 stack t transpose unbind unflatten unsqueeze view _unsafe_view
