@@ -19,6 +19,7 @@ FUNCTIONS = (
     Function("between_halves", "return (x.bfloat16().float() + 0.5).half()", "x: f16[rows, cols]"),
     Function("of_whole_numbers", "return i.to(torch.bfloat16) * x", "i: i64[rows, cols]; x: f32[rows, cols]"),
     Function("of_short_numbers", "return i.to(torch.bfloat16) * x", "i: i16[rows, cols]; x: f32[rows, cols]"),
+    Function("halves_of_short_numbers", "return i.half() * x", "i: i16[rows, cols]; x: f32[rows, cols]"),
     Function("greatest_part", "return (x - x.bfloat16().float()).amax(-1)"),
 )
 

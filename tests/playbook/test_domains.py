@@ -88,6 +88,19 @@ def test_a_slice_needs_what_it_counts(body: str, result: str, least: int) -> Non
         assert f"x.shape[1] >= {least}" in one.write("sliced(x) -> y0")
 
 
+_SHIFTS = ("x.shape[1] // 2", "-(x.shape[1] // 2)", "(x.shape[1] + 1) // 2", "x.shape[1] - 5")
+
+
+@pytest.mark.parametrize("shift", _SHIFTS)
+def test_what_is_rolled_by_a_share_of_its_size_may_have_any(shift: str, tmp_path: Path) -> None:
+    case = Placed("rolled", f"return x.roll({shift}, 1)", "x: f32[rows, cols]", "f32[rows, cols]", ())
+    for step in case.answer.every:
+        op: Any = load_structure(step, case.task, tmp_path)
+        for cols in (1, 2, 3, 7, 8, 12, 100):
+            x = torch.randn(2, cols)
+            assert torch.equal(op(x), case.function.callable(x)), (step.id, cols)
+
+
 def test_too_small_a_tensor_is_declined_and_not_read_beyond(tmp_path: Path) -> None:
     case = Placed("sliced", "return x[:, 1:3] + 0", "x: f32[rows, cols]", "f32[rows, 2]", ())
     op: Any = load_structure(case.answer.draft, case.task, tmp_path)

@@ -115,3 +115,12 @@ def test_scores_are_not_rounded_on_their_way_to_a_softmax(dtype: str, tmp_path: 
         found = call.results
         assert isinstance(found, torch.Tensor)
         assert ((found.double() - exact).abs() <= exact * (step + 1e-3) + 1e-7).all()
+
+
+def test_scores_that_are_multiplied_too_stay_what_they_are() -> None:
+    function = Function(
+        "both", "h = x @ w\nreturn torch.softmax(h, -1), h @ v", "x: bf16[m, k]; w: bf16[k, n]; v: bf16[n, k]"
+    )
+    task, made = task_of(function, {"m": 64, "n": 128, "k": 64}), function.callable
+    chain = read(traced_task(task, lambda request: trace(made, request)))
+    assert [one.dtype for one in chain.scratch] == [DType.BF16]

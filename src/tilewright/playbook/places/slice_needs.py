@@ -64,10 +64,21 @@ def _range(nodes: Nodes, dim: int, sizes: Sizes) -> tuple[int, int | None]:
         place = _counted(nodes, _PLACES[node.target], "index", sizes)
         return (0 if place is None else place + 1 if place >= 0 else -place), None
     if node.target == "roll":
-        shifts, dims = _numbers(node.given(1, "shifts")), _numbers(node.given(2, "dims"))
-        return max(abs(shift) for shift, one in zip(shifts, dims, strict=True) if one % rank == dim), None
+        shifts = zip(*(_numbers(one.given(1, "shifts")) for one in nodes), strict=True)
+        dims = _numbers(node.given(2, "dims"))
+        return max(_rolled(shift, sizes) for shift, one in zip(shifts, dims, strict=True) if one % rank == dim), None
     pair = 2 * (rank - 1 - dim)
     return sum(max(-one, 0) for one in _numbers(node.given(1, "pad"))[pair : pair + 2]), None
+
+
+def _rolled(shifts: Sizes, sizes: Sizes) -> int:
+    """The least size that is rolled in the same way: any, where the shift is a share of it or leaves a fixed rest."""
+    share = round(sizes[0] / max(abs(shifts[0]), 1))
+    pairs = tuple(zip(shifts, sizes, strict=True))
+    is_share = all(abs(shift) in (size // share, -(-size // share)) for shift, size in pairs)
+    if len(set(shifts)) > 1 and (is_share or len({size - shift for shift, size in pairs}) == 1):
+        return 0
+    return max(map(abs, shifts))
 
 
 def _slice_range(nodes: Nodes, sizes: Sizes) -> tuple[int, int | None]:

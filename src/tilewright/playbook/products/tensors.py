@@ -15,7 +15,7 @@ from tilewright.playbook.lowering import Rule
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.sizes import SizeBook
 from tilewright.playbook.pooling.program import POOLS
-from tilewright.playbook.products.graph import CONVOLUTION, MADE, Graph, taken
+from tilewright.playbook.products.graph import CONVOLUTION, MADE, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.products.layouts import DTYPES, Tensor
 from tilewright.playbook.products.program import Extent
 from tilewright.records import DType
@@ -122,8 +122,11 @@ class TensorTable:
         return Tensor(name, own, tuple(self.extent(one) for one in self.graph.sizes(index)))
 
     def _is_exponent(self, index: int) -> bool:
-        """Whether exponentials are taken of a node before the next product: in 16 bits, a score of 30 is off by up to
-        6 % of its weight."""
+        """Whether exponentials are taken of a node before the next product, which does not take the node itself: in 16
+        bits, a score of 30 is off by up to 6 % of its weight."""
+        seen_as = [index, *(one for one in self.graph.users[index] if self.graph.nodes[one].target in TURNS | RESHAPES)]
+        if any(self.graph.nodes[one].target in MADE for place in seen_as for one in self.graph.users[place]):
+            return False
         reached, found = set[int](), [index]
         while found:
             users = {one for one in self.graph.users[found.pop()] if self.graph.nodes[one].target not in MADE}
