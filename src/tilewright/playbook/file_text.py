@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.kernel_file.op_line import size_expression
-from tilewright.playbook.cpp_helpers import READ_ONCE
+from tilewright.playbook.cpp_pieces import READ_ONCE
 from tilewright.playbook.cpp_text import Namer, indented
 from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
 from tilewright.records import Dimension, DType, Task

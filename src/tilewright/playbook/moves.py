@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, file_of, fragment, includes
 from tilewright.playbook.operations import POINTWISE_RULES

@@ -6,14 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilewright.playbook import row_program
-from tilewright.playbook.cpp_helpers import (
-    CANDIDATE,
-    COMBINERS,
-    PAST_BYTES,
-    SHUFFLE,
-    SHUFFLE_CANDIDATE,
-    SMALL_COMBINERS,
-)
+from tilewright.playbook.cpp_pieces import CANDIDATE, COMBINERS, PAST_BYTES, SHUFFLE, SHUFFLE_CANDIDATE, SMALL_COMBINERS
 from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Namer, Statements, Text, indented, write_text
 from tilewright.playbook.row_program import Layout, NumberKind, Reduce, Reduction, RowProgram
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.playbook.class_losses.program import EXPONENTIALS, PICKS, RULES, SUMS, LossProgram, loss_program
-from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes

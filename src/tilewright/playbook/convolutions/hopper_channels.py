@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tilewright.playbook.convolutions.hopper_geometry import Geometry
 from tilewright.playbook.convolutions.program import Convolution
-from tilewright.playbook.cpp_helpers import COMBINERS
+from tilewright.playbook.cpp_pieces import COMBINERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, worded, write_text
 from tilewright.playbook.products.finish_text import FinishText, steady_helpers
 from tilewright.playbook.row_kernel import RowKernel

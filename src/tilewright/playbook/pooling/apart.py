@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import Held, product_text, width_line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.bulk_text import STORING
-from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.playbook.cpp_helpers import LOAD_PAST, PAST_BYTES
+from tilewright.playbook.cpp_pieces import LOAD_PAST, PAST_BYTES
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices, ProductText

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.places.text import kernel_lines, product_text, width_line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
+from tilewright.playbook.cpp_pieces import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable

@@ -6,7 +6,7 @@ exchange once for every pass: see `teams`.
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, REPACK, VECTOR
+from tilewright.playbook.cpp_pieces import BLOCK_REDUCE, REPACK, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element

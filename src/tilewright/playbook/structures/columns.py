@@ -6,7 +6,7 @@ row is an array of WIDTH in a thread.
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_pieces import VECTOR
 from tilewright.playbook.cpp_text import CHEAP, Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element

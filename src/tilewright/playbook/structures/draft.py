@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE
+from tilewright.playbook.cpp_pieces import BLOCK_REDUCE
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel

@@ -8,7 +8,7 @@ wait for it: 64 channels of 64 x 512 x 512 elements in f32 took 3.00 ms on an H2
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
+from tilewright.playbook.cpp_pieces import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
+from tilewright.playbook.cpp_pieces import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element

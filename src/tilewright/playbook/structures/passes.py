@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, LOAD_PAST, VECTOR
+from tilewright.playbook.cpp_pieces import BLOCK_REDUCE, LOAD_PAST, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element, repeats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, LOAD_PAST, REPACK, VECTOR
+from tilewright.playbook.cpp_pieces import FOR_EACH_VECTOR, LANES_REDUCE, LOAD_PAST, REPACK, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import (
     MOST_32_BIT,

@@ -9,7 +9,7 @@ an H200 in place of 3.9.
 
 from __future__ import annotations
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, COMBINERS, VECTOR
+from tilewright.playbook.cpp_pieces import BLOCK_REDUCE, COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
