@@ -72,7 +72,7 @@ def step_us(function: Callable[..., torch.Tensor], tensors: dict[str, torch.Tens
 
 def row_of(name: str, attempts: int) -> dict[str, Any]:
     import tilewright
-    from tilewright.frontends.api import Made
+    from tilewright.frontends.api.make import Made
 
     function, shapes = CASES[name]
     made = tilewright.make(function, author="playbook", backward=True, enough=2.0, attempts=attempts, **shapes)

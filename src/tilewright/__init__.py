@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tilewright.frontends.agents.serving import smolagents_tools
-    from tilewright.frontends.api import make
-    from tilewright.frontends.decorated import kernel
+    from tilewright.frontends.api.decorator import kernel
+    from tilewright.frontends.api.make import make
     from tilewright.frontends.finding.finding import find
     from tilewright.runtime import load
 
 __version__ = "0.1.0"
 _HOMES = {
     "find": "frontends.finding.finding",
-    "kernel": "frontends.decorated",
+    "kernel": "frontends.api.decorator",
     "load": "runtime",
-    "make": "frontends.api",
+    "make": "frontends.api.make",
     "smolagents_tools": "frontends.agents.serving",
 }
 __all__ = ["__version__", "find", "kernel", "load", "make", "smolagents_tools"]

@@ -1,6 +1,6 @@
 """`python -m tilewright` is the `tilewright` command."""
 
-from tilewright.frontends.cli import main
+from tilewright.frontends.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -11,11 +11,11 @@ from typing import Any
 
 import tilewright
 from tilewright import runtime
-from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet
-from tilewright.frontends.bound_kernel import BoundKernel
-from tilewright.frontends.decorated import DecoratedKernel
+from tilewright.frontends.api.bound_kernel import BoundKernel
+from tilewright.frontends.api.decorator import DecoratedKernel
+from tilewright.frontends.api.make import Made, NoKernelMade, NotAcceptedYet
 from tilewright.frontends.finding.finding import Finding, Swap
-from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.tasks.errors import BadArgument
 
 WIDTH = 100
 CALLED = (Made, BoundKernel, DecoratedKernel, runtime.Operation)

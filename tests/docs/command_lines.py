@@ -9,7 +9,7 @@ from typing import Any
 
 import typer.main
 
-from tilewright.frontends.cli import app
+from tilewright.frontends.cli.main import app
 
 PROGRAM = "tilewright"
 

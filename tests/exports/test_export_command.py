@@ -19,7 +19,7 @@ from tilewright.exports.python_op import small_call
 from tilewright.exports.source import Source, Standing, check_words, from_files, from_run
 from tilewright.exports.standing_text import how_it_was_judged, measurement_text
 from tilewright.exports.writing import RECORD, Folder, check_target
-from tilewright.frontends.cli import app
+from tilewright.frontends.cli.main import app
 from tilewright.records import DType, Measured, TensorSpec, Timing, to_json
 from tilewright.store import RunFolder, provenance_of, provenance_path
 from tilewright.toolchain import find_toolkit

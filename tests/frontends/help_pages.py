@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tilewright.frontends.cli import app
+from tilewright.frontends.cli.main import app
 
 PAGE_WIDTH = 110
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.frontends.cli import main
+from tilewright.frontends.cli.main import main
 from tilewright.models import key_variables
 
 

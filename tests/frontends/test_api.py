@@ -16,11 +16,11 @@ from tests.frontends.recordings import RIGHT, SPECIFICATION, kernel_text, put_in
 from tests.tasks.in_process import ask_here
 
 import tilewright as tw
-from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet, read_arguments
-from tilewright.frontends.decorated import DecoratedKernel
-from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.api.decorator import DecoratedKernel
+from tilewright.frontends.api.make import Made, NoKernelMade, NotAcceptedYet, read_arguments
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
 from tilewright.tasks import TaskError
+from tilewright.tasks.errors import BadArgument
 
 FACTOR = 1.0
 

@@ -13,9 +13,9 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import HereReference, ask_here
 
 import tilewright as tw
-from tilewright.frontends import backward
-from tilewright.frontends.api import Made
-from tilewright.frontends.backward import backward_output
+from tilewright.frontends.api import backward
+from tilewright.frontends.api.backward import backward_output
+from tilewright.frontends.api.make import Made
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Store
 from tilewright.tasks import TaskError

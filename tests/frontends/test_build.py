@@ -42,7 +42,7 @@ def test_its_report_says_that_nothing_was_compiled(product: Path, tmp_path: Path
 def test_a_file_of_library_steps_alone_is_checked(
     product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.frontends.check.Reference", HereReference)
+    monkeypatch.setattr("tilewright.frontends.cli.check.Reference", HereReference)
     (tmp_path / "reference.py").write_text("def product(x, w):\n    return x @ w\n")
     reference = f"{tmp_path / 'reference.py'}:product"
     done = tilewright(tmp_path, "check", product, *SHAPES, "--reference", reference)

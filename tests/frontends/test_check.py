@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference without its process, for tests of what is said of a kernel."""
-    monkeypatch.setattr("tilewright.frontends.check.Reference", HereReference)
+    monkeypatch.setattr("tilewright.frontends.cli.check.Reference", HereReference)
 
 
 def check(*arguments: object, cwd: Path, **environment: str) -> Done:

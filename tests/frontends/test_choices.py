@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK
 
-from tilewright.frontends.choices import (
+from tilewright.frontends.api.choices import (
     author_name,
     check_key,
     checked_against,
@@ -22,10 +22,11 @@ from tilewright.frontends.choices import (
     open_devices,
     same_device,
 )
-from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
+from tilewright.frontends.api.kernel_arguments import named_gpu
 from tilewright.models import MissingKey, providers
 from tilewright.records import PROFILES, Environment
 from tilewright.store import NoSuchRun, Store
+from tilewright.tasks.errors import BadArgument
 
 
 def test_the_author_is_the_one_named_else_by_key_else_the_playbook(
@@ -129,7 +130,7 @@ def test_gpus_are_known_by_name_and_architecture() -> None:
 
 
 def test_without_such_a_gpu_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: ())
+    monkeypatch.setattr("tilewright.frontends.api.choices.profiles", lambda: ())
     device = choose_device(None)
     assert device == emulated_device("H200")
     assert "modelled, not measured" in device.words
@@ -141,7 +142,7 @@ def test_without_such_a_gpu_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_local_gpu_is_used_where_it_is_the_one_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     local = replace(PROFILES["H100"], name="NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: (local,))
+    monkeypatch.setattr("tilewright.frontends.api.choices.profiles", lambda: (local,))
     for wanted in (None, "H100", "sm_90a"):
         device = choose_device(wanted)
         assert (device.gpu, device.index, device.is_emulated) == ("H100", 0, False)
@@ -153,9 +154,9 @@ def test_a_local_gpu_is_used_where_it_is_the_one_wanted(monkeypatch: pytest.Monk
 def test_a_run_goes_on_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "NVIDIA H200 (cuda:0)", "Linux", emulated=False)
     emulated = replace(measured, device="H200, by the emulator", emulated=True)
-    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: ())
+    monkeypatch.setattr("tilewright.frontends.api.choices.profiles", lambda: ())
     with pytest.raises(BadArgument, match="was measured on NVIDIA H200"):
         same_device(measured, "H200", "")
-    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: (PROFILES["H200"],))
+    monkeypatch.setattr("tilewright.frontends.api.choices.profiles", lambda: (PROFILES["H200"],))
     assert same_device(emulated, "H200", "").is_emulated
     assert same_device(measured, "H200", "").index == 0

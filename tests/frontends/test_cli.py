@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.frontends import in_process
 
-from tilewright.frontends import doctor
-from tilewright.frontends.terminal import stdout_console
+from tilewright.frontends.cli import doctor
+from tilewright.frontends.cli.terminal import stdout_console
 from tilewright.models import key_variables, providers
 from tilewright.models.protocol import Provider
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt
 
-from tilewright.frontends.conduct import Addition, resume
-from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.run_opening import WantedRun
-from tilewright.frontends.talk import PlainTalk
+from tilewright.frontends.api.reporter import PlainTalk
+from tilewright.frontends.api.requests import WantedRun
+from tilewright.frontends.api.run_request import Addition, resume
 from tilewright.records import Budget, Ending, Settings
 from tilewright.store import Request, RunFolder, Store
+from tilewright.tasks.errors import BadArgument
 
 REQUEST = Request("twice x", {"x": "64:f32"})
 

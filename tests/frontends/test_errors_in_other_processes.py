@@ -10,7 +10,7 @@ import torch
 from tests.refine.runs import run_of
 
 import tilewright
-from tilewright.frontends.api import NoKernelMade
+from tilewright.frontends.api.make import NoKernelMade
 from tilewright.kernel_file import KernelFileError
 from tilewright.playbook.errors import NotSupported
 from tilewright.runtime.errors import NoKernelApplies

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.frontends import foreseen
-from tilewright.frontends.foreseen import refuse_foreseen
+from tilewright.frontends.cli import make
+from tilewright.frontends.cli.make import refuse_foreseen
 from tilewright.playbook.errors import NotSupported, NotUnderstood
 from tilewright.store import Request
 
@@ -33,12 +33,12 @@ def test_a_function_that_calls_what_has_no_structure_is_refused(tmp_path: Path) 
 
 
 def test_what_the_library_has_needs_no_author(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreseen, "_may_be_known", lambda request: True)
+    monkeypatch.setattr(make, "_may_be_known", lambda request: True)
     refuse_foreseen(Request("sort each row"), anew=False)
     with pytest.raises(NotUnderstood):
         refuse_foreseen(Request("sort each row"), anew=True)
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import sys, tilewright.frontends.foreseen; sys.exit('torch' in sys.modules)"
+    code = "import sys, tilewright.frontends.cli.make; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import bfloat16
 
 import tilewright as tw
-from tilewright.frontends.function_source import FunctionText, function_text, source_and_globals
-from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.lifting.definition_source import FunctionText, function_text, source_and_globals
 
 EPS = 1e-3
 SCALES = (1.0, (2, 3))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.frontends import gpu_turns
-from tilewright.frontends.gpu_turns import GpuTurns, GpuUse, TurnedDevice, gpu_use
+from tilewright.frontends.api import judges
+from tilewright.frontends.api.judges import GpuTurns, GpuUse, TurnedDevice, gpu_use
 from tilewright.records import (
     PROFILES,
     BoundPlan,
@@ -30,7 +30,7 @@ from tilewright.records import (
 ADDING = """
 import sys, time
 from pathlib import Path
-from tilewright.frontends.gpu_turns import GpuTurns
+from tilewright.frontends.api.judges import GpuTurns
 number, turns = Path(sys.argv[2]), GpuTurns(Path(sys.argv[1]))
 for _ in range(20):
     with turns.turn(), turns.turn():
@@ -161,8 +161,8 @@ def test_all_of_a_user_share_one_lock_of_a_gpu_and_a_process_that_is_killed_give
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two suites know one GPU by different numbers, as CUDA_VISIBLE_DEVICES has it."""
-    monkeypatch.setattr(gpu_turns, "LOCKS", tmp_path)
-    monkeypatch.setattr(gpu_turns, "device_uuid", lambda index: "abc" if index == 0 else "def")
+    monkeypatch.setattr(judges, "LOCKS", tmp_path)
+    monkeypatch.setattr(judges, "device_uuid", lambda index: "abc" if index == 0 else "def")
     said: list[str] = []
     log = tmp_path / "gpu.turns"
     process = subprocess.Popen([sys.executable, "-c", HOLDING, "1", str(log)], stdout=subprocess.PIPE, text=True)
@@ -203,8 +203,8 @@ def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:
 def test_where_no_lock_can_be_made_that_is_said_and_work_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_turns, "LOCKS", tmp_path)
-    monkeypatch.setattr(gpu_turns, "device_uuid", lambda index: "abc")
+    monkeypatch.setattr(judges, "LOCKS", tmp_path)
+    monkeypatch.setattr(judges, "device_uuid", lambda index: "abc")
     (tmp_path / f"tilewright-{os.getuid()}").write_text("in the way")
     said: list[str] = []
     with GpuTurns.of_gpu(0, say=said.append).turn():

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.frontends.kernel_arguments import SMALL_SHAPES, BadArgument, complete_arguments, parse_arguments
+from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, complete_arguments, parse_arguments
 from tilewright.kernel_file import parse
 from tilewright.records import PROFILES, DType, TensorSpec
+from tilewright.tasks.errors import BadArgument
 
 PLAN = """\
 //! op      scale(x, mask?, factor: float, axes: int[2], flag: bool = false) -> y

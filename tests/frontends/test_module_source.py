@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.module_source import ModuleText, held_fields, module_source
-from tilewright.frontends.object_requests import object_request
+from tilewright.frontends.api.objects import object_request
+from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.lifting.module_source import ModuleText, held_fields, module_source
 
 
 def made_of(text: ModuleText, module: nn.Module) -> Any:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tilewright import records
-from tilewright.frontends.api import Made
-from tilewright.frontends.notebook import html_of
+from tilewright.frontends.api.make import Made
+from tilewright.frontends.report.notebook import html_of
 from tilewright.records import Measured, Rejected, Run, Timing
 from tilewright.runtime.explanation import Explanation
 from tilewright.store import RunFolder, Store

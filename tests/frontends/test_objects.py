@@ -16,15 +16,15 @@ from tests.tasks.in_process import ask_here
 from torch import nn
 
 import tilewright as tw
-from tilewright.frontends.bound_kernel import BoundKernel
-from tilewright.frontends.conduct import task_of
-from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.named_objects import installed_name, is_named_object, named_object, resolved
-from tilewright.frontends.object_requests import object_request
+from tilewright.frontends.api.bound_kernel import BoundKernel
+from tilewright.frontends.api.objects import object_request
+from tilewright.frontends.api.requests import installed_name, is_named_object, named_object, resolved
+from tilewright.frontends.api.run_request import task_of
 from tilewright.records import Ending, Origin, Task
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Request, Store
 from tilewright.tasks import TaskError, module_call
+from tilewright.tasks.errors import BadArgument
 
 KERNEL = """\
 //! op      {op}(x, weight) -> y

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.frontends.remedies import in_keywords, in_options
-from tilewright.frontends.terminal import error_text
+from tilewright.frontends.api.reporter import in_keywords, in_options
+from tilewright.frontends.cli.terminal import error_text
 from tilewright.playbook.errors import NotSupported
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, RefusedRequest, Remedy, RemedyKind, TaskError
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from tilewright.frontends.decorated import _size_distance
-from tilewright.frontends.run_words import rounding_words, task_words, verdict_words
+from tilewright.frontends.api.decorator import _size_distance
+from tilewright.frontends.report.runs import rounding_words, task_words, verdict_words
 from tilewright.records import (
     Dimension,
     DType,

@@ -28,8 +28,8 @@ from tests.store.records_for_store import (
     reply,
 )
 
-from tilewright.frontends.make import show_specification
-from tilewright.frontends.show_text import show_diff, show_finished, show_runs
+from tilewright.frontends.cli.make import show_specification
+from tilewright.frontends.report.run_text import show_diff, show_finished, show_runs
 from tilewright.records import (
     Attempt,
     Case,
@@ -249,7 +249,7 @@ def test_a_fault_of_the_program_is_no_verdict(home: Path, monkeypatch: pytest.Mo
     def broken(as_json: bool) -> None:
         raise KeyError("what")
 
-    monkeypatch.setattr("tilewright.frontends.show.show_all", broken)
+    monkeypatch.setattr("tilewright.frontends.cli.show.show_all", broken)
     done = tilewright(home, "runs")
     assert done.returncode == 3
     assert "KeyError: 'what'" in done.stderr

@@ -13,9 +13,9 @@ from rich.console import Console
 from tests.refine.scripted_replies import TASK
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.frontends.choices import ChosenAuthor
-from tilewright.frontends.make import TerminalTalk
-from tilewright.frontends.talk import PlainTalk
+from tilewright.frontends.api.choices import ChosenAuthor
+from tilewright.frontends.api.reporter import PlainTalk
+from tilewright.frontends.cli.make import TerminalTalk
 from tilewright.records import (
     Attempt,
     BadPlan,

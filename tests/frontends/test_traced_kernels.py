@@ -16,9 +16,8 @@ from tests.frontends.recordings import put_into_library
 from tests.tasks.in_process import ask_here
 
 import tilewright as tw
-from tilewright.frontends.api import Made
-from tilewright.frontends.decorated import DecoratedKernel
-from tilewright.frontends.decorated_op import KernelFamily
+from tilewright.frontends.api.decorator import DecoratedKernel, KernelFamily
+from tilewright.frontends.api.make import Made
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import LibraryKernel
 

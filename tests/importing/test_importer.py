@@ -10,7 +10,7 @@ import pytest
 from tests.importing.examples import ACTIVATION, MACRO, MODEL, ROWS, SCALE
 from typer.testing import CliRunner
 
-from tilewright.frontends.cli import app
+from tilewright.frontends.cli.main import app
 from tilewright.importing.calls import Given
 from tilewright.importing.importer import Imported, import_launcher
 from tilewright.importing.recording import HostChild

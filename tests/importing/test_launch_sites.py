@@ -10,7 +10,7 @@ import pytest
 from tests.importing.examples import PROGRAM
 from typer.testing import CliRunner
 
-from tilewright.frontends.cli import app
+from tilewright.frontends.cli.main import app
 from tilewright.importing.importer import launchers, programs
 from tilewright.importing.launch_sites import cut_out, launch_sites
 from tilewright.importing.records import ImportProblem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.frontends.kernel_arguments import complete_arguments, parse_arguments
+from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.kernel_file import parse
 from tilewright.lint import RULES, lint_plan
 from tilewright.records import PROFILES, Build, BuildFailure, LintFinding, LintRule

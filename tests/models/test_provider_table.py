@@ -14,7 +14,7 @@ from tests.models.servers import ErrorEvent, OpenAIServer, Status
 
 import tilewright.models
 from tilewright.child.environment import child_environment
-from tilewright.frontends.choices import author_name, check_key
+from tilewright.frontends.api.choices import author_name, check_key
 from tilewright.models import (
     BadModelName,
     MissingKey,

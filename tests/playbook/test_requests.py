@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.playbook.requests import REFUSED, REQUESTS, UNCLEAR, UNWRITTEN, Request
 
-from tilewright.frontends.remedies import in_keywords, in_options
+from tilewright.frontends.api.reporter import in_keywords, in_options
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.specification import specification
 from tilewright.playbook.vocabulary import EXAMPLES

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.prompts.samples import LAYERNORM, TASKS
 
-from tilewright.frontends.choices import known_profile
-from tilewright.frontends.kernel_arguments import named_gpu
+from tilewright.frontends.api.choices import known_profile
+from tilewright.frontends.api.kernel_arguments import named_gpu
 from tilewright.measure.floor import floor_us
 from tilewright.measure.work import least_traffic
 from tilewright.prompts.question import system_text

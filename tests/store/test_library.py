@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, KERNEL_TEXT, SETTINGS, TASK, attempt
 
-from tilewright.frontends.run_words import found_words
+from tilewright.frontends.report.runs import found_words
 from tilewright.records import Attempt, Measured, Passed, Task, Timing
 from tilewright.store import RunFolder, Store, StoreError
 

@@ -12,7 +12,7 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.recordings import RIGHT, SOURCE, WRONG, record
 from tests.teaching.made_runs import EARLIER, SECRET, mended_run
 
-from tilewright.frontends.teaching import teach_command
+from tilewright.frontends.cli import teach
 from tilewright.records import NotFaster, Rejected
 from tilewright.store import RunFolder
 from tilewright.teaching.cleaning import cleaner
@@ -23,7 +23,7 @@ from tilewright.teaching.skill import missing_links, read_provenance
 @pytest.fixture
 def untested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples stand on their verdicts: that they are run again is for the slow test."""
-    monkeypatch.setattr(teach_command, "run_again", lambda example: (None, ""))
+    monkeypatch.setattr(teach, "run_again", lambda example: (None, ""))
 
 
 def test_a_fault_is_told_with_what_mended_it(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 from tests.tasks.in_process import probed
 
 import tilewright as tw
-from tilewright.frontends.decorated import _size_distance
-from tilewright.frontends.run_words import task_words
+from tilewright.frontends.api.decorator import _size_distance
+from tilewright.frontends.report.runs import task_words
 from tilewright.kernel_file import DoesNotApply, KernelFile, evaluate, needs_of_task
 from tilewright.playbook.tracing import probes_of
 from tilewright.prompts.task_text import task_text

@@ -9,6 +9,10 @@ from enum import Enum
 from tilewright.records import Carried
 
 
+class BadArgument(ValueError):
+    """An argument that cannot be used; the message says what to write instead."""
+
+
 class ArgumentKind(str, Enum):
     """What a person may give for a parameter."""
 
@@ -56,7 +60,7 @@ class Remedy:
 class RefusedRequest(Carried, ValueError):
     """`found` says what is wrong, of the argument `given` where there is one; any of the `remedies` would help.
 
-    As text it is a whole sentence that knows no front end; `tilewright.frontends.remedies` has theirs.
+    As text it is a whole sentence that knows no front end; `tilewright.frontends.api.reporter` has theirs.
     """
 
     def __init__(self, found: str, *remedies: Remedy, given: GivenArgument | None = None) -> None:

@@ -12,8 +12,8 @@ from typer.main import get_command
 
 from tilewright.frontends.agents.skill_folder import skill_files
 from tilewright.frontends.agents.tools import TOOLS
-from tilewright.frontends.cli import app
-from tilewright.frontends.run_words import PROVISIONAL
+from tilewright.frontends.cli.main import app
+from tilewright.frontends.report.runs import PROVISIONAL
 from tilewright.records.verdict import _REASONS
 
 FOLDER = Path(__file__).parents[3] / "skills" / "tilewright"

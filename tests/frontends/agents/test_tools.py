@@ -17,15 +17,15 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
-from tilewright.frontends import judging
+from tilewright.frontends.agents.actions import Desk
 from tilewright.frontends.agents.answers import Answer, measurement_facts
-from tilewright.frontends.agents.desk import Desk
+from tilewright.frontends.agents.author import AgentTalk, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.mcp_server import McpDesk
 from tilewright.frontends.agents.smolagents_tools import TilewrightTool
-from tilewright.frontends.agents.talk import AgentTalk, Cancelled
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
-from tilewright.frontends.cli import app
+from tilewright.frontends.api import judges
+from tilewright.frontends.cli.main import app
 from tilewright.records import Measured, Timing
 
 
@@ -34,7 +34,7 @@ def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
     folder = tmp_path_factory.mktemp("agent")
     with pytest.MonkeyPatch.context() as patch:
         ask_here(patch)  # references in this process: children of theirs are test_mcp.py's
-        patch.setattr(judging, "Reference", lambda source, function, **_: HereReference(source, function))
+        patch.setattr(judges, "Reference", lambda source, function, **_: HereReference(source, function))
         patch.setenv("TILEWRIGHT_HOME", str(folder / "home"))
         root = folder / "root"
         root.mkdir()
@@ -248,7 +248,7 @@ def test_a_fault_of_the_program_shows_nothing_of_it(
     def breaks(*_: object, **__: object) -> Answer:
         raise KeyError("secret-of-this-machine")
 
-    monkeypatch.setattr("tilewright.frontends.agents.looks.history", breaks)
+    monkeypatch.setattr("tilewright.frontends.agents.actions.history", breaks)
     assert "fault of tilewright itself (KeyError)" in refusal(toolbox, "history")
     assert "secret-of-this-machine" in capsys.readouterr().err
 

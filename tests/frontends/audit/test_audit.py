@@ -10,9 +10,9 @@ import pytest
 from tests.frontends.in_process import tilewright
 from tests.importing.examples import MODEL, ROWS
 
-from tilewright.frontends.audit.auditing import ranked
-from tilewright.frontends.audit.correctness import judged_by_checkers, judged_by_referee
-from tilewright.frontends.audit.report import Audit, Suggestion, Weight
+from tilewright.frontends.cli.audit import ranked
+from tilewright.frontends.cli.audit_checks import judged_by_checkers, judged_by_referee
+from tilewright.frontends.report.audit import Audit, Suggestion, Weight
 from tilewright.kernel_file import parse
 from tilewright.prompts.verdict_text import verdict_words
 from tilewright.records import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.frontends.in_process import tilewright
 
-from tilewright.frontends.audit.report import Audit
+from tilewright.frontends.report.audit import Audit
 from tilewright.records import from_json
 
 pytestmark = [

@@ -14,11 +14,9 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.view.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
-from tilewright.frontends.explain.command import lesson_page, name_and_place
-from tilewright.frontends.explain.composing import roofline_words
-from tilewright.frontends.explain.exercises import tuned_first
-from tilewright.frontends.explain.glossary import Glossary
-from tilewright.frontends.explain.lesson import (
+from tilewright.frontends.cli.explain import lesson_page, name_and_place
+from tilewright.frontends.report.access_pictures import Access, access_picture, tile_picture, tile_words
+from tilewright.frontends.report.document import (
     Code,
     Fold,
     Lesson,
@@ -29,12 +27,13 @@ from tilewright.frontends.explain.lesson import (
     Section,
     Source,
     Table,
+    markdown,
 )
-from tilewright.frontends.explain.markdown import markdown
-from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
-from tilewright.frontends.explain.steps import Prose, same_longest, step_sections
-from tilewright.frontends.view.counting import count_lines
-from tilewright.frontends.view.roofline_plot import Roofline, roofline_picture
+from tilewright.frontends.report.exercises import tuned_first
+from tilewright.frontends.report.lesson import Glossary, roofline_words
+from tilewright.frontends.report.lesson_steps import Prose, same_longest, step_sections
+from tilewright.frontends.report.pictures import Roofline, roofline_picture
+from tilewright.frontends.report.site_facts import count_lines
 from tilewright.records import (
     DType,
     Modelled,

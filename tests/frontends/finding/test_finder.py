@@ -17,8 +17,8 @@ from tilewright.frontends.finding.finder import Searched, search
 from tilewright.frontends.finding.listing import found_lines, found_svg
 from tilewright.frontends.finding.recording import Layout, Operation, record
 from tilewright.frontends.finding.report import FoundRegion, RegionKind
-from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.records import PROFILES, from_json, to_json
+from tilewright.tasks.errors import BadArgument
 
 H200 = PROFILES["H200"]
 ON_META = torch.device("meta")

@@ -21,9 +21,9 @@ import tilewright as tw
 from tilewright.frontends.finding.checking import Judge
 from tilewright.frontends.finding.finding import Finding
 from tilewright.frontends.finding.kernels import is_by_rows
-from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.runtime import ReferenceUsed
+from tilewright.tasks.errors import BadArgument
 
 
 @pytest.fixture(scope="module", autouse=True)

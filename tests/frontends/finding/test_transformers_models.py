@@ -14,9 +14,9 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import ask_here
 
 import tilewright as tw
-from tilewright.frontends.conduct import task_of
+from tilewright.frontends.api.objects import object_request
+from tilewright.frontends.api.run_request import task_of
 from tilewright.frontends.finding.finding import Finding
-from tilewright.frontends.object_requests import object_request
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.llama import modeling_llama  # noqa: E402

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.suites.made_records import RECORDS, made_suite
 
-from tilewright.frontends.suite.report_text import SuiteReport, closing_words, write_report
+from tilewright.frontends.report.suite import SuiteReport, closing_words, write_report
 from tilewright.records import Measured, Precision, from_json
 from tilewright.suites import SuiteFolder, TaskRecord
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tilewright.frontends.cli import app
-from tilewright.frontends.suite.command import _budget_words
+from tilewright.frontends.cli.main import app
+from tilewright.frontends.cli.suite import _budget_words
 from tilewright.records import Budget, Settings
 from tilewright.store import Store
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, question, reply
 
-from tilewright.frontends.view.command import ViewOptions, listening
-from tilewright.frontends.view.server import ViewServer
-from tilewright.frontends.view.shelf import Shelf, chosen
+from tilewright.frontends.cli.view import ViewOptions, ViewServer, listening
+from tilewright.frontends.report.shelf import Shelf, chosen
 from tilewright.records import Attempt
 from tilewright.store import RunFolder, Store
 

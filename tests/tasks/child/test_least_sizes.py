@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.tasks.in_process import probed
 
-from tilewright.frontends.run_words import task_words
+from tilewright.frontends.report.runs import task_words
 from tilewright.records import Task
 from tilewright.tasks.child import trials
 from tilewright.verify.cases import plan_cases

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tilewright.frontends import run_words, show_text
+from tilewright.frontends.report import run_text, runs
 from tilewright.prompts.verdict_text import verdict_text
 from tilewright.records import Attempt, Measured, Measurement, Question, Run, Specification, Stage
 from tilewright.store import RunFolder
@@ -49,7 +49,7 @@ def measurement_facts(measurement: Measurement | None) -> dict[str, Any]:
     return facts
 
 
-def attempt_facts(row: run_words.Row) -> dict[str, Any]:
+def attempt_facts(row: runs.Row) -> dict[str, Any]:
     attempt = row.attempt
     return {
         "attempt": attempt.number,
@@ -63,11 +63,11 @@ def attempt_facts(row: run_words.Row) -> dict[str, Any]:
     }
 
 
-def row_text(row: run_words.Row) -> str:
+def row_text(row: runs.Row) -> str:
     """`attempt 2, structure: passed, 8.76 us modelled, 1.63x, kept`."""
     words = [row.verdict]
-    words += [run_words.time_words(row.attempt.measurement)] if row.attempt.passed else []
-    words += [run_words.speedup_words(row.speedup)] if row.speedup is not None else []
+    words += [runs.time_words(row.attempt.measurement)] if row.attempt.passed else []
+    words += [runs.speedup_words(row.speedup)] if row.speedup is not None else []
     words += ["kept: it is the best so far"] if row.kept else []
     return f"Attempt {row.attempt.number}, {row.attempt.stage.value}: {', '.join(words)}."
 
@@ -82,7 +82,7 @@ def standing(folder: RunFolder, run: Run, question: Question | None, since: int,
 
     `brief` leaves out what is the same for every question of the run.
     """
-    rows = run_words.rows(run)
+    rows = runs.rows(run)
     fresh = [row for row in rows if row.attempt.number > since]
     parts = [row_text(row) for row in fresh]
     asked = None if question is None else run_stage(question)
@@ -129,8 +129,8 @@ def _ended_text(run: Run) -> str:
     said = run.ending.words if run.ending else "it may go on"
     if run.best is None:
         return f"The run has ended ({said}), and no attempt passed. advise with more_attempts or a hint opens it again."
-    time = run_words.time_words(run.best.measurement)
-    provisional = run_words.verdict_words(run.best.verdict) == run_words.PROVISIONAL
+    time = runs.time_words(run.best.measurement)
+    provisional = runs.verdict_words(run.best.verdict) == runs.PROVISIONAL
     noted = "; it is provisional: bench or verify it on a GPU before it is relied on" if provisional else ""
     return (
         f"The run has ended ({said}). Its best file is that of attempt {run.best.number}, {time}{noted}. export writes "
@@ -156,21 +156,21 @@ ACCEPT = (
 
 
 def history_answer(folder: RunFolder, run: Run) -> Answer:
-    text = printed(lambda console: show_text.show_run(console, run, folder.worker))
+    text = printed(lambda console: run_text.show_run(console, run, folder.worker))
     facts = {
         "run": run.id,
         "op": run.task.name,
         "author": run.settings.author,
         "state": "ended" if run.ending else "open",
         "ending": run.ending.value if run.ending else "",
-        "attempts": [attempt_facts(row) for row in run_words.rows(run)],
+        "attempts": [attempt_facts(row) for row in runs.rows(run)],
     }
     return Answer(text, facts)
 
 
 def attempt_answer(folder: RunFolder, run: Run, attempt: Attempt) -> Answer:
     source = folder.attempt(attempt.number).find_text(KERNEL) or ""
-    text = printed(lambda console: show_text.show_attempt(console, run, attempt, source))
-    row = run_words.rows(run)[attempt.number - 1]
+    text = printed(lambda console: run_text.show_attempt(console, run, attempt, source))
+    row = runs.rows(run)[attempt.number - 1]
     facts = attempt_facts(row) | {"run": run.id, "kernel": source, "diagnosis": diagnosis(folder, attempt)}
     return Answer(f"{text}\n\nIts file:\n\n```cuda\n{source.rstrip()}\n```", facts)

@@ -7,6 +7,7 @@ that is killed, or another one, goes on from there.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 from tilewright.authors import Ask
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.frontends.choices import ChosenAuthor
+from tilewright.frontends.api.choices import ChosenAuthor
+from tilewright.frontends.api.reporter import Talk
 from tilewright.models.prices import NOTHING
-from tilewright.records import NoReply, Proposal, Question, Reply, Situation, Specification, StopReason
+from tilewright.records import Attempt, NoReply, Proposal, Question, Reply, Run, Situation, Specification, StopReason
+from tilewright.store import RunFolder
 
 OnText = Callable[[str], None]
 
@@ -84,3 +87,61 @@ class AgentAuthor(ModelAuthor):
 def question_attempt(question: Question) -> int:
     """The attempt that a question is of: 3 of `0003-1`."""
     return int(question.id.partition("-")[0])
+
+
+# -- what an agent's front end hears while a kernel is made, and how the work is stopped --
+
+Progress = Callable[[str], None]
+
+
+class Cancelled(RuntimeError):
+    """The agent does not wait for the work any more. What was done is on record."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled; what was submitted is on record, and is judged with the next call for this run")
+
+
+class AgentTalk(Talk):
+    """Passes on what goes on, and stops the work at the next word once it is cancelled.
+
+    Whoever calls a tool has accepted the specification, or the tool would not have been carried so far.
+    """
+
+    def __init__(self, progress: Progress = lambda _: None, cancelled: threading.Event | None = None) -> None:
+        self._progress = progress
+        self._cancelled = cancelled or threading.Event()
+        self.run: Run | None = None  # as it stood when the work on it began
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def check(self) -> None:
+        """Raises `Cancelled` where nobody waits any more."""
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def say(self, text: str, title: str = "") -> None:
+        self.working(f"{title}: {text}" if title else text)
+
+    def remind(self, text: str) -> None: ...
+
+    def accept(self, folder: RunFolder, specification: Specification) -> None: ...
+
+    @contextmanager
+    def live(self, what: str = "") -> Iterator[None]:
+        if what:
+            self.working(what)
+        yield
+
+    def started(self, run: Run) -> None:
+        self.run = run
+
+    def asking(self, situation: Situation) -> None:
+        self.check()
+
+    def working(self, what: str) -> None:
+        self.check()
+        self._progress(what)
+
+    def attempted(self, run: Run, attempt: Attempt) -> None:
+        self._progress(f"attempt {attempt.number} is on record")

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from tilewright.frontends.agents.author import Awaited
-from tilewright.frontends.choices import ChosenDevice
-from tilewright.frontends.judging import Judges, Say, judges
+from tilewright.frontends.api.choices import ChosenDevice
+from tilewright.frontends.api.judges import Judges, Say, judges
 from tilewright.records import Settings, Task
 
 MOST_KEPT = 2  # each has torch in memory

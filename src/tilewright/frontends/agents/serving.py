@@ -6,7 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
+from tilewright.frontends.api.kernel_arguments import named_gpu
+from tilewright.tasks.errors import BadArgument
 
 
 def serve_mcp(root: Path, gpu: str | None, spool: Path | None) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tilewright import __version__
 from tilewright.frontends.agents.tools import TOOLS, AgentTool
-from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import contract
 from tilewright.prompts.advice import GPU_FAMILIES, card, family_card
 from tilewright.records import Kind
 from tilewright.store import write_text
+from tilewright.tasks.errors import BadArgument
 
 NAME = "tilewright"
 _WRITTEN = ("SKILL.md", "references/cli.md", "references/in-a-model.md")  # by hand, in `skill_text`

@@ -8,8 +8,8 @@ from typing import Any
 
 from smolagents import Tool
 
-from tilewright.frontends.agents.desk import Desk
-from tilewright.frontends.agents.talk import AgentTalk
+from tilewright.frontends.agents.actions import Desk
+from tilewright.frontends.agents.author import AgentTalk
 from tilewright.frontends.agents.tools import TOOLS, AgentTool, Toolbox
 
 

@@ -16,12 +16,12 @@ from string import Template
 from typing import Any
 
 from tilewright.child.process import Interrupted
-from tilewright.frontends.agents import looks
+from tilewright.frontends.agents import actions
+from tilewright.frontends.agents.actions import Desk, Wanted
 from tilewright.frontends.agents.answers import Answer
-from tilewright.frontends.agents.desk import Desk, Wanted
+from tilewright.frontends.agents.author import AgentTalk, Cancelled
 from tilewright.frontends.agents.guard import Refused, Veil
-from tilewright.frontends.agents.talk import AgentTalk, Cancelled
-from tilewright.frontends.terminal import error_text, exit_code, finite
+from tilewright.frontends.cli.terminal import error_text, exit_code, finite
 from tilewright.records import PROFILES, Budget, Precision
 
 _TEXT_TYPES = (str, int, float)
@@ -160,18 +160,18 @@ _DEEDS: dict[str, Deed] = {
     "specify": _specify,
     "submit_kernel": lambda desk, talk, given: desk.submit(given.pop("run"), given.pop("attempt"), talk, **given),
     "advise": lambda desk, talk, given: desk.advise(given.pop("run"), talk, **given),
-    "check": lambda desk, talk, given: looks.check(desk, given.pop("kernel"), talk, **given),
-    "bench": lambda desk, talk, given: looks.bench(desk, given["run"], talk, attempt=given["attempt"]),
-    "history": lambda desk, talk, given: looks.history(desk, **given),
+    "check": lambda desk, talk, given: actions.check(desk, given.pop("kernel"), talk, **given),
+    "bench": lambda desk, talk, given: actions.bench(desk, given["run"], talk, attempt=given["attempt"]),
+    "history": lambda desk, talk, given: actions.history(desk, **given),
     "finish": lambda desk, talk, given: desk.finish(given["run"], talk),
-    "export": lambda desk, talk, given: looks.export(desk, given["run"], given["destination"], talk, to=given["to"]),
+    "export": lambda desk, talk, given: actions.export(desk, given["run"], given["destination"], talk, to=given["to"]),
 }
 
 
 def _read_tools() -> dict[str, AgentTool]:
     """The table, as `tools.toml` has it."""
     text = resources.files("tilewright.frontends.agents").joinpath("tools.toml").read_text("utf-8")
-    known = {"gpus": PROFILES, "precisions": (one.value for one in Precision), "forms": looks.FORMS}
+    known = {"gpus": PROFILES, "precisions": (one.value for one in Precision), "forms": actions.FORMS}
     words = {name: ", ".join(values) for name, values in known.items()}
     table = tomllib.loads(Template(text).substitute(words, attempts=Budget.attempts))
     return {name: _tool(name, **said) for name, said in table.items()}

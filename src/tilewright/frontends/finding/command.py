@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from tilewright.frontends.cli.terminal import print_json, progress, stderr_console, stdout_console
 from tilewright.frontends.finding.finder import Searched, search
 from tilewright.frontends.finding.finding import Finding
 from tilewright.frontends.finding.listing import found_lines, found_svg, swap_lines
 from tilewright.frontends.finding.report import FindReport, SwapReport
 from tilewright.frontends.finding.subjects import Subject, subject
-from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.terminal import print_json, progress, stderr_console, stdout_console
+from tilewright.tasks.errors import BadArgument
 
 _EVERY = "all"
 _LARGEST_MODEL = 2 << 30  # bytes of weights that are made on a CPU only to compare outputs

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.choices import choose_device
+from tilewright.frontends.api.choices import choose_device
 from tilewright.frontends.finding.costs import expected_us, measured_us, modelled_us
 from tilewright.frontends.finding.operations import computing, is_product
 from tilewright.frontends.finding.opinions import playbook_refusal
 from tilewright.frontends.finding.recording import Operation, Recording, record
 from tilewright.frontends.finding.regions import Region, find_regions
 from tilewright.frontends.finding.report import FoundModel, FoundRegion
-from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.records import PROFILES, GpuProfile
+from tilewright.tasks.errors import BadArgument
 
 _LEAST_GAIN = 1.02  # of a region's own time
 

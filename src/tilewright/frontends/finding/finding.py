@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.api import NoKernelMade
-from tilewright.frontends.choices import PLAYBOOK, author_name
+from tilewright.frontends.api.choices import PLAYBOOK, author_name
+from tilewright.frontends.api.make import NoKernelMade
 from tilewright.frontends.finding.checking import Agreement, Judge, call_time_us
 from tilewright.frontends.finding.finder import Searched, search
 from tilewright.frontends.finding.kernels import RegionKernel, make_kernel
 from tilewright.frontends.finding.listing import found_lines
 from tilewright.frontends.finding.report import FoundModel, FoundRegion, SwapReport
 from tilewright.frontends.finding.swapping import Undo, places_of, swap_region
-from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.tasks import RefusedRequest
+from tilewright.tasks.errors import BadArgument
 
 
 def find(model: torch.nn.Module, *args: Any, gpu: str | None = None, **kwargs: Any) -> Finding:

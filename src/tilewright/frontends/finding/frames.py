@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tilewright.frontends.finding.operations import ELEMENTWISE, names
-from tilewright.frontends.source_values import undecorated
+from tilewright.tasks.lifting.source_text import undecorated
 from tilewright.tasks.reading.python_source import usable_name
 
 ROOT = "module."  # before every path of a frame

@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.api import Made, make
-from tilewright.frontends.bound_kernel import BoundKernel
+from tilewright.frontends.api.bound_kernel import BoundKernel
+from tilewright.frontends.api.make import Made, make
+from tilewright.frontends.api.objects import ObjectRequest, object_request
 from tilewright.frontends.finding.opinions import input_names, region_function
 from tilewright.frontends.finding.recording import Layout
 from tilewright.frontends.finding.regions import Region, state_of
 from tilewright.frontends.finding.report import RegionKind
-from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.module_source import drawn_like
-from tilewright.frontends.object_requests import ObjectRequest, object_request
-from tilewright.frontends.source_values import is_constant, literal
 from tilewright.store import Request
+from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.lifting.module_source import drawn_like
+from tilewright.tasks.lifting.source_text import is_constant, literal
 
 _LEADING = (2, 3)  # sizes of a trial
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from html import escape
 
 from tilewright.frontends.finding.report import FoundModel, FoundRegion, SwapReport
-from tilewright.frontends.progress_plot import BAR_CELLS, bar
-from tilewright.frontends.run_words import microseconds
+from tilewright.frontends.report.pictures import BAR_CELLS, bar
+from tilewright.frontends.report.runs import microseconds
 
 _PLACES = 2
 _WIDTH, _ROW, _LEFT, _TOP = 860, 34, 300, 70

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.named_objects import installed_name, is_named_object, named_object
+from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
 from tilewright.records import TensorSpec
+from tilewright.tasks.errors import BadArgument
 
 _KIND = re.compile(r"(?P<kind>[A-Za-z][\w-]*)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 _TOKENS = "1x2048:i64"

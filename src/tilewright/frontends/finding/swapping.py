@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.bound_kernel import BoundKernel, Original, Wiring
+from tilewright.frontends.api.bound_kernel import BoundKernel, Original, Wiring
 from tilewright.frontends.finding.chain_text import Replacement, frame_function
 from tilewright.frontends.finding.frames import Leaves, trace_frame
 from tilewright.frontends.finding.kernels import RegionKernel, data_inputs
 from tilewright.frontends.finding.opinions import input_names
 from tilewright.frontends.finding.regions import FrameChain, Region
 from tilewright.frontends.finding.report import RegionKind
-from tilewright.frontends.module_source import module_source
-from tilewright.frontends.source_values import undecorated
+from tilewright.tasks.lifting.module_source import module_source
+from tilewright.tasks.lifting.source_text import undecorated
 
 Undo = Callable[[], None]
 

@@ -1,0 +1,303 @@
+"""Who writes, where kernels run, and a run's settings, from what a person said. Nothing is spent here.
+
+The author is the model that is named, else one whose key is set, else the built-in playbook. Candidates run on a GPU
+that is reached through a spool, on one of this machine, or emulated.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tilewright.authors import Author
+from tilewright.authors.model_author import ModelAuthor
+from tilewright.child.process import uninterrupted
+from tilewright.devices.cuda import DriverError, profiles
+from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.protocol import Device
+from tilewright.devices.spool import SpoolDevice
+from tilewright.frontends.api.kernel_arguments import named_gpu
+from tilewright.measure.baselines import BASELINES
+from tilewright.models import MissingKey, Price, RetryPolicy, default_model_name, open_model, providers
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    TYPICAL,
+    Environment,
+    GpuProfile,
+    Question,
+    Reply,
+    Settings,
+    Task,
+    known_gpu,
+)
+from tilewright.reference.spooled import SpoolReference
+from tilewright.refine import Complete
+from tilewright.store import Store
+from tilewright.tasks.errors import BadArgument
+
+PLAYBOOK = "playbook"
+AGENT = "agent"  # `agent:NAME` wrote through `tilewright mcp` or a tool of its own
+SPOOL_SECONDS = 20.0  # to wait for a worker to announce itself
+
+
+# -- who writes --
+
+
+@dataclass(frozen=True)
+class ChosenAuthor:
+    """An author ready to be asked, and what it costs."""
+
+    name: str
+    author: Author
+    complete: Complete
+    price: Price | None  # None where it is not known
+
+    @property
+    def price_words(self) -> str:
+        if self.name == PLAYBOOK:
+            return "built in, costs nothing"
+        if self.name.startswith("replay:"):
+            return "a recording, costs nothing"
+        if self.price is None:
+            return "price unknown, so only attempts, tokens and seconds bound it"
+        if not self.price.input and not self.price.output:
+            return "costs nothing"
+        return f"${self.price.input:g} in and ${self.price.output:g} out per million tokens"
+
+
+def author_name(model: str | None, author: str | None, environ: Mapping[str, str]) -> str:
+    """The author's name for the record, from what was said and which keys are set."""
+    if author is not None and author != PLAYBOOK:
+        raise BadArgument(f"--author {author}: the built-in author is called {PLAYBOOK}; name a model with --model")
+    if author is not None and model is not None:
+        raise BadArgument("--author and --model name two authors; drop one")
+    if author is None and model is None:
+        return default_model_name(environ) or PLAYBOOK
+    if model is None:
+        return PLAYBOOK
+    provider, _, rest = model.partition(":")
+    if provider not in providers() or not rest:
+        raise BadArgument(f"--model {model}: write PROVIDER:NAME with one of {', '.join(providers())}")
+    # A run may be resumed from another folder.
+    if provider == "replay" and not Path(rest).expanduser().is_dir():
+        return f"{provider}:{Store().open_run(rest).path.resolve()}"
+    return f"{provider}:{Path(rest).expanduser().resolve()}" if providers()[provider].takes_path else model
+
+
+def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
+    """Raises `MissingKey` for a model that needs a key which is not set; opening it later would say the same."""
+    provider = providers().get(name.partition(":")[0])
+    if provider is not None and provider.lacks_key(base_url, environ):
+        raise MissingKey(f"{name} needs a key; set {provider.key} in the environment, or choose --author {PLAYBOOK}")
+
+
+@contextmanager
+def open_author(
+    name: str, base_url: str, say: Callable[[str], None], seconds: float = math.inf
+) -> Iterator[ChosenAuthor]:
+    """The author of that name. Raises `ModelError` where its model cannot be opened; nothing is asked of it.
+
+    `seconds`: how long from now a service that fails may be asked again.
+    """
+    if name == PLAYBOOK:
+        if base_url:
+            raise BadArgument("--base-url is for a model's server; name the model with --model")
+        from tilewright.authors.playbook_author import PlaybookAuthor  # the only author that needs the playbook
+
+        yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
+        return
+    if name.startswith(f"{AGENT}:"):
+        raise BadArgument(
+            f"{name} sends its kernels itself, through `tilewright mcp`; name another author with "
+            f"--model PROVIDER:NAME or --author {PLAYBOOK}"
+        )
+    retries = RetryPolicy(give_up_at=time.monotonic() + seconds)
+    model = open_model(name, base_url=base_url or None, say=say, retries=retries)
+    try:
+        yield ChosenAuthor(name, ModelAuthor(name), model.complete, model.price)
+    finally:
+        model.close()
+
+
+def checked_url(url: str | None, author: str = "") -> str:
+    """An address as a run may store it; raises `BadArgument` for one that is none, or has a password in it."""
+    if not url:
+        return ""
+    if author == PLAYBOOK:
+        raise BadArgument("--base-url is for a model's server; name the model with --model")
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise BadArgument("--base-url holds a user name or a password, which are never stored; give a key by variable")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise BadArgument(f"--base-url {url}: write http://HOST:PORT/v1")
+    return url
+
+
+def _nobody(question: Question, on_text: Callable[[str], None]) -> Reply:
+    raise AssertionError(f"the playbook asked a model: {question.id}")
+
+
+# -- where kernels run --
+
+
+@dataclass(frozen=True)
+class ChosenDevice:
+    """Where kernels are verified and timed, for which known GPU. `index`: a GPU of this machine; `spool`: a folder."""
+
+    gpu: str  # a name of `PROFILES`
+    label: str  # "H200 (emulated)", "NVIDIA H200 (cuda:0)"
+    index: int | None = None
+    spool: str = ""
+    note: str = ""  # why not on the GPU that is here
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.index is None and not self.spool
+
+    @property
+    def words(self) -> str:
+        times = "times are modelled, not measured" if self.is_emulated else "times are measured"
+        return f"{self.label}; {times}{f'; {self.note}' if self.note else ''}"
+
+
+def choose_device(gpu: str | None, spool: str = "") -> ChosenDevice:
+    """The device for a GPU that was asked for by name or architecture, or for the one at hand where none was."""
+    wanted = None if gpu is None else named_gpu(gpu)
+    if spool:
+        return _spool_device(wanted, spool)
+    local = _local_profiles()
+    for index, profile in enumerate(local):
+        if wanted is None or known_profile(profile) == wanted or gpu in (profile.arch, profile.arch.rstrip("a")):
+            return ChosenDevice(known_profile(profile).name, f"{profile.name} (cuda:{index})", index)
+    target = wanted or PROFILES["H200"]
+    note = f"this machine has {local[0].name}, not {target.name}" if local else ""
+    return emulated_device(target.name, note)
+
+
+def emulated_device(gpu: str, note: str = "") -> ChosenDevice:
+    return ChosenDevice(gpu, f"{gpu} (emulated)", note=note)
+
+
+def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
+    """The device to go on with a run that began there: measured and modelled times are never mixed."""
+    if began.emulated:
+        if spool:
+            raise BadArgument("this run's times are modelled, and go on so; make it anew with --fresh --spool DIR")
+        return emulated_device(gpu, "as this run began")
+    device = choose_device(gpu, spool)
+    if device.is_emulated:
+        raise BadArgument(
+            f"this run was measured on {began.device}, and no such GPU is here; resume it there, or reach one with "
+            "--spool DIR"
+        )
+    return device
+
+
+@contextmanager
+def open_devices(
+    device: ChosenDevice, interrupt: Callable[[], bool] = uninterrupted
+) -> Iterator[tuple[Device, Device | None]]:
+    """The emulator, whose process starts with the first job, and the GPU where there is one.
+
+    Through a spool every job runs anew: a time that was measured for another run is not this one's.
+    """
+    with ExitStack() as stack:
+        emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu], interrupt=interrupt))
+        if device.spool:
+            yield emulator, stack.enter_context(SpoolDevice(device.spool, arch=PROFILES[device.gpu].arch, fresh=True))
+        elif device.index is not None:
+            gpu = stack.enter_context(CudaDevice(device.index, interrupt=interrupt))
+            gpu.warm()
+            yield emulator, gpu
+        else:
+            yield emulator, None
+
+
+def gpu_reference(device: ChosenDevice, task: Task, gpu: Device | None) -> SpoolReference | None:
+    """The task's reference where the GPU is; None where that is this machine, or where there is no GPU."""
+    if not device.spool or gpu is None:
+        return None
+    return SpoolReference(device.spool, task.reference, task.function, gpu=gpu.profile)
+
+
+def known_profile(profile: GpuProfile) -> GpuProfile:
+    """The known GPU that a device of the driver is, or the typical one of its architecture."""
+    known = known_gpu(profile.name, profile.cc) or TYPICAL.get(profile.arch)
+    if known is None:
+        raise BadArgument(f"{profile.name} has architecture {profile.arch}; known are {', '.join(ARCHITECTURES)}")
+    return known
+
+
+def _local_profiles() -> tuple[GpuProfile, ...]:
+    try:
+        return profiles()
+    except DriverError:
+        return ()
+
+
+def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
+    if not Path(spool).is_dir():
+        raise BadArgument(
+            f"--spool {spool}: there is no such folder; start `python -m tilewright.worker {spool}` where a GPU is"
+        )
+    with SpoolDevice(spool, arch=wanted.arch if wanted else None, timeout=SPOOL_SECONDS) as device:
+        found = device.profile
+    return ChosenDevice((wanted or known_profile(found)).name, f"{found.name} (spool {spool})", spool=spool)
+
+
+# -- settings --
+
+
+def with_checked(
+    settings: Settings, *, base_url: str | None, spool: str | os.PathLike[str] | None, against: str, licence: str
+) -> Settings:
+    """The settings with what has to be checked first; a run may be resumed from another folder."""
+    return replace(
+        settings,
+        base_url=checked_url(base_url, settings.author),
+        spool=os.path.realpath(spool) if spool else "",
+        against=checked_against(against, elsewhere=bool(spool)),
+        licence=checked_licence(licence),
+    )
+
+
+def checked_against(text: str, elsewhere: bool = False) -> str:
+    """`MODULE:FUNCTION` whose module can be found from here, or nothing. It is imported only to be timed.
+
+    Where that happens `elsewhere`, only the machine that times it can tell whether it is found.
+    """
+    if not text:
+        return ""
+    module, _, function = text.partition(":")
+    if not function.isidentifier() or not all(name.isidentifier() for name in module.split(".")):
+        raise BadArgument(f"--against {text}: write MODULE:FUNCTION")
+    if not elsewhere and PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise BadArgument(f"--against {text}: no module {module} is found here or in this environment")
+    return text
+
+
+def checked_baselines(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of baselines, each once."""
+    wanted = tuple(dict.fromkeys(name.strip() for name in names))
+    unknown = next((name for name in wanted if name not in BASELINES), None)
+    if unknown is not None:
+        raise BadArgument(f"--baselines {unknown or '(nothing)'}: write some of {', '.join(BASELINES)}")
+    return wanted
+
+
+def checked_licence(text: str) -> str:
+    """An SPDX expression, or nothing."""
+    if text and not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", text.strip()):
+        raise BadArgument(f"--license {text}: write an SPDX expression, such as Apache-2.0 or MIT OR Apache-2.0")
+    return text.strip()

@@ -1,0 +1,497 @@
+"""`@tilewright.kernel`: the function is the specification, the oracle and the fallback.
+
+A call uses the library's finished kernel for these shapes, or runs the function itself and says so once. It never
+spends anything and starts no process; `make` does, when it is asked to. A call in which torch has a part (compiling,
+exporting, transforming) goes through an operator that stands for all of the function's kernels.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+import sys
+import types
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes
+
+from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
+from tilewright.frontends.api.bound_kernel import FunctionReference, form_of_task
+from tilewright.frontends.api.make import Made, backward_of, make, read_arguments
+from tilewright.kernel_file import Code, KernelFile, KernelFileError, NoneApplies, Problem, Reason, op_of_task, print_op
+from tilewright.records import DType, NumberInput, Task, TensorInput
+from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
+from tilewright.runtime.backward import Backward
+from tilewright.runtime.files import read_files, read_tuned
+from tilewright.runtime.last_resort import LastResort, NoFileTakes, without_autocast
+from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment
+from tilewright.runtime.returned import Form
+from tilewright.runtime.torch_ops import operator_of
+from tilewright.store import LibraryKernel, Request, Store, StoreError
+from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.lifting.definition_source import Global, source_and_globals
+
+# -- a decorated function's kernels as one operator of torch, for calls that are traced --
+
+Find = Callable[[dict[str, Any]], Operation | None]  # the operation for a call, by all its arguments
+
+
+class KernelFamily:
+    """The finished kernels of one function that have the same op line."""
+
+    def __init__(
+        self,
+        files: Sequence[KernelFile],
+        tasks: Sequence[Task],
+        reference: FunctionReference,
+        returned: Form | None,
+        find: Find,
+        backward: Backward | None = None,
+    ) -> None:
+        """`backward`: the one of the first file, whose own reference takes what it was not made for."""
+        self.files = tuple(files)
+        self.op = files[0].plan.op
+        self.last_resort = LastResort(self.op, reference, strict=False)
+        self.names = reference.names
+        self.others = tuple(reference.others.items())
+        self.kinds = tuple(_Kind.of(task) for task in tasks)
+        self.returned = returned
+        self.backward = backward
+        self._find = find
+        self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
+
+    def takes(self, bound: Mapping[str, Any]) -> bool:
+        """Whether a call is of a kind that some kernel was made for, whatever its sizes. Dynamo traces this."""
+        for name, value in self.others:
+            if isinstance(bound[name], torch.Tensor) or bound[name] != value:
+                return False
+        return any(kind.takes(bound) for kind in self.kinds)
+
+    def call(self, bound: Mapping[str, Any]) -> Any:
+        """The call through the operator. Dynamo traces this."""
+        result = self.torch_op(*[bound[name] for name in self.names])
+        if self.returned is None:
+            return result
+        results = (result,) if len(self.op.results) == 1 else result or ()
+        return self.returned.filled(results, bound)
+
+    def run_values(self, *values: Any) -> Any:
+        """What the operator runs."""
+        bound = {**dict(zip(self.names, values, strict=True)), **dict(self.others)}
+        operation = self._find(bound)
+        if operation is None:
+            raise self._nobody("no kernel was made for these sizes, or something that the function reads", values)
+        try:
+            return operation.run_values(*values)
+        except CallRefused as refusal:
+            raise self._nobody(str(refusal), values) from None
+
+    def _nobody(self, found: str, values: Sequence[Any]) -> NoFileTakes:
+        problem = Problem(Code.DOES_NOT_APPLY, 0, 0, found, "make a kernel for this call")
+        return NoFileTakes(NoneApplies((Reason(self.op.name, problem),)), values)
+
+
+class _Kind:
+    """What of a task's inputs is the same at every size: dtypes, numbers of dimensions, numbers."""
+
+    def __init__(
+        self, numbers: tuple[tuple[str, Any], ...], tensors: tuple[tuple[str, Any, int, bool, bool], ...]
+    ) -> None:
+        self.numbers = numbers
+        self.tensors = tensors  # name, dtype, dimensions, whether the first leads, whether it may be absent
+
+    @staticmethod
+    def of(task: Task) -> _Kind:
+        leading = {name for name, _ in task.leading}
+        tensors = tuple(
+            (one.name, TORCH_DTYPE[one.dtype], len(one.dimensions), one.name in leading, one.optional)
+            for one in task.tensors
+        )
+        return _Kind(tuple((one.name, one.value) for one in task.numbers), tensors)
+
+    def takes(self, bound: Mapping[str, Any]) -> bool:
+        for name, number in self.numbers:
+            if bound[name] != number:
+                return False
+        for name, dtype, dimensions, leads, optional in self.tensors:
+            value = bound[name]
+            if value is None and optional:
+                continue
+            if not isinstance(value, torch.Tensor) or value.dtype != dtype:
+                return False
+            if value.dim() != dimensions and not (leads and value.dim() >= dimensions - 1):
+                return False
+        return True
+
+
+_MOST_SAID = 16  # kinds of reasons that a function warns of
+Call = tuple[tuple[str, object], ...]  # every argument by name: a tensor's dtype and shape, any other value
+
+
+@overload
+def kernel(function: Callable[..., Any]) -> DecoratedKernel: ...
+
+
+@overload
+def kernel(*, strict: bool = False) -> Callable[[Callable[..., Any]], DecoratedKernel]: ...
+
+
+def kernel(function: Callable[..., Any] | None = None, *, strict: bool = False) -> Any:
+    """Have a PyTorch function use its finished kernels. `strict`: a call for which there is none raises."""
+    if function is None:
+        return functools.partial(DecoratedKernel, strict=strict)
+    return DecoratedKernel(function, strict)
+
+
+class DecoratedKernel:
+    """A PyTorch function and the kernels made for it."""
+
+    def __init__(self, function: Callable[..., Any], strict: bool = False) -> None:
+        if not isinstance(inspect.unwrap(function), types.FunctionType):
+            name = getattr(function, "__name__", type(function).__name__)
+            raise BadArgument(f"{name} is no plain Python function; write one with `def`")
+        self.function = function
+        self.strict = strict
+        self._signature = inspect.signature(function)
+        self._defaults = {
+            n: one.default for n, one in self._signature.parameters.items() if one.default is not one.empty
+        }
+        self._plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in self._signature.parameters.values())
+        self._operations: dict[Call, Operation | None] = {}
+        self._families: tuple[KernelFamily, ...] | None = None
+        self._said: set[Hashable] = set()
+        self._source: str | None = None  # the function's text as it was looked at last, and what that was made from
+        self._globals: tuple[Global, ...] = ()
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or not is_ordinary_moment():
+            return self._traced(args, kwargs)
+        bound = self._bound(args, kwargs)
+        if not are_ordinary(one for one in bound.values() if isinstance(one, torch.Tensor)):
+            return self._traced(args, kwargs)
+        operation = self._operation(bound)
+        if operation is None:
+            absent = f"the library has no kernel for {_call_text(bound)}"
+            return self._reference(_kind_without_sizes(bound), absent, f"; {self._remedy(bound)}", args, kwargs)
+        names = [parameter.name for parameter in operation.op.parameters]
+        try:
+            return operation.attempt(**{name: bound[name] for name in names})
+        except NoFileTakes as refusal:
+            reasons = [str(reason) for reason in refusal.none.reasons]
+            strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in bound.values())
+            ways = reasons if strided else [*reasons, self._remedy(bound)]  # a kernel made anew wants no strides either
+            lines = tuple((one.file, one.problem.code, one.problem.line) for one in refusal.none.reasons)
+            kind = ("strided" if strided else "refused", *lines)
+            return self._reference(kind, "no kernel takes this call", "\n  ".join([":", *ways]), args, kwargs)
+        except CallRefused as refusal:
+            why = str(refusal).removeprefix(f"{self._name}: ")
+            return self._reference(type(refusal).__name__, why, "", args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the function gets the instance, as any function of a class does."""
+        return self if instance is None else BoundMethod(self, instance)
+
+    def __deepcopy__(self, memo: object) -> DecoratedKernel:
+        """Itself, as for any function."""
+        return self
+
+    def __copy__(self) -> DecoratedKernel:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where it is found under its name, as for any function, else by the function's."""
+        found: Any = sys.modules.get(self.function.__module__)
+        for part in self.function.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.function.__qualname__ if found is self else (DecoratedKernel, (self.function, self.strict))
+
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """Asked by `torch.jit.script`, which reads Python source: that of the function."""
+        return self.function
+
+    def make(self, **arguments: Any) -> Made:
+        """Make a kernel for these shapes: `f.make(x="4096x1024:bf16")`, or tensors; takes the options of `make` too."""
+        made = make(self.function, **arguments)
+        assert isinstance(made, Made)  # a decorated function has no tensors of its own
+        self.forget()
+        return made
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Which kernel file takes such a call and with what launches, or that the function itself runs and why."""
+        bound = self._bound(args, kwargs)
+        operation = self._operation(bound)
+        if operation is None:
+            return f"{self._name}: the function itself runs; {self._remedy(bound)}"
+        names = [parameter.name for parameter in operation.op.parameters]
+        return str(operation.explain(**{name: bound[name] for name in names}))
+
+    def forget(self) -> None:
+        """Look into the library again at the next call: another process may have made a kernel."""
+        self._operations.clear()
+        self._families = None
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._name}{self._signature}>"
+
+    @property
+    def _name(self) -> str:
+        return self.function.__name__
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _operation(self, bound: dict[str, Any]) -> Operation | None:
+        self._look_around()
+        call = tuple((name, _kind_of(value)) for name, value in bound.items())
+        try:
+            hash(call)
+        except TypeError:  # what cannot be a key can be no argument of a kernel either
+            return None
+        if call not in self._operations:
+            self._operations[call] = self._load(bound)
+        return self._operations[call]
+
+    def _load(self, bound: dict[str, Any]) -> Operation | None:
+        """The finished kernels that were made for such a call, the one for these very sizes first."""
+        distances = ((self._distance(made, bound), made) for made in self._made())
+        taking = [(distance, made) for distance, made in distances if distance is not None]
+        ordered = [kernel for _, kernel in sorted(taking, key=lambda one: one[0])]
+        if not ordered:
+            return None
+        try:
+            task = ordered[0].task()
+            paths = [kernel.path for kernel in ordered]
+            names = tuple(one.name for one in task.inputs)
+            others = {name: value for name, value in bound.items() if name not in names}
+            form = form_of_task(self.function, task, others)
+            files = read_files(paths, allow_library=True)
+            reference = self._function_reference("kernel", names, others)
+            backward = backward_of(ordered[0])
+            return Operation(files, read_tuned(paths), reference, self.strict, form, backward)
+        except (OperationError, KernelFileError, StoreError, OSError):
+            return None
+
+    def _function_reference(self, of: str, names: tuple[str, ...], others: dict[str, Any]) -> FunctionReference:
+        identity = f"{of} {self._name} {sorted((name, repr(value)) for name, value in others.items())} {self._source}"
+        return FunctionReference(self.function, names, others, identity)
+
+    # -- calls that torch traces --
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call through the operator of the kernels made for its kind, else the function itself, to be traced."""
+        if self._plain and not any(name not in self._signature.parameters for name in kwargs):
+            bound = {**self._defaults, **dict(zip(self._signature.parameters, args, strict=False)), **kwargs}
+            if len(bound) == len(self._signature.parameters):
+                self._look_for_families()
+                for family in self._families or ():
+                    if family.takes(bound):
+                        return family.call(bound)
+        self._say_traced()
+        return self.function(*args, **kwargs)
+
+    def _look_for_families(self) -> None:
+        """Look which kernels there are, once for each trace."""
+        self._look_around()
+        if self._families is None:
+            with disable_modes():
+                self._families = tuple(self._make_families())
+
+    def _make_families(self) -> Iterator[KernelFamily]:
+        groups: dict[object, list[tuple[LibraryKernel, Task, dict[str, Any]]]] = {}
+        for made in self._made():
+            task, request = made.task(), made.request()
+            others = None if request is None else self._others(task, request)
+            if others is not None:
+                key = (print_op(op_of_task(task)), repr(sorted(others.items())))
+                groups.setdefault(key, []).append((made, task, others))
+        for group in groups.values():
+            try:
+                files = read_files([made.path for made, _, _ in group], allow_library=True)
+            except (OperationError, KernelFileError, OSError):
+                continue
+            (_, task, others), tasks = group[0], [task for _, task, _ in group]
+            reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
+            form = form_of_task(self.function, task, others)
+            backward = backward_of(group[0][0])
+            yield KernelFamily(files, tasks, reference, form, self._operation, backward)
+
+    def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
+        """The arguments that a kernel has no input for, as it was made with them; None where that is not known."""
+        inputs = {one.name for one in task.inputs}
+        found = {}
+        for name in self._signature.parameters:
+            if name in inputs:
+                continue
+            if name in request.numbers:
+                found[name] = ast.literal_eval(request.numbers[name])
+            elif name in self._defaults:
+                found[name] = self._defaults[name]
+            else:
+                return None
+        return found
+
+    def _say_traced(self) -> None:
+        """Said while something traces the call, so without its shapes."""
+        if self.strict:
+            raise NoKernelApplies(f"{self._name}: no kernel was made for a call of this kind; make one first", ())
+        if "traced" not in self._said:
+            self._said.add("traced")
+            warnings.warn(
+                f"{self._name}: no kernel was made for a call of this kind, so the function itself is traced (said "
+                "once)", ReferenceUsed, stacklevel=4,
+            )  # fmt: skip
+
+    def _made(self) -> Iterable[LibraryKernel]:
+        for made in Store().library.all():
+            try:
+                request = made.request()
+            except StoreError:
+                continue
+            if request is None or request.backward:
+                continue
+            if request.function == self._name and request.text == self._source:
+                yield made
+
+    def _look_around(self) -> None:
+        """Forget the kernels found so far where something that the function reads, or one it calls, has changed."""
+        if self._source is not None and all(one.is_as_it_was for one in self._globals):
+            return
+        try:
+            source, self._globals = source_and_globals(self.function)
+        except BadArgument:  # `make` will say why
+            source, self._globals = "", ()
+        if source != self._source:
+            self._source = source
+            self.forget()
+
+    def _distance(self, made: LibraryKernel, bound: dict[str, Any]) -> int | None:
+        """How many sizes of a call are not those that a kernel was made for; None where it does not take the call."""
+        try:
+            task, request = made.task(), made.request()
+        except StoreError:
+            return None
+        inputs = {one.name: one for one in task.inputs}
+        if not inputs.keys() <= bound.keys() or request is None:
+            return None
+        if any(not self._stands(name, bound[name], request) for name in bound.keys() - inputs.keys()):
+            return None
+        return _size_distance(task, bound)
+
+    def _stands(self, name: str, value: Any, request: Request) -> bool:
+        """Whether an argument that is none of the kernel's has the value that it was made with."""
+        if isinstance(value, torch.Tensor):
+            return False
+        if name in request.numbers:
+            return value is not None and read_arguments({name: value})[1].get(name) == request.numbers[name]
+        return bool(value == self._signature.parameters[name].default)
+
+    # What Dynamo must not trace but run, once for each trace.
+    _look_for_families._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _say_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def _reference(self, kind: Hashable, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function itself, and say why, then what would help: once for each kind of reason, of which a number
+        that is another in every call must not make ever more."""
+        if self.strict:
+            raise NoKernelApplies(f"{self._name}: {why}{remedy}", ())
+        if kind not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(kind)
+            once = "said once" if len(self._said) < _MOST_SAID else "said once, and of further kinds no more"
+            warnings.warn(
+                f"{self._name}: {why}, so the function itself runs ({once}){remedy}", ReferenceUsed, stacklevel=3
+            )
+        with without_autocast():  # an op takes tensors as they are, with a kernel and without one
+            return self.function(*args, **kwargs)
+
+    def _remedy(self, bound: dict[str, Any]) -> str:
+        return f"make one with {self._name}.make({_call_text(bound)})"
+
+
+class BoundMethod:
+    """A decorated function as a method of one object."""
+
+    def __init__(self, kernel: DecoratedKernel, instance: Any) -> None:
+        self.__self__ = instance
+        self.__func__ = kernel
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self.__func__!r} of {self.__self__!r}>"
+
+
+def _kind_of(value: object) -> object:
+    """What a kernel is chosen by: a tensor's layout, never its content."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, tuple(value.shape), value.requires_grad)
+    return (type(value), value)
+
+
+def _kind_without_sizes(bound: dict[str, Any]) -> Hashable:
+    """What a call is told apart by where there is no kernel for it: dtypes, ranks and numbers."""
+    found: list[Hashable] = []
+    for value in bound.values():
+        if isinstance(value, torch.Tensor):
+            found.append((value.dtype, value.dim()))
+        else:
+            found.append((type(value), value if isinstance(value, (int, float, str)) else None))
+    return tuple(found)
+
+
+def _call_text(bound: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_value_text(value)}" for name, value in bound.items())
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        dtype = DTYPE_OF_TORCH.get(value.dtype)
+        return f'"{"x".join(map(str, value.shape))}:{dtype.value if dtype else value.dtype}"'
+    return repr(value)
+
+
+def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
+    """How many dimensions of a call have another size than the task; None where the task does not cover the call."""
+    sizes: dict[str, int] = {}
+    leading = {name for name, _ in task.leading}
+    for one in task.inputs:
+        value = bound[one.name]
+        if isinstance(one, NumberInput):
+            if value != one.value:
+                return None
+        elif not _fits(one, value, sizes, one.name in leading):
+            return None
+    dimensions = {dimension.name: dimension for dimension in task.dimensions}
+    if not task.agrees(sizes):
+        return None
+    for name, size in sizes.items():
+        known = dimensions[name]
+        if size != known.size and not known.takes(size):
+            return None
+    return sum(size != dimensions[name].size for name, size in sizes.items())
+
+
+def _fits(one: TensorInput, value: object, sizes: dict[str, int], leads: bool) -> bool:
+    """Whether a tensor has the dtype and rank of an input, and sizes that agree with those before it.
+
+    Where its first dimension `leads`, it stands for any number of them, also for none.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value is None and one.optional
+    dtype: DType | None = DTYPE_OF_TORCH.get(value.dtype)
+    rank, shape = len(one.dimensions), tuple(value.shape)
+    if leads and len(shape) >= rank - 1:
+        more = len(shape) - (rank - 1)
+        shape = (math.prod(shape[:more]), *shape[more:])
+    if dtype is not one.dtype or len(shape) != rank:
+        return False
+    return all(sizes.setdefault(name, size) == size for name, size in zip(one.dimensions, shape, strict=True))

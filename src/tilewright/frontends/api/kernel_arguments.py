@@ -1,0 +1,334 @@
+"""What `build` and `check` take beside a kernel file: GPUs by name, and arguments of its op, said or guessed.
+
+`--shape x=4096x1024:bf16`, `--set eps=1e-5`, `--fill x=uniform:0:1`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.kernel_file import (
+    ArgumentValue,
+    DoesNotApply,
+    KernelFile,
+    KernelFileError,
+    Op,
+    Parameter,
+    evaluate,
+    syntax,
+)
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    TYPICAL,
+    Content,
+    DType,
+    GpuProfile,
+    Integers,
+    Normal,
+    Part,
+    ScalarType,
+    TensorSpec,
+    Uniform,
+)
+from tilewright.tasks.errors import BadArgument
+
+# -- what a file's `need` lines say of its tensors, read from the plan: --
+
+_Term = tuple[str, int]  # a tensor and one of its dimensions
+
+
+@dataclass
+class NeededShapes:
+    """What is known of each tensor; what is not known is missing."""
+
+    dtypes: dict[str, DType] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    _same: dict[_Term, _Term] = field(default_factory=dict)
+    _numbers: dict[_Term, int] = field(default_factory=dict)
+
+    def guess(self, names: Sequence[str], dtype: DType, shapes: Sequence[tuple[int, ...]]) -> list[TensorSpec]:
+        """Tensors that are as is needed, and otherwise of this dtype and like those of `shapes`."""
+        usual = {len(one): one for one in reversed(shapes)}  # of several the first
+        made: dict[_Term, int] = {}
+        specs = []
+        for name in names:
+            rank = self.ranks.get(name, 2)
+            like = usual[rank] if rank in usual else (*usual[4], *usual[4][-1:] * (rank - 4))
+            sizes = [made.setdefault(self._first((name, at)), like[at]) for at in range(rank)]
+            sizes = [self._numbers.get(self._first((name, at)), size) for at, size in enumerate(sizes)]
+            specs.append(TensorSpec.contiguous(self.dtypes.get(name, dtype), tuple(sizes)))
+        return specs
+
+    def words(self, names: Sequence[str]) -> str:
+        """The options to give: `--shape x=AxBxCxD:f32 --shape weight=ExBx3x3:f32`; letters stand for sizes."""
+        letters: dict[_Term, str] = {}
+        unused = iter(string.ascii_uppercase)
+        options = []
+        for name in names:
+            sizes = "ROWSxCOLS" if name not in self.ranks else ""
+            for at in range(self.ranks.get(name, 0)):
+                first = self._first((name, at))
+                if first in self._numbers:
+                    letters[first] = str(self._numbers[first])
+                elif first not in letters:
+                    letters[first] = next(unused, "N")
+                sizes += f"{'x' if sizes else ''}{letters[first]}"
+            dtype = self.dtypes.get(name)
+            options.append(f"--shape {name}={sizes}:{dtype.value if dtype else 'DTYPE'}")
+        return " ".join(options)
+
+    # -- what is put together --
+
+    def _first(self, term: _Term) -> _Term:
+        """The dimension that stands for all that are the same as this one."""
+        while term in self._same:
+            term = self._same[term]
+        return term
+
+    def set_equal(self, one: syntax.Expr, other: syntax.Expr) -> None:
+        """Take note of `one == other`, where it says something of a tensor."""
+        match one, other:
+            case syntax.Literal(), _ if not isinstance(other, syntax.Literal):
+                self.set_equal(other, one)
+            case syntax.Attribute(base=syntax.Name(id=name), name="dtype"), syntax.Literal(value=DType() as dtype):
+                self.dtypes.setdefault(name, dtype)
+            case syntax.Attribute(base=syntax.Name(id=name), name="ndim"), syntax.Literal(value=int() as rank):
+                self.ranks.setdefault(name, rank)
+            case _:
+                self._set_sizes(_term(one), _term(other), other)
+
+    def _set_sizes(self, one: _Term | None, other: _Term | None, value: syntax.Expr) -> None:
+        if one is None:
+            return
+        one = self._first(one)
+        if other is not None and self._first(other) != one:
+            first = self._first(other)
+            self._same[first] = one
+            if first in self._numbers:
+                self._numbers.setdefault(one, self._numbers[first])
+        elif isinstance(value, syntax.Literal) and isinstance(value.value, int):
+            self._numbers.setdefault(one, value.value)
+
+
+def needed_shapes(file: KernelFile, given: Mapping[str, ArgumentValue]) -> NeededShapes:
+    """What the plan's `need` lines say, `given` tensors known."""
+    found = NeededShapes()
+    for name, spec in given.items():
+        if isinstance(spec, TensorSpec):
+            found.dtypes[name], found.ranks[name] = spec.dtype, spec.ndim
+            for at, size in enumerate(spec.shape):
+                found._numbers[name, at] = size
+    for directive in file.plan.directives:
+        for part in _parts(directive.condition) if isinstance(directive, syntax.Need) else ():
+            if isinstance(part, syntax.Compare) and part.operator == "==":
+                found.set_equal(part.left, part.right)
+    return found
+
+
+def _parts(condition: syntax.Expr) -> Iterator[syntax.Expr]:
+    if isinstance(condition, syntax.Logical) and condition.operator == "and":
+        yield from _parts(condition.left)
+        yield from _parts(condition.right)
+    else:
+        yield condition
+
+
+def _term(node: syntax.Expr) -> _Term | None:
+    match node:
+        case syntax.Index(
+            base=syntax.Attribute(base=syntax.Name(id=name), name="shape"),
+            position=syntax.Literal(value=int() as at),
+        ) if at >= 0:
+            return name, at
+    return None
+
+
+GUESS_SECONDS = 2.0
+
+Shapes = Sequence[tuple[int, ...]]
+
+# Shapes most kernels take, the commonest first; one is tried for every tensor, then mixtures.
+GUESSED_SHAPES: Shapes = ((512, 1024), (1024,), (1024, 1024), (8, 64, 1024), (8, 64, 32, 32), ())
+# The same, small enough to emulate: odd sizes first, because those find what round ones hide.
+SMALL_SHAPES: tuple[Shapes, ...] = (
+    ((7, 203), (203,), (203, 203), (3, 7, 203), (2, 203, 3, 5), ()),
+    ((7, 136), (136,), (136, 136), (3, 7, 136), (2, 136, 6, 4), ()),
+    ((8, 256), (256,), (256, 256), (2, 4, 256), (2, 256, 8, 8), ()),
+    ((16, 1024), (1024,), (1024, 1024), (2, 8, 1024), (2, 1024, 8, 8), ()),
+)
+GUESSED_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.I64, DType.I32, DType.U8)
+
+
+def named_gpu(text: str) -> GpuProfile:
+    """A known GPU by its name or its architecture: `H200`, `rtx4090`, `sm_90a`, `sm_90`."""
+    plain = text.lower().replace(" ", "")
+    for full in (plain, f"{plain}a"):  # sm_90 is built as sm_90a: the device is targeted exactly
+        if full in TYPICAL:
+            return TYPICAL[full]
+    for name, profile in PROFILES.items():
+        if name.lower().replace(" ", "") == plain:
+            return profile
+    raise BadArgument(
+        f"{text} is no GPU known here; write one of {', '.join(PROFILES)}, or one of {', '.join(ARCHITECTURES)}"
+    )
+
+
+def choose_profiles(archs: Sequence[str], gpus: Sequence[str]) -> list[GpuProfile]:
+    """The named architectures and GPUs; the H200 when none is named."""
+    return list(dict.fromkeys(map(named_gpu, (*archs, *gpus)))) or [PROFILES["H200"]]
+
+
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """`NAME=VALUE`, repeated, as a dictionary."""
+    made: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            said = text.strip() if text.strip()[:1].isdigit() and not equals else "VALUE"
+            raise BadArgument(f"{option} {text}: write {option} NAME={said}")
+        if name in made:
+            raise BadArgument(f"{option} {text}: {name} is given twice")
+        made[name] = value.strip()
+    return made
+
+
+def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
+    """What the options say, checked against the op's parameters."""
+    values: dict[str, ArgumentValue] = {}
+    parameters = {parameter.name: parameter for parameter in op.parameters}
+    for option, other, texts in (("--shape", "--set", shapes), ("--set", "--shape", scalars)):
+        for name, value in pairs(option, texts).items():
+            if (parameter := parameters.get(name)) is None:
+                known = ", ".join(parameters) or "none"
+                raise BadArgument(f"{option} {name}: write one of {op.name}'s parameters: {known}")
+            if (parameter.scalar is None) != (option == "--shape"):
+                raise BadArgument(f"{option} {name}={value}: {name} is given with {other}")
+            try:
+                values[name] = TensorSpec.parse(value) if parameter.scalar is None else parse_scalar(parameter, value)
+            except ValueError as error:
+                raise BadArgument(f"{option} {name}={value}: {error}") from None
+    return values
+
+
+def parse_scalar(parameter: Parameter, text: str) -> ArgumentValue:
+    """`2`, `1e-5`, `true`, `none`, or `1,2` for a list."""
+    if parameter.optional and text.strip() == "none":
+        return None
+    if not parameter.is_list:
+        return _number(parameter, text)
+    numbers = tuple(_number(parameter, item) for item in text.split(",") if item.strip())
+    if parameter.length is not None and len(numbers) != parameter.length:
+        raise ValueError(f"{parameter.name} takes {parameter.length} numbers, found {len(numbers)}")
+    return numbers
+
+
+def _number(parameter: Parameter, text: str) -> int | float | bool:
+    text = text.strip().lower()
+    try:
+        if parameter.scalar is ScalarType.BOOL:
+            return {"true": True, "false": False}[text]
+        return int(text) if parameter.scalar is ScalarType.INT else float(text)
+    except (KeyError, ValueError):
+        assert parameter.scalar is not None
+        such_as = {ScalarType.BOOL: "true or false", ScalarType.INT: "2", ScalarType.FLOAT: "1e-5"}[parameter.scalar]
+        raise ValueError(f"{text!r} is not {parameter.scalar.value}; write {such_as}") from None
+
+
+def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
+    """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: what tensors hold, where the usual will not do."""
+    contents: dict[str, Content] = {}
+    tensors = [one.name for one in op.tensors]
+    for seed, (name, value) in enumerate(pairs("--fill", fills).items()):
+        if name not in tensors:
+            raise BadArgument(f"--fill {name}: write one of {op.name}'s tensors: {', '.join(tensors) or 'none'}")
+        kind, *numbers = value.split(":")
+        try:
+            contents[name] = _content(kind, numbers, 1000 + seed)
+        except (ValueError, TypeError):
+            raise BadArgument(
+                f"--fill {name}={value}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH; "
+                "normal and uniform may end with :upper or :lower, for triangles"
+            ) from None
+    return contents
+
+
+def _content(kind: str, words: Sequence[str], seed: int) -> Content:
+    part = Part(words[-1]) if words and words[-1] in (Part.UPPER.value, Part.LOWER.value) else Part.WHOLE
+    numbers = words if part is Part.WHOLE else words[:-1]
+    if kind in ("normal", "uniform") and len(numbers) <= 2:
+        first, second = (*map(float, numbers), *(0.0, 1.0)[len(numbers) :])
+        return (Normal if kind == "normal" else Uniform)(seed, first, second, part)
+    if kind == "integers":
+        low, high = map(int, words)
+        return Integers(seed, low, high)
+    raise ValueError(kind)
+
+
+def complete_arguments(
+    file: KernelFile,
+    given: Mapping[str, ArgumentValue],
+    gpu: GpuProfile,
+    guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
+) -> tuple[dict[str, ArgumentValue], bool]:
+    """The given arguments with the rest guessed so that the file applies, and whether a tensor had to be guessed.
+
+    `guesses` are lists of shapes; tensors get theirs from one list, the first from which the file takes them.
+    """
+    wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]
+    base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
+    if not wanted:
+        return base, False
+    deadline = time.monotonic() + GUESS_SECONDS
+    reason = ""
+    needed, names = needed_shapes(file, given), [p.name for p in wanted]
+    ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
+    as_needed = (needed.guess(names, dtype, shapes) for dtype, shapes in ways)
+    for specs in itertools.chain(as_needed, _mixtures(len(wanted), guesses)):
+        candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
+        try:
+            evaluate(file, candidate, gpu)
+            return candidate, True
+        except DoesNotApply as refusal:
+            reason = reason or str(refusal)
+        except KernelFileError:
+            pass
+        if time.monotonic() > deadline:
+            break
+    raise BadArgument(
+        f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
+    )
+
+
+def _default(parameter: Parameter) -> ArgumentValue:
+    if parameter.has_default:
+        return parameter.default
+    if parameter.optional or parameter.scalar is None:
+        return None
+    one: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1e-5, ScalarType.BOOL: False}
+    number = one[parameter.scalar]
+    return (number,) * (parameter.length or 1) if parameter.is_list else number
+
+
+def _mixtures(count: int, guesses: Sequence[Shapes]) -> Iterator[tuple[TensorSpec, ...]]:
+    """Specs for `count` tensors: one dtype for all first, then one tensor of another dtype, over all shapes."""
+    patterns: list[tuple[DType, ...]] = [(dtype,) * count for dtype in GUESSED_DTYPES]
+    for common, other, odd in itertools.product(GUESSED_DTYPES[:3], GUESSED_DTYPES, range(count)):
+        if common is not other and count > 1:
+            patterns.append(tuple(other if i == odd else common for i in range(count)))
+    for dtypes, options in itertools.product(patterns, guesses):
+        for shapes in _near_uniform(options, count):
+            yield tuple(TensorSpec.contiguous(d, s) for d, s in zip(dtypes, shapes, strict=True))
+
+
+def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every tuple of options: those whose first tensor is a matrix or more first, then by how few differ."""
+    if count > 4:  # too many mixtures to try them all
+        return ((option,) * count for option in options)
+    mixtures = itertools.product(options, repeat=count)
+    return iter(sorted(mixtures, key=lambda mixture: (len(mixture[0]) < 2, len(set(mixture)))))

@@ -1,0 +1,404 @@
+"""`tilewright import`: CUDA as it is found into kernel files, each checked, and a sentence for all that could not come.
+
+Sources are read here; their host code and Python run in limited children (`tilewright.importing`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.text import Text
+
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.frontends.api.kernel_arguments import pairs
+from tilewright.frontends.cli.check import CheckOutcome
+from tilewright.frontends.cli.imported_checks import (
+    ADAPTED,
+    GPU,
+    OriginalReference,
+    adapter,
+    at_odd_sizes,
+    checked,
+    for_op,
+    lacks_numbers,
+    reach,
+    stand_ins,
+    with_stand_ins,
+    without_extension,
+)
+from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
+from tilewright.importing.calls import Given
+from tilewright.importing.importer import (
+    Imported,
+    given_of,
+    import_function,
+    launched_elsewhere,
+    launchers,
+    programs,
+)
+from tilewright.importing.launch_sites import launch_sites
+from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
+from tilewright.importing.recording import HostChild
+from tilewright.importing.records import ImportProblem
+from tilewright.importing.shapes import Outside
+from tilewright.importing.sizes import ROUND, as_is, small_arguments
+from tilewright.importing.sources import Source, read_source
+from tilewright.kernel_file import KernelFile, parse
+from tilewright.records import TensorSpec
+from tilewright.reference import Reference, ReferenceProblem
+from tilewright.tasks.errors import BadArgument
+
+_MODEL_SECONDS = 180.0
+_MOST_FILES = 200
+NOT_COMPARED = "not compared"  # clean, but a reference was given that nothing was compared with
+_GUESSED = (
+    "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
+)
+
+
+@dataclass(frozen=True)
+class ImportedFile:
+    """One kernel file that was written."""
+
+    source: str
+    function: str
+    file: str
+    op: str
+    notes: tuple[str, ...]
+    only_at_these_sizes: bool
+    check: str  # an outcome of `check`, or why there was none
+    reason: str
+    at: tuple[str, ...]  # the arguments of the check
+    compared: bool  # with a reference
+    call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
+    call_numbers: tuple[str, ...] = ()
+    bare_pointers: tuple[str, ...] = ()  # behind which nobody says how much there is
+    reference: str = ""  # a file with the function `imported_reference`, where one was wanted and the source has one
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One launcher, or file, that could not be carried, and the construct in the way."""
+
+    source: str
+    function: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    imported: tuple[ImportedFile, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def exit_status(self) -> int:
+        wrong = (CheckOutcome.WRONG.value, CheckOutcome.FINDINGS.value, CheckOutcome.FAULTED.value)
+        return int(not self.imported or any(one.check in (*wrong, NOT_COMPARED) for one in self.imported))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for, as it was written."""
+
+    what: Path
+    output: Path | None
+    functions: tuple[str, ...]
+    reference: tuple[Path, str] | None
+    shapes: tuple[str, ...]
+    numbers: tuple[str, ...]
+    include: tuple[Path, ...] = ()
+    defines: tuple[str, ...] = ()
+    keep_references: bool = False  # beside the kernel files
+
+
+def import_command(wanted: Wanted, as_json: bool) -> int:
+    """Import, say what became of it, and answer the exit status."""
+    with progress() as say:
+        report = import_files(wanted, say)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return report.exit_status
+
+
+def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
+    with HostChild() as child, EmulatedDevice(GPU) as emulator:
+        return _Importer(wanted, child, reach(emulator), say).run()
+
+
+class _Importer:
+    def __init__(self, wanted: Wanted, child: HostChild, outside: Outside, say: object) -> None:
+        self.wanted, self.child, self.outside = wanted, child, outside
+        self.say = say if callable(say) else print
+        self.said = _said(wanted)
+        self.include = _include(wanted)
+        self.imported: list[ImportedFile] = []
+        self.refused: list[Refused] = []
+
+    def run(self) -> ImportReport:
+        for path in _files(self.wanted.what):
+            self.say(f"reading {path.name}")
+            try:
+                if path.suffix == ".py":
+                    self._python(path)
+                else:
+                    self._cuda(path)
+            except ImportProblem as problem:
+                self.refused.append(Refused(str(path), "", str(problem)))
+        if self.wanted.reference is not None and not any(one.compared for one in self.imported):
+            self.imported = [
+                replace(one, check=NOT_COMPARED) if one.check == CheckOutcome.CLEAN.value else one
+                for one in self.imported
+            ]
+        return ImportReport(tuple(self.imported), tuple(self.refused))
+
+    def _cuda(self, path: Path) -> None:
+        source = self._linked(path)
+        found = launchers(source)
+        found += [name for name in programs(source, found) if name not in found]
+        hosts = {site.name: site.host.name for site in launch_sites(source)} | {name: name for name in found}
+        asked = self.wanted.functions  # launchers, or launches of theirs that come in alone
+        names = list(dict.fromkeys(hosts[name] for name in asked if hosts.get(name) in found)) if asked else found
+        if not found:
+            raise ImportProblem(f"{path.name}: no host function in it launches a kernel; a kernel file needs a launch")
+        if not names:
+            raise ImportProblem(f"{path.name}: --function names none of its launchers: {', '.join(found)}")
+        self._one_output(len(names), names)
+        for name in names:
+            self._launcher(path, source, name, self.said, self._reference_function())
+
+    def _linked(self, path: Path) -> Source:
+        """The source, with the files beside it that define kernels which it launches and only declares."""
+        text = _text(path)
+        source = read_source(path.name, text, path.parent, self.include, self.wanted.defines)
+        for name in launched_elsewhere(source):
+            defined = re.compile(rf"__global__[^;{{}}]*\b{name}\s*\([^;{{}}]*\)\s*\{{")
+            others = (one for one in sorted(path.parent.glob("*.cu")) if one != path and defined.search(_text(one)))
+            text += "".join(f'\n#include "{other.name}"' for other in others if f'"{other.name}"' not in text)
+        if text == _text(path):
+            return source
+        return read_source(path.name, f"{text}\n", path.parent, self.include, self.wanted.defines)
+
+    def _python(self, path: Path) -> None:
+        text = _text(path)
+        if "cpp_extension" not in text:
+            raise ImportProblem(f"{path.name}: it loads no CUDA extension (torch.utils.cpp_extension)")
+        answer = self._recorded(path, text)
+        if not answer.calls:
+            reason = answer.problems[0] if answer.problems else "its forward calls no function of an extension"
+            raise ImportProblem(f"{path.name}: {reason}")
+        calls = {call.function: call for call in reversed(answer.calls)}
+        chosen = [name for name in calls if not self.wanted.functions or name in self.wanted.functions]
+        self._one_output(len(chosen), chosen)
+        for name in reversed(chosen):
+            call = calls[name]
+            try:
+                source = read_source(path.name, call.source, path.parent, self.include, self.wanted.defines)
+            except ImportProblem as problem:
+                self.refused.append(Refused(str(path), name, str(problem)))
+                continue
+            reference = (
+                self._model_reference(path, text, call, answer.inputs)
+                if answer.is_whole
+                else self._reference_function()
+            )
+            self._launcher(path, source, name, given_of(call), reference)
+        self.refused += [Refused(str(path), "", one) for one in answer.problems]
+
+    def _recorded(self, path: Path, text: str) -> ModelAnswer:
+        name = "ModelNew" if "class ModelNew" in text else "Model"
+        try:
+            with Reference(with_stand_ins(text, path), name, folder=path.parent) as reference:
+                handler = "tilewright.importing.models:record_model"
+                answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
+                return answer
+        except ReferenceProblem as problem:
+            raise ImportProblem(f"{path.name}: {problem}") from None
+
+    def _launcher(
+        self,
+        path: Path,
+        source: Source,
+        name: str,
+        said: Mapping[str, Given] | Sequence[Given],
+        reference: OriginalReference | None,
+    ) -> None:
+        self.say(f"importing {name} of {path.name}")
+        found, problems = import_function(source, name, said, self.child, GPU, self.outside)
+        if self.wanted.functions and name not in self.wanted.functions:
+            found = [made for made in found if made.function in self.wanted.functions]
+        lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
+        self.refused += [Refused(str(path), name, f"{problem}{lacks}") for problem in problems]
+        self._one_output(len(found), [made.function for made in found])
+        for made in found:
+            output = self._place(made.function, path)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(made.text, "utf-8")
+            self.say(f"checking {output.name}")
+            self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
+
+    def _checked(
+        self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
+    ) -> ImportedFile:
+        own, refused = self._own_reference(made, file, reference)
+        flat = any(one.is_bare for one in made.arguments)
+        apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
+        arguments = small_arguments(file, made.arguments, GPU, (as_is,) if apart else ROUND)
+        outcome, reason, compared = "not checked", "no sizes small enough to emulate fit it", False
+        if arguments is not None:
+            outcome, reason, compared = checked(file, arguments, own)
+        at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
+        is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
+        odd = [] if apart else at_odd_sizes(file, made.arguments, arguments, own if compared else None)
+        notes = (*made.notes, *((_GUESSED,) if is_guessed else ()), *odd)
+        op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
+        reason = "; ".join(filter(None, (reason, refused)))
+        done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        kept = self._kept(path, file, reference if compared else None)
+        return ImportedFile(*done, *_call_words(made), made.guessed_lengths, kept)
+
+    def _own_reference(
+        self, made: Imported, file: KernelFile, reference: OriginalReference | None
+    ) -> tuple[OriginalReference | None, str]:
+        """The reference as the op's own, or why it cannot be."""
+        try:
+            return for_op(file, reference, made.guessed_lengths) if reference is not None else None, ""
+        except BadArgument as problem:
+            return None, str(problem)
+
+    def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:
+        """The source's own reference, once it has been compared with, without what loads the extension."""
+        if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
+            return ""
+        place = Path(file.name).with_suffix(".reference.py")
+        place.write_text(without_extension(reference[0].removeprefix(stand_ins(made_from))), "utf-8")
+        return str(place)
+
+    # -- references --
+
+    def _reference_function(self) -> OriginalReference | None:
+        if self.wanted.reference is None:
+            return None
+        path, function = self.wanted.reference
+        return _text(path), function, path.parent
+
+    def _model_reference(
+        self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
+    ) -> OriginalReference | None:
+        """The model that the extension replaces, as a function of the extension's arguments."""
+        given = self.wanted.reference
+        if given is not None:
+            path, name = given
+            text = _text(path)
+        else:
+            name = "Model"
+        if f"class {name}" not in text:
+            return self._reference_function()
+        return with_stand_ins(text, path) + adapter(name, call, inputs), ADAPTED, path.parent
+
+    # -- where files go --
+
+    def _one_output(self, count: int, names: Sequence[str]) -> None:
+        if count > 1 and self.wanted.output is not None and self.wanted.output.suffix == ".cu":
+            raise BadArgument(
+                f"-o {self.wanted.output}: {count} launchers were found ({', '.join(names)}); choose one with "
+                "--function, or give -o a folder"
+            )
+
+    def _place(self, name: str, source: Path) -> Path:
+        output = self.wanted.output
+        place = output if output is not None and output.suffix == ".cu" else (output or Path()) / f"{name}.cu"
+        if place.exists() and place.resolve() == source.resolve():
+            raise BadArgument(f"{place} is the file to be imported; give -o another name")
+        return place
+
+
+def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The call's tensors and numbers as `--shape` and `--set` take them."""
+    known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
+    shapes = tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
+    numbers = tuple(
+        f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
+        for one in known
+        if not one.is_tensor
+    )
+    return shapes, numbers
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be read: {error}") from None
+
+
+def _files(what: Path) -> Iterator[Path]:
+    if not what.exists():
+        raise BadArgument(f"{what}: no such file; give a .cu or .py file, or a folder of them")
+    if what.is_file():
+        if what.suffix not in (".cu", ".cuh", ".py"):
+            raise BadArgument(f"{what}: give a .cu or .py file, or a folder of them")
+        yield what
+        return
+    found = sorted(path for path in what.rglob("*") if path.suffix in (".cu", ".py") and path.is_file())
+    chosen = [path for path in found if path.suffix == ".cu" or "cpp_extension" in _text(path)]
+    if not chosen:
+        raise BadArgument(f"{what}: no .cu file and no .py file with a CUDA extension lies in it")
+    if len(chosen) > _MOST_FILES:
+        raise BadArgument(f"{what}: {len(chosen)} files; import at most {_MOST_FILES} at a time, folder by folder")
+    yield from chosen
+
+
+def _include(wanted: Wanted) -> list[Path]:
+    """Where includes are looked for: as one says, and anywhere in a folder that is imported whole."""
+    for folder in wanted.include:
+        if not folder.is_dir():
+            raise BadArgument(f"-I {folder}: no such folder; give the one that the build looks for headers in")
+    if not wanted.what.is_dir():
+        return list(wanted.include)
+    headers = (path for path in wanted.what.rglob("*") if path.suffix in (".h", ".hpp", ".cuh", ".inl"))
+    return [*wanted.include, *dict.fromkeys(sorted(path.parent for path in headers))]
+
+
+def _said(wanted: Wanted) -> dict[str, Given]:
+    said: dict[str, Given] = {}
+    for name, text in pairs("--shape", wanted.shapes).items():
+        try:
+            spec = TensorSpec.parse(text)
+        except ValueError as error:
+            raise BadArgument(f"--shape {name}={text}: {error}") from None
+        said[name] = Given(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
+    for name, text in pairs("--set", wanted.numbers).items():
+        said[name] = _number(name, text)
+    return said
+
+
+def _number(name: str, text: str) -> Given:
+    words = {"true": True, "false": False, "none": None}
+    if text in words:
+        return Given.of(name, words[text])
+    try:
+        return Given.of(name, int(text) if text.lstrip("-").isdigit() else float(text))
+    except ValueError:
+        raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
+
+
+def _show(report: ImportReport) -> None:
+    console = stdout_console()
+    for one in report.imported:
+        console.print(Text(f"{one.file}  {one.op}"))
+        compared = ", equal to the reference" if one.compared and one.check == CheckOutcome.CLEAN.value else ""
+        sizes = f" at {', '.join(one.at)}" if one.at else ""
+        console.print(Text(f"  {one.check}{compared}{sizes}" + (f": {one.reason}" if one.reason else "")))
+        if one.only_at_these_sizes:
+            console.print(Text("  holds only at the sizes it was imported at"))
+        for note in one.notes:
+            console.print(Text(f"  {note}"))
+    for refused in report.refused:
+        what = f"{refused.source} {refused.function}".strip()
+        console.print(Text(f"not imported: {what}: {refused.reason}"))
+    console.print(Text(f"{len(report.imported)} imported, {len(report.refused)} not"))

@@ -1,0 +1,431 @@
+"""`tilewright make` and `tilewright resume` at a terminal: what is said while a kernel is made, and what came of it.
+
+Conversation and progress go to stderr, the result to stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from tilewright.frontends.api.backward import Both, backward_output, both_words, conduct_both, resume_both
+from tilewright.frontends.api.choices import choose_device
+from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Talk, reminding
+from tilewright.frontends.api.run_request import Addition, KernelFound, MakeResult, RunEnded, conduct
+from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
+from tilewright.frontends.report.run_text import show_call, show_finished, show_found
+from tilewright.frontends.report.runs import (
+    PROVISIONAL,
+    Row,
+    dollars_words,
+    rows,
+    seconds_words,
+    speedup_words,
+    time_words,
+)
+from tilewright.kernel_file import tuned_path
+from tilewright.playbook.errors import PlaybookProblem
+from tilewright.playbook.foresight import foresee
+from tilewright.playbook.specification import specification
+from tilewright.records import Attempt, Run, Settings, Situation, Specification
+from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, StoreError, write_text
+from tilewright.tasks.errors import BadArgument
+
+_ASKING = "the author is at work"
+_STYLES = {"passed": "green", PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How a finished kernel is handed over."""
+
+    as_json: bool = False
+    output: Path | None = None  # where it is wanted too
+    output_is_new: bool = True  # said now, rather than when the run was begun
+    author: str = ""  # the one named now; "" where nobody was
+
+    @property
+    def stored_output(self) -> str:
+        """The output as a run remembers it: it may be resumed from another folder."""
+        return os.path.abspath(self.output) if self.output else ""
+
+
+@dataclass(frozen=True)
+class MakeReport:
+    """What `--json` prints at the end of `make` and `resume`."""
+
+    run: Run
+    folder: str
+    best: int | None  # the number of the best attempt
+    kernel: str | None  # its path
+
+
+@dataclass(frozen=True)
+class FoundReport:
+    """What `--json` prints where the library has the kernel already."""
+
+    found: LibraryEntry
+    kernel: str
+
+
+@dataclass(frozen=True)
+class BothReport:
+    """What `--json` prints where forward and backward were asked for."""
+
+    forward: MakeReport | FoundReport
+    backward: MakeReport | FoundReport | None
+    problem: str  # why there is no backward kernel; "" where there is one
+
+
+@dataclass(frozen=True)
+class SpecificationReport:
+    """What `--json` prints where a specification waits to be accepted."""
+
+    run: str
+    folder: str
+    specification: Specification
+
+
+def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
+    """Make a kernel for a request, or find it in the library; with `settings.backward` one for its gradients too.
+
+    `request.gpu` is filled in here.
+    """
+    check_output(delivery.output)
+    if settings.backward and delivery.output:
+        check_output(Path(backward_output(str(delivery.output))))
+    device = choose_device(gpu, settings.spool)
+    request, settings = replace(request, gpu=device.gpu), replace(settings, output=delivery.stored_output)
+    with _interruptible():
+        talk = TerminalTalk(yes=yes, as_json=delivery.as_json)
+        conducted = conduct_both if settings.backward else conduct
+        result: MakeResult | Both = conducted(request, settings, device, talk, fresh=fresh)
+    _hand_over(result, delivery)
+
+
+def resume_run(name: str, addition: Addition, yes: bool, delivery: Delivery) -> None:
+    """Go on with a run, wherever it stopped. The kernel goes where the run was told to put it, or now is."""
+    folder = Store().open_run(name)
+    if delivery.output is None and (stored := folder.header().settings.output):
+        delivery = replace(delivery, output=Path(stored), output_is_new=False)
+    check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
+    with _interruptible():
+        talk = TerminalTalk(yes=yes, as_json=delivery.as_json)
+        result = resume_both(folder, addition, delivery.stored_output, talk)
+    _hand_over(result, delivery)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C with how to go on; as it is, the command line's own machinery would take it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise NotDone("; ".join(["interrupted", *getattr(error, "__notes__", ())]), INTERRUPTED) from None
+
+
+# -- while it is made --
+
+
+class TerminalTalk(Talk):
+    """Lines on stderr and, on a terminal, a last line that says what is going on.
+
+    Without a terminal there are plain lines and no colours, and that last one from time to time. `yes` accepts every
+    specification unseen.
+    """
+
+    def __init__(self, console: Console | None = None, *, yes: bool = False, as_json: bool = False) -> None:
+        self._console = console or stderr_console()
+        self._yes, self._as_json = yes, as_json
+        self._run: Run | None = None
+        self._number = 0
+        self._doing = ""
+        self._characters = 0
+        self._began = time.monotonic()
+
+    def say(self, text: str, title: str = "") -> None:
+        self._console.print(Text.assemble((f"{title:<8}" if title else "", "bold"), text), soft_wrap=True)
+
+    def remind(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self.say(text)
+
+    @contextmanager
+    def live(self, what: str = "", every_s: float = REMIND_SECONDS) -> Iterator[None]:
+        self.working(what)
+        if not self._console.is_terminal:
+            with reminding(self._still, every_s):
+                yield
+            return
+        with Live(get_renderable=self._status, console=self._console, refresh_per_second=8, transient=True):
+            yield
+
+    def _still(self, seconds: float) -> None:
+        """Without a terminal: what is going on. A model that is asked has words of its own (`following`)."""
+        if self._doing and not self._doing.endswith(_ASKING):
+            self._console.print(self._status(), soft_wrap=True)
+
+    def accept(self, folder: RunFolder, specification: Specification) -> None:
+        show_specification(self._console, specification)
+        if self._yes or _confirmed():
+            return
+        if self._as_json:
+            print_json(SpecificationReport(folder.id, str(folder.path), specification))
+        run, words = folder.id, f"waits to be accepted with: tilewright resume {folder.id} --yes; or ask"
+        if sys.stdin.isatty():
+            words = "was not accepted; ask"
+            if folder.untouched:
+                folder.discard()
+        raise NotAcceptedYet(f"the specification {words} again in other words", run, specification)
+
+    def started(self, run: Run) -> None:
+        self._run = run
+        for row in rows(run):
+            self._print(row)
+        super().started(run)
+
+    def asking(self, situation: Situation) -> None:
+        super().asking(situation)
+        self._number = situation.number
+        self.working(f"{self.stage}: {_ASKING}")
+
+    def text(self, text: str) -> None:
+        self._characters += len(text)
+
+    def working(self, what: str) -> None:
+        self._doing, self._characters = what, 0
+
+    def attempted(self, run: Run, attempt: Attempt) -> None:
+        self._run = run
+        self._print(next(row for row in rows(run) if row.attempt.number == attempt.number))
+
+    def ended(self, run: Run) -> None:
+        self._run = run
+        self._doing = ""
+
+    def _print(self, row: Row) -> None:
+        attempt = row.attempt
+        line = Text(f"{attempt.number:>3}  {attempt.stage.value:<12}  ")
+        line.append(f"{row.verdict:<17}", style=_STYLES.get(row.verdict, "red"))
+        if attempt.passed:
+            shown = time_words(attempt.measurement)
+            line.append(f"{shown:>20}  {speedup_words(row.speedup):>7}  {'kept' if row.kept else '    '}")
+        line.append(f"  {row.summary}", style="dim" if attempt.passed else "")
+        if self._console.is_terminal:
+            self._console.print(line, overflow="ellipsis", no_wrap=True)
+        else:
+            self._console.print(line, soft_wrap=True)
+        for note in row.notes:
+            self._console.print(Text(f"     by algebra: {note}"), soft_wrap=True)
+
+    def _status(self) -> Text:
+        line = Text(overflow="ellipsis", no_wrap=True)
+        if self._run is None:
+            line.append(f"{self._doing}  {seconds_words(time.monotonic() - self._began)}", style="dim")
+            return line
+        budget, run = self._run.settings.budget, self._run
+        line.append(f"attempt {max(self._number, 1)} of {budget.attempts}  ", style="bold")
+        line.append(self._doing)
+        if self._characters:
+            line.append(f" ({self._characters:,} characters)")
+        if run.best is not None:
+            line.append(f"  best {time_words(run.best.measurement)}", style="green")
+        if run.usage.output_tokens:
+            line.append(f"  {dollars_words(run.dollars)} of {dollars_words(budget.dollars)}")
+        line.append(f"  {seconds_words(time.monotonic() - self._began)}", style="dim")
+        return line
+
+
+def _confirmed() -> bool:
+    try:
+        return sys.stdin.isatty() and typer.confirm("Is this what is meant?", err=True)
+    except typer.Abort:
+        return False
+
+
+def show_specification(console: Console, specification: Specification) -> None:
+    """What the words are taken to mean: the reference that decides what is right, its inputs, what was assumed."""
+    for title, code in (
+        ("\nthe reference, which decides what is right:", specification.reference),
+        ("its inputs:", specification.description),
+    ):  # plain and whole: it is to be accepted, whatever the terminal's width and colours
+        console.print(Text(title, style="bold"))
+        console.print(Text(code.strip()), soft_wrap=True)
+        console.print()
+    unsaid = [one for one in specification.assumptions if one not in specification.description]
+    if unsaid:
+        console.print(Text("assumed:", style="bold"))
+        for assumption in unsaid:
+            console.print(Text(f"  - {assumption}"))
+        console.print()
+
+
+# -- what came of it --
+
+
+def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
+    """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made."""
+    if isinstance(result, Both):
+        report: object = _both_report(result, delivery)
+        complete = result.forward.kernel is not None and not result.problem
+    else:
+        report = _report(result, delivery)
+        complete = result.kernel is not None
+    if delivery.as_json:
+        print_json(report)
+    if not complete:
+        raise typer.Exit(1)
+
+
+def _both_report(both: Both, delivery: Delivery) -> BothReport:
+    complete = both.forward.kernel is not None and not both.problem
+    forward = _report(both.forward, delivery, call=not complete)
+    backward = None
+    if both.backward is not None:
+        if not delivery.as_json:
+            stdout_console().print()
+        output = Path(backward_output(str(delivery.output))) if delivery.output else None
+        backward = _report(both.backward, replace(delivery, output=output), call=not complete)
+    if not delivery.as_json:
+        stdout_console().print(Text(f"\n{both_words(both)}", style="yellow" if both.problem else "bold"))
+        if complete and backward is not None:
+            _show_joined_call(both, forward, backward)
+    return BothReport(forward, backward, both.problem)
+
+
+def _show_joined_call(both: Both, forward: MakeReport | FoundReport, backward: MakeReport | FoundReport) -> None:
+    """The call that uses both kernels: the forward's file alone knows nothing of the backward's."""
+    kernel, gradients = both.forward.kernel, both.backward_kernel
+    assert kernel is not None  # both were made
+    assert gradients is not None
+    assert forward.kernel is not None
+    assert backward.kernel is not None
+    request = kernel.request() if isinstance(both.forward, KernelFound) else both.forward.folder.request()
+    joined = gradients.task(), Path(backward.kernel)
+    show_call(stdout_console(), kernel.task(), Path(forward.kernel), request, joined)
+
+
+def _report(result: MakeResult, delivery: Delivery, *, call: bool = True) -> MakeReport | FoundReport:
+    """The record of a result, which is shown too unless it is wanted as JSON; `call`: with a call of it."""
+    if isinstance(result, KernelFound):
+        return _report_found(result, delivery, call)
+    if result.before:
+        delivery = replace(delivery, output=_untouched_output(result, delivery))
+    path = place_kernel(result.kernel, delivery.output, result.licence) if result.kernel else None
+    if not delivery.as_json:
+        show_finished(stdout_console(), result.run, path, result.folder.request(), call=call)
+    best = result.run.best.number if result.run.best else None
+    return MakeReport(result.run, str(result.folder.path), best, str(path) if path else None)
+
+
+def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
+    """The output, unless a file at the run's own is not its kernel: it may have been edited since."""
+    output = delivery.output
+    if result.kernel and output and not delivery.output_is_new and output.exists():
+        return output if output.read_bytes() == result.kernel.text().encode() else None
+    return output
+
+
+def _report_found(found: KernelFound, delivery: Delivery, call: bool) -> FoundReport:
+    path = place_kernel(found.kernel, delivery.output, found.licence)
+    report = FoundReport(found.kernel.entry, str(path))
+    if delivery.as_json:
+        return report
+    show_found(stdout_console(), found.kernel, path, wanted=delivery.author, call=call)
+    if found.licence and delivery.output is None:
+        said = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
+        stdout_console().print(Text(said, style="yellow"))
+    return report
+
+
+def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:
+    """Where the kernel is to be found: in the library or, with what lies beside it there, where the person wants it.
+
+    `licence`: the one stated for this copy, in place of the one on record.
+    """
+    if output is None:
+        return kernel.path
+    try:
+        write_text(output, kernel.text())
+        if tuned_path(kernel.path).exists():
+            write_text(tuned_path(output), tuned_path(kernel.path).read_text("utf-8"))
+        kernel.copy_provenance(output, licence)
+    except OSError as error:
+        raise NotDone(
+            f"-o {output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", FAULT
+        ) from None
+    return output
+
+
+def check_output(output: Path | None, said: str = "-o") -> None:
+    """An output that cannot be written is refused before anything is made; `said`: what to call it."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise BadArgument(f"{said} {output}: a folder; give the path of the kernel file to write")
+    folder = output.resolve().parent
+    if not folder.is_dir():
+        raise BadArgument(f"{said} {output}: there is no folder {folder}; make it, or give another file with -o")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadArgument(
+            f"{said} {output}: nothing can be written in {folder} ({error.strerror}); give another file with -o"
+        ) from None
+    for path in (output, tuned_path(output)):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise BadArgument(f"{said} {output}: {path} cannot be written; give another file with -o")
+
+
+# -- requests that the built-in author is sure to refuse, refused before torch is imported: --
+
+_FUNCTION = re.compile(r"(?P<path>\S+\.py)(?::(?P<name>\w+))?")
+_LONGEST_PATH = 1000
+
+
+def refuse_foreseen(request: Request, anew: bool) -> None:
+    """Raises what the playbook would; not where the library may have a kernel, for which no author is asked."""
+    try:
+        _foresee(request)
+    except PlaybookProblem:
+        if anew or not _may_be_known(request):
+            raise
+
+
+def _foresee(request: Request) -> None:
+    text = request.text.strip()
+    found = _FUNCTION.fullmatch(text)
+    if found is None:
+        if text and ":" not in text and ".py" not in text and not _is_path(text):
+            specification(text, request.shapes)
+        return
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        source = Path(found["path"]).expanduser().read_text(encoding="utf-8")
+        foresee(source, found["name"] or "Model")
+
+
+def _is_path(text: str) -> bool:
+    return len(text) < _LONGEST_PATH and Path(text).expanduser().exists()
+
+
+def _may_be_known(request: Request) -> bool:
+    for kernel in Store().library.all():
+        with contextlib.suppress(StoreError):
+            asked = kernel.request()
+            if asked is not None and asked.text == request.text:
+                return True
+    return False

@@ -1,0 +1,277 @@
+"""`tilewright view`: from arguments to a server that runs until it is interrupted, or to a folder of files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import hmac
+import os
+import secrets
+import sys
+import traceback
+import webbrowser
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from socket import AF_INET6, gethostname
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+
+from tilewright import __version__
+from tilewright.frontends.cli.terminal import progress
+from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
+from tilewright.frontends.report.site import Site
+from tilewright.frontends.report.templating import POLICY, render
+from tilewright.store import Store, StoreError
+from tilewright.tasks.errors import BadArgument
+
+# -- the pages over HTTP, for a browser on this machine; for one elsewhere only with a token --
+
+_EVERYWHERE = ("0.0.0.0", "::")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_FILES = {"style.css": "text/css", "view.js": "text/javascript"}
+_HTML = "text/html"
+_IDLE_SECONDS = 30.0
+
+
+@cache
+def static_files() -> dict[str, bytes]:
+    """The script and the styles, by name."""
+    folder = resources.files("tilewright.frontends.report") / "static"
+    return {name: (folder / name).read_bytes() for name in _FILES}
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves one site. `token` is needed by everybody where one is given."""
+
+    daemon_threads = True
+
+    def __init__(self, site: Site, host: str, port: int, token: str) -> None:
+        self.site = site
+        self.token = token
+        self.session = secrets.token_urlsafe(32)  # what a browser that knew the token is known by
+        self.host = host
+        if ":" in host:
+            self.address_family = AF_INET6
+        super().__init__((host, port), _Handler)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Of the page to begin with."""
+        host = gethostname() if self.host in _EVERYWHERE else f"[{self.host}]" if ":" in self.host else self.host
+        query = f"?{urlencode({'token': self.token})}" if self.token else ""
+        return f"http://{host}:{self.port}/{self.site.home}{query}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no news; anything else is a fault of ours, and shows its traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "tilewright", ""
+    timeout = _IDLE_SECONDS
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(asked.query, errors="replace").items()}
+        if not self._host_is_ours():
+            self._refuse(HTTPStatus.FORBIDDEN, "this server does not go by that name")
+        elif self.server.token and "token" in query:
+            self._admit(asked.path, query)
+        elif not self._is_admitted():
+            said = "open the address that `tilewright view` printed, which has the token in it"
+            self._refuse(HTTPStatus.UNAUTHORIZED, said)
+        elif asked.path == "/":
+            self._redirect(f"/{self.server.site.home}")
+        else:
+            self._answer(asked.path.lstrip("/"), query)
+
+    do_HEAD = do_GET
+
+    # -- who may --
+
+    def _host_is_ours(self) -> bool:
+        """Any name will do where a token is needed: a browser shows no site another's cookie."""
+        with contextlib.suppress(ValueError):
+            named = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            return bool(self.server.token) or named in LOOPBACK
+        return False
+
+    @property
+    def _cookie(self) -> str:
+        return f"tilewright-{self.server.port}"  # cookies are shared by the ports of a host
+
+    def _is_admitted(self) -> bool:
+        if not self.server.token:
+            return True
+        with contextlib.suppress(CookieError):
+            given = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie)
+            return given is not None and _same(given.value, self.server.session)
+        return False
+
+    def _admit(self, path: str, query: dict[str, str]) -> None:
+        """The token was in the address: from now on it is a cookie, and gone from the address."""
+        if not _same(query.pop("token"), self.server.token):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "the token is another one")
+            return
+        cookie = f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
+        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), cookie)
+
+    # -- what is there --
+
+    def _answer(self, address: str, query: dict[str, str]) -> None:
+        if address in _FILES:
+            self._send(HTTPStatus.OK, static_files()[address], _FILES[address])
+            return
+        if address.endswith("/"):
+            address += "index.html"
+        try:
+            stamp = repr((__version__, self.server.session, address, query, self.server.site.stamp(address)))
+            tag = f'"{hashlib.sha256(stamp.encode("utf-8", "replace")).hexdigest()[:32]}"'
+            if self.headers.get("If-None-Match") == tag:
+                self._send(HTTPStatus.NOT_MODIFIED, b"", _HTML, tag)
+                return
+            page = self.server.site.page(address, query)
+        except NotThere as problem:
+            self._refuse(HTTPStatus.NOT_FOUND, str(problem))
+        except (StoreError, OSError) as problem:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
+        except Exception as fault:  # one page that cannot be made must not end the others
+            traceback.print_exc()
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"this page cannot be made: {fault}")
+        else:
+            self._send(HTTPStatus.OK, encoded(page), _HTML, tag)
+
+    def _redirect(self, address: str, cookie: str = "") -> None:
+        self.send_response(HTTPStatus.SEE_OTHER)
+        self.send_header("Location", address)
+        if cookie:
+            self.send_header("Set-Cookie", cookie)
+        self._end(b"", _HTML)
+
+    def _refuse(self, status: HTTPStatus, problem: str) -> None:
+        self._send(status, encoded(missing_page(status.phrase, problem)), _HTML)
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str, tag: str = "") -> None:
+        self.send_response(status)
+        if tag:
+            self.send_header("ETag", tag)
+        self._end(body, kind)
+
+    def _end(self, body: bytes, kind: str) -> None:
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", f"{POLICY}; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cache-Control", "private, no-cache")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads a log of pages looked at."""
+
+
+def encoded(page: str) -> bytes:
+    return page.encode("utf-8", "replace")
+
+
+def missing_page(title: str, problem: str) -> str:
+    """A page that says why there is none; it knows nothing of the site, so that anybody may see it."""
+    return render(
+        "missing",
+        title=title,
+        problem=problem,
+        up="/",
+        poll_ms=None,
+        served=False,
+        policy=POLICY,
+        suite_viewed=False,
+    )
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode("utf-8", "replace"))
+
+
+_LEAST_TOKEN = 12  # characters; fewer can be tried out
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    host: str
+    port: int
+    token: str
+    export: Path | None
+    browser: bool
+
+
+def view(what: str | None, options: ViewOptions) -> None:
+    """Serve what is named until Ctrl-C, or write it as files."""
+    shelf = Shelf(chosen(what, Store()))
+    if options.export is not None:
+        count = export_site(shelf, options.export)
+        print(f"wrote {count} pages; open {options.export / unquote(Site(shelf, served=False, counts=False).home)}")
+        return
+    with listening(shelf, options) as server:
+        print(f"serving at {server.url} until Ctrl-C", flush=True)
+        if options.browser and _has_browser():
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):  # which is how it is ended
+            server.serve_forever()
+
+
+def listening(shelf: Shelf, options: ViewOptions) -> ViewServer:
+    """A server that has its port, and does not serve yet."""
+    if options.host not in LOOPBACK and not options.token:
+        raise BadArgument(f"--host {options.host}: others could read everything there; give a --token of your own too")
+    if options.token and len(options.token) < _LEAST_TOKEN:
+        raise BadArgument(f"--token: it can be tried out; give one of at least {_LEAST_TOKEN} characters")
+    try:
+        return ViewServer(Site(shelf, served=True, counts=True), options.host, options.port, options.token)
+    except OverflowError:
+        raise BadArgument(f"--port {options.port}: ports go up to 65535") from None
+    except OSError as error:
+        remedy = (
+            "give another --port, or 0 for any" if error.errno == errno.EADDRINUSE else "give another --host or --port"
+        )
+        raise BadArgument(f"{options.host}:{options.port}: {error.strerror}; {remedy}") from None
+
+
+def _has_browser() -> bool:
+    """Whether a window can be opened; a browser within the terminal would only be in the way."""
+    return sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def export_site(shelf: Shelf, folder: Path) -> int:
+    """Write every page; of one run with what each line of its kernels does. Returns how many pages there are."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadArgument(f"--export {folder}: it is there already; give a new folder")
+    if not shelf.choice.suite and not shelf.choice.folders():
+        raise BadArgument("--export: there is no run to write")
+    site = Site(shelf, served=False, counts=bool(shelf.choice.run))
+    written = 0
+    with progress() as say:
+        for address in site.addresses():
+            say(f"writing {address}")
+            place = folder / unquote(address, errors="surrogateescape")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(encoded(site.page(address, {})))
+            written += 1
+    for name, content in static_files().items():
+        (folder / name).write_bytes(content)
+    return written

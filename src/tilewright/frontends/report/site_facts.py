@@ -1,0 +1,253 @@
+"""What an attempt's page shows beside its record: its source line by line, its cases, findings, prompts and replies."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright import records
+from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
+from tilewright.frontends.cli.show import prompts_of
+from tilewright.frontends.report.pictures import Roofline
+from tilewright.prompts.verdict_text import verdict_text
+from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, ModelTerm, Run
+from tilewright.store import RunFolder, StoreError, line_authors
+from tilewright.store.attempt_folder import KERNEL
+
+if TYPE_CHECKING:
+    from tilewright.measure.performance_model import PlanModel
+
+_MOST_PARTIAL = 9  # questions of one attempt
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    number: int
+    text: str
+    author: int | None = None  # the attempt that wrote it; 0 for the file given to start from
+    notes: tuple[str, ...] = ()  # what was found there
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What lies in an attempt's folder to be read."""
+
+    kernel: str = ""
+    prompts: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
+    partial: str = ""  # of a reply that is coming in
+    problem: str = ""  # why the others are missing
+
+    def __bool__(self) -> bool:
+        return self != Texts()
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """`attempt` is None while it is unfinished; what has come in so far is there all the same."""
+
+    number: int
+    attempt: Attempt | None
+    texts: Texts
+    verdict: str
+    cases: tuple[records.CaseResult, ...]
+    findings: tuple[records.FindingRecord, ...]
+    source: tuple[SourceLine, ...]
+
+
+def attempt_facts(folder: RunFolder, run: Run, number: int) -> AttemptFacts:
+    attempt = next((one for one in run.attempts if one.number == number), None)
+    verdict = attempt.verdict if attempt else None
+    texts = _texts(folder, number)
+    return AttemptFacts(
+        number=number,
+        attempt=attempt,
+        texts=texts,
+        verdict=verdict_text(verdict, texts.kernel) if verdict else "",
+        cases=() if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases,
+        findings=_findings(verdict),
+        source=source_lines(texts.kernel, _authors(folder, run, attempt), verdict),
+    )
+
+
+def _texts(folder: RunFolder, number: int) -> Texts:
+    place = folder.attempt(number)
+    try:
+        return Texts(
+            place.find_text(KERNEL) or "",
+            prompts_of(folder, number),
+            tuple(reply.text for reply in place.replies()),
+            _partial(folder, number),
+        )
+    except (StoreError, OSError) as error:
+        return Texts(problem=str(error))
+
+
+def _partial(folder: RunFolder, number: int) -> str:
+    texts = (folder.attempt(number).find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
+    return next((text for text in texts if text), "")
+
+
+def _authors(folder: RunFolder, run: Run, attempt: Attempt | None) -> list[int]:
+    try:
+        return line_authors(folder, run, attempt) if attempt else []
+    except (StoreError, OSError):
+        return []
+
+
+def _findings(verdict: records.Verdict | None) -> tuple[records.FindingRecord, ...]:
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
+    return evidence.findings if isinstance(evidence, records.Crashed) else ()
+
+
+def source_lines(text: str, authors: list[int], verdict: records.Verdict | None) -> tuple[SourceLine, ...]:
+    """Every line of a kernel file with who wrote it and what the verdict says of it."""
+    notes: dict[int, list[str]] = {}
+    lines = text.splitlines()
+    for line, said in _said_of_lines(verdict, lines):
+        notes.setdefault(line, []).append(said)
+    known = authors if len(authors) == len(lines) else [None] * len(lines)
+    return tuple(
+        SourceLine(number, line, author, tuple(dict.fromkeys(notes.get(number, ()))))
+        for number, (line, author) in enumerate(zip(lines, known, strict=True), start=1)
+    )
+
+
+def _said_of_lines(verdict: records.Verdict | None, lines: list[str]) -> list[tuple[int, str]]:
+    said = [(one.line, one.kind.value) for one in _findings(verdict) if one.line is not None]
+    said += [(one.other_line, f"other side of: {one.kind.value}") for one in _findings(verdict) if one.other_line]
+    if isinstance(verdict, records.Passed):
+        said += [(one.line, f"{one.why} in a judged case") for one in verdict.uncovered]
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
+    match evidence:
+        case records.NotBuilt(diagnostics=diagnostics):
+            here = dict(enumerate(map(str.strip, lines), start=1))  # a message may be about a header's line
+            said += [(one.line, one.message) for one in diagnostics if here.get(one.line) == one.source_line.strip()]
+        case records.BadPlan(problems=problems):
+            said += [(one.line, one.message) for one in problems if one.line]
+        case records.Crashed(line=int(line), message=message, findings=()):
+            said.append((line, message))
+    return said
+
+
+# -- what each line of an attempt's kernel does at the task's sizes: --
+
+_ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the inputs
+
+
+@dataclass(frozen=True)
+class CountedLine:
+    """A line that ran, in one launch."""
+
+    share: float  # of the launch's thread instructions, 0 to 1
+    warp_instructions: int
+    lanes: float  # fraction of a warp's that are active
+    sectors: str  # for each request, and the fewest that could do
+    passes: str
+    costs: str  # why it costs more than it needs; "" where it does not
+
+
+@dataclass(frozen=True)
+class CountedLaunch:
+    kernel: str
+    summary: str
+    lines: dict[int, CountedLine]  # by their number in the file
+    share: float  # of all launches' thread instructions, 0 to 1
+
+
+@dataclass(frozen=True)
+class Counted:
+    launches: tuple[CountedLaunch, ...]
+    seen: str  # which blocks, at which sizes
+    roofline: Roofline | None  # None where the kernel does no arithmetic that counts
+    terms: tuple[ModelTerm, ...] = ()  # what each resource alone would need, in the model
+
+
+class NotCountable(Exception):
+    """The kernel cannot be emulated, or not at all; the message says why."""
+
+
+def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
+    """Seconds, at most a minute or two. Raises `NotCountable`."""
+    # Looked up late: these import torch, and most pages need none of them.
+    from tilewright.devices.emulated_device import EmulatedDevice
+    from tilewright.devices.protocol import DeviceError
+    from tilewright.kernel_file import KernelFileError, parse
+    from tilewright.measure.emulated_counts import NotCounted, count_plan
+    from tilewright.measure.performance_model import model_plan
+    from tilewright.measure.preparation import NotPrepared
+    from tilewright.toolchain import ToolchainError
+
+    choice = dict(attempt.tune.choice) if attempt.tune else None
+    floor_us = attempt.measurement.floor_us if attempt.measurement else 0.0
+    try:
+        with _ONE_AT_A_TIME, EmulatedDevice(run.task.profile) as emulator:
+            model = model_plan(count_plan(parse(text, "kernel.cu"), run.task, choice, emulator), run.task, floor_us)
+    except (KernelFileError, NotPrepared, NotCounted, DeviceError, ToolchainError) as problem:
+        raise NotCountable(str(problem)) from None
+    listings = [launch.facts.listing for launch in model.launches]
+    done = [launch.facts.counted.scale * launch.facts.listing.summary.thread_instructions for launch in model.launches]
+    launches = tuple(
+        CountedLaunch(
+            one.summary.kernel,
+            render_summary(one.summary),
+            _lines(one.lines, costly_lines(one)),
+            instructions / (math.fsum(done) or 1.0),
+        )
+        for one, instructions in zip(listings, done, strict=True)
+    )
+    sizes = ", ".join(f"{name} = {size}" for name, size in model.counted.counted_at.items())
+    seen = f"{model.modelled.sampled_blocks:,} of {model.modelled.grid_blocks:,} blocks, run at {sizes}"
+    time_us = attempt.measurement.time_us if attempt.measurement else model.modelled.time_us
+    measured = isinstance(attempt.measurement, Measured)
+    roofline = roofline_of(model, run.task.profile, time_us, measured)
+    return Counted(launches, seen, roofline, model.modelled.terms)
+
+
+def _lines(lines: tuple[LineCounts, ...], costly: tuple[CostlyLine, ...]) -> dict[int, CountedLine]:
+    costs = {one.line: one.message for one in costly}
+    return {
+        one.line: CountedLine(
+            one.share,
+            one.warp_instructions,
+            one.active_lanes / WARP_LANES,
+            _for_each(one.sectors, one.ideal_sectors, one.global_requests),
+            _for_each(one.passes, one.ideal_passes, one.shared_requests),
+            costs.get(one.line, ""),
+        )
+        for one in lines
+    }
+
+
+def _for_each(actual: int, ideal: int, requests: int) -> str:
+    return f"{actual / requests:.1f} ({ideal / requests:.1f})" if requests else ""
+
+
+def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: bool) -> Roofline | None:
+    """Where a counted plan stands under the roofline; None where it does no arithmetic that counts."""
+    from tilewright.measure.performance_model import tensor_tflops
+    from tilewright.ptx.classes import FlopKind
+
+    operations: Counter[str] = Counter()
+    for launch in model.launches:
+        summary = launch.facts.listing.summary
+        for one in (*summary.flops, *summary.tensor_operations):
+            operations[one.kind.value] += round(one.count * launch.facts.counted.scale)
+    moved = sum(launch.facts.traffic.total_bytes for launch in model.launches)
+    total = sum(operations.values())
+    if not total or not moved or not time_us or not gpu.bandwidth_gbs:
+        return None
+    peaks = {}
+    for kind in operations:
+        if FlopKind(kind).is_tensor:
+            peaks[kind] = tensor_tflops(kind, gpu)
+        elif kind == FlopKind.FP64.value:
+            peaks["f64"] = gpu.f64_tflops
+        else:
+            peaks["f32"] = gpu.f32_tflops
+    known = tuple((kind, peak) for kind, peak in peaks.items() if peak)
+    time_is = "measured" if measured else "modelled"
+    return Roofline(gpu.name, gpu.bandwidth_gbs, known, total, moved, time_us, time_is) if known else None

@@ -1,0 +1,259 @@
+"""A Python function as a source text of its own: with the imports, constants and helpers it uses, and nothing else.
+
+The text is what a task's reference is, run in a child process that has none of this process's objects. What a function
+reads of the person's own modules stands in the text, since the child does not find those modules and a change in them
+must be a change of the text; the standard library, torch and installed packages are imported. Numbers that a function
+has from the one around it are held in the text; tensors become parameters of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.lifting.source_text import (
+    LAMBDA,
+    Cells,
+    Gathered,
+    Global,
+    Rewriting,
+    definition,
+    is_constant,
+    literal,
+    strip_docstring,
+    undecorated,
+)
+
+__all__ = ["FunctionText", "Global", "function_text", "source_and_globals"]
+
+
+@dataclass(frozen=True)
+class FunctionText:
+    """A function as text, and what that was made from: it holds while all of `globals` is as it was."""
+
+    source: str
+    function: str
+    globals: tuple[Global, ...]
+    captured: Mapping[str, Cells | Mapping[str, Any]] = field(default_factory=dict)  # tensors, by parameter
+
+
+def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[Global, ...]]:
+    """The text, and what it was made from beside the function: the text holds while all of that is as it was.
+
+    Raises `BadArgument` for a function that cannot stand alone.
+    """
+    text = function_text(function)
+    if text.captured:
+        names = ", ".join(text.captured)
+        raise BadArgument(f"{text.function} uses {names} of the function around it; pass them as parameters")
+    return text.source, text.globals
+
+
+def function_text(function: Callable[..., Any]) -> FunctionText:
+    """The text of a plain function, a lambda, a closure or a `functools.partial` of one."""
+    function = undecorated(function)
+    if isinstance(function, functools.partial):
+        return _partial_text(function)
+    if not isinstance(function, types.FunctionType):
+        raise BadArgument(f"{function!r} is no plain Python function; write one with `def`")
+    name = definition(function).name if function.__name__ == LAMBDA else function.__name__
+    gathered = Gathered(function.__name__)
+    name = gathered.take(name, function, function.__name__, function.__module__)
+    if name not in gathered.definitions:  # one that an installed package has wrapped
+        raise BadArgument(f"{name} cannot stand in a source text; write a function that calls it")
+    return FunctionText(gathered.text(), name, tuple(gathered.globals), gathered.captured)
+
+
+def _partial_text(given: functools.partial[Any]) -> FunctionText:
+    """Numbers and texts that were given before are held, tensors are parameters under the names they have."""
+    inner = function_text(given.func)
+    signature = inspect.signature(given.func)
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in signature.parameters.values()):
+        raise BadArgument(f"{inner.function} takes any arguments; write a function with named parameters")
+    bound = signature.bind_partial(*given.args, **given.keywords).arguments
+    tensors = {name: bound for name, value in bound.items() if isinstance(value, torch.Tensor)}
+    taken = [_declared(one, one.name in bound) for one in signature.parameters.values() if _is_open(one, bound)]
+    passed = [f"{name}={name if _is_open(one, bound) else _held(inner, name, bound[name])}"
+              for name, one in signature.parameters.items()]  # fmt: skip
+    passed += [f"{name}={name}" for name in inner.captured]
+    name = f"{inner.function}_partial"
+    lines = (
+        f"def {name}({', '.join(['*', *taken, *inner.captured])}):\n    return {inner.function}({', '.join(passed)})"
+    )
+    return FunctionText(f"{inner.source}\n\n{lines}\n", name, inner.globals, {**tensors, **inner.captured})
+
+
+def _is_open(one: inspect.Parameter, bound: Mapping[str, Any]) -> bool:
+    """Whether a call of the partial still needs it, or it is a tensor, which a text cannot hold."""
+    return one.name not in bound or isinstance(bound[one.name], torch.Tensor)
+
+
+def _declared(one: inspect.Parameter, given: bool) -> str:
+    said = one.annotation if isinstance(one.annotation, str) else getattr(one.annotation, "__name__", "")
+    number = f": {said}" if said in ("int", "float", "bool") else ""
+    has_default = not given and one.default is not one.empty and is_constant(one.default)
+    return f"{one.name}{number}{f' = {literal(one.default)}' if has_default else ''}"
+
+
+def _held(inner: FunctionText, name: str, value: object) -> str:
+    if not is_constant(value):
+        raise BadArgument(
+            f"{inner.function}: {name} is a {type(value).__name__}, which a source text cannot hold; "
+            "write a function in the place of the partial"
+        )
+    return literal(value)
+
+
+# -- a class as a part of a source text: --
+
+_CALL = "__call__"
+_PLAIN_BASES = (torch.nn.Module, object)
+
+
+@dataclass(frozen=True)
+class LiftedClass:
+    name: str  # in the text
+    inherits: bool  # methods of a layer of torch's own, which read what nobody knows of the instance
+
+
+def lift_class(gathered: Gathered, kind: type, method: str) -> LiftedClass:
+    """Put a class into a text with `method`, which is called as `forward` there, and what that reaches."""
+    name, new = gathered.claim(kind.__name__, kind)
+    if new:
+        _Lifting(gathered, kind, name, method).run()
+    return LiftedClass(name, any(_is_library(one) and one not in _PLAIN_BASES for one in kind.__mro__))
+
+
+@dataclass
+class _Lifting:
+    """One class and those it inherits from. `bodies` has what each of them keeps."""
+
+    gathered: Gathered
+    kind: type
+    name: str
+    method: str
+    bodies: dict[type, dict[str, str]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        lineage = [one for one in self.kind.__mro__ if not _is_library(one)]
+        self.bodies = {self.kind: {}}
+        pending: list[tuple[str, list[type]]] = [(self.method, lineage)]
+        pending += [(_CALL, lineage)] if any(_CALL in vars(one) for one in lineage) else []
+        while pending:
+            wanted, among = pending.pop()
+            owner = next((one for one in among if wanted in vars(one)), None)
+            if owner is not None and wanted not in self.bodies.setdefault(owner, {}):
+                self.bodies[owner][wanted] = ""
+                pending += self._lift(owner, wanted, lineage)
+        if not self.bodies[self.kind] and len(self.bodies) == 1 and not _inherits_forward(self.kind, self.method):
+            raise BadArgument(f"{self.kind.__name__} has no {self.method}; write one, or a function that calls it")
+        if self.method != "forward":
+            self.bodies[self.kind]["forward"] = f"forward = {self.method}"
+        for one in reversed(lineage):
+            if one in self.bodies and (one is self.kind or self.bodies[one]):
+                self._define(one)
+
+    def _define(self, kind: type) -> None:
+        name = self.name if kind is self.kind else self.gathered.claim(kind.__name__, kind)[0]
+        bases = list(dict.fromkeys(self._bases(kind)))
+        body = "\n\n".join(textwrap.indent(text, "    ") for text in self.bodies[kind].values()) or "    pass"
+        said = f"({', '.join(bases)})" if bases else ""
+        self.gathered.definitions[name] = f"class {name}{said}:\n\n{body}"
+
+    def _bases(self, kind: type) -> Iterator[str]:
+        """The bases in the text: those without anything that is needed give way to theirs."""
+        for base in kind.__bases__:
+            if base is object:
+                continue
+            if getattr(torch.nn, base.__name__, None) is base:
+                yield f"{self._taken(torch, 'torch')}.nn.{base.__name__}"
+            elif _is_library(base):
+                yield self.gathered.take(base.__name__, base, base.__name__, "")
+            elif self.bodies.get(base):
+                yield self.gathered.claim(base.__name__, base)[0]
+            else:
+                yield from self._bases(base)
+
+    def _lift(self, owner: type, name: str, lineage: list[type]) -> Iterator[tuple[str, list[type]]]:
+        """Write one member down; what else of the classes it needs."""
+        raw = vars(owner)[name]
+        mark, function = _function_of(raw)
+        if function is None:
+            if is_constant(raw):
+                self.bodies[owner][name] = f"{name} = {literal(raw)}"
+            elif not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+                self.bodies[owner][name] = f"{name} = {self._taken(raw, f'{owner.__name__}.{name}')}"
+            return
+        plain = _unwrapped(function, owner, name)
+        node = definition(plain)
+        strip_docstring(node)
+        own = node.args.args[0].arg if node.args.args and mark != "staticmethod" else ""
+        node = Rewriting(self.gathered, plain, node).rewritten()
+        self.bodies[owner][name] = (f"@{mark}\n" if mark else "") + ast.unparse(node)
+        after = lineage[lineage.index(owner) + 1 :]
+        for one in ast.walk(node):
+            if isinstance(one, ast.Attribute):
+                if _is_super(one.value):
+                    yield one.attr, after
+                elif _is_self(one.value, own) or (isinstance(one.value, ast.Name) and one.value.id == self.name):
+                    yield one.attr, lineage
+
+    def _taken(self, value: Any, said: str) -> str:
+        return self.gathered.take(getattr(value, "__name__", "value"), value, said, self.kind.__module__)
+
+
+def _is_library(kind: type) -> bool:
+    return kind is object or kind.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing")
+
+
+def _inherits_forward(kind: type, method: str) -> bool:
+    return any(_is_library(one) and one.__name__ != "Module" and method in vars(one) for one in kind.__mro__)
+
+
+def _function_of(raw: object) -> tuple[str, types.FunctionType | None]:
+    """How a member is marked, and its function; None where it is none."""
+    if isinstance(raw, staticmethod):
+        return "staticmethod", _plain(raw.__func__)
+    if isinstance(raw, classmethod):
+        return "classmethod", _plain(raw.__func__)
+    if isinstance(raw, property):
+        return "property", _plain(raw.fget)
+    return "", _plain(raw)
+
+
+def _plain(value: object) -> types.FunctionType | None:
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def _unwrapped(function: types.FunctionType, owner: type, name: str) -> types.FunctionType:
+    """Without `torch.no_grad` and the like, which change no value; what else wraps it is part of what it does."""
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        if function.__globals__.get("__name__", "").partition(".")[0] != "torch":
+            raise BadArgument(
+                f"{owner.__name__}.{name} is wrapped by a decorator of {function.__globals__.get('__name__')}, which a "
+                "source text cannot hold; write a function that calls it"
+            )
+        function = inner
+    return function
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _is_self(node: ast.expr, own: str) -> bool:
+    """`self`, `type(self)` or `self.__class__`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Attribute) and node.attr == "__class__":
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == own and bool(own)
