@@ -148,7 +148,7 @@ def test_what_was_written_down_says_how_long_the_gpu_was_in_use(tmp_path: Path) 
 HOLDING = """
 import sys, time
 from pathlib import Path
-from tilewright.frontends import gpu_turns
+from tilewright.frontends.api import judges as gpu_turns
 gpu_turns.LOCKS = Path(sys.argv[2]).parent
 gpu_turns.device_uuid = lambda index: "abc" if index == int(sys.argv[1]) else "def"
 with gpu_turns.GpuTurns.of_gpu(int(sys.argv[1]), Path(sys.argv[2])).turn():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
+from tilewright.frontends.api import make as api
 from tilewright.frontends.api.objects import ObjectRequest
 from tilewright.frontends.api.run_request import task_of
 from tilewright.frontends.finding import kernels
@@ -32,6 +33,6 @@ def drafting(patch: pytest.MonkeyPatch, spoil: tuple[str, str] = ("", "")) -> No
             folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
             folder.end(Ending.ATTEMPTS)
             Store().library.add(folder)
-        return make.make(request, gpu="H200", quiet=True)
+        return api.make(request, gpu="H200", quiet=True)
 
     patch.setattr(kernels, "make", make)
