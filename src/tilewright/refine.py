@@ -171,11 +171,11 @@ def _last_hint(run: Run) -> int:
     return run.settings.hints[-1][0] if run.settings.hints else 0
 
 
-# -- deeds: from a step to an attempt on record --
+# -- actions: from a step to an attempt on record --
 
 
 @dataclass(frozen=True)
-class Workshop:
+class RunContext:
     """Who takes part: the author and the model behind it, the referee, the stopwatch, and somebody who watches."""
 
     author: Author
@@ -185,34 +185,34 @@ class Workshop:
     watch: Watcher
 
 
-def refine(folder: RunFolder, workshop: Workshop) -> Run:
+def refine(folder: RunFolder, context: RunContext) -> Run:
     """Carry a run to its end, from wherever it stands.
 
     Raises only for faults of the machine, of the reference or of the model's provider; what was done until then is on
     record, and calling it again goes on from there.
     """
     run = folder.load()
-    workshop.watch.started(run)
+    context.watch.started(run)
     while run.ending is None:
-        made = _made(run, folder, workshop)
+        made = _made(run, folder, context)
         if isinstance(made, Ending):
             folder.end(made)
             run = folder.load()
             continue
         folder.attempt(made.number).finish(made)
         run = folder.load()
-        workshop.watch.attempted(run, made)
-    workshop.watch.ended(run)
+        context.watch.attempted(run, made)
+    context.watch.ended(run)
     return run
 
 
-def _made(run: Run, folder: RunFolder, workshop: Workshop) -> Attempt | Ending:
+def _made(run: Run, folder: RunFolder, context: RunContext) -> Attempt | Ending:
     """The next attempt. An author that cannot repair a candidate may still have something else to propose."""
     step = next_step(run)
-    made = _Attempt(run, step, folder, workshop).make() if isinstance(step, Step) else step
+    made = _Attempt(run, step, folder, context).make() if isinstance(step, Step) else step
     if made is Ending.AUTHOR_DONE and isinstance(step, Step) and step.failing is not None:
         step = _onward(run)
-        made = _Attempt(run, step, folder, workshop).make() if isinstance(step, Step) else step
+        made = _Attempt(run, step, folder, context).make() if isinstance(step, Step) else step
     return made
 
 
@@ -220,11 +220,11 @@ class _Attempt:
     """One attempt in the making. Every result is stored in its folder as soon as it is there, and read back from it
     when the attempt was begun by a process that did not live to finish it."""
 
-    def __init__(self, run: Run, step: Step, folder: RunFolder, workshop: Workshop) -> None:
+    def __init__(self, run: Run, step: Step, folder: RunFolder, context: RunContext) -> None:
         self._run = run
         self._step = step
         self._folder = folder
-        self._workshop = workshop
+        self._workshop = context
         self._number = len(run.attempts) + 1
         self._place: AttemptFolder = folder.attempt(self._number)
         self._replies: list[Reply] = []

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt
 
-from tilewright.frontends.api.reporter import PlainTalk
+from tilewright.frontends.api.reporter import PlainReporter
 from tilewright.frontends.api.requests import WantedRun
-from tilewright.frontends.api.run_request import Addition, resume
+from tilewright.frontends.api.running import Addition, resume
 from tilewright.records import Budget, Ending, Settings
 from tilewright.store import Request, RunFolder, Store
 from tilewright.tasks.errors import BadArgument
@@ -21,7 +21,7 @@ from tilewright.tasks.errors import BadArgument
 REQUEST = Request("twice x", {"x": "64:f32"})
 
 
-class Awaited(PlainTalk):
+class Pending(PlainReporter):
     """Says nothing, and knows what it was to say, and whether a run was waited for."""
 
     def __init__(self) -> None:
@@ -41,15 +41,15 @@ def wanted(home: Path, settings: Settings = SETTINGS) -> WantedRun:
 @contextmanager
 def waiting(home: Path, first: RunFolder, settings: Settings) -> Iterator[Future[tuple[str, bool, Settings]]]:
     """Somebody who waits for a run as long as the block goes on: then the id of his run, if it is new, its settings."""
-    talk = Awaited()
+    reporter = Pending()
 
     def open_it() -> tuple[str, bool, Settings]:
-        with wanted(home, settings).opened(talk) as (folder, new):
+        with wanted(home, settings).opened(reporter) as (folder, new):
             return folder.id, new, folder.header().settings
 
     with ThreadPoolExecutor(1) as pool, first.lock():
         opened = pool.submit(open_it)
-        while not talk.waits:
+        while not reporter.waits:
             assert not opened.done(), opened.result()
         yield opened
 
@@ -96,7 +96,7 @@ def test_a_kernel_that_was_made_serves_everybody(tmp_path: Path) -> None:
 )
 def test_what_is_made_in_another_way_is_not_waited_for(tmp_path: Path, settings: Settings) -> None:
     first = Store(tmp_path).create_run(None, settings, ENVIRONMENT, REQUEST)
-    with first.lock(), wanted(tmp_path).opened(Awaited()) as (folder, new):
+    with first.lock(), wanted(tmp_path).opened(Pending()) as (folder, new):
         assert folder.id != first.id
         assert new
 
@@ -104,7 +104,7 @@ def test_what_is_made_in_another_way_is_not_waited_for(tmp_path: Path, settings:
 def test_measured_and_modelled_times_do_not_meet_in_a_shared_run(tmp_path: Path) -> None:
     measured = replace(ENVIRONMENT, device="NVIDIA H200 (cuda:0)", emulated=False)
     first = Store(tmp_path).create_run(None, SETTINGS, measured, REQUEST)
-    with first.lock(), wanted(tmp_path).opened(Awaited()) as (folder, _):
+    with first.lock(), wanted(tmp_path).opened(Pending()) as (folder, _):
         assert folder.id != first.id
 
 
@@ -118,7 +118,7 @@ def test_a_waiting_run_is_changed_only_by_who_has_its_lock(tmp_path: Path, monke
         reopen(folder, settings)
 
     monkeypatch.setattr(RunFolder, "reopen", seen)
-    with wanted(tmp_path).opened(Awaited()) as (folder, new):
+    with wanted(tmp_path).opened(Pending()) as (folder, new):
         assert (folder.id, new) == (first.id, False)
     assert [holder.startswith("process") for holder in holders] == [True]
 
@@ -129,7 +129,7 @@ def test_more_of_a_run_that_could_not_go_on_says_why_in_words(tmp_path: Path) ->
     folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
     folder.end(Ending.ATTEMPTS)
     with pytest.raises(BadArgument) as caught:
-        resume(folder, Addition(hint="faster"), "", Awaited())
+        resume(folder, Addition(hint="faster"), "", Pending())
     why = "because the budget of attempts is spent; add more with --attempts N"
     assert str(caught.value) == f"run {folder.id} would end at once, {why}"
 
@@ -141,6 +141,6 @@ def test_more_of_a_run_that_could_not_go_on_says_why_in_words(tmp_path: Path) ->
 def test_who_reads_no_hints_is_not_offered_one(tmp_path: Path, author: str, remedy: str) -> None:
     folder = Store(tmp_path).create_run(TASK, replace(SETTINGS, author=author), ENVIRONMENT)
     folder.end(Ending.AUTHOR_DONE)
-    talk = Awaited()
-    resume(folder, Addition(), "", talk)
-    assert any(remedy in line for line in talk.said)
+    reporter = Pending()
+    resume(folder, Addition(), "", reporter)
+    assert any(remedy in line for line in reporter.said)

@@ -19,7 +19,7 @@ import tilewright as tw
 from tilewright.frontends.api.bound_kernel import BoundKernel
 from tilewright.frontends.api.objects import object_request
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object, resolved
-from tilewright.frontends.api.run_request import task_of
+from tilewright.frontends.api.running import task_of
 from tilewright.records import Ending, Origin, Task
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Request, Store

@@ -14,8 +14,8 @@ from tests.refine.scripted_replies import TASK
 
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.frontends.api.choices import ChosenAuthor
-from tilewright.frontends.api.reporter import PlainTalk
-from tilewright.frontends.cli.make import TerminalTalk
+from tilewright.frontends.api.reporter import PlainReporter
+from tilewright.frontends.cli.make import TerminalReporter
 from tilewright.records import (
     Attempt,
     BadPlan,
@@ -47,8 +47,8 @@ def at_once(asked: Question, on_text: Callable[[str], None]) -> Reply:
     return Reply("relay:box", "here", StopReason.END)
 
 
-class Listed(PlainTalk):
-    """A talk whose lines are kept."""
+class Listed(PlainReporter):
+    """A reporter whose lines are kept."""
 
     def __init__(self, stage: str = "") -> None:
         super().__init__()
@@ -62,23 +62,23 @@ class Listed(PlainTalk):
             self.reminded.set()
 
 
-def terminal(stream: io.StringIO, *, live: bool = False) -> TerminalTalk:
-    return TerminalTalk(Console(file=stream, force_terminal=live, color_system=None, width=80))
+def terminal(stream: io.StringIO, *, live: bool = False) -> TerminalReporter:
+    return TerminalReporter(Console(file=stream, force_terminal=live, color_system=None, width=80))
 
 
 def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None:
-    talk = Listed("structure")
+    reporter = Listed("structure")
 
     def slow(asked: Question, on_text: Callable[[str], None]) -> Reply:
         on_text("a thousand and one " * 100)
-        assert talk.reminded.wait(60)
+        assert reporter.reminded.wait(60)
         return Reply("relay:box", "done", StopReason.END)
 
     heard: list[str] = []
-    author = talk.following(chosen(slow), every_s=0.01)
+    author = reporter.following(chosen(slow), every_s=0.01)
     assert author.complete(question("0012-2"), heard.append).text == "done"
-    assert talk.lines[0] == "attempt 12, structure: asking relay:box"
-    assert talk.lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
+    assert reporter.lines[0] == "attempt 12, structure: asking relay:box"
+    assert reporter.lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
     assert len(heard) == 1
 
 
@@ -86,23 +86,23 @@ def test_a_question_that_fails_ends_the_waiting() -> None:
     def fails(asked: Question, on_text: Callable[[str], None]) -> Reply:
         raise ConnectionError("gone")
 
-    before, talk = threading.active_count(), Listed()
+    before, reporter = threading.active_count(), Listed()
     with pytest.raises(ConnectionError):
-        talk.following(chosen(fails)).complete(question("0000-1"), lambda text: None)
-    assert talk.lines == ["specification: asking relay:box"]
+        reporter.following(chosen(fails)).complete(question("0000-1"), lambda text: None)
+    assert reporter.lines == ["specification: asking relay:box"]
     assert threading.active_count() == before
 
 
 def test_without_a_terminal_each_question_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
-    for talk, expected in (
+    for reporter, expected in (
         (terminal(stream), "attempt 3, repair-build: asking relay:box\n"),
-        (PlainTalk(), "attempt 3, repair-build: asking relay:box\n"),
-        (PlainTalk(quiet=True), ""),
+        (PlainReporter(), "attempt 3, repair-build: asking relay:box\n"),
+        (PlainReporter(quiet=True), ""),
     ):
-        with talk.live():
-            talk.asking(Situation(TASK, Stage.REPAIR_BUILD, 3))
-            talk.following(chosen(at_once)).complete(question("0003-1"), talk.text)
+        with reporter.live():
+            reporter.asking(Situation(TASK, Stage.REPAIR_BUILD, 3))
+            reporter.following(chosen(at_once)).complete(question("0003-1"), reporter.text)
         assert stream.getvalue() + capsys.readouterr().err == expected
         stream.truncate(0)
         stream.seek(0)
@@ -110,12 +110,12 @@ def test_without_a_terminal_each_question_is_a_line(capsys: pytest.CaptureFixtur
 
 def test_without_a_terminal_long_work_is_said_from_time_to_time() -> None:
     stream = io.StringIO()
-    talk = terminal(stream)
-    with talk.live(every_s=0.01):
-        talk.asking(Situation(TASK, Stage.STRUCTURE, 2))
+    reporter = terminal(stream)
+    with reporter.live(every_s=0.01):
+        reporter.asking(Situation(TASK, Stage.STRUCTURE, 2))
         time.sleep(0.05)
         assert stream.getvalue() == ""  # who is asked is followed elsewhere
-        talk.working("structure: tuning")
+        reporter.working("structure: tuning")
         deadline = time.monotonic() + 60
         while "structure: tuning" not in stream.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -124,9 +124,9 @@ def test_without_a_terminal_long_work_is_said_from_time_to_time() -> None:
 
 def test_a_terminal_has_its_live_line_instead() -> None:
     stream = io.StringIO()
-    talk = terminal(stream, live=True)
-    with talk.live("waiting for a specification"):
-        talk.following(chosen(at_once)).complete(question("0000-1"), talk.text)
+    reporter = terminal(stream, live=True)
+    with reporter.live("waiting for a specification"):
+        reporter.following(chosen(at_once)).complete(question("0000-1"), reporter.text)
     assert "waiting for a specification" in stream.getvalue()
     assert "asking" not in stream.getvalue()
 
@@ -141,12 +141,12 @@ def test_why_a_plan_is_refused_is_on_the_screen(capsys: pytest.CaptureFixture[st
     problem = PlanProblem(1, 5, "wrong-op", "the op must be `double(x) -> y`", "write that line")
     refused = Attempt(1, 1, Stage.DRAFT, None, "the kernel file to start from", "k", Rejected(BadPlan((problem,))))
     stream = io.StringIO()
-    talk = terminal(stream, live=True)
-    with talk.live():
-        talk.attempted(_run(refused), refused)
+    reporter = terminal(stream, live=True)
+    with reporter.live():
+        reporter.attempted(_run(refused), refused)
     assert "plan refused" in stream.getvalue()
     assert "line 1: the op must be `double(x) -> y`" in stream.getvalue()
-    PlainTalk().attempted(_run(refused), refused)
+    PlainReporter().attempted(_run(refused), refused)
     assert capsys.readouterr().err == (
         "attempt 1, draft, plan refused: line 1: the op must be `double(x) -> y` (the kernel file to start from)\n"
     )
@@ -157,8 +157,8 @@ def test_that_the_playbook_reads_no_hints_is_said(capsys: pytest.CaptureFixture[
     for hints, said in (((), ""), (((0, "one warp per row"),), sentence)):
         stream = io.StringIO()
         terminal(stream).started(_run(hints=hints))
-        PlainTalk().started(_run(hints=hints))
+        PlainReporter().started(_run(hints=hints))
         assert stream.getvalue() == capsys.readouterr().err == said
     told = _run(hints=((0, "one warp per row"),))
-    PlainTalk().started(replace(told, settings=replace(told.settings, author="relay:box")))
+    PlainReporter().started(replace(told, settings=replace(told.settings, author="relay:box")))
     assert capsys.readouterr().err == ""

@@ -17,7 +17,7 @@ from tilewright.measure import Stopwatch
 from tilewright.models import open_model
 from tilewright.records import Passed, Run
 from tilewright.reference import Reference
-from tilewright.refine import Workshop, refine
+from tilewright.refine import RunContext, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee, read_kernel
 
@@ -74,7 +74,7 @@ def test_a_replay_makes_the_same_kernels(name: str, tmp_path: Path) -> None:
         Referee(run.task, reference, emulator=emulator) as referee,
         Stopwatch(run.task, reference, emulator=emulator) as stopwatch,
     ):
-        replayed = refine(again, Workshop(ModelAuthor(model.name), model.complete, referee, stopwatch, Silent()))
+        replayed = refine(again, RunContext(ModelAuthor(model.name), model.complete, referee, stopwatch, Silent()))
     assert [one.kernel for one in replayed.attempts] == [one.kernel for one in run.attempts]
     assert [one.passed for one in replayed.attempts] == [one.passed for one in run.attempts]
     assert replayed.best is not None

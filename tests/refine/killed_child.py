@@ -20,7 +20,7 @@ from tilewright.measure import Stopwatch
 from tilewright.models import open_model
 from tilewright.records import Question, Reply, Settings
 from tilewright.reference import Reference
-from tilewright.refine import Workshop, refine
+from tilewright.refine import RunContext, refine
 from tilewright.store import Store
 from tilewright.verify import Referee
 
@@ -47,7 +47,7 @@ def main(home: Path, recording: Path, log: Path, delay_seconds: float) -> None:
         Referee(TASK, reference, emulator=emulator) as referee,
         Stopwatch(TASK, reference, emulator=emulator) as stopwatch,
     ):
-        refine(folder, Workshop(ModelAuthor(model.name), complete, referee, stopwatch, Silent()))
+        refine(folder, RunContext(ModelAuthor(model.name), complete, referee, stopwatch, Silent()))
 
 
 if __name__ == "__main__":

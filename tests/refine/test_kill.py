@@ -21,7 +21,7 @@ from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import Question, Reply, Run, StopReason, Usage
-from tilewright.refine import Workshop, refine
+from tilewright.refine import RunContext, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
 
@@ -50,7 +50,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Run]
         Referee(TASK, reference, emulator=emulator) as referee,
         Stopwatch(TASK, reference, emulator=emulator) as stopwatch,
     ):
-        run = refine(folder, Workshop(ModelAuthor("scripted:x"), scripted, referee, stopwatch, Silent()))
+        run = refine(folder, RunContext(ModelAuthor("scripted:x"), scripted, referee, stopwatch, Silent()))
     assert run.best is not None
     assert run.best.number == 4
     return folder, run

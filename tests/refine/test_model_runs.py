@@ -40,7 +40,7 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.models import Model, ModelRejected, ModelUnavailable, RetryPolicy, open_model
 from tilewright.records import Attempt, BadReply, Budget, Ending, Rejected, Run, Settings, Stage, StopReason, Usage
-from tilewright.refine import Workshop, refine
+from tilewright.refine import RunContext, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
 
@@ -74,7 +74,7 @@ def begun(home: Path, author: str, **settings: object) -> RunFolder:
 
 def carried(folder: RunFolder, bench: Bench, model: Model) -> Run:
     with folder.lock():
-        return refine(folder, Workshop(ModelAuthor(model.name), model.complete, *bench, Silent()))
+        return refine(folder, RunContext(ModelAuthor(model.name), model.complete, *bench, Silent()))
 
 
 def outcome(run: Run) -> list[tuple[object, ...]]:
@@ -269,16 +269,16 @@ def test_a_reply_is_on_disk_as_it_comes_in_and_without_the_key(service: Service,
     watch = Onlooker(folder)
     with service.serve(lambda body: telling, troubles, piece=7) as server:
         model = open_model(service.name, base_url=server.base_url, environ=environ, retries=QUICK, say=lambda _: None)
-        workshop = Workshop(ModelAuthor(service.name), model.complete, *bench, watch)
+        context = RunContext(ModelAuthor(service.name), model.complete, *bench, watch)
         with pytest.raises(ModelUnavailable, match="did not answer in 4 attempts; the last failed because the stream"):
-            refine(folder, workshop)
+            refine(folder, context)
         # What was heard until then stays: four beginnings, told apart.
         left = watch.partial.read_text()
         assert left.count("Summary: [key removed] a run of elements") == QUICK.attempts
         assert left.count("asked again") == QUICK.attempts - 1
         assert folder.load().attempts == ()
         watch.seen.clear()
-        run = refine(folder, workshop)
+        run = refine(folder, context)
         model.close()
         assert len(server.requests) == QUICK.attempts + 1
     assert watch.seen[-1] == telling.replace(KEY, "[key removed]")

@@ -48,7 +48,7 @@ from tilewright.records import (
     Verdict,
     WrongValues,
 )
-from tilewright.refine import Workshop, refine
+from tilewright.refine import RunContext, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
 from tilewright.verify.referee import InVain
@@ -94,7 +94,7 @@ def carried_out(
     home: Path, bench: tuple[Referee, Stopwatch], author: Author, settings: Settings
 ) -> tuple[Run, RunFolder]:
     folder = Store(home).create_run(TASK, settings, ENVIRONMENT)
-    return refine(folder, Workshop(author, no_model, *bench, Silent())), folder
+    return refine(folder, RunContext(author, no_model, *bench, Silent())), folder
 
 
 class Timed(Stopwatch):
@@ -333,7 +333,7 @@ def test_the_budget_of_seconds_ends_the_attempt_under_way_which_goes_on_when_the
 
     spent = run.seconds
     folder.reopen(replace(settings, budget=Budget(attempts=1, seconds=spent + 600.0)))
-    resumed = refine(folder, Workshop(Scripted([candidates.SIMPLE]), no_model, *bench, Silent()))
+    resumed = refine(folder, RunContext(Scripted([candidates.SIMPLE]), no_model, *bench, Silent()))
     assert [one.passed for one in resumed.attempts] == [True]
     assert (resumed.ending, resumed.begun) == (Ending.ATTEMPTS, None)
     assert resumed.seconds == pytest.approx(spent + resumed.attempts[0].seconds)
@@ -342,6 +342,6 @@ def test_the_budget_of_seconds_ends_the_attempt_under_way_which_goes_on_when_the
 def test_waiting_for_a_person_is_not_cut_short(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
     folder = Store(tmp_path).create_run(TASK, Settings("relay:x", Budget(seconds=1.5)), ENVIRONMENT)
     author = Sleepy([candidates.NOT_A_PLAN])
-    run = refine(folder, Workshop(author, slow_person, *bench, Silent()))
+    run = refine(folder, RunContext(author, slow_person, *bench, Silent()))
     assert len(run.attempts) >= 1
     assert run.attempts[0].seconds < 1.5

@@ -53,7 +53,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is conducted."""
+    """How a run goes."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("skill",)
 

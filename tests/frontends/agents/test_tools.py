@@ -1,4 +1,4 @@
-"""The tools themselves, at a desk in this process: what they take, what they refuse, what an agent reads."""
+"""The tools themselves, at a session in this process: what they take, what they refuse, what an agent reads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
-from tilewright.frontends.agents.actions import Desk
+from tilewright.frontends.agents.actions import Session
 from tilewright.frontends.agents.answers import Answer, measurement_facts
-from tilewright.frontends.agents.author import AgentTalk, Cancelled
+from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.mcp_server import McpDesk
 from tilewright.frontends.agents.smolagents_tools import TilewrightTool
@@ -38,13 +38,13 @@ def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
         patch.setenv("TILEWRIGHT_HOME", str(folder / "home"))
         root = folder / "root"
         root.mkdir()
-        desk = Desk(root, agent="My Agent/2")
-        yield Toolbox(desk)
-        desk.close()
+        session = Session(root, agent="My Agent/2")
+        yield Toolbox(session)
+        session.close()
 
 
 def call(toolbox: Toolbox, tool: str, **arguments: Any) -> Answer:
-    return toolbox.call(tool, arguments, AgentTalk())
+    return toolbox.call(tool, arguments, AgentReporter())
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def refusal(toolbox: Toolbox, tool: str, **arguments: Any) -> str:
         call(toolbox, tool, **arguments)
     said = str(refused.value)
     assert "\n" not in said
-    assert str(toolbox.desk.root.parent) not in said
+    assert str(toolbox.session.root.parent) not in said
     return said
 
 
@@ -119,8 +119,10 @@ def test_what_is_unreadable_costs_one_correction_then_an_attempt(toolbox: Toolbo
 
 
 def test_a_cancelled_call_stops_and_loses_nothing(toolbox: Toolbox, run: str) -> None:
-    talk = AgentTalk()
-    stopping = AgentTalk(lambda what: talk._cancelled.set() if "emulating" in what else None, talk._cancelled)
+    reporter = AgentReporter()
+    stopping = AgentReporter(
+        lambda what: reporter._cancelled.set() if "emulating" in what else None, reporter._cancelled
+    )
     with pytest.raises(Cancelled):
         toolbox.call("submit_kernel", {"run": run, "attempt": 2, "kernel": RIGHT}, stopping)
     answer = call(toolbox, "submit_kernel", run=run, attempt=2, kernel=BEYOND)
@@ -146,7 +148,7 @@ def test_an_agent_of_smolagents_mends_its_kernel_by_the_diagnosis(toolbox: Toolb
     agent = ToolCallingAgent(tools=tools, model=model, max_steps=8, verbosity_level=0)
     assert agent.run("Make me a kernel of scaled_silu.") == "agent/silu.cu"
     x = torch.randn(5, 7)
-    y = load(toolbox.desk.root / "agent" / "silu.cu")(x, 0.5)
+    y = load(toolbox.session.root / "agent" / "silu.cu")(x, 0.5)
     torch.testing.assert_close(y, torch.nn.functional.silu(x) * 0.5)
 
 
@@ -213,7 +215,7 @@ def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
         assert "is no path to write to" in refusal(toolbox, "export", run=run, destination=name)
     written = call(toolbox, "export", run=run, destination="kernels/silu")
     assert written.facts["files"][0] == "kernels/silu.cu"
-    assert (toolbox.desk.root / "kernels" / "silu.cu").read_text() == RIGHT
+    assert (toolbox.session.root / "kernels" / "silu.cu").read_text() == RIGHT
     assert "is there already" in refusal(toolbox, "export", run=run, destination="kernels/silu.cu")
 
 
@@ -222,7 +224,7 @@ def test_the_other_forms_are_exports_too(toolbox: Toolbox, run: str) -> None:
     assert "is no path to write to" in refusal(toolbox, "export", run=run, destination="../p", to="cuda")
     written = call(toolbox, "export", run=run, destination="plain", to="cuda")
     assert written.facts["standing"] == "verified"
-    assert list((toolbox.desk.root / "plain").glob("*.cu"))
+    assert list((toolbox.session.root / "plain").glob("*.cu"))
     assert "is there already" in refusal(toolbox, "export", run=run, destination="plain", to="cuda")
 
 

@@ -1,7 +1,7 @@
 """What an agent can have done: a task specified, its kernels judged, its run advised, ended, looked at, exported.
 
-Each deed is one call: it takes plain values, does its work with the same code as the command line, and answers with
-text and facts. Nothing is kept here between calls but where the desk is: runs lie in the store, and a run's own lock
+Each action is one call: it takes plain values, does its work with the same code as the command line, and answers with
+text and facts. Nothing is kept here between calls but where the session is: runs lie in the store, and a run's own lock
 keeps two callers apart.
 """
 
@@ -21,15 +21,15 @@ from tilewright.exports.export import Target
 from tilewright.exports.source import from_run
 from tilewright.frontends.agents import answers, guard
 from tilewright.frontends.agents.answers import Answer, printed
-from tilewright.frontends.agents.author import AgentTalk, Awaited, Hand, Submission
+from tilewright.frontends.agents.author import AgentReporter, AgentTurn, Pending, Submission
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.kept_judges import KeptJudges
-from tilewright.frontends.api import choices, run_request
+from tilewright.frontends.api import choices, running
 from tilewright.frontends.api.judges import OpenJudges
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.api.reporter import in_arguments, specification_text
 from tilewright.frontends.api.requests import loaded
-from tilewright.frontends.api.run_request import Addition, KernelFound
+from tilewright.frontends.api.running import Addition, KernelFound
 from tilewright.frontends.cli.check import CheckOptions, check_file, show_check
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.report import run_text, runs
@@ -65,8 +65,8 @@ class Wanted:
     fresh: bool = False
 
 
-class Desk:
-    """The deeds for one agent. `root` is the folder that exports may go to; `agent` names it on record."""
+class Session:
+    """The actions for one agent. `root` is the folder that exports may go to; `agent` names it on record."""
 
     def __init__(self, root: Path, *, agent: str = "unnamed", gpu: str = "", spool: str = "") -> None:
         self.root = root.resolve()
@@ -84,13 +84,13 @@ class Desk:
         """End the processes that wait for the next kernel."""
         self._kept.close()
 
-    def judged(self, talk: AgentTalk) -> OpenJudges:
+    def judged(self, reporter: AgentReporter) -> OpenJudges:
         """Judges that speak to the caller, and stop when the caller does."""
-        return lambda task, settings, device, say: self._kept.judged(task, settings, device, say, talk.is_cancelled)
+        return lambda task, settings, device, say: self._kept.judged(task, settings, device, say, reporter.is_cancelled)
 
     # -- a task --
 
-    def specify(self, wanted: Wanted, accept: bool, talk: AgentTalk) -> Answer:
+    def specify(self, wanted: Wanted, accept: bool, reporter: AgentReporter) -> Answer:
         """A request as it is understood or, once that is accepted, a run of it and its first question."""
         device = choices.choose_device(wanted.gpu or self._gpu or None, self._spool)
         request = replace(self._request(wanted), gpu=device.gpu)
@@ -102,21 +102,21 @@ class Desk:
             start=guard.checked_text("start_kernel", wanted.start, guard.MOST_KERNEL_CHARACTERS),
             spool=os.path.realpath(self._spool) if self._spool else "",
         )
-        hand = Hand(self.author)
+        turn = AgentTurn(self.author)
         try:
-            result = run_request.conduct(
+            result = running.run_request(
                 request,
                 settings,
                 device,
-                talk,
+                reporter,
                 fresh=wanted.fresh,
                 alone=True,
-                opened=hand.opened,
-                judged=self.judged(talk),
+                opened=turn.opened,
+                judged=self.judged(reporter),
             )
-        except Awaited as awaited:
-            assert talk.run is not None  # or nobody would have been asked
-            folder = self.store.open_run(talk.run.id)
+        except Pending as awaited:
+            assert reporter.run is not None  # or nobody would have been asked
+            folder = self.store.open_run(reporter.run.id)
             return answers.standing(folder, folder.load(), awaited.question, 0, brief=False)
         except (TaskError, PlaybookProblem) as problem:
             raise Refused(in_arguments(problem)) from None
@@ -149,17 +149,17 @@ class Desk:
 
     # -- a run --
 
-    def advise(self, name: str, talk: AgentTalk, *, more_attempts: int = 0, hint: str = "") -> Answer:
+    def advise(self, name: str, reporter: AgentReporter, *, more_attempts: int = 0, hint: str = "") -> Answer:
         """What is asked next, in full; what was submitted and not judged yet is judged first."""
         folder, run = self.opened(name)
         hint = guard.checked_text("hint", hint.strip(), guard.MOST_WORDS_CHARACTERS)
         addition = Addition(attempts=_count("more_attempts", more_attempts) if more_attempts else None, hint=hint)
         if run.ending is not None and addition == Addition():
             return answers.standing(folder, run, None, len(run.attempts), brief=False)
-        return self._driven(folder, run, Hand(self.author), talk, addition, brief=False)
+        return self._driven(folder, run, AgentTurn(self.author), reporter, addition, brief=False)
 
     def submit(
-        self, name: str, attempt: int, talk: AgentTalk, *, kernel: str = "", edits: str = "", summary: str = ""
+        self, name: str, attempt: int, reporter: AgentReporter, *, kernel: str = "", edits: str = "", summary: str = ""
     ) -> Answer:
         """Have a kernel judged and timed as the next attempt of a run."""
         folder, run = self.opened(name)
@@ -171,19 +171,19 @@ class Desk:
             raise Refused(
                 f"run {name} asks for attempt {len(run.attempts) + 1}, not {attempt}; advise has the question"
             )
-        hand = Hand(self.author, Submission(attempt, _reply_text(kernel, edits, summary)))
-        answer = self._driven(folder, run, hand, talk, Addition(), brief=True)
-        if hand.is_empty:
+        turn = AgentTurn(self.author, Submission(attempt, _reply_text(kernel, edits, summary)))
+        answer = self._driven(folder, run, turn, reporter, Addition(), brief=True)
+        if turn.is_empty:
             return answer
         said = f"Attempt {attempt} had been submitted before, so what was sent then counts, and not this.\n\n"
         return replace(answer, text=said + answer.text)
 
-    def finish(self, name: str, talk: AgentTalk) -> Answer:
+    def finish(self, name: str, reporter: AgentReporter) -> Answer:
         """End a run with the best it has."""
         folder, run = self.opened(name)
         if run.ending is not None:
             return answers.standing(folder, run, None, len(run.attempts), brief=True)
-        return self._driven(folder, run, Hand(self.author, done=True), talk, Addition(), brief=True)
+        return self._driven(folder, run, AgentTurn(self.author, done=True), reporter, Addition(), brief=True)
 
     def opened(self, name: str) -> tuple[RunFolder, Run]:
         folder = guard.open_run(self.store, name)
@@ -193,7 +193,7 @@ class Desk:
         return folder, run
 
     def _driven(
-        self, folder: RunFolder, run: Run, hand: Hand, talk: AgentTalk, addition: Addition, *, brief: bool
+        self, folder: RunFolder, run: Run, turn: AgentTurn, reporter: AgentReporter, addition: Addition, *, brief: bool
     ) -> Answer:
         """Carry a run as far as what is in hand goes."""
         if run.settings.author != self.author:
@@ -202,18 +202,18 @@ class Desk:
             _refuse_at_once(run, addition)
         question: Question | None = None
         try:
-            self._resumed(folder, addition, hand, talk)
-        except Awaited as awaited:
+            self._resumed(folder, addition, turn, reporter)
+        except Pending as awaited:
             question = awaited.question
         return answers.standing(folder, folder.load(), question, len(run.attempts), brief=brief)
 
-    def _resumed(self, folder: RunFolder, addition: Addition, hand: Hand, talk: AgentTalk) -> None:
+    def _resumed(self, folder: RunFolder, addition: Addition, turn: AgentTurn, reporter: AgentReporter) -> None:
         """Waits for a call of this very process that was cancelled and is about to stop; for nobody else."""
         deadline = time.monotonic() + _OWN_WORK_SECONDS
         output = folder.header().settings.output
         while True:
             try:
-                run_request.resume(folder, addition, output, talk, opened=hand.opened, judged=self.judged(talk))
+                running.resume(folder, addition, output, reporter, opened=turn.opened, judged=self.judged(reporter))
                 return
             except RunBusy:
                 if folder.worker != f"process {os.getpid()}" or time.monotonic() > deadline:
@@ -221,7 +221,7 @@ class Desk:
                         f"run {folder.path.name} is being worked on by another call; wait for its answer, or specify a "
                         "run of your own with fresh=true"
                     ) from None
-                talk.check()
+                reporter.check()
                 time.sleep(0.1)
 
 
@@ -275,7 +275,7 @@ def _reply_text(kernel: str, edits: str, summary: str) -> str:
     return f"{said}```cuda\n{kernel.strip()}\n```\n"
 
 
-# -- deeds that change no run: --
+# -- actions that change no run: --
 
 FILE_NAME = "submitted.cu"
 _CHECK_SECONDS = 120.0
@@ -283,16 +283,16 @@ _LISTED_RUNS = 30
 
 
 def check(
-    desk: Desk,
+    session: Session,
     kernel: str,
-    talk: AgentTalk,
+    reporter: AgentReporter,
     *,
     run: str = "",
     shapes: dict[str, str] | None = None,
     numbers: dict[str, str] | None = None,
 ) -> Answer:
     """Run a file in the emulator with every checker on; where a run is named, beside its reference."""
-    task = None if not run else desk.opened(run)[1].task
+    task = None if not run else session.opened(run)[1].task
     text = guard.checked_text("kernel", kernel, guard.MOST_KERNEL_CHARACTERS)
     file = parse(text, FILE_NAME, allow_library=task is not None and task.allow_library)
     (profile,) = choose_profiles([], [task.gpu] if task else [])
@@ -309,7 +309,7 @@ def check(
             _reference_file(task, Path(folder)) if task else None,
             seconds=_CHECK_SECONDS,
         )
-        report = check_file(file, arguments, guessed, options, talk.working)
+        report = check_file(file, arguments, guessed, options, reporter.working)
     facts = {
         "outcome": report.outcome.value,
         "reason": report.reason,
@@ -326,9 +326,9 @@ def _reference_file(task: Task, folder: Path) -> tuple[Path, str]:
     return path, task.function
 
 
-def bench(desk: Desk, name: str, talk: AgentTalk, *, attempt: int = 0) -> Answer:
+def bench(session: Session, name: str, reporter: AgentReporter, *, attempt: int = 0) -> Answer:
     """Time a kernel that passed once more; on a GPU beside its baselines, without one by the performance model."""
-    folder, run = desk.opened(name)
+    folder, run = session.opened(name)
     chosen = _attempt(run, attempt) if attempt else _best(run)
     if not chosen.passed:
         raise Refused(f"attempt {chosen.number} of run {name} did not pass, and only what is right is timed")
@@ -336,8 +336,8 @@ def bench(desk: Desk, name: str, talk: AgentTalk, *, attempt: int = 0) -> Answer
     assert isinstance(kernel, KernelFile)  # it passed
     device = choices.same_device(run.environment, run.task.gpu, run.settings.spool)
     tune = chosen.tune
-    with desk.judged(talk)(run.task, run.settings, device, talk.working) as (_, stopwatch):
-        talk.working("timing")
+    with session.judged(reporter)(run.task, run.settings, device, reporter.working) as (_, stopwatch):
+        reporter.working("timing")
         found = stopwatch.measure(kernel, dict(tune.choice) if tune else None, tune.answer if tune else None)
     if found is None:
         raise Refused(f"attempt {chosen.number} of run {name} cannot be timed here; history has why it was not")
@@ -347,16 +347,16 @@ def bench(desk: Desk, name: str, talk: AgentTalk, *, attempt: int = 0) -> Answer
     return Answer(text + said, facts | answers.measurement_facts(found))
 
 
-def history(desk: Desk, *, run: str = "", attempt: int = 0) -> Answer:
+def history(session: Session, *, run: str = "", attempt: int = 0) -> Answer:
     """All runs, one run, or one attempt in full."""
     if run:
-        folder, found = desk.opened(run)
+        folder, found = session.opened(run)
         if attempt:
             return answers.attempt_answer(folder, found, _attempt(found, attempt))
         return answers.history_answer(folder, found)
     if attempt:
         raise Refused("attempt goes with run; name the run")
-    listing = desk.store.runs()
+    listing = session.store.runs()
     shown = listing.runs[:_LISTED_RUNS]
     lines = [_line(one) for one in shown] or ["no runs yet; specify begins one"]
     if len(listing.runs) > len(shown):
@@ -379,26 +379,26 @@ FILE = "file"  # the kernel file itself; the other forms are those of `exports`
 FORMS = (FILE, *(one.value for one in Target))
 
 
-def export(desk: Desk, name: str, destination: str, talk: AgentTalk, *, to: str = FILE) -> Answer:
-    """Write the best kernel of a run below the desk's root, in one of its forms."""
+def export(session: Session, name: str, destination: str, reporter: AgentReporter, *, to: str = FILE) -> Answer:
+    """Write the best kernel of a run below the session's root, in one of its forms."""
     if to not in FORMS:
         raise Refused(f"to {to[:40]!r} is no form of an export; write one of {', '.join(FORMS)}")
-    folder, run = desk.opened(name)
+    folder, run = session.opened(name)
     best = _best(run)
     if to != FILE:
-        target = guard.inside(desk.root, destination)
-        done = exports.export(from_run(folder), Target(to), target, say=talk.working)
+        target = guard.inside(session.root, destination)
+        done = exports.export(from_run(folder), Target(to), target, say=reporter.working)
         made = f"{done.name} as {to}, for {', '.join(done.archs)}, {done.standing}"
         text = f"Wrote {done.files} files to {destination}: {made}."
         facts = {"run": run.id, "to": to, "folder": destination, "name": done.name, "standing": done.standing}
         return Answer("\n".join([text, *done.notes]), facts | {"notes": list(done.notes)})
-    target = guard.inside(desk.root, destination if destination.endswith(".cu") else f"{destination}.cu")
-    kernel = run_request.kept_kernel(desk.store, folder, run)
+    target = guard.inside(session.root, destination if destination.endswith(".cu") else f"{destination}.cu")
+    kernel = running.kept_kernel(session.store, folder, run)
     assert kernel is not None  # there is a best one
     target.parent.mkdir(parents=True, exist_ok=True)
     place_kernel(kernel, target, run.settings.licence)
-    written = sorted(str(path.relative_to(desk.root)) for path in target.parent.glob(f"{target.name}*"))
-    call = f'tilewright.load("{target.relative_to(desk.root)}")'
+    written = sorted(str(path.relative_to(session.root)) for path in target.parent.glob(f"{target.name}*"))
+    call = f'tilewright.load("{target.relative_to(session.root)}")'
     text = f"Wrote {', '.join(written)}: attempt {best.number} of run {run.id}. Called from PyTorch: {call}(...)."
     return Answer(text, {"run": run.id, "to": FILE, "attempt": best.number, "files": written})
 

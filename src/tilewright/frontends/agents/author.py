@@ -1,6 +1,6 @@
 """An agent as an author of the loop: it has one reply in hand, or none.
 
-The loop asks; where no reply is at hand, `Awaited` ends the work with the question on record, and whoever drives the
+The loop asks; where no reply is at hand, `Pending` ends the work with the question on record, and whoever drives the
 run hands the question to the agent. So between two calls of a tool nothing is kept but the run's own folder: a server
 that is killed, or another one, goes on from there.
 """
@@ -16,7 +16,7 @@ from tilewright.authors import Ask
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.frontends.api.choices import ChosenAuthor
-from tilewright.frontends.api.reporter import Talk
+from tilewright.frontends.api.reporter import Reporter
 from tilewright.models.prices import NOTHING
 from tilewright.records import Attempt, NoReply, Proposal, Question, Reply, Run, Situation, Specification, StopReason
 from tilewright.store import RunFolder
@@ -24,7 +24,7 @@ from tilewright.store import RunFolder
 OnText = Callable[[str], None]
 
 
-class Awaited(NoReply):
+class Pending(NoReply):
     """The loop waits for the agent: this is what it is asked."""
 
     def __init__(self, question: Question) -> None:
@@ -40,7 +40,7 @@ class Submission:
     text: str
 
 
-class Hand:
+class AgentTurn:
     """What the agent gives to the loop in one call of a tool: one submission at most, or that it has no more to give.
 
     What the agent thinks and what it reads costs it, not the run, so no tokens are counted.
@@ -63,7 +63,7 @@ class Hand:
     def complete(self, question: Question, on_text: OnText) -> Reply:
         given = self._submission
         if given is None or question_attempt(question) != given.attempt:
-            raise Awaited(question)
+            raise Pending(question)
         self._submission = None
         on_text(given.text)
         return Reply(model=self.name, text=given.text, stop=StopReason.END, dollars=0.0)
@@ -73,15 +73,15 @@ class AgentAuthor(ModelAuthor):
     """Asks the agent what a model would be asked. Words are specified by the built-in grammar; an agent that means
     something else gives the reference itself."""
 
-    def __init__(self, hand: Hand) -> None:
-        super().__init__(hand.name)
-        self._hand = hand
+    def __init__(self, turn: AgentTurn) -> None:
+        super().__init__(turn.name)
+        self._turn = turn
 
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
         return PlaybookAuthor().specify(words, shapes, gpu, ask)
 
     def propose(self, situation: Situation, ask: Ask) -> Proposal | None:  # type: ignore[override]
-        return None if self._hand.done else super().propose(situation, ask)
+        return None if self._turn.done else super().propose(situation, ask)
 
 
 def question_attempt(question: Question) -> int:
@@ -101,7 +101,7 @@ class Cancelled(RuntimeError):
         super().__init__("cancelled; what was submitted is on record, and is judged with the next call for this run")
 
 
-class AgentTalk(Talk):
+class AgentReporter(Reporter):
     """Passes on what goes on, and stops the work at the next word once it is cancelled.
 
     Whoever calls a tool has accepted the specification, or the tool would not have been carried so far.

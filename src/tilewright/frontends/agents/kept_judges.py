@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tilewright.frontends.agents.author import Awaited
+from tilewright.frontends.agents.author import Pending
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.frontends.api.judges import Judges, Say, judges
 from tilewright.records import Settings, Task
@@ -64,7 +64,7 @@ class KeptJudges:
         kept.line.say, kept.line.stopped = say, stopped
         try:
             yield kept.judges
-        except Awaited:
+        except Pending:
             self._keep(key, kept)
             raise
         except BaseException:

@@ -1,7 +1,7 @@
 """`tilewright mcp`: the tools of agents over the Model Context Protocol, on stdin and stdout.
 
-Deeds run in threads, so the event loop always answers: progress goes out while they work, and a cancelled call is told
-to stop. What a tool refuses is an error of the tool, with one sentence, never one of the protocol.
+Actions run in threads, so the event loop always answers: progress goes out while they work, and a cancelled call
+is told to stop. What a tool refuses is an error of the tool, with one sentence, never one of the protocol.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mcp.server.stdio import stdio_server
 
 from tilewright import __version__
 from tilewright.frontends.agents import answers
-from tilewright.frontends.agents.actions import Desk
+from tilewright.frontends.agents.actions import Session
 from tilewright.frontends.agents.answers import Answer
-from tilewright.frontends.agents.author import AgentTalk, Cancelled
+from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
 from tilewright.frontends.cli.terminal import finite
@@ -69,7 +69,7 @@ TEMPLATES = (
 )
 
 
-def listed(desk: Desk) -> tuple[Described, ...]:
+def listed(session: Session) -> tuple[Described, ...]:
     """What there is: the fixed texts, and the newest runs."""
     fixed = [Described(f"{SCHEME}kernel-format", "kernel format", "What a kernel file is and may do.")]
     fixed += [
@@ -79,7 +79,7 @@ def listed(desk: Desk) -> tuple[Described, ...]:
     fixed += [
         Described(f"{SCHEME}gpu/{family}", f"GPU family {family}", f"What pays on {family}.") for family in GPU_FAMILIES
     ]
-    runs = desk.store.runs().runs[:_LISTED_RUNS]
+    runs = session.store.runs().runs[:_LISTED_RUNS]
     return (*fixed, *(Described(f"{SCHEME}runs/{one.id}", one.id, f"A run of {one.task.name}.", _JSON) for one in runs))
 
 
@@ -101,9 +101,9 @@ def read(toolbox: Toolbox, uri: str) -> Text:
 
 def _of_run(toolbox: Toolbox, name: str, part: str, number: int) -> Text:
     if number:
-        return Text(toolbox.call("history", {"run": name, "attempt": number}, AgentTalk()).text)
+        return Text(toolbox.call("history", {"run": name, "attempt": number}, AgentReporter()).text)
     try:
-        folder, run = toolbox.desk.opened(name)
+        folder, run = toolbox.session.opened(name)
     except StoreError as error:
         raise Refused(toolbox.veil(str(error))) from None
     if part == "task":
@@ -122,7 +122,7 @@ INSTRUCTIONS = (
     "GPU is needed: without one kernels run in an emulator and times are modelled, and are said to be."
 )
 
-_AT_ONCE = 2  # deeds at work; each has child processes of its own
+_AT_ONCE = 2  # actions at work; each has child processes of its own
 _BETWEEN_NOTICES_S = 0.2
 
 Context = ServerRequestContext[Any]
@@ -167,7 +167,7 @@ class McpDesk:
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         client = context.session.client_params
         if client is not None:
-            self._toolbox.desk.agent = client.client_info.name
+            self._toolbox.session.agent = client.client_info.name
         try:
             answer = await self._done(context, params.name, params.arguments or {})
         except Refused as refusal:
@@ -176,10 +176,10 @@ class McpDesk:
         return types.CallToolResult(content=[text], structured_content=answer.facts)
 
     async def _done(self, context: Context, name: str, arguments: Mapping[str, Any]) -> Answer:
-        """A deed in a thread. Where the call is cancelled, the thread is left to stop by itself, which it does soon."""
+        """An action in a thread. The thread of a cancelled call stops by itself, soon."""
         cancelled, notices = threading.Event(), _Notices(context)
-        talk = AgentTalk(notices.tell, cancelled)
-        work = functools.partial(self._toolbox.call, name, arguments, talk)
+        reporter = AgentReporter(notices.tell, cancelled)
+        work = functools.partial(self._toolbox.call, name, arguments, reporter)
         try:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._at_work)
         except Cancelled as error:
@@ -190,7 +190,7 @@ class McpDesk:
     # -- resources --
 
     async def _list_resources(self, context: Context, params: Any) -> types.ListResourcesResult:
-        found = await anyio.to_thread.run_sync(listed, self._toolbox.desk)
+        found = await anyio.to_thread.run_sync(listed, self._toolbox.session)
         return types.ListResourcesResult(
             resources=[
                 types.Resource(uri=one.uri, name=one.name, description=one.description, mime_type=one.mime_type)
@@ -238,11 +238,11 @@ class _Notices:
 
 def serve(root: Path, *, gpu: str = "", spool: str = "") -> None:
     """Serve one client until it goes away."""
-    desk = Desk(root, gpu=gpu, spool=spool)
+    session = Session(root, gpu=gpu, spool=spool)
     try:
-        anyio.run(_serve, McpDesk(Toolbox(desk)).server())
+        anyio.run(_serve, McpDesk(Toolbox(session)).server())
     finally:
-        desk.close()
+        session.close()
 
 
 async def _serve(server: Server[Any]) -> None:

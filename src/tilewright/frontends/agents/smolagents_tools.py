@@ -8,13 +8,13 @@ from typing import Any
 
 from smolagents import Tool
 
-from tilewright.frontends.agents.actions import Desk
-from tilewright.frontends.agents.author import AgentTalk
+from tilewright.frontends.agents.actions import Session
+from tilewright.frontends.agents.author import AgentReporter
 from tilewright.frontends.agents.tools import TOOLS, AgentTool, Toolbox
 
 
 class TilewrightTool(Tool):  # type: ignore[misc]
-    """One tool at a desk. Its answer is the text, and in its last line what a program needs of it."""
+    """One tool at a session. Its answer is the text, and in its last line what a program needs of it."""
 
     skip_forward_signature_validation = True  # one class serves all, by their table
     output_type = "string"
@@ -33,13 +33,13 @@ class TilewrightTool(Tool):  # type: ignore[misc]
 
     def forward(self, *values: Any, **named: Any) -> str:
         given = dict(zip(self.inputs, values, strict=False)) | named
-        answer = self._toolbox.call(self.name, given, AgentTalk())
+        answer = self._toolbox.call(self.name, given, AgentReporter())
         facts = {name: value for name, value in answer.facts.items() if isinstance(value, (str, int, float, bool))}
         short = {name: value for name, value in facts.items() if not isinstance(value, str) or "\n" not in value}
         return f"{answer.text}\n\n{json.dumps(short)}"
 
 
 def tools_at(root: Path, *, agent: str, gpu: str, spool: str) -> list[TilewrightTool]:
-    """All tools, at one desk."""
-    toolbox = Toolbox(Desk(root, agent=agent, gpu=gpu, spool=spool))
+    """All tools, at one session."""
+    toolbox = Toolbox(Session(root, agent=agent, gpu=gpu, spool=spool))
     return [TilewrightTool(tool, toolbox) for tool in TOOLS.values()]

@@ -1,4 +1,4 @@
-"""The tools an agent is given: names, what they say of themselves, their parameters, and the deed behind each.
+"""The tools an agent is given: names, what they say of themselves, their parameters, and the action behind each.
 
 One table for every front end of agents: MCP and smolagents show it as it is, and `call` checks arguments against it.
 """
@@ -17,9 +17,9 @@ from typing import Any
 
 from tilewright.child.process import Interrupted
 from tilewright.frontends.agents import actions
-from tilewright.frontends.agents.actions import Desk, Wanted
+from tilewright.frontends.agents.actions import Session, Wanted
 from tilewright.frontends.agents.answers import Answer
-from tilewright.frontends.agents.author import AgentTalk, Cancelled
+from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused, Veil
 from tilewright.frontends.cli.terminal import error_text, exit_code, finite
 from tilewright.records import PROFILES, Budget, Precision
@@ -73,7 +73,7 @@ _KIND_WORDS = {
     ValueKind.TEXTS: 'an object of texts, such as {"x": "4096x1024:bf16"}',
 }
 
-Deed = Callable[[Desk, AgentTalk, dict[str, Any]], Answer]
+Action = Callable[[Session, AgentReporter, dict[str, Any]], Answer]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class AgentTool:
     title: str
     description: str
     parameters: tuple[Parameter, ...]
-    deed: Deed = field(repr=False, compare=False)
+    action: Action = field(repr=False, compare=False)
     reads_only: bool = False
 
     def schema(self) -> dict[str, Any]:
@@ -112,19 +112,19 @@ class AgentTool:
 
 
 class Toolbox:
-    """The tools at one desk."""
+    """The tools at one session."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.veil = Veil(desk.root, desk.store.home)
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.veil = Veil(session.root, session.store.home)
 
-    def call(self, name: str, arguments: Mapping[str, Any], talk: AgentTalk) -> Answer:
+    def call(self, name: str, arguments: Mapping[str, Any], reporter: AgentReporter) -> Answer:
         """Do what a tool does. Raises `Refused` with one sentence, or `Cancelled`; never anything else."""
         tool = TOOLS.get(name)
         if tool is None:
             raise Refused(f"there is no tool {name[:40]!r}; there are {', '.join(TOOLS)}")
         try:
-            answer = tool.deed(self.desk, talk, tool.read(arguments))
+            answer = tool.action(self.session, reporter, tool.read(arguments))
         except (Cancelled, Interrupted):
             raise Cancelled from None
         except Refused as refusal:
@@ -151,20 +151,24 @@ def _veiled(value: Any, veil: Veil) -> Any:
     return [_veiled(one, veil) for one in value] if isinstance(value, list) else value
 
 
-def _specify(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
+def _specify(session: Session, reporter: AgentReporter, given: dict[str, Any]) -> Answer:
     accept, start = given.pop("accept"), given.pop("start_kernel")
-    return desk.specify(Wanted(**given, start=start), accept, talk)
+    return session.specify(Wanted(**given, start=start), accept, reporter)
 
 
-_DEEDS: dict[str, Deed] = {
+_ACTIONS: dict[str, Action] = {
     "specify": _specify,
-    "submit_kernel": lambda desk, talk, given: desk.submit(given.pop("run"), given.pop("attempt"), talk, **given),
-    "advise": lambda desk, talk, given: desk.advise(given.pop("run"), talk, **given),
-    "check": lambda desk, talk, given: actions.check(desk, given.pop("kernel"), talk, **given),
-    "bench": lambda desk, talk, given: actions.bench(desk, given["run"], talk, attempt=given["attempt"]),
-    "history": lambda desk, talk, given: actions.history(desk, **given),
-    "finish": lambda desk, talk, given: desk.finish(given["run"], talk),
-    "export": lambda desk, talk, given: actions.export(desk, given["run"], given["destination"], talk, to=given["to"]),
+    "submit_kernel": lambda session, reporter, given: session.submit(
+        given.pop("run"), given.pop("attempt"), reporter, **given
+    ),
+    "advise": lambda session, reporter, given: session.advise(given.pop("run"), reporter, **given),
+    "check": lambda session, reporter, given: actions.check(session, given.pop("kernel"), reporter, **given),
+    "bench": lambda session, reporter, given: actions.bench(session, given["run"], reporter, attempt=given["attempt"]),
+    "history": lambda session, reporter, given: actions.history(session, **given),
+    "finish": lambda session, reporter, given: session.finish(given["run"], reporter),
+    "export": lambda session, reporter, given: actions.export(
+        session, given["run"], given["destination"], reporter, to=given["to"]
+    ),
 }
 
 
@@ -181,7 +185,7 @@ def _tool(
     name: str, title: str, description: str, parameters: dict[str, list[Any]], reads_only: bool = False
 ) -> AgentTool:
     taken = (Parameter(one, ValueKind(kind), *said) for one, (kind, *said) in parameters.items())
-    return AgentTool(name, title, description, tuple(taken), _DEEDS[name], reads_only)
+    return AgentTool(name, title, description, tuple(taken), _ACTIONS[name], reads_only)
 
 
 TOOLS = _read_tools()

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from tilewright import tasks
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
-from tilewright.frontends.api.reporter import Talk
+from tilewright.frontends.api.reporter import Reporter
 from tilewright.frontends.api.requests import resolved
-from tilewright.frontends.api.run_request import Addition, KernelFound, MakeResult, conduct, resume
+from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, resume, run_request
 from tilewright.records import BACKWARD, Origin, Settings, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.store import LibraryKernel, Request, RunFolder, Store
@@ -35,38 +35,38 @@ class Both:
         return self.backward.kernel if self.backward is not None else None
 
 
-def conduct_both(
-    request: Request, settings: Settings, device: ChosenDevice, talk: Talk, *, fresh: bool = False
+def run_both(
+    request: Request, settings: Settings, device: ChosenDevice, reporter: Reporter, *, fresh: bool = False
 ) -> Both:
     """Have both made, or found. A function without right gradients is refused before anything is spent."""
     planned: dict[str, Task] = {}
 
     def prepare(task: Task) -> None:
         if fresh or Store().library.backward_of(task.hash) is None:
-            planned[task.hash] = backward_of(task, request, talk)
+            planned[task.hash] = backward_of(task, request, reporter)
 
-    forward = conduct(request, replace(settings, backward=True), device, talk, fresh=fresh, prepare=prepare)
-    return _followed(forward, request, settings, device, talk, fresh, planned)
+    forward = run_request(request, replace(settings, backward=True), device, reporter, fresh=fresh, prepare=prepare)
+    return _followed(forward, request, settings, device, reporter, fresh, planned)
 
 
-def resume_both(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> MakeResult | Both:
+def resume_both(folder: RunFolder, addition: Addition, output: str, reporter: Reporter) -> MakeResult | Both:
     """Go on with a run and, where it was begun for both, with the backward after it."""
     settings = folder.header().settings
-    forward = resume(folder, addition, output, talk)
+    forward = resume(folder, addition, output, reporter)
     request = folder.request() if folder.path.exists() else None
     if not settings.backward or request is None:
         return forward
     settings = replace(settings, output=output)
     device = choices.same_device(folder.header().environment, request.gpu, settings.spool)
-    return _followed(forward, request, settings, device, talk, False, {})
+    return _followed(forward, request, settings, device, reporter, False, {})
 
 
-def backward_of(task: Task, request: Request, talk: Talk) -> Task:
+def backward_of(task: Task, request: Request, reporter: Reporter) -> Task:
     """The task of a function's gradients, which are right. Raises `TaskError`."""
     from tilewright.verify.gradient_check import gradient_problem  # needs torch, which takes seconds to import
 
     tasks.refuse_without_gradients(task)
-    with talk.live("looking at the gradients"):
+    with reporter.live("looking at the gradients"):
         with Reference(task.reference, task.function) as reference:
             try:
                 problem = gradient_problem(task, reference)
@@ -88,7 +88,7 @@ def _followed(
     request: Request,
     settings: Settings,
     device: ChosenDevice,
-    talk: Talk,
+    reporter: Reporter,
     fresh: bool,
     planned: dict[str, Task],
 ) -> Both:
@@ -100,13 +100,13 @@ def _followed(
     found = None if fresh else store.library.backward_of(task.hash)
     if found is not None:
         return Both(forward, KernelFound(found, task.origin is Origin.WORDS, settings.licence))
-    talk.say(f"{task.name}{BACKWARD}: the gradients of {task.name}, a run of its own", "next")
+    reporter.say(f"{task.name}{BACKWARD}: the gradients of {task.name}, a run of its own", "next")
     # A file to begin with and a function to be compared with are those of the forward.
     settings = replace(settings, start="", against="", output=backward_output(settings.output), backward=False)
     try:
-        made = planned.get(task.hash) or backward_of(task, request, talk)
+        made = planned.get(task.hash) or backward_of(task, request, reporter)
         asked = replace(resolved(request), backward=True)
-        backward = conduct(asked, settings, device, talk, fresh=fresh, given=made)
+        backward = run_request(asked, settings, device, reporter, fresh=fresh, given=made)
     except RefusedRequest as error:
         notes = "; ".join(getattr(error, "__notes__", ()))
         return Both(forward, None, f"{error}{f' ({notes})' if notes else ''}")

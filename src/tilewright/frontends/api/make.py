@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontends.api.backward import both_words, conduct_both
+from tilewright.frontends.api.backward import both_words, run_both
 from tilewright.frontends.api.bound_kernel import BoundKernel, TaskReference
 from tilewright.frontends.api.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.api.objects import ObjectRequest, object_request, parts_hint
-from tilewright.frontends.api.reporter import NotAcceptedYet, PlainTalk, Talk, in_keywords
+from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
-from tilewright.frontends.api.run_request import KernelFound, conduct
+from tilewright.frontends.api.running import KernelFound, run_request
 from tilewright.frontends.report.runs import addition_words, found_words
 from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision, Run, Settings, Task, TensorSpec
@@ -185,7 +185,7 @@ def make(
     asked = replace(found.request, precision=Precision(precision) if precision else None, goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
     try:
-        made = _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+        made = _made(asked, settings, gpu, fresh, PlainReporter(yes, quiet), wanted=writer if model or author else "")
     except NotSupported as problem:
         if found.original is not None and found.original.module is not None:
             problem.args = (f"{problem}{parts_hint(found.original.module)}",)
@@ -207,34 +207,36 @@ def _request(
     return replace(found, request=replace(found.request, fixed=fixed))
 
 
-def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, talk: Talk, wanted: str) -> Made:
+def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, reporter: Reporter, wanted: str) -> Made:
     """What is made or found for a request; `wanted` is the author named for it, if any."""
     device = choose_device(gpu, settings.spool)
     try:
         request = replace(request, gpu=device.gpu)
         if settings.backward:
-            both = conduct_both(request, settings, device, talk, fresh=fresh)
-            talk.say(both_words(both))
+            both = run_both(request, settings, device, reporter, fresh=fresh)
+            reporter.say(both_words(both))
             result = both.forward
         else:
-            result = conduct(request, settings, device, talk, fresh=fresh)
+            result = run_request(request, settings, device, reporter, fresh=fresh)
     except RefusedRequest as error:
         error.args = (in_keywords(error),)
         raise
     if isinstance(result, KernelFound):
-        _say_ignored(result, wanted, talk)
+        _say_ignored(result, wanted, reporter)
         return Made(result.kernel, None, own_reference=not result.from_words)
     if result.kernel is None:
         raise NoKernelMade(result.run)
     return Made(result.kernel, result.run, own_reference=not result.from_words)
 
 
-def _say_ignored(found: KernelFound, wanted: str, talk: Talk) -> None:
+def _say_ignored(found: KernelFound, wanted: str, reporter: Reporter) -> None:
     """Say which options a kernel of the library leaves without effect; without such, nothing."""
     if wanted and wanted != found.kernel.entry.author:
-        talk.say(found_words(found.kernel.entry, wanted, "fresh=True"))
+        reporter.say(found_words(found.kernel.entry, wanted, "fresh=True"))
     if found.licence:
-        talk.say(f"license={found.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one")
+        reporter.say(
+            f"license={found.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one"
+        )
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

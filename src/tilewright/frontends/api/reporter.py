@@ -1,6 +1,6 @@
-"""What is said and asked while a kernel is made. `Talk` is what the flow needs of a front end; `PlainTalk` is Python's.
+"""What is said and asked during a run. `Reporter` is what a front end implements; `PlainReporter` is Python's.
 
-It prints plain lines on stderr and needs no terminal packages; the command line has a talk of its own.
+It prints plain lines on stderr and needs no terminal packages; the command line has a reporter of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NotAcceptedYet(Carried, RuntimeError):
         super().__init__(message)
 
 
-class Talk:
+class Reporter:
     """A front end as the making of a kernel sees it: it is told what goes on, and asked to accept a specification.
 
     It is a `refine.Watcher`, once there is a run.
@@ -117,7 +117,7 @@ def _about(question: Question, stage: str) -> str:
     return f"attempt {number}, {stage}" if number else "specification"
 
 
-class PlainTalk(Talk):
+class PlainReporter(Reporter):
     """Plain lines on stderr. `yes` accepts every specification unseen; `quiet` says nothing at all."""
 
     def __init__(self, yes: bool = False, quiet: bool = False) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tilewright import __version__
 from tilewright.frontends.api.choices import ChosenDevice
-from tilewright.frontends.api.reporter import Talk, reminding
+from tilewright.frontends.api.reporter import Reporter, reminding
 from tilewright.frontends.report.runs import seconds_words
 from tilewright.records import Environment, Run, Settings, Task
 from tilewright.store import Header, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
@@ -53,19 +53,19 @@ class WantedRun:
     fresh: bool
 
     @contextlib.contextmanager
-    def opened(self, talk: Talk) -> Iterator[tuple[RunFolder, bool]]:
+    def opened(self, reporter: Reporter) -> Iterator[tuple[RunFolder, bool]]:
         """The run's folder, locked, and whether it is new. What another process is making is waited for."""
         with contextlib.ExitStack() as locks:
-            folder, new = self._locked(locks, talk)
+            folder, new = self._locked(locks, reporter)
             yield folder, new
 
-    def _locked(self, locks: contextlib.ExitStack, talk: Talk) -> tuple[RunFolder, bool]:
+    def _locked(self, locks: contextlib.ExitStack, reporter: Reporter) -> tuple[RunFolder, bool]:
         while True:
             with self.store.opening():
                 shared = None if self.fresh or self.settings.start else self._being_made()
                 if shared is None:
                     return self._begun(locks)
-            with contextlib.suppress(NoSuchRun), _waiting(talk, shared):  # it may be given up
+            with contextlib.suppress(NoSuchRun), _waiting(reporter, shared):  # it may be given up
                 locks.enter_context(shared.lock(wait=True))
                 if self._serves(shared):
                     return shared, False
@@ -127,18 +127,18 @@ def loaded(folder: RunFolder) -> Run | None:
 
 
 @contextlib.contextmanager
-def _waiting(talk: Talk, folder: RunFolder) -> Iterator[None]:
+def _waiting(reporter: Reporter, folder: RunFolder) -> Iterator[None]:
     """Say which run is waited for, and from time to time how far it is. Ctrl-C ends the waiting, not that run."""
     worker = folder.worker or "another process"
 
     def still(seconds: float) -> None:
         with contextlib.suppress(StoreError, OSError):
             attempts = len(folder.load().attempts)
-            talk.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
+            reporter.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
 
     try:
-        talk.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
-        with talk.live(f"waiting for run {folder.id} of {worker}"), reminding(still):
+        reporter.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
+        with reporter.live(f"waiting for run {folder.id} of {worker}"), reminding(still):
             yield
     except KeyboardInterrupt as error:
         error.add_note(f"run {folder.id} of {worker} goes on")

@@ -20,7 +20,7 @@ from tilewright import __version__
 from tilewright.frontends.api.choices import ChosenDevice, author_name, check_key, choose_device
 from tilewright.frontends.api.judges import settling_on
 from tilewright.frontends.api.requests import resolved
-from tilewright.frontends.api.run_request import task_of
+from tilewright.frontends.api.running import task_of
 from tilewright.frontends.cli.suite import local_pool
 from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
 from tilewright.frontends.report import pictures

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tilewright.frontends.api.backward import Both, backward_output, both_words, conduct_both, resume_both
+from tilewright.frontends.api.backward import Both, backward_output, both_words, resume_both, run_both
 from tilewright.frontends.api.choices import choose_device
-from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Talk, reminding
-from tilewright.frontends.api.run_request import Addition, KernelFound, MakeResult, RunEnded, conduct
+from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding
+from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, RunEnded, run_request
 from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
 from tilewright.frontends.report.run_text import show_call, show_finished, show_found
 from tilewright.frontends.report.runs import (
@@ -110,9 +110,9 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     device = choose_device(gpu, settings.spool)
     request, settings = replace(request, gpu=device.gpu), replace(settings, output=delivery.stored_output)
     with _interruptible():
-        talk = TerminalTalk(yes=yes, as_json=delivery.as_json)
-        conducted = conduct_both if settings.backward else conduct
-        result: MakeResult | Both = conducted(request, settings, device, talk, fresh=fresh)
+        reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
+        conducted = run_both if settings.backward else run_request
+        result: MakeResult | Both = conducted(request, settings, device, reporter, fresh=fresh)
     _hand_over(result, delivery)
 
 
@@ -123,8 +123,8 @@ def resume_run(name: str, addition: Addition, yes: bool, delivery: Delivery) -> 
         delivery = replace(delivery, output=Path(stored), output_is_new=False)
     check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
     with _interruptible():
-        talk = TerminalTalk(yes=yes, as_json=delivery.as_json)
-        result = resume_both(folder, addition, delivery.stored_output, talk)
+        reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
+        result = resume_both(folder, addition, delivery.stored_output, reporter)
     _hand_over(result, delivery)
 
 
@@ -140,7 +140,7 @@ def _interruptible() -> Iterator[None]:
 # -- while it is made --
 
 
-class TerminalTalk(Talk):
+class TerminalReporter(Reporter):
     """Lines on stderr and, on a terminal, a last line that says what is going on.
 
     Without a terminal there are plain lines and no colours, and that last one from time to time. `yes` accepts every

@@ -147,7 +147,7 @@ def resume(
 ) -> None:
     """Go on with a run that was interrupted or has ended, with a hint or more budget."""
     from tilewright.frontends.api.choices import author_name, checked_url
-    from tilewright.frontends.api.run_request import Addition
+    from tilewright.frontends.api.running import Addition
     from tilewright.frontends.cli.make import Delivery, resume_run
 
     chosen = author_name(model, author, os.environ) if model or author else ""

@@ -21,9 +21,9 @@ from pathlib import Path
 from tilewright.child.family import kill_below
 from tilewright.frontends.api.choices import PLAYBOOK, ChosenDevice, choose_device
 from tilewright.frontends.api.judges import logged_judges
-from tilewright.frontends.api.reporter import NotAcceptedYet, Talk, in_options
+from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter, in_options
 from tilewright.frontends.api.requests import resolved
-from tilewright.frontends.api.run_request import Addition, KernelFound, MakeResult, conduct, read_task, resume
+from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, read_task, resume, run_request
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.cli.terminal import exit_code
 from tilewright.frontends.report.runs import verdict_words, why_words
@@ -73,9 +73,9 @@ def _end_with_parent() -> None:
 def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
     """What becomes of a task; a fault is a record too, so that the other tasks go on."""
     began = time.monotonic()
-    talk = TaskTalk(folder, task)
+    reporter = TaskTalk(folder, task)
     try:
-        record = _recorded(folder, task, _made(folder, suite, task, talk))
+        record = _recorded(folder, task, _made(folder, suite, task, reporter))
     except PlaybookProblem as error:
         record = TaskRecord(task.id, task.name, Status.UNSUPPORTED, in_options(error))
     except TaskError as error:
@@ -88,25 +88,25 @@ def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
         said = str(error).strip() or type(error).__name__
         record = TaskRecord(task.id, task.name, Status.FAILED, " ".join(said.split())[:600])
     if record.status is Status.FAILED:
-        record = replace(record, run=talk.run)
+        record = replace(record, run=reporter.run)
     return replace(record, seconds=time.monotonic() - began)
 
 
-def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, talk: Talk) -> MakeResult:
+def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, reporter: Reporter) -> MakeResult:
     """The run of a task at its end, begun or gone on with; or a kernel that the library has."""
     device = _device(suite)
     judged = logged_judges(folder.gpu_turns)
     request = resolved(replace(task.request, gpu=device.gpu))
     begun = _begun(folder.run_of(task.id))
     if begun is not None:
-        return resume(begun, Addition(), "", talk, judged=judged)
-    talk.working("reading the task")
+        return resume(begun, Addition(), "", reporter, judged=judged)
+    reporter.working("reading the task")
     given = read_task(Store(), request, suite.settings, device, suite.fresh)
     if given is not None and not suite.fresh:
         found = _in_library(given.hash, suite.settings, device)
         if found is not None:
             return KernelFound(found, False, suite.settings.licence)
-    return conduct(request, suite.settings, device, talk, fresh=True, given=given, judged=judged)
+    return run_request(request, suite.settings, device, reporter, fresh=True, given=given, judged=judged)
 
 
 def _device(suite: Suite) -> ChosenDevice:
@@ -177,7 +177,7 @@ def _why(run: Run) -> str:
 # -- what is said meanwhile --
 
 
-class TaskTalk(Talk):
+class TaskTalk(Reporter):
     """Lines for the suite's display; the run's name goes into the suite's folder as soon as there is one."""
 
     def __init__(self, folder: SuiteFolder, task: SuiteTask) -> None:

@@ -1,8 +1,8 @@
-"""From a request to a finished kernel: the one way of it, for the command line and for Python. It knows no terminal.
+"""From a request to a finished kernel, for the command line and for Python. It knows no terminal.
 
-`conduct` finds the kernel in the library or has it made; `resume` goes on with a run. A request that is a function, a
-module, a problem file or a folder becomes a task at once. Words become a run first, so that the specification an author
-writes for them is on record before anybody is asked to accept it.
+`run_request` finds the kernel in the library or has it made; `resume` goes on with a run. A function, a module, a problem
+file or a folder becomes a task at once. Words become a run first, so that the specification an author writes for them is
+on record before anybody is asked to accept it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright import records, tasks
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.api.judges import OpenJudges, judges, settling_on
-from tilewright.frontends.api.reporter import NotAcceptedYet, Talk
+from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter
 from tilewright.frontends.api.requests import WantedRun, environment_of, loaded, resolved
 from tilewright.frontends.report.runs import dollars_words, seconds_words, task_words
 from tilewright.kernel_file import TunedChoices, parse
@@ -28,7 +28,7 @@ from tilewright.playbook.errors import NotSupported, PlaybookProblem
 from tilewright.playbook.foresight import foresee
 from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
 from tilewright.reference import ReferenceLimits, start_ahead
-from tilewright.refine import Workshop, next_step, refine
+from tilewright.refine import RunContext, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
 from tilewright.tasks.errors import BadArgument
 
@@ -72,11 +72,11 @@ Prepare = Callable[[Task], None]
 def _nothing(task: Task) -> None: ...
 
 
-def conduct(
+def run_request(
     request: Request,
     settings: Settings,
     device: ChosenDevice,
-    talk: Talk,
+    reporter: Reporter,
     *,
     fresh: bool = False,
     alone: bool = False,
@@ -98,7 +98,7 @@ def conduct(
         choices.check_key(settings.author, settings.base_url, os.environ)
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
-    with talk.live("reading the request"):
+    with reporter.live("reading the request"):
         task = given if given is not None else read_task(store, request, settings, device, anew)
     if task is not None:
         known = None if anew else store.library.find(task.hash)
@@ -108,10 +108,10 @@ def conduct(
         prepare(task)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
     wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh or alone)
-    with opened(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
-        _announce(talk, chosen, settings.budget, device)
-        with wanted.opened(talk) as (folder, new):
-            result = _go_on(store, folder, new, chosen, device, talk, judged, look=not anew, prepare=prepare)
+    with opened(settings.author, settings.base_url, reporter.say, settings.budget.seconds) as chosen:
+        _announce(reporter, chosen, settings.budget, device)
+        with wanted.opened(reporter) as (folder, new):
+            result = _go_on(store, folder, new, chosen, device, reporter, judged, look=not anew, prepare=prepare)
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
 
 
@@ -196,7 +196,7 @@ def _is_settled(kernel: LibraryKernel, request: Request, device: ChosenDevice) -
     return kernel.request() == request and (request.precision is not None or device.is_emulated)
 
 
-def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
+def _announce(reporter: Reporter, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
     """Say who writes at what price, the most it may cost, and where kernels run, before anything is spent."""
     paid = chosen.price is None or chosen.price.input > 0 or chosen.price.output > 0
     if paid and chosen.price and not budget.dollars:
@@ -206,9 +206,9 @@ def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDe
     limits = [f"{budget.attempts} attempt{'s' if budget.attempts != 1 else ''}", seconds_words(budget.seconds)]
     if chosen.name != choices.PLAYBOOK and paid:
         limits += [f"{budget.tokens:,} tokens", *([dollars_words(budget.dollars)] if chosen.price else [])]
-    talk.say(f"{chosen.name}: {chosen.price_words}", "author")
-    talk.say(f"at most {', '.join(limits)}", "budget")
-    talk.say(device.words, "device")
+    reporter.say(f"{chosen.name}: {chosen.price_words}", "author")
+    reporter.say(f"at most {', '.join(limits)}", "budget")
+    reporter.say(device.words, "device")
 
 
 # -- from wherever a run stands to its end --
@@ -220,7 +220,7 @@ def _go_on(
     new: bool,
     chosen: ChosenAuthor,
     device: ChosenDevice,
-    talk: Talk,
+    reporter: Reporter,
     judged: OpenJudges,
     *,
     look: bool,
@@ -230,13 +230,13 @@ def _go_on(
 
     `look`: its task is first looked for in the library, as words may turn out to mean what was made before.
     """
-    talk.say(folder.id, "run")
+    reporter.say(folder.id, "run")
     run = loaded(folder)
     if run is not None and run.ending is not None:  # whoever was waited for has made it
         return _ended(store, folder, run)
     with _resumable(folder, new):
-        author = talk.following(chosen)
-        task = run.task if run else _agree(folder, author, device, talk)
+        author = reporter.following(chosen)
+        task = run.task if run else _agree(folder, author, device, reporter)
         found = store.library.find(task.hash) if look else None
         if found is not None:
             licence = folder.header().settings.licence
@@ -246,9 +246,9 @@ def _go_on(
         if run is None:
             prepare(task)
         for number, line in enumerate(task_words(task)):
-            talk.say(line, "task" if number == 0 else " ")
-        with talk.live():
-            return _ended(store, folder, _refined(folder, author, device, talk, judged))
+            reporter.say(line, "task" if number == 0 else " ")
+        with reporter.live():
+            return _ended(store, folder, _refined(folder, author, device, reporter, judged))
 
 
 @contextlib.contextmanager
@@ -279,24 +279,24 @@ def how_to_go_on(folder: RunFolder, error: BaseException, *, new: bool) -> str:
     return f"{kept}resume with: tilewright resume {folder.id}"
 
 
-def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Task:
+def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter) -> Task:
     """Have the words of a run specified and, once a person has accepted that, make it the run's task.
 
     Only then is the reference run, in a limited child process.
     """
     request = folder.request()
     assert request is not None  # a run without a task has one
-    with talk.live(f"waiting for {chosen.name} to write a specification"):
-        specification = _specify(folder, request, chosen, talk)
-    talk.accept(folder, specification)
-    with talk.live("running the reference"):
+    with reporter.live(f"waiting for {chosen.name} to write a specification"):
+        specification = _specify(folder, request, chosen, reporter)
+    reporter.accept(folder, specification)
+    with reporter.live("running the reference"):
         task = tasks.task_from_specification(specification, _task_options(request, settling_on(device)))
     task = replace(task, words=request.text, origin=Origin.WORDS)
     folder.accept(task)
     return task
 
 
-def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Talk) -> Specification:
+def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, reporter: Reporter) -> Specification:
     """What the author takes the words to mean. Its replies are on record, so asking again costs nothing.
 
     The person's own shapes, numbers and values stand in it; raises `TaskError` where it has no place for one of them.
@@ -311,7 +311,7 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
 
         def heard(text: str) -> None:
             place.stream(number, text)
-            talk.text(text)
+            reporter.text(text)
 
         return place.reply_to(number, question, lambda one: chosen.complete(one, heard))
 
@@ -319,11 +319,13 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
     return tasks.fit_specification(specification, request.shapes, request.numbers, request.values)
 
 
-def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk, judged: OpenJudges) -> Run:
+def _refined(
+    folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter, judged: OpenJudges
+) -> Run:
     """A run that has a task, after its last attempt."""
     run = folder.load()
-    with judged(run.task, run.settings, device, talk.working) as (referee, stopwatch):
-        return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
+    with judged(run.task, run.settings, device, reporter.working) as (referee, stopwatch):
+        return refine(folder, RunContext(chosen.author, chosen.complete, referee, stopwatch, reporter))
 
 
 def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
@@ -369,7 +371,7 @@ def resume(
     folder: RunFolder,
     addition: Addition,
     output: str,
-    talk: Talk,
+    reporter: Reporter,
     *,
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
@@ -382,17 +384,17 @@ def resume(
         if settings is None:
             assert run is not None
             assert run.ending is not None
-            talk.say(f"run {run.id} has ended: {run.ending_words}; {_remedy(run.ending, run.settings.author)}")
+            reporter.say(f"run {run.id} has ended: {run.ending_words}; {_remedy(run.ending, run.settings.author)}")
             return _ended(store, folder, run, before=True)
         if addition.hint and settings.author == choices.PLAYBOOK:
-            talk.say("the playbook reads no hints; --model PROVIDER:NAME has a model read it")
+            reporter.say("the playbook reads no hints; --model PROVIDER:NAME has a model read it")
         gpu = run.task.gpu if run else request.gpu if request else "H200"
         device = choices.same_device(folder.header().environment, gpu, settings.spool)
         left = settings.budget.seconds - (run.seconds if run else 0.0)
-        with opened(settings.author, settings.base_url, talk.say, left) as chosen:
-            _announce(talk, chosen, settings.budget, device)
+        with opened(settings.author, settings.base_url, reporter.say, left) as chosen:
+            _announce(reporter, chosen, settings.budget, device)
             look = run is None and not settings.start
-            return _go_on(store, folder, False, chosen, device, talk, judged, look=look)
+            return _go_on(store, folder, False, chosen, device, reporter, judged, look=look)
 
 
 def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | None:
