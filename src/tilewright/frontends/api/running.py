@@ -1,8 +1,8 @@
 """From a request to a finished kernel, for the command line and for Python. It knows no terminal.
 
-`run_request` finds the kernel in the library or has it made; `resume` goes on with a run. A function, a module, a problem
-file or a folder becomes a task at once. Words become a run first, so that the specification an author writes for them is
-on record before anybody is asked to accept it.
+`run_request` finds the kernel in the library or has it made; `resume` goes on with a run. A function, a module, a
+problem file or a folder becomes a task at once. Words become a run first, so that the specification an author writes
+for them is on record before anybody is asked to accept it.
 """
 
 from __future__ import annotations
