@@ -26,6 +26,7 @@ from tilewright.frontends.kernel_arguments import (
 from tilewright.frontends.named_references import named_reference
 from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.frontends.terminal import print_json, progress, stdout_console
+from tilewright.kernel_file import TunedChoices
 from tilewright.records import ARCHITECTURES, PROFILES, Budget, BuildFailure, Emulation, Settings
 from tilewright.toolchain import sass_text
 
@@ -53,7 +54,7 @@ def build(
     profiles = choose_profiles(arch or [], gpu or [])
     given = parse_arguments(kernel_file.plan.op, shape or [], set_ or [])
     arguments, guessed = complete_arguments(kernel_file, given, profiles[0])
-    report, builds = report_build(kernel_file, arguments, guessed, profiles)
+    report, builds = report_build(kernel_file, arguments, guessed, profiles, TunedChoices.load(file))
     if output:
         output.mkdir(parents=True, exist_ok=True)
         for result in filter(None, builds):

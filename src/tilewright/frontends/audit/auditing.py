@@ -78,7 +78,7 @@ class _Auditor:
         subject, gpu = self.subject, PROFILES[self.device.gpu]
         self.say("building")
         try:
-            built = build_plan(subject.file, subject.arguments, gpu)
+            built = build_plan(subject.file, subject.arguments, gpu, subject.choice)
         except DoesNotApply as refusal:
             raise BadArgument(f"{subject.file.name}:{refusal}") from None
         if isinstance(built, BuildFailure):
@@ -145,9 +145,11 @@ class _Auditor:
 
     def _timed(self, stopwatch: Stopwatch, answer: JudgedAnswer | None) -> Timed:
         self.say("timing")
+        file, choice = self.subject.file, self.subject.choice
+        told = answer if choice is None else None  # it is of the first choices
         try:
-            measured = stopwatch.measure(self.subject.file, None, answer) if not self.device.is_emulated else None
-            return timed(self.subject.file, stopwatch, measured if isinstance(measured, Measured) else None)
+            measured = stopwatch.measure(file, choice, told) if not self.device.is_emulated else None
+            return timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
         except NotPrepared as problem:
             return not_modelled(problem)
 

@@ -9,7 +9,7 @@ from tilewright.devices.emulation.listing import costly_lines
 from tilewright.frontends.audit.correctness import source_at
 from tilewright.frontends.audit.report import Speed, Suggestion, Weight
 from tilewright.frontends.view.counting import roofline_of
-from tilewright.kernel_file import KernelFile
+from tilewright.kernel_file import Choice, KernelFile
 from tilewright.lint.catalogue import RULES
 from tilewright.measure import Stopwatch, what_if
 from tilewright.measure.emulated_counts import NotCounted
@@ -51,15 +51,15 @@ class Timed:
     profiles: tuple[KernelProfile, ...] = ()
 
 
-def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None) -> Timed:
+def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, choice: Choice | None = None) -> Timed:
     """Modelled, with the measured time and the GPU's counters where there is one. Raises `NotPrepared`."""
-    done = stopwatch.profiled(file)
+    done = stopwatch.profiled(file, choice)
     profiles = () if isinstance(done, str) else done.profiles
     longest = max(profiles, key=lambda one: one.duration_us, default=None)
     counters = tuple(line.strip() for line in profile_figures(longest)) if longest is not None else ()
-    evidence = stopwatch.evidence(file)
+    evidence = stopwatch.evidence(file, choice)
     try:
-        model = stopwatch.model(file)
+        model = stopwatch.model(file, choice)
     except NotCounted as problem:
         said = f"not modelled: {problem}"
         return Timed(Speed(measured, said, counters=counters, evidence=evidence), None, profiles)

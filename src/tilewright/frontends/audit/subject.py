@@ -13,7 +13,7 @@ from tilewright.frontends.imported_checks import ADAPTED, for_op, size_names
 from tilewright.frontends.importing import ImportedFile, ImportReport, Wanted, import_files
 from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, pairs, parse_arguments
 from tilewright.frontends.terminal import FAULT, NotDone
-from tilewright.kernel_file import ArgumentValue, KernelFile, parse
+from tilewright.kernel_file import ArgumentValue, Choice, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.records import GpuProfile, ScalarType
 
 Say = Callable[[str], None]
@@ -43,6 +43,7 @@ class Subject:
     notes: tuple[str, ...] = ()
     guessed_lengths: frozenset[str] = frozenset()  # tensors behind plain pointers that nobody said the length of
     reference: str = ""  # text with the function `imported_reference`: the source's own, or one given, as the op's
+    choice: Choice | None = None  # of its tuned constants, where one is recorded beside it that holds
     compared: str = ""  # by the import with the source's own reference, for where no task can be made of that
 
 
@@ -53,7 +54,13 @@ def read_subject(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
         return _imported(asked, gpu, say)
     if asked.function:
         raise BadArgument(f"--function {asked.function}: {asked.file} is a kernel file; drop it")
-    return _with_arguments(parse(text, str(asked.file)), asked, gpu, (), ())
+    subject = _with_arguments(parse(text, str(asked.file)), asked, gpu, (), ())
+    _, near = evaluate_tuned(subject.file, subject.arguments, gpu, TunedChoices.load(asked.file))
+    if near is None:
+        return subject
+    shown = ", ".join(f"{name} = {value}" for name, value in near.winner.choice)
+    note = f"timed with {shown}: {near.why(gpu)}; judged with the first choices of the file"
+    return replace(subject, choice=near.choice, notes=(*subject.notes, note))
 
 
 def _text(path: Path) -> str:

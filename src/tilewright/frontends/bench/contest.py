@@ -16,7 +16,7 @@ from tilewright.frontends.choices import ChosenDevice, gpu_reference, open_devic
 from tilewright.frontends.file_task import task_of_file, task_of_reference
 from tilewright.frontends.gpu_turns import turn_at
 from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
-from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, parse
+from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.bench import bench_on_gpu
 from tilewright.measure.emulated_counts import NotCounted, count_plan
@@ -69,8 +69,8 @@ class _Bench:
             raise BadArgument(f"--against {said}: what PyTorch does is not known; give --reference FILE.py:FUNCTION")
 
     def _kernel(self, path: Path, file: KernelFile) -> _Kernel:
-        tuned = TunedChoices.load(path).nearest(file, self._gpu.name, self._arguments)
-        return _Kernel(path.name, file, next(iter(tuned), None))
+        _, near = evaluate_tuned(file, self._arguments, self._gpu, TunedChoices.load(path))
+        return _Kernel(path.name, file, near.choice if near is not None else None)
 
     def run(self) -> BenchReport:
         task = self._task()
