@@ -22,7 +22,26 @@ from tilewright.kernel_file import (
     parse,
     tuned_path,
 )
-from tilewright.records import PROFILES, DType, GpuProfile, RecordError, TensorSpec, to_json
+from tilewright.records import (
+    PROFILES,
+    Attempt,
+    Dimension,
+    DType,
+    GpuProfile,
+    Measured,
+    Modelled,
+    Passed,
+    RecordError,
+    Stage,
+    Task,
+    TaskOutput,
+    TensorInput,
+    TensorSpec,
+    Timing,
+    TuneResult,
+    from_json,
+    to_json,
+)
 
 H200 = PROFILES["H200"]
 
@@ -402,3 +421,18 @@ def test_boolean_choices_survive(tmp_path: Path) -> None:
     save(TunedChoices().with_choice(file, "H200", {"x": x}, [("B", True)]), tmp_path / "k.cu")
     choose = dispatcher(file, tuned=TunedChoices.load(tmp_path / "k.cu"))
     assert selected(choose.select({"x": x})).evaluation.choice == {"B": True}
+
+
+def test_a_winner_is_kept_for_the_gpu_it_was_found_on() -> None:
+    tune = TuneResult((((("W", 1),), 2.0), ((("W", 2),), 1.0)), (("W", 2),))
+    shapes = {"inputs": (TensorInput("x", DType.F32, ("n",)),), "outputs": (TaskOutput("y", DType.F32, ("n",)),)}
+    task = Task("f", "def f(x):\n    return x\n", "f", dimensions=(Dimension("n", 64),), **shapes)  # type: ignore[arg-type]
+    modelled = Modelled("H200", {"n": 64}, (), 1.0, 1.0, 1.0, 0, 1, 1, 1)
+    measured = Measured("NVIDIA GH200 480GB", {"n": 64}, Timing("kernel", (1.0,)), (), 1.0)
+    found = []
+    for measurement in (modelled, measured):
+        attempt = Attempt(1, 1, Stage.DRAFT, None, "", TUNED.identity, Passed(()), measurement, tune)
+        (entry,) = TunedChoices().with_winner_of(TUNED, task, attempt).entries
+        found.append((entry.gpu, entry.cc, entry.sms, entry.emulated))
+        assert from_json(TunedChoices, to_json(TunedChoices((entry,)))) == TunedChoices((entry,))
+    assert found == [("H200", 90, 132, True), ("NVIDIA GH200 480GB", 90, 0, False)]
