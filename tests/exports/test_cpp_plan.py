@@ -16,7 +16,7 @@ from tests.runtime import plans
 
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import find_variants
-from tilewright.kernel_file import KernelFile, TunedChoices, parse
+from tilewright.kernel_file import ConstantSets, Dispatcher, KernelFile, Selected, TunedChoices, parse
 from tilewright.records import PROFILES, DType, TensorSpec
 from tilewright.runtime.specs import spec_of
 
@@ -112,3 +112,72 @@ def test_a_library_step_is_refused_in_a_sentence() -> None:
     files = [parse(path.read_text(), path.name) for path in case.paths()]
     with pytest.raises(NotExportable, match=r"library step \(aten.linear\)"):
         find_variants(files, TunedChoices(), case_arguments(case, files[0]), [H200.arch])
+
+
+TUNED = """\
+//! op      fill(x, w?) -> y
+//! lead    x: 2
+//! out     y: x.dtype[x.shape]
+//! tune    W = 1 | 2 | 4 | 8
+//! need    x.shape[1] >= W
+//! launch  fill<x.dtype><<<x.shape[0], 32 * W>>>(x, y)
+template <typename T> __global__ void fill(const T* x, T* y) { y[blockIdx.x] = x[blockIdx.x]; }
+"""
+
+
+def test_an_export_goes_by_what_was_tuned_as_a_loaded_file_does(tmp_path: Path) -> None:
+    file = parse(TUNED, "tuned.cu")
+    other = parse(TUNED.replace("fill<x", "  fill<x"), "other.cu")
+
+    def call(shape: str, w: str = "") -> dict[str, Any]:
+        return {"x": TensorSpec.parse(shape), "w": TensorSpec.parse(w) if w else None}
+
+    tuned = TunedChoices().with_choice(other, "H200", call("64x64:f32"), [("W", 8)])
+    for gpu, given, width in (
+        ("H200", call("64x64:f32"), 2),
+        ("H200", call("8x512x64:f32"), 4),
+        ("H200", call("64x64:f16"), 8),
+        ("H200", call("64x64:f32", "8:f32"), 4),
+        ("NVIDIA L4", call("64x64:f32"), 8),
+        ("T4", call("64x64:f32"), 4),
+    ):
+        tuned = tuned.with_choice(file, gpu, given, [("W", width)])
+    calls = [call("64x64:f32"), call("4096x64:f32"), call("64x64:f16"), call("64x64:f64"), call("64x64:f32", "8:f32")]
+    variants = find_variants([file], tuned, calls, ["sm_80", "sm_89", H200.arch])
+    probe = Probe([file], variants, tmp_path)
+    driver = {
+        "NVIDIA H200": H200,
+        "NVIDIA GH200 480GB": H200,
+        "NVIDIA H100 PCIe": replace(PROFILES["H100"], sms=114),
+        "NVIDIA L4": PROFILES["L4"],
+        "NVIDIA GeForce RTX 4090": PROFILES["RTX 4090"],
+        "NVIDIA A100-SXM4-80GB": PROFILES["A100"],
+    }
+    shapes = (
+        "64x64:f32",
+        "60x64:f32",
+        "3000x64:f32",
+        "2x1500x64:f32",
+        "2x64x64:f16",
+        "64x3:f32",
+        "64:f32",
+        "64x64:f64",
+    )
+    taken: dict[tuple[str, str], int] = {}
+    for name, known in driver.items():
+        gpu = replace(known, name=name)
+        dispatcher = Dispatcher([file], gpu, tuned, constant_sets=ConstantSets())
+        for given in (*map(call, shapes), call("64x64:f32", "8:f32"), call("64x64:bf16", "8:f32")):
+            selected = dispatcher.select(file.signature.arguments(given))
+            answer = probe(given, gpu)
+            assert isinstance(selected, Selected)
+            if "launches" not in answer:
+                assert given["x"].dtype is DType.BF16, given  # not built
+                continue
+            width = dict(selected.evaluation.choice)["W"]
+            assert answer["constants"][0] == width, (name, given, answer)
+            taken[name, str(given["x"].shape)] = width
+    assert taken["NVIDIA H200", "(60, 64)"] == taken["NVIDIA GH200 480GB", "(60, 64)"] == 2
+    assert taken["NVIDIA H200", "(2, 1500, 64)"] == 4
+    assert taken["NVIDIA GeForce RTX 4090", "(60, 64)"] == 8
+    assert taken["NVIDIA A100-SXM4-80GB", "(60, 64)"] == 1  # only a T4 was tuned for that is as old

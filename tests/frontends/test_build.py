@@ -1,4 +1,4 @@
-"""`tilewright build` on files that launch nothing: there is a plan to show, and nothing to compile."""
+"""`tilewright build` on files that launch nothing (there is a plan to show, nothing to compile), and on tuned ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import tilewright
+from tests.runtime import plans
 from tests.tasks.in_process import HereReference
+
+from tilewright.kernel_file import TunedChoices, parse, tuned_path
+from tilewright.records import TensorSpec, to_json
 
 PRODUCT = """\
 //! op      product(x, w) -> y
@@ -48,3 +52,20 @@ def test_a_file_of_library_steps_alone_is_checked(
     done = tilewright(tmp_path, "check", product, *SHAPES, "--reference", reference)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the results agree with the reference" in done.stdout
+
+
+def test_a_build_goes_by_what_was_tuned_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "twice.cu"
+    path.write_text(plans.TWICE)
+    arguments = {"x": TensorSpec.parse("1000:f32")}
+    file = parse(plans.TWICE)
+    tuned = TunedChoices().with_choice(file, "NVIDIA H200", arguments, (("THREADS", 128),))
+    tuned_path(path).write_text(json.dumps(to_json(tuned)))
+    done = tilewright(tmp_path, "build", path, "--shape", "x=4096:f32", "--gpu", "H200", "--gpu", "L4")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "THREADS = 128 (tuned on NVIDIA H200 at x f32[1000], nearest to this call)" in said
+    assert "THREADS = 256 (first choices: tuned only for NVIDIA H200 (sm_90); this is L4 (sm_89))" in said
+    tuned_path(path).write_text("{")
+    done = tilewright(tmp_path, "build", path, "--shape", "x=4096:f32")
+    assert (done.returncode, "delete it to tune again" in done.stderr) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,26 @@ from tilewright.kernel_file import (
     parse,
     tuned_path,
 )
-from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json
+from tilewright.records import (
+    PROFILES,
+    Attempt,
+    Dimension,
+    DType,
+    GpuProfile,
+    Measured,
+    Modelled,
+    Passed,
+    RecordError,
+    Stage,
+    Task,
+    TaskOutput,
+    TensorInput,
+    TensorSpec,
+    Timing,
+    TuneResult,
+    from_json,
+    to_json,
+)
 
 H200 = PROFILES["H200"]
 
@@ -251,10 +271,114 @@ def width(tuned: TunedChoices, shape: str) -> Any:
 def test_the_nearest_recorded_shape_wins() -> None:
     tuned = winners(("64:f32", 2), ("4096:f32", 8))
     assert [width(tuned, shape) for shape in ("60:f32", "100:f32", "2000:f32", "1000000:f32")] == [2, 2, 8, 8]
-    assert width(tuned, "64:f16") == 1  # another dtype
+    assert width(tuned, "64:f64") == width(tuned, "64:f16") == 1  # another dtype
+    assert width(winners(("64:f16", 4)), "64:bf16") == 4  # of the same width, and the same tensor cores
+    assert width(winners(("64:bf16", 2), ("80:f16", 4)), "64:f16") == 4
     assert width(tuned, "64x64:f32") == 1  # another rank
     assert width(winners(("64:f32", 2), gpu="A100"), "64:f32") == 1
     assert width(winners(("64:f32", 2), ("64:f32", 4)), "64:f32") == 4  # the newer replaces the older
+
+
+def driven(name: str, like: str, **facts: int) -> GpuProfile:
+    """A GPU of that kind as its driver tells of it."""
+    return replace(PROFILES[like], name=name, bandwidth_gbs=0.0, **facts)
+
+
+def width_on(tuned: TunedChoices, gpu: GpuProfile, shape: str = "64:f32") -> Any:
+    choose = Dispatcher([TUNED], gpu, tuned, constant_sets=ConstantSets())
+    return selected(choose.select({"x": spec(shape)})).evaluation.choice["W"]
+
+
+@pytest.mark.parametrize(
+    ("tuned_on", "gpu", "width"),
+    [
+        ("H200", driven("NVIDIA H200", "H200"), 4),
+        ("H200", driven("NVIDIA H200 NVL", "H200"), 4),
+        ("H200", driven("NVIDIA GH200 480GB", "H200"), 4),
+        ("NVIDIA H200", driven("NVIDIA H200", "H200"), 4),
+        ("NVIDIA H200", PROFILES["H200"], 4),  # emulated on what it was tuned on
+        ("H100", driven("NVIDIA H100 PCIe", "H100", sms=114), 4),
+        ("A100", driven("NVIDIA A100-SXM4-80GB", "A100"), 4),
+        ("RTX 4090", driven("NVIDIA GeForce RTX 4090", "RTX 4090"), 4),
+        ("L4", driven("NVIDIA GeForce RTX 4090", "RTX 4090"), 4),  # at least the same instructions
+        ("L4", driven("NVIDIA H200", "H200"), 1),
+        ("A100", driven("NVIDIA A10G", "A10"), 1),
+    ],
+)
+def test_what_was_tuned_is_used_whatever_the_driver_calls_the_gpu(tuned_on: str, gpu: GpuProfile, width: int) -> None:
+    assert width_on(winners(("64:f32", 4), gpu=tuned_on), gpu) == width
+
+
+def test_the_likest_gpu_comes_first_unless_its_shapes_are_far() -> None:
+    on_both = winners(("64:f32", 4)).joined(winners(("64:f32", 8), gpu="NVIDIA H100 80GB HBM3"))
+    assert width_on(on_both, driven("NVIDIA H200", "H200")) == 4
+    assert width_on(on_both, driven("NVIDIA H100 80GB HBM3", "H100")) == 8
+    far = winners(("1000000:f32", 4)).joined(winners(("64:f32", 8), gpu="NVIDIA H100 80GB HBM3"))
+    assert width_on(far, driven("NVIDIA H200", "H200")) == 8
+    # of a slice of the GPU rather what was tuned on such a slice
+    part = driven("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "H100", sms=60)
+    sliced = TunedChoices().with_choice(TUNED, part, {"x": spec("64:f32")}, [("W", 2)])
+    assert width_on(on_both.joined(sliced), part) == 2
+    assert width_on(sliced.joined(on_both), driven("NVIDIA H200", "H200")) == 4
+
+
+def test_measured_comes_before_emulated_and_newer_before_older() -> None:
+    emulated = TunedChoices().with_choice(TUNED, H200, {"x": spec("64:f32")}, [("W", 2)], emulated=True)
+    measured = winners(("64:f32", 4), gpu="NVIDIA H200")
+    assert width_on(measured.joined(emulated), H200) == width_on(emulated.joined(measured), H200) == 4
+    assert width_on(measured.joined(winners(("64:f32", 8))), H200) == 8
+    assert len(emulated.with_choice(TUNED, "NVIDIA H200", {"x": spec("64:f32")}, [("W", 8)]).entries) == 1
+
+
+LEAD = plan(
+    """
+    op      f(x) -> y
+    lead    x: 2
+    out     y: x.dtype[x.shape]
+    tune    W = 1 | 2
+    launch  k<<<1, W>>>(x, y)
+    """,
+    "__global__ void k() { int w = W; }",
+    "lead.cu",
+)
+
+
+def test_leading_dimensions_are_compared_as_the_plan_sees_them() -> None:
+    for tuned_at, asked in (("2x32x40:f32", "64x40:f32"), ("64x40:f32", "2x32x40:f32"), ("2x32x40:f32", "2x32x40:f32")):
+        tuned = TunedChoices().with_choice(LEAD, H200, {"x": spec(tuned_at)}, [("W", 2)])
+        found = selected(dispatcher(LEAD, tuned=tuned).select({"x": spec(asked)}))
+        assert found.evaluation.choice == {"W": 2}
+        assert found.tuned is not None
+        assert found.tuned.octaves == 0
+
+
+def why(tuned: TunedChoices, gpu: GpuProfile, shape: str = "64:f32", file: KernelFile = TUNED) -> str:
+    choose = Dispatcher([file], gpu, tuned, constant_sets=ConstantSets())
+    arguments = {"x": spec(shape)}
+    return choose.why(selected(choose.select(arguments)), arguments)
+
+
+def test_where_a_choice_comes_from_is_said() -> None:
+    driver = driven("NVIDIA H200", "H200")
+    emulated = TunedChoices().with_choice(TUNED, H200, {"x": spec("64:f32")}, [("W", 2)], emulated=True)
+    assert why(emulated, driver) == "tuned on H200 (emulated) at x f32[64], as in this call"
+    assert why(emulated, driver, "80:f32") == "tuned on H200 (emulated) at x f32[64], nearest to this call"
+    super_chip = driven("NVIDIA GH200 480GB", "H200")
+    assert why(winners(("64:f32", 2)), super_chip).endswith(
+        "; NVIDIA GH200 480GB is of the same architecture and similar size"
+    )
+    assert why(TunedChoices(), driver) == "first choices: never tuned"
+    assert why(winners(("64:f32", 2), gpu="NVIDIA L4"), driver) == (
+        "first choices: tuned only for NVIDIA L4 (sm_89); this is NVIDIA H200 (sm_90)"
+    )
+    assert why(emulated, driver, "64x64:f32").startswith("first choices: tuned only for other dtypes or ranks")
+    assert why(winners(("64:f32", 8)), driver, "3:f32").endswith("x f32[64] does not hold here")
+    edited = parse(TUNED.text + "// edited\n", "tuned.cu")
+    assert why(emulated, driver, file=edited) == "first choices: tuned only with another text of the file"
+    assert why(emulated, driver, file=ANY_SIZE) == ""
+
+
+ANY_SIZE = plan("op f(x) -> y\nout y: x.dtype[x.shape]\nlaunch k<<<1, 32>>>(x, y)")
 
 
 def test_a_recorded_choice_that_does_not_hold_is_passed_over() -> None:
@@ -297,3 +421,18 @@ def test_boolean_choices_survive(tmp_path: Path) -> None:
     save(TunedChoices().with_choice(file, "H200", {"x": x}, [("B", True)]), tmp_path / "k.cu")
     choose = dispatcher(file, tuned=TunedChoices.load(tmp_path / "k.cu"))
     assert selected(choose.select({"x": x})).evaluation.choice == {"B": True}
+
+
+def test_a_winner_is_kept_for_the_gpu_it_was_found_on() -> None:
+    tune = TuneResult((((("W", 1),), 2.0), ((("W", 2),), 1.0)), (("W", 2),))
+    shapes = {"inputs": (TensorInput("x", DType.F32, ("n",)),), "outputs": (TaskOutput("y", DType.F32, ("n",)),)}
+    task = Task("f", "def f(x):\n    return x\n", "f", dimensions=(Dimension("n", 64),), **shapes)  # type: ignore[arg-type]
+    modelled = Modelled("H200", {"n": 64}, (), 1.0, 1.0, 1.0, 0, 1, 1, 1)
+    measured = Measured("NVIDIA GH200 480GB", {"n": 64}, Timing("kernel", (1.0,)), (), 1.0)
+    found = []
+    for measurement in (modelled, measured):
+        attempt = Attempt(1, 1, Stage.DRAFT, None, "", TUNED.identity, Passed(()), measurement, tune)
+        (entry,) = TunedChoices().with_winner_of(TUNED, task, attempt).entries
+        found.append((entry.gpu, entry.cc, entry.sms, entry.emulated))
+        assert from_json(TunedChoices, to_json(TunedChoices((entry,)))) == TunedChoices((entry,))
+    assert found == [("H200", 90, 132, True), ("NVIDIA GH200 480GB", 90, 0, False)]

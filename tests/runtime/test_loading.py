@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -16,7 +17,7 @@ from tests.runtime.conftest import Make
 import tilewright
 from tilewright.kernel_file import CallError, KernelFileError, TunedChoices, parse, tuned_path
 from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json
-from tilewright.runtime import BuildFailed, LoadError, NoKernelApplies, NotOnCuda, ReferenceUsed, load
+from tilewright.runtime import BuildFailed, LoadError, NoKernelApplies, NotOnCuda, ReferenceUsed, call_devices, load
 
 F16_ONLY = plans.TWICE.replace("in [f64, f32, f16, bf16]", "== f16")
 
@@ -179,10 +180,51 @@ def test_tuned_choices_beside_the_file_are_used(tmp_path: Path) -> None:
     tuned = TunedChoices().with_choice(parse(plans.TWICE), "H200", arguments, (("THREADS", 128),))
     tuned_path(path).write_text(json.dumps(to_json(tuned)))
     assert load(path).explain("2000:f32", gpu="H200").choice == (("THREADS", 128),)
-    assert load(path).explain("2000:f32", gpu="H100").choice == (("THREADS", 256),)
+    assert load(path).explain("2000:f32", gpu="L4").choice == (("THREADS", 256),)
     (tmp_path / "k.cu.tuned.json").write_text("{")
     with pytest.raises(RecordError, match="delete it to tune again"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("tuned_on", "name", "like", "why"),
+    [
+        ("H200", "NVIDIA H200", "H200", "tuned on H200 (emulated) at x f32[1000], nearest to this call"),
+        ("H200", "NVIDIA GH200 480GB", "H200", "; NVIDIA GH200 480GB is of the same architecture and similar size"),
+        ("A100", "NVIDIA A100-SXM4-80GB", "A100", "tuned on A100 (emulated) at x f32[1000], nearest to this call"),
+        ("L4", "NVIDIA H200", "H200", "first choices: tuned only for L4 (sm_89); this is NVIDIA H200 (sm_90)"),
+    ],
+)
+def test_what_was_tuned_without_a_gpu_is_used_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuned_on: str, name: str, like: str, why: str
+) -> None:
+    """The GPU as its driver names it stands in for one that is here: it is emulated, and named so."""
+    monkeypatch.setattr(call_devices, "_local_profile", lambda: replace(PROFILES[like], name=name))
+    path = tmp_path / "k.cu"
+    path.write_text(plans.TWICE)
+    arguments = {"x": TensorSpec.parse("1000:f32")}
+    choice = (("THREADS", 128),)
+    tuned = TunedChoices().with_choice(parse(plans.TWICE), PROFILES[tuned_on], arguments, choice, emulated=True)
+    tuned_path(path).write_text(json.dumps(to_json(tuned)))
+    operation = load(path)
+    x = torch.arange(200.0)
+    assert torch.equal(operation(x), 2 * x)
+    explanation = operation.explain(x, device="cpu")
+    width = 256 if why.startswith("first") else 128
+    assert explanation.choice == (("THREADS", width),)
+    assert explanation.why_choice.endswith(why)
+    assert f"choice     THREADS = {width}: {explanation.why_choice}" in str(explanation)
+
+
+def test_records_of_before_take_effect(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(plans.TWICE)
+    entry = {"file": parse(plans.TWICE).identity, "gpu": "H200", "choice": [["THREADS", 128]]}
+    entry["tensors"] = [{"name": "x", "dtype": "f32", "shape": [1000]}]
+    tuned_path(path).write_text(json.dumps({"entries": [entry]}))
+    explanation = load(path).explain("1000:f32", gpu=replace(PROFILES["H200"], name="NVIDIA H200"))
+    assert explanation.choice == (("THREADS", 128),)
+    assert explanation.why_choice == "tuned on H200 at x f32[1000], as in this call"
 
 
 def test_a_file_that_does_not_build_says_where(make: Make) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilewright.exports.cpp_expressions import cpp_integer, cpp_string
 from tilewright.exports.cpp_plan import call_struct, file_function
-from tilewright.exports.variants import BuiltKernel, Variants, parameter_codes
+from tilewright.exports.variants import BuiltKernel, BuiltWinner, Variants, constant_key, parameter_codes
 from tilewright.kernel_file import KernelFile
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, TuneLine
 from tilewright.kernel_file.syntax import Const, Op
@@ -88,6 +88,14 @@ def _file_tables(file: KernelFile, number: int, variants: Variants) -> str:
     choices = variants.choices[number]
     flat = [cpp_integer(int(choice[tune.name])) for choice in choices for tune in file.compiled.tunes]
     lines = [f"const int64_t choices_{number}[] = {{{', '.join(flat) or '0'}}};"]
+    winners = []
+    for index, winner in enumerate(variants.tuned[number]):
+        lines.append(f"const int64_t winner_{number}_{index}[] = {{{', '.join(_tensor_numbers(winner)) or '-1'}}};")
+        winners.append(f"{{{winner.choice}, {winner.cc}, {winner.sms}, winner_{number}_{index}}}")
+    lines.append(f"const Winner winners_{number}[] = {{{', '.join(winners) or '{0, 0, 0, nullptr}'}}};")
+    lead = dict(file.compiled.lead.ranks) if file.compiled.lead is not None else {}
+    ranks = ", ".join(str(lead.get(one.name, 0)) for one in file.plan.op.tensors)
+    lines.append(f"const int plan_ranks_{number}[] = {{{ranks or '0'}}};")
     rows = []
     for index, kernel in enumerate(variants.kernels):
         if variants.modules[kernel.module].file == number:
@@ -97,6 +105,15 @@ def _file_tables(file: KernelFile, number: int, variants: Variants) -> str:
     names = ", ".join(cpp_string(name) for name in constant_names(file))
     lines.append(f"const char *const constants_{number}[] = {{{names or 'nullptr'}}};")
     return "\n".join([*lines, ""])
+
+
+def _tensor_numbers(winner: BuiltWinner) -> Iterator[str]:
+    """The tensors of a winner, one after another, as `Winner` of host/plan.hpp has them."""
+    for one in winner.tensors:
+        if one is None:
+            yield "-1"
+        else:
+            yield from map(str, (len(one.shape), constant_key(one.dtype), *one.shape))
 
 
 def constant_names(file: KernelFile) -> list[str]:
@@ -109,5 +126,6 @@ def _file_entry(file: KernelFile, number: int, variants: Variants) -> str:
     rows = sum(variants.modules[kernel.module].file == number for kernel in variants.kernels)
     return (
         f"{{{cpp_string(file.name)}, file_{number}, choices_{number}, {len(variants.choices[number])}, "
-        f"{len(file.compiled.tunes)}, rows_{number}, {rows}, constants_{number}}}"
+        f"{len(file.compiled.tunes)}, winners_{number}, {len(variants.tuned[number])}, plan_ranks_{number}, "
+        f"rows_{number}, {rows}, constants_{number}}}"
     )

@@ -112,8 +112,8 @@ def from_run(folder: RunFolder) -> Source:
     elif isinstance(best.verdict, Passed) and not _saw_own_call(best.verdict, run.task):
         standing = Standing.EARLIER
     tuned = TunedChoices()
-    if best is not None and best.tune is not None and best.tune.choice:
-        tuned = tuned.with_choice(file, run.task.gpu, run.task.arguments(), best.tune.choice)
+    if best is not None:
+        tuned = tuned.with_winner_of(file, run.task, best)
     provenance = provenance_of(folder) if best is not None else None
     return Source(
         files=(file,),

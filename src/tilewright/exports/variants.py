@@ -17,14 +17,14 @@ from tilewright.exports.errors import NotExportable
 from tilewright.kernel_file import (
     Arguments,
     Choice,
-    ChoiceError,
     Evaluation,
     KernelFile,
     KernelFileError,
     TunedChoices,
     bind,
-    try_evaluate,
+    evaluate_tuned,
 )
+from tilewright.kernel_file.tuned import TunedTensor, as_seen
 from tilewright.records import (
     TYPICAL,
     Build,
@@ -71,12 +71,23 @@ class BuiltKernel:
 
 
 @dataclass(frozen=True)
+class BuiltWinner:
+    """A tuner's winner that an export carries: where it was found, with the sizes as the plan sees them."""
+
+    choice: int  # which of the file's choices
+    cc: int
+    sms: int  # 0 where nobody knows
+    tensors: tuple[TunedTensor | None, ...]  # of the op's tensors, None for those that were absent
+
+
+@dataclass(frozen=True)
 class Variants:
-    """Everything that was built, and the choices of the tuned constants in the order they are tried, for each file."""
+    """Everything that was built, and the choices of the tuned constants in their written order, for each file."""
 
     modules: tuple[Module, ...]
     kernels: tuple[BuiltKernel, ...]
     choices: tuple[tuple[Choice, ...], ...]
+    tuned: tuple[tuple[BuiltWinner, ...], ...]  # of each file, what is tried before its choices in their order
     covered: tuple[tuple[int, Evaluation], ...]  # (file, evaluation) of each call that a file takes
     left_out: int  # sets of constants beyond the limit
 
@@ -115,7 +126,9 @@ def find_variants(
         used.setdefault((number, evaluation.constants), set()).add(evaluation.gpu.arch)
     keys = [key for key, kernels in groups.items() if kernels]
     modules = _built(requests, keys, archs, [used[key] for key in keys])
-    return Variants(modules, _kernels(modules, covered), _choices(files, covered), tuple(covered), left_out)
+    choices = _choices(files, covered)
+    winners = tuple(_winners(file, tuned, own) for file, own in zip(files, choices, strict=True))
+    return Variants(modules, _kernels(modules, covered), choices, winners, tuple(covered), left_out)
 
 
 # -- evaluating --
@@ -152,33 +165,40 @@ def _evaluations(
 def _evaluate(
     file: KernelFile, tuned: TunedChoices, call: Arguments, gpu: GpuProfile, reasons: list[str]
 ) -> Evaluation | None:
-    choices: list[Choice | None] = [dict(entry.choice) for entry in tuned.entries if entry.file == file.identity]
-    for choice in (*choices, None):
-        try:
-            outcome = try_evaluate(file, call, gpu, choice)
-        except ChoiceError:
-            continue
-        except KernelFileError as error:
-            reasons.append(str(error))
-            return None
-        if isinstance(outcome, Evaluation):
-            return outcome
-        if choice is None:
-            reasons.append(f"{file.name} on {gpu.name}: {outcome.problem}")
+    try:
+        outcome, _ = evaluate_tuned(file, call, gpu, tuned)
+    except KernelFileError as error:
+        reasons.append(str(error))
+        return None
+    if isinstance(outcome, Evaluation):
+        return outcome
+    reasons.append(f"{file.name} on {gpu.name}: {outcome.problem}")
     return None
 
 
 def _choices(files: Sequence[KernelFile], covered: Sequence[tuple[int, Evaluation]]) -> tuple[tuple[Choice, ...], ...]:
-    """What each file's tuned constants may be: the recorded winner first, then the written order."""
+    """What each file's tuned constants may be, in written order: that in which the evaluator looks for one."""
     result = []
     for number, file in enumerate(files):
         tunes = file.compiled.tunes
         seen = dict.fromkeys(tuple(e.choice.items()) for n, e in covered if n == number)
-        first = next(iter(seen), None)
         places = {tune.name: {value: i for i, value in enumerate(tune.choices)} for tune in tunes}
-        rest = sorted((one for one in seen if one != first), key=lambda c: [places[name][value] for name, value in c])
-        result.append(tuple(dict(one) for one in ([first] if first is not None else []) + rest))
+        result.append(tuple(map(dict, sorted(seen, key=lambda c: [places[name][value] for name, value in c]))))
     return tuple(result)
+
+
+def _winners(file: KernelFile, tuned: TunedChoices, choices: Sequence[Choice]) -> tuple[BuiltWinner, ...]:
+    """Of what was tuned for a file the part that is built, measured before emulated and newest first."""
+    found = []
+    newest_first = tuned.entries[::-1]
+    for entry in sorted(newest_first, key=lambda one: one.emulated):
+        identity = entry.identity
+        if entry.file == file.identity and identity.cc and dict(entry.choice) in choices:
+            tensors = {one.name: one for one in as_seen(file, entry.tensors)}
+            own = tuple(tensors.get(one.name) for one in file.plan.op.tensors)
+            number = list(choices).index(dict(entry.choice))
+            found.append(BuiltWinner(number, identity.cc, identity.sms, own))
+    return tuple(found)
 
 
 # -- building --

@@ -27,5 +27,5 @@ from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError,
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.kernel_file.syntax import Op, Parameter
 from tilewright.kernel_file.traced_outs import TracedOut, traced_outs
-from tilewright.kernel_file.tuned import TunedChoices, tuned_path
+from tilewright.kernel_file.tuned import BadTunedRecord, NearChoice, TunedChoices, evaluate_tuned, tuned_path
 from tilewright.kernel_file.words import contract

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
-from tilewright.kernel_file.leading import flattened
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
-from tilewright.kernel_file.search import ChoiceError
-from tilewright.kernel_file.tuned import TunedChoices
+from tilewright.kernel_file.search import Choice
+from tilewright.kernel_file.tuned import NearChoice, TunedChoices, evaluate_tuned
 from tilewright.records import ConstantValue, GpuProfile
 
 MAX_CONSTANT_SETS = 16
@@ -33,11 +32,12 @@ LateValues = tuple[int | float | bool, ...]
 
 @dataclass(frozen=True)
 class Selected:
-    """The file that runs, what it does, and the late arguments of this very call."""
+    """The file that runs, what it does, the late arguments of this very call, and the tuner's winner it goes by."""
 
     index: int
     evaluation: Evaluation
     late: LateValues
+    tuned: NearChoice | None = None
 
 
 class Reason(NamedTuple):
@@ -167,7 +167,7 @@ class Dispatcher:
         if isinstance(known, NoneApplies) or known.evaluation.late.is_empty:
             return known
         try:
-            return Selected(known.index, known.evaluation, known.evaluation.late_values(arguments))
+            return Selected(known.index, known.evaluation, known.evaluation.late_values(arguments), known.tuned)
         except DoesNotApply:
             # Scalars of no other weight make a `let` fail: this call, and no other, goes elsewhere.
             return self._evaluate(None, arguments)
@@ -177,7 +177,7 @@ class Dispatcher:
         cacheable = key is not None
         selection: Selection | None = None
         for index, file in enumerate(self.files):
-            outcome = self._evaluate_file(file, arguments)
+            outcome, near = evaluate_tuned(file, arguments, self.gpu, self._tuned, self._counted)
             if isinstance(outcome, Refused):
                 cacheable = cacheable and not outcome.hangs_on_late
                 reasons.append(Reason(file.name, outcome.problem))
@@ -185,7 +185,7 @@ class Dispatcher:
             if not self._constant_sets.admit(outcome):
                 reasons.append(Reason(file.name, _too_many_sets(file, self._constant_sets.limit)))
                 continue
-            selection = Selected(index, outcome, outcome.late_values(arguments))
+            selection = Selected(index, outcome, outcome.late_values(arguments), near)
             break
         if selection is None:
             selection = NoneApplies(tuple(reasons))
@@ -193,21 +193,17 @@ class Dispatcher:
             self._remember(key, selection)
         return selection
 
-    def _evaluate_file(self, file: KernelFile, arguments: Arguments) -> Evaluation | Refused:
-        for choice in self._tuned.nearest(file, self.gpu.name, _as_seen(file, arguments)):
-            try:
-                outcome = self._counted(file, arguments, choice)
-            except ChoiceError:
-                continue  # not a choice of the file as it is now
-            if isinstance(outcome, Evaluation):
-                return outcome
-        return self._counted(file, arguments, None)
+    def why(self, selected: Selected, arguments: Arguments) -> str:
+        """Where the choices of the tuned constants come from; "" for a file that has none."""
+        if selected.tuned is not None:
+            return selected.tuned.why(self.gpu)
+        return self._tuned.why_first(selected.evaluation.file, self.gpu, arguments)
 
     def _counted(
-        self, file: KernelFile, arguments: Arguments, choice: Mapping[str, int | bool] | None
+        self, file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None
     ) -> Evaluation | Refused:
         self.evaluations += 1
-        return try_evaluate(file, arguments, self.gpu, choice)
+        return try_evaluate(file, arguments, gpu, choice)
 
     def _remember(self, key: Hashable, selection: Selection) -> None:
         with self._lock:
@@ -217,12 +213,6 @@ class Dispatcher:
                 oldest = sorted(self._cache, key=lambda known: self._cache[known].used)
                 for old in oldest[: max(1, self._capacity // 8)]:
                     del self._cache[old]
-
-
-def _as_seen(file: KernelFile, arguments: Arguments) -> Arguments:
-    """What was tuned for was tuned at the sizes that the plan sees."""
-    seen = flattened(file, arguments)
-    return arguments if isinstance(seen, Problem) else seen.arguments
 
 
 def _too_many_sets(file: KernelFile, limit: int) -> Problem:

@@ -1,20 +1,49 @@
 """The tuner's winners, kept beside a kernel file: for a GPU and a shape, the choice that was fastest.
 
-A record is found by the file's identity, the GPU's name, dtypes and ranks; of those the nearest shape wins, by the
-distance of the sizes' logarithms. Whether the choice still satisfies the file's needs is for `evaluate` to say.
+A record is of use to a call of the same file, with the same tensors, on the same kind of GPU or one like it. Of several
+the nearest wins: by the distance of the sizes' logarithms, to which a GPU that is only like it adds. Names do not
+decide which GPU it is (`GpuIdentity` does). Whether a choice still satisfies the file's needs is for `evaluate` to say.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
-from tilewright.records import DType, RecordError, TensorSpec, from_json
+from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
+from tilewright.kernel_file.leading import flattened
+from tilewright.kernel_file.problems import Problem
+from tilewright.kernel_file.search import Choice, ChoiceError
+from tilewright.records import (
+    PROFILES,
+    Attempt,
+    DType,
+    GpuIdentity,
+    GpuLikeness,
+    GpuProfile,
+    Measured,
+    RecordError,
+    Task,
+    TensorSpec,
+    from_json,
+)
+
+# What another GPU, or the other 16-bit float of a tensor, counts beside sizes, in octaves. host/plan.hpp has the same.
+GPU_OCTAVES = {GpuLikeness.SAME: 0.0, GpuLikeness.SIMILAR: 1.0, GpuLikeness.RELATED: 3.0}
+DTYPE_OCTAVES = 0.5
+_ALIKE = ({DType.F16, DType.BF16},)
+
+Evaluate = Callable[[KernelFile, Arguments, GpuProfile, Choice | None], Evaluation | Refused]
+
+
+class BadTunedRecord(RecordError):
+    """What lies beside a kernel file is not a record of tuned choices."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +52,55 @@ class TunedTensor:
     dtype: DType
     shape: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype.value}[{', '.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """One winner: where it was found, and what it was."""
+    """One winner: where it was found, and what it was. What is known of the GPU beyond its name was not always kept."""
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("cc", "sms", "emulated")
 
     file: str  # identity of the kernel file
-    gpu: str
+    gpu: str  # as the driver or `PROFILES` names it
     tensors: tuple[TunedTensor, ...]
     choice: tuple[tuple[str, int | bool], ...]
+    cc: int = 0
+    sms: int = 0
+    emulated: bool = False  # by modelled times
+
+    @property
+    def identity(self) -> GpuIdentity:
+        return GpuIdentity.named(self.gpu, self.cc, self.sms)
+
+    @property
+    def words(self) -> str:
+        """Where it was found: `H200 (emulated) at x f32[4096]`."""
+        return f"{self.gpu}{' (emulated)' if self.emulated else ''} at {', '.join(map(str, self.tensors))}"
+
+
+@dataclass(frozen=True)
+class NearChoice:
+    """A winner as seen from a call: how alike the GPUs are, and how far apart the tensors."""
+
+    winner: TunedChoice
+    likeness: GpuLikeness
+    octaves: float
+
+    @property
+    def choice(self) -> dict[str, int | bool]:
+        return dict(self.winner.choice)
+
+    @property
+    def distance(self) -> float:
+        return self.octaves + GPU_OCTAVES[self.likeness]
+
+    def why(self, gpu: GpuProfile) -> str:
+        """In words, for who asks what a call on `gpu` does."""
+        near = "as in this call" if self.octaves == 0 else "nearest to this call"
+        other = "" if self.likeness is GpuLikeness.SAME else f"; {gpu.name} is {self.likeness.value}"
+        return f"tuned on {self.winner.words}, {near}{other}"
 
 
 @dataclass(frozen=True)
@@ -40,27 +109,78 @@ class TunedChoices:
 
     entries: tuple[TunedChoice, ...] = ()
 
-    def nearest(self, file: KernelFile, gpu: str, arguments: Arguments) -> tuple[dict[str, int | bool], ...]:
-        """The recorded choices for calls like this one, nearest shape first, each choice once."""
-        tensors = tuned_tensors(arguments)
-        near = [
-            (distance, -age, entry.choice)
-            for age, entry in enumerate(self.entries)
-            if entry.file == file.identity
-            and entry.gpu == gpu
-            and (distance := _distance(tensors, entry.tensors)) is not None
-        ]
-        ordered = sorted(near, key=lambda item: item[:2])
-        return tuple(dict(choice) for choice in dict.fromkeys(choice for _, _, choice in ordered))
+    def nearest(self, file: KernelFile, gpu: GpuProfile, arguments: Arguments) -> tuple[NearChoice, ...]:
+        """The recorded winners that are of use to a call, nearest first, each choice once.
+
+        Of two equally near what was measured comes before what was emulated, and the newer before the older.
+        """
+        identity, tensors = GpuIdentity.of(gpu), as_seen(file, tuned_tensors(arguments))
+        near: list[tuple[float, bool, int, NearChoice]] = []
+        for age, entry in enumerate(self.entries):
+            if entry.file != file.identity or (likeness := entry.identity.likeness(identity)) is None:
+                continue
+            octaves = _distance(tensors, as_seen(file, entry.tensors))
+            if octaves is not None:
+                found = NearChoice(entry, likeness, octaves)
+                near.append((found.distance, entry.emulated, -age, found))
+        ordered = sorted(near, key=lambda item: item[:3])
+        once: dict[tuple[tuple[str, int | bool], ...], NearChoice] = {}
+        for *_, found in ordered:
+            once.setdefault(found.winner.choice, found)
+        return tuple(once.values())
+
+    def why_first(self, file: KernelFile, gpu: GpuProfile, arguments: Arguments) -> str:
+        """Why a call goes by the first choices of the file that hold: nothing recorded was taken."""
+        if not file.compiled.tunes:
+            return ""
+        own = [entry for entry in self.entries if entry.file == file.identity]
+        if not own:
+            return f"first choices: {'tuned only with another text of the file' if self.entries else 'never tuned'}"
+        identity = GpuIdentity.of(gpu)
+        alike = [entry for entry in own if entry.identity.likeness(identity) is not None]
+        if not alike:
+            others = dict.fromkeys(
+                f"{entry.gpu} ({entry.identity.arch or 'of an unknown architecture'})" for entry in own
+            )
+            return f"first choices: tuned only for {', '.join(others)}; this is {gpu.name} ({identity.arch})"
+        near = self.nearest(file, gpu, arguments)
+        if not near:
+            return f"first choices: tuned only for other dtypes or ranks, on {alike[-1].words}"
+        return f"first choices: what was tuned on {near[0].winner.words} does not hold here"
 
     def with_choice(
-        self, file: KernelFile, gpu: str, arguments: Arguments, choice: Iterable[tuple[str, int | bool]]
+        self,
+        file: KernelFile,
+        gpu: GpuProfile | str,
+        arguments: Arguments,
+        choice: Iterable[tuple[str, int | bool]],
+        *,
+        cc: int = 0,
+        emulated: bool = False,
     ) -> TunedChoices:
-        """These winners and one more; it replaces an earlier one for the same call."""
-        entry = TunedChoice(file.identity, gpu, tuned_tensors(arguments), tuple(choice))
-        where = (entry.file, entry.gpu, entry.tensors)
-        kept = tuple(old for old in self.entries if (old.file, old.gpu, old.tensors) != where)
+        """These winners and one more; it replaces an earlier one for the same call on the same GPU.
+
+        A GPU is given by its profile or, where there is none, by its name and its compute capability.
+        """
+        tensors, picked = tuned_tensors(arguments), tuple(choice)
+        if isinstance(gpu, GpuProfile):
+            entry = TunedChoice(file.identity, gpu.name, tensors, picked, gpu.cc, gpu.sms, emulated)
+        else:
+            known = GpuIdentity.named(gpu, cc)
+            entry = TunedChoice(file.identity, gpu, tensors, picked, known.cc, known.sms, emulated)
+        where = (entry.file, entry.identity, entry.tensors)
+        kept = tuple(old for old in self.entries if (old.file, old.identity, old.tensors) != where)
         return TunedChoices((*kept, entry))
+
+    def with_winner_of(self, file: KernelFile, task: Task, attempt: Attempt) -> TunedChoices:
+        """These and what the autotuner chose for an attempt, on the GPU it was measured or emulated on."""
+        if attempt.tune is None or not attempt.tune.choice:
+            return self
+        if isinstance(attempt.measurement, Measured):
+            # The driver's name; what it was written for has the compute capability that it was timed on.
+            name, cc = attempt.measurement.gpu, task.profile.cc
+            return self.with_choice(file, name, task.arguments(), attempt.tune.choice, cc=cc)
+        return self.with_choice(file, PROFILES[task.gpu], task.arguments(), attempt.tune.choice, emulated=True)
 
     def joined(self, other: TunedChoices) -> TunedChoices:
         """The winners of both, for an op of several files."""
@@ -70,7 +190,7 @@ class TunedChoices:
     def load(cls, kernel_file: Path) -> TunedChoices:
         """What is recorded beside a kernel file; nothing where there is no record.
 
-        Raises `RecordError` for a file that is not such a record.
+        Raises `BadTunedRecord` for a file that is not such a record.
         """
         path = tuned_path(kernel_file)
         try:
@@ -80,7 +200,25 @@ class TunedChoices:
         try:
             return from_json(cls, json.loads(text))
         except (RecordError, ValueError) as error:
-            raise RecordError(f"{path} is not a record of tuned choices: {error}; delete it to tune again") from None
+            raise BadTunedRecord(f"{path} is not a record of tuned choices: {error}; delete it to tune again") from None
+
+
+def evaluate_tuned(
+    file: KernelFile,
+    arguments: Arguments,
+    gpu: GpuProfile,
+    tuned: TunedChoices,
+    evaluate: Evaluate = try_evaluate,
+) -> tuple[Evaluation | Refused, NearChoice | None]:
+    """The file with the nearest recorded winner that holds, and that winner; else by its first choices that hold."""
+    for near in tuned.nearest(file, gpu, arguments):
+        try:
+            outcome = evaluate(file, arguments, gpu, near.choice)
+        except ChoiceError:
+            continue  # not a choice of the file as it is now
+        if isinstance(outcome, Evaluation):
+            return outcome, near
+    return evaluate(file, arguments, gpu, None), None
 
 
 def tuned_path(kernel_file: Path) -> Path:
@@ -96,13 +234,27 @@ def tuned_tensors(arguments: Arguments) -> tuple[TunedTensor, ...]:
     )
 
 
+def as_seen(file: KernelFile, tensors: tuple[TunedTensor, ...]) -> tuple[TunedTensor, ...]:
+    """The tensors with their leading dimensions as the plan sees them: sizes are compared as it has them."""
+    if file.compiled.lead is None:
+        return tensors
+    regular: dict[str, TensorSpec | None] = {one.name: None for one in file.plan.op.tensors}
+    regular |= {one.name: TensorSpec.contiguous(one.dtype, one.shape) for one in tensors}
+    seen = flattened(file, regular)
+    return tensors if isinstance(seen, Problem) else tuned_tensors(seen.arguments)
+
+
 def _distance(one: tuple[TunedTensor, ...], other: tuple[TunedTensor, ...]) -> float | None:
     """How far apart two calls are, in octaves summed over all sizes; None where they are not alike."""
     if len(one) != len(other):
         return None
     total = 0.0
     for a, b in zip(one, other, strict=True):
-        if (a.name, a.dtype, len(a.shape)) != (b.name, b.dtype, len(b.shape)):
+        if (a.name, len(a.shape)) != (b.name, len(b.shape)):
             return None
+        if a.dtype != b.dtype:
+            if not any({a.dtype, b.dtype} <= alike for alike in _ALIKE):
+                return None
+            total += DTYPE_OCTAVES
         total += sum(abs(math.log2(m + 1) - math.log2(n + 1)) for m, n in zip(a.shape, b.shape, strict=True))
     return total

@@ -14,6 +14,7 @@ from tilewright.records.emulation import *
 from tilewright.records.execution import *
 from tilewright.records.formulas import *
 from tilewright.records.gpu import *
+from tilewright.records.gpu_identity import *
 from tilewright.records.intervals import *
 from tilewright.records.json_form import *
 from tilewright.records.lint import *

@@ -23,12 +23,14 @@ class Explanation(Displayed):
     refused: tuple[Reason, ...]
     falls_back: bool  # to the reference
     not_emulable: str | None = None  # why an emulated call is refused
+    why_choice: str = ""  # where the choice comes from
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.gpu}: {self.file or self._without_file()}"]
         lines += [f"  not {reason}" for reason in self.refused]
         if self.choice:
-            lines.append("  choice     " + ", ".join(f"{name} = {value}" for name, value in self.choice))
+            chosen_words = ", ".join(f"{name} = {value}" for name, value in self.choice)
+            lines.append(f"  choice     {chosen_words}" + (f": {self.why_choice}" if self.why_choice else ""))
         chosen = {name for name, _ in self.choice}
         constants = [f"{name} = {value}" for name, value in self.constants if name not in chosen]
         if constants:
@@ -79,7 +81,9 @@ def explain_none(op: str, gpu: GpuProfile, none: NoneApplies, falls_back: bool) 
     return Explanation(op, gpu.name, None, (), (), (), (), none.reasons, falls_back)
 
 
-def explain_selected(op: str, selected: Selected, build: Build | None, refused: tuple[Reason, ...]) -> Explanation:
+def explain_selected(
+    op: str, selected: Selected, build: Build | None, refused: tuple[Reason, ...], why_choice: str
+) -> Explanation:
     """The explanation of a call that a file takes; `build` is None where it launches nothing."""
     evaluation = selected.evaluation
     steps: list[LaunchReport | LibraryCall] = []
@@ -98,4 +102,5 @@ def explain_selected(op: str, selected: Selected, build: Build | None, refused: 
         steps=tuple(steps),
         refused=refused,
         falls_back=False,
+        why_choice=why_choice,
     )

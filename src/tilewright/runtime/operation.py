@@ -205,7 +205,8 @@ class Operation:
             return explain_none(self.op.name, dispatcher.gpu, selection, self.last_resort.may_run)
         earlier = ((file, try_evaluate(file, arguments, dispatcher.gpu)) for file in self.files[: selection.index])
         refused = tuple(Reason(file.name, outcome.problem) for file, outcome in earlier if isinstance(outcome, Refused))
-        explanation = explain_selected(self.op.name, selection, self._builds.build(selection.evaluation), refused)
+        build, why = self._builds.build(selection.evaluation), dispatcher.why(selection, arguments)
+        explanation = explain_selected(self.op.name, selection, build, refused, why)
         if emulator is None:
             return explanation
         return replace(explanation, not_emulable=emulator.why_not(selection))

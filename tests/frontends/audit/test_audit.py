@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.frontends.in_process import tilewright
 from tests.importing.examples import MODEL, ROWS
+from tests.runtime import plans
 
 from tilewright.frontends.cli.audit import ranked
 from tilewright.frontends.cli.audit_checks import judged_by_checkers, judged_by_referee
 from tilewright.frontends.report.audit import Audit, Suggestion, Weight
-from tilewright.kernel_file import parse
+from tilewright.kernel_file import TunedChoices, parse, tuned_path
 from tilewright.prompts.verdict_text import verdict_words
 from tilewright.records import (
     PROFILES,
@@ -26,6 +27,7 @@ from tilewright.records import (
     Rejected,
     TensorSpec,
     from_json,
+    to_json,
 )
 
 # Lanes of a warp stand a row apart, and the last row is read once more than it has elements.
@@ -70,6 +72,17 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "broken.cu").write_text(BROKEN)
     (tmp_path / "reference.py").write_text(REFERENCE)
     return tmp_path
+
+
+def test_what_was_tuned_beside_the_file_is_what_is_timed(tmp_path: Path) -> None:
+    path, file = tmp_path / "twice.cu", parse(plans.TWICE)
+    path.write_text(plans.TWICE)
+    tuned = TunedChoices().with_choice(file, "NVIDIA H200", {"x": TensorSpec.parse("4096:f32")}, [("THREADS", 128)])
+    tuned_path(path).write_text(json.dumps(to_json(tuned)))
+    done = tilewright(tmp_path, "audit", path, "--shape", "x=4096:f32", "--json")
+    audit: Audit = from_json(Audit, json.loads(done.stdout))
+    assert any(one.startswith("timed with THREADS = 128: tuned on NVIDIA H200") for one in audit.notes)
+    assert "grid 32 of 128 threads" in audit.speed.evidence
 
 
 @pytest.mark.slow

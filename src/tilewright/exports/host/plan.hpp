@@ -5,7 +5,9 @@
 // allocates device memory or knows a GPU's driver.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "values.hpp"
@@ -378,15 +380,78 @@ struct Refusal {
     std::string found;
 };
 
+// Where a choice of the tuned constants won, for which tensors as the plan sees them: a tuner's winner.
+struct Winner {
+    int choice;
+    int64_t cc, sms; // sms: 0 where it is unknown
+    const int64_t *tensors; // for each of the op: its number of dimensions or -1 where it was absent, its dtype, its sizes
+};
+
 template <class Call> struct File {
     const char *name;
     bool (*evaluate)(const Call &, const Device &, const int64_t *choice, Plan &, Refusal &);
     const int64_t *choices; // one after another
     int choice_count, tune_count;
+    const Winner *winners;
+    int winner_count;
+    const int *plan_ranks; // of each tensor, of those that the `lead` line names; 0 of the others
     const Row *rows;
     int row_count;
     const char *const *constant_names;
 };
+
+// How far a winner is from a call, in octaves of sizes and what stands for another GPU; negative where it is of no use.
+// As kernel_file/tuned.py has it, but for the GPU's name, of which nothing hangs here but its multiprocessors.
+template <class Call>
+double distance(const Winner &winner, const Call &call, const Device &device, const int *plan_ranks) {
+    if (winner.cc != device.cc) return -1;
+    double total = 3;
+    if (winner.sms != 0) {
+        const double ratio = double(winner.sms) / double(device.sms);
+        total = winner.sms == device.sms ? 0 : ratio >= 0.8 && ratio <= 1.25 ? 1 : 3;
+    }
+    const int64_t *next = winner.tensors;
+    for (size_t slot = 0; slot < sizeof call.tensors / sizeof call.tensors[0]; ++slot) {
+        const Tensor &tensor = call.tensors[slot];
+        const int64_t rank = *next++;
+        if ((rank >= 0) != tensor.given) return -1;
+        if (rank < 0) continue;
+        const DType dtype = DType(*next++);
+        const auto is_short = [](DType one) { return one == DType::f16 || one == DType::bf16; };
+        if (dtype != tensor.dtype) {
+            if (!is_short(dtype) || !is_short(tensor.dtype)) return -1;
+            total += 0.5;
+        }
+        const size_t own = tensor.shape.size();
+        const size_t seen = plan_ranks[slot] > 0 ? size_t(plan_ranks[slot]) : own;
+        if (size_t(rank) != seen || own + 1 < seen) return -1;
+        double rows = 1; // of the dimensions that lead
+        for (size_t i = 0; seen > 0 && i + seen < own + 1; ++i) rows *= double(tensor.shape[i]);
+        for (size_t i = 0; i < seen; ++i) {
+            const double size = i == 0 ? rows : double(tensor.shape[i + own - seen]);
+            total += std::fabs(std::log2(size + 1) - std::log2(double(*next++) + 1));
+        }
+    }
+    return total;
+}
+
+// The choices of a file in the order in which they are tried: winners, the nearest first, then as they are written.
+template <class Call>
+std::vector<int> ordered_choices(const File<Call> &file, const Call &call, const Device &device) {
+    std::vector<std::pair<double, int>> near;
+    for (int i = 0; i < file.winner_count; ++i) {
+        const double far = distance(file.winners[i], call, device, file.plan_ranks);
+        if (far >= 0) near.push_back({far, file.winners[i].choice});
+    }
+    std::stable_sort(near.begin(), near.end(), [](const auto &a, const auto &b) { return a.first < b.first; });
+    std::vector<int> order;
+    const auto add = [&order](int choice) {
+        if (std::find(order.begin(), order.end(), choice) == order.end()) order.push_back(choice);
+    };
+    for (const auto &one : near) add(one.second);
+    for (int i = 0; i < file.choice_count; ++i) add(i);
+    return order;
+}
 
 // The first file and choice whose needs hold; false with one refusal for each file where there is none.
 template <class Call>
@@ -400,7 +465,7 @@ bool select(const File<Call> *files, int count, const Kernel *kernels, const Cal
         plan.row_count = file.row_count;
         plan.constant_names = file.constant_names;
         Refusal furthest;
-        for (int i = 0; i < file.choice_count; ++i) {
+        for (const int i : ordered_choices(file, call, device)) {
             Refusal refusal;
             plan.clear();
             if (file.evaluate(call, device, file.choices + size_t(i) * size_t(file.tune_count), plan, refusal)) return true;

@@ -344,9 +344,7 @@ def _tuned_text(folder: RunFolder, run: Run) -> str | None:
     if best is None or best.tune is None or not best.tune.choice:
         return None
     file = parse(folder.attempt(best.number).text("kernel.cu"), run.task.name, allow_library=run.task.allow_library)
-    tuned = TunedChoices()
-    for gpu in sorted({run.task.gpu, best.measurement.gpu if best.measurement else run.task.gpu}):
-        tuned = tuned.with_choice(file, gpu, run.task.arguments(), best.tune.choice)
+    tuned = TunedChoices().with_winner_of(file, run.task, best)
     return json.dumps(records.to_json(tuned), indent=1)
 
 

@@ -34,7 +34,15 @@ from tilewright.frontends.cli.importing import ImportedFile, ImportReport, Wante
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.cli.terminal import FAULT, NotDone, print_json, progress, stdout_console
 from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_page, hint_words, show_audit
-from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, parse
+from tilewright.kernel_file import (
+    ArgumentValue,
+    Choice,
+    DoesNotApply,
+    KernelFile,
+    TunedChoices,
+    evaluate_tuned,
+    parse,
+)
 from tilewright.lint import lint_plan
 from tilewright.measure import Stopwatch
 from tilewright.measure.preparation import NotPrepared
@@ -88,6 +96,7 @@ class Subject:
     notes: tuple[str, ...] = ()
     guessed_lengths: frozenset[str] = frozenset()  # tensors behind plain pointers that nobody said the length of
     reference: str = ""  # text with the function `imported_reference`: the source's own, or one given, as the op's
+    choice: Choice | None = None  # of its tuned constants, where one is recorded beside it that holds
     compared: str = ""  # by the import with the source's own reference, for where no task can be made of that
 
 
@@ -98,7 +107,13 @@ def read_subject(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
         return _imported(asked, gpu, say)
     if asked.function:
         raise BadArgument(f"--function {asked.function}: {asked.file} is a kernel file; drop it")
-    return _with_arguments(parse(text, str(asked.file)), asked, gpu, (), ())
+    subject = _with_arguments(parse(text, str(asked.file)), asked, gpu, (), ())
+    _, near = evaluate_tuned(subject.file, subject.arguments, gpu, TunedChoices.load(asked.file))
+    if near is None:
+        return subject
+    shown = ", ".join(f"{name} = {value}" for name, value in near.winner.choice)
+    note = f"timed with {shown}: {near.why(gpu)}; judged with the first choices of the file"
+    return replace(subject, choice=near.choice, notes=(*subject.notes, note))
 
 
 def _text(path: Path) -> str:
@@ -232,7 +247,7 @@ class _Auditor:
         subject, gpu = self.subject, PROFILES[self.device.gpu]
         self.say("building")
         try:
-            built = build_plan(subject.file, subject.arguments, gpu)
+            built = build_plan(subject.file, subject.arguments, gpu, subject.choice)
         except DoesNotApply as refusal:
             raise BadArgument(f"{subject.file.name}:{refusal}") from None
         if isinstance(built, BuildFailure):
@@ -299,9 +314,11 @@ class _Auditor:
 
     def _timed(self, stopwatch: Stopwatch, answer: JudgedAnswer | None) -> Timed:
         self.say("timing")
+        file, choice = self.subject.file, self.subject.choice
+        told = answer if choice is None else None  # it is of the first choices
         try:
-            measured = stopwatch.measure(self.subject.file, None, answer) if not self.device.is_emulated else None
-            return timed(self.subject.file, stopwatch, measured if isinstance(measured, Measured) else None)
+            measured = stopwatch.measure(file, choice, told) if not self.device.is_emulated else None
+            return timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
         except NotPrepared as problem:
             return not_modelled(problem)
 

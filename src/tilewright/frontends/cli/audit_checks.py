@@ -17,7 +17,7 @@ from tilewright.frontends.report.audit import Correctness, Speed, Suggestion, We
 from tilewright.frontends.report.site_facts import roofline_of
 from tilewright.importing.calls import Given, is_block
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
-from tilewright.kernel_file import ArgumentValue, KernelFile
+from tilewright.kernel_file import ArgumentValue, Choice, KernelFile
 from tilewright.lint.catalogue import RULES
 from tilewright.measure import Stopwatch, what_if
 from tilewright.measure.emulated_counts import NotCounted
@@ -282,15 +282,15 @@ class Timed:
     profiles: tuple[KernelProfile, ...] = ()
 
 
-def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None) -> Timed:
+def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, choice: Choice | None = None) -> Timed:
     """Modelled, with the measured time and the GPU's counters where there is one. Raises `NotPrepared`."""
-    done = stopwatch.profiled(file)
+    done = stopwatch.profiled(file, choice)
     profiles = () if isinstance(done, str) else done.profiles
     longest = max(profiles, key=lambda one: one.duration_us, default=None)
     counters = tuple(line.strip() for line in profile_figures(longest)) if longest is not None else ()
-    evidence = stopwatch.evidence(file)
+    evidence = stopwatch.evidence(file, choice)
     try:
-        model = stopwatch.model(file)
+        model = stopwatch.model(file, choice)
     except NotCounted as problem:
         said = f"not modelled: {problem}"
         return Timed(Speed(measured, said, counters=counters, evidence=evidence), None, profiles)

@@ -23,7 +23,7 @@ from tilewright.frontends.cli.terminal import print_json, progress, stdout_conso
 from tilewright.frontends.report import pictures
 from tilewright.frontends.report.pictures import BAR_CELLS, bar
 from tilewright.frontends.report.runs import microseconds, scatter_words
-from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, parse
+from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.bench import bench_on_gpu
 from tilewright.measure.emulated_counts import NotCounted, count_plan
@@ -115,8 +115,8 @@ class _Bench:
             raise BadArgument(f"--against {said}: what PyTorch does is not known; give --reference FILE.py:FUNCTION")
 
     def _kernel(self, path: Path, file: KernelFile) -> _Kernel:
-        tuned = TunedChoices.load(path).nearest(file, self._gpu.name, self._arguments)
-        return _Kernel(path.name, file, next(iter(tuned), None))
+        _, near = evaluate_tuned(file, self._arguments, self._gpu, TunedChoices.load(path))
+        return _Kernel(path.name, file, near.choice if near is not None else None)
 
     def run(self) -> BenchReport:
         task = self._task()

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.frontends.cli.terminal import plain_table
-from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, print_plan
+from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, print_plan
 from tilewright.records import Build, BuildFailure, ConstantValue, Diagnostic, Dim3, GpuProfile, Launch, TensorSpec
 from tilewright.toolchain import BuiltPlan, LaunchReport, ToolchainError, build_plan, highlights, report_launch
 
@@ -49,6 +49,7 @@ class BuiltTarget:
     launches: tuple[LaunchReport, ...]
     library_calls: tuple[str, ...]
     compiled: CompiledReport | None
+    why_choice: str = ""  # where the choice of tuned constants comes from
 
 
 @dataclass(frozen=True)
@@ -77,21 +78,27 @@ class BuildReport:
 
 
 def report_build(
-    file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool, gpus: Sequence[GpuProfile]
+    file: KernelFile,
+    arguments: Mapping[str, ArgumentValue],
+    guessed: bool,
+    gpus: Sequence[GpuProfile],
+    tuned: TunedChoices,
 ) -> tuple[BuildReport, tuple[Build, ...]]:
-    """Build the file for every GPU; what was compiled comes beside the report."""
+    """Build the file for every GPU, with what was tuned for it; what was compiled comes beside the report."""
     targets: list[BuiltTarget | FailedTarget] = []
     builds: list[Build] = []
     for gpu in gpus:
         try:
-            built = build_plan(file, arguments, gpu)
+            _, near = evaluate_tuned(file, arguments, gpu, tuned)
+            built = build_plan(file, arguments, gpu, near.choice if near is not None else None)
         except DoesNotApply as refusal:
             targets.append(FailedTarget(gpu.name, gpu.arch, False, str(refusal), ()))
             continue
         if isinstance(built, BuildFailure):
             targets.append(FailedTarget(gpu.name, gpu.arch, True, built.reason.value, built.diagnostics))
             continue
-        targets.append(_target(built))
+        why = near.why(gpu) if near is not None else tuned.why_first(file, gpu, arguments)
+        targets.append(_target(built, why))
         builds += [built.build] if built.build is not None else []
     texts = describe_arguments(arguments)
     return BuildReport(file.name, file.identity, file.plan.op.name, texts, guessed, tuple(targets)), tuple(builds)
@@ -104,7 +111,7 @@ def describe_arguments(arguments: Mapping[str, ArgumentValue]) -> dict[str, str]
     }
 
 
-def _target(built: BuiltPlan) -> BuiltTarget:
+def _target(built: BuiltPlan, why_choice: str) -> BuiltTarget:
     evaluation, build = built.evaluation, built.build
     launches = [step for step in evaluation.steps if isinstance(step, Launch)]
     return BuiltTarget(
@@ -115,6 +122,7 @@ def _target(built: BuiltPlan) -> BuiltTarget:
         launches=tuple(report_launch(step, build, evaluation.gpu) for step in launches) if build else (),
         library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, Launch)),
         compiled=_compiled(build) if build else None,
+        why_choice=why_choice,
     )
 
 
@@ -207,6 +215,7 @@ def _plan_line(target: BuiltTarget) -> str:
     if target.compiled:
         done = target.compiled
         made = f"cubin {done.cubin_bytes / 1024:.1f} KiB in {done.seconds:.3f} s by {done.compiler}"
+    constants += f" ({target.why_choice})" if target.why_choice else ""
     return f"{target.gpu}: constants {constants}; {buffers}{library}; {made}"
 
 

@@ -33,6 +33,7 @@ from tilewright.frontends.cli.program import (
     split_reference,
 )
 from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
+from tilewright.kernel_file import TunedChoices
 from tilewright.records import ARCHITECTURES, PROFILES, Budget, BuildFailure, Emulation, Settings
 from tilewright.tasks.errors import BadArgument
 from tilewright.toolchain import sass_text
@@ -61,7 +62,7 @@ def build(
     profiles = choose_profiles(arch or [], gpu or [])
     given = parse_arguments(kernel_file.plan.op, shape or [], set_ or [])
     arguments, guessed = complete_arguments(kernel_file, given, profiles[0])
-    report, builds = report_build(kernel_file, arguments, guessed, profiles)
+    report, builds = report_build(kernel_file, arguments, guessed, profiles, TunedChoices.load(file))
     if output:
         output.mkdir(parents=True, exist_ok=True)
         for result in filter(None, builds):

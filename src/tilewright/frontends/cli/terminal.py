@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.devices.protocol import DeviceError
-from tilewright.kernel_file import KernelFileError
+from tilewright.kernel_file import BadTunedRecord, KernelFileError
 from tilewright.records import to_json
 from tilewright.store import NoSuchRun, NotAccepted, StoreError
 from tilewright.tasks.errors import BadArgument
@@ -105,7 +105,7 @@ def exit_code(error: BaseException) -> int | None:
         return error.code
     if isinstance(error, KernelFileError):
         return 1
-    if isinstance(error, (BadArgument, NoSuchRun, NotAccepted)):
+    if isinstance(error, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)):
         return 2
     if isinstance(error, (ToolchainError, DeviceError, StoreError, OSError)):
         return 3
