@@ -12,7 +12,7 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.recordings import RIGHT, SOURCE, WRONG, record
 from tests.teaching.made_runs import EARLIER
 
-from tilewright.frontends.cli.exam import exam_picture, report_text
+from tilewright.frontends.report.exam import exam_picture, report_text
 from tilewright.prompts.question import system_text
 from tilewright.records import Budget, Modelled
 from tilewright.store import RunFolder, Store

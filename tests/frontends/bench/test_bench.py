@@ -10,7 +10,7 @@ import torch
 from tests.frontends.audit.test_audit import BROKEN, REFERENCE, RIGHT
 from tests.frontends.in_process import tilewright
 
-from tilewright.frontends.cli.bench import BenchReport, BenchRow, bench_picture
+from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture
 from tilewright.records import Timing, from_json
 
 # A warp for each row: the same op, faster.

@@ -30,9 +30,10 @@ from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profi
 from tilewright.frontends.api.reporter import in_arguments, specification_text
 from tilewright.frontends.api.requests import loaded
 from tilewright.frontends.api.running import Addition, KernelFound
-from tilewright.frontends.cli.check import CheckOptions, check_file, show_check
+from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.report import run_text, runs
+from tilewright.frontends.report.checks import show_check
 from tilewright.frontends.report.runs import found_words
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.playbook.errors import PlaybookProblem

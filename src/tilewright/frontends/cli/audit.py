@@ -27,13 +27,13 @@ from tilewright.frontends.cli.audit_checks import (
     timed,
     told_sizes,
 )
-from tilewright.frontends.cli.build import describe_arguments
 from tilewright.frontends.cli.explain import check_page, write_page
 from tilewright.frontends.cli.imported_checks import ADAPTED, for_op, size_names
 from tilewright.frontends.cli.importing import ImportedFile, ImportReport, Wanted, import_files
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.cli.terminal import FAULT, NotDone, print_json, progress, stdout_console
 from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_page, hint_words, show_audit
+from tilewright.frontends.report.checks import describe_arguments
 from tilewright.kernel_file import (
     ArgumentValue,
     Choice,

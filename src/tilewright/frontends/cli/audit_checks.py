@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tilewright import records
 from tilewright.devices.emulation.listing import costly_lines
-from tilewright.frontends.cli.check import CheckOptions, CheckOutcome, CheckReport, check_file
+from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.imported_checks import past_tensor
 from tilewright.frontends.report.audit import Correctness, Speed, Suggestion, Weight
+from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.frontends.report.site_facts import roofline_of
 from tilewright.importing.calls import Given, is_block
 from tilewright.importing.sizes import ODD, ROUND, small_arguments

@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from tilewright.devices.protocol import Device
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
 from tilewright.frontends.api.eager_model import MODEL_EAGER, EagerAnswer, EagerRequest
@@ -17,12 +14,10 @@ from tilewright.frontends.api.judges import turn_at
 from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.frontends.api.references import task_of_file, task_of_reference
 from tilewright.frontends.cli.audit_checks import judged_by_checkers
-from tilewright.frontends.cli.build import arguments_line, describe_arguments
 from tilewright.frontends.cli.explain import check_page
 from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
-from tilewright.frontends.report import pictures
-from tilewright.frontends.report.pictures import BAR_CELLS, bar
-from tilewright.frontends.report.runs import microseconds, scatter_words
+from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, show_bench
+from tilewright.frontends.report.checks import describe_arguments
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.bench import bench_on_gpu
@@ -31,46 +26,11 @@ from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import CONTROL
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import PROFILES, Task, Timing
-from tilewright.records.intervals import Interval, ratio_interval
+from tilewright.records import PROFILES, Task
+from tilewright.records.intervals import ratio_interval
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
 from tilewright.store import write_text
 from tilewright.tasks.errors import BadArgument
-
-# -- what a bench says: --
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """One contender. Without a GPU a time is modelled, and has no samples."""
-
-    name: str
-    time_us: float | None  # None: it has none
-    times_as_long: float | None = None  # as the kernel takes
-    interval: Interval | None = None  # where that lies, where it was measured
-    timing: Timing | None = None
-    judged: str = ""  # of a kernel file: whether it is right
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class BenchReport:
-    file: str
-    op: str
-    gpu: str
-    device: str
-    measured: bool
-    arguments: dict[str, str]
-    guessed: bool
-    floor_us: float
-    rows: tuple[BenchRow, ...]  # the kernel first
-    wrong: tuple[str, ...]  # kernel files that are not right
-    notes: tuple[str, ...] = ()
-
-    @property
-    def exit_status(self) -> int:
-        return int(bool(self.wrong) or self.rows[0].time_us is None)
-
 
 # -- from arguments to a bench: --
 
@@ -261,75 +221,6 @@ def _read(path: Path) -> KernelFile:
         return parse(path.read_bytes().decode(), str(path))
     except UnicodeDecodeError:
         raise BadArgument(f"{path}: not UTF-8 text; save the kernel file as UTF-8") from None
-
-
-# -- a bench for a terminal, with bars of text, and as a picture --
-
-_WIDTH, _ROW, _LEFT, _TOP, _RIGHT = 760, 30, 170, 66, 200
-_WRONG = "not right"
-
-
-def show_bench(console: Console, report: BenchReport) -> None:
-    kind = "measured" if report.measured else "modelled"
-    console.print(Text(f"{report.op}: {kind} times; shorter is better", style="bold"))
-    console.print(arguments_line(report.arguments, report.guessed))
-    console.print(Text(f"{report.device}\n"))
-    width = max(len("roofline"), *(len(row.name) for row in report.rows))
-    longest = max((row.time_us or 0.0 for row in report.rows), default=0.0)
-    for row in report.rows:
-        drawn = bar(row.time_us / longest) if row.time_us and longest else ""
-        wrong = row.name in report.wrong
-        said = f"{row.name:<{width}}  {drawn:<{BAR_CELLS}}  {_row_words(row)}"
-        console.print(Text.assemble(said, (f"  {row.judged}", "bold red" if wrong else "green")))
-        if row.note:
-            console.print(Text(f"{'':<{width}}  {row.note}", style="dim"))
-    if longest:
-        drawn = bar(report.floor_us / longest)
-        console.print(Text(f"{'roofline':<{width}}  {drawn:<{BAR_CELLS}}  {microseconds(report.floor_us)} us"))
-    for note in report.notes:
-        console.print(Text(note, style="yellow"))
-
-
-def _row_words(row: BenchRow) -> str:
-    if row.time_us is None:
-        return "no time"
-    lying = f" ({scatter_words(row.timing)})" if row.timing is not None else ""
-    ratio = ""
-    if row.times_as_long is not None:
-        between = f" ({row.interval.low:.2f} to {row.interval.high:.2f})" if row.interval is not None else ""
-        ratio = f", {row.times_as_long:.2f}x as long{between}"
-    return f"{microseconds(row.time_us)} us{lying}{ratio}"
-
-
-def bench_picture(report: BenchReport) -> str:
-    """A bar for each contender, with where its median lies; the roofline dashed."""
-    rows = [row for row in report.rows if row.time_us is not None]
-    longest = max([row.time_us or 0.0 for row in rows] + [report.floor_us, 1e-3])
-    height = _TOP + _ROW * len(rows) + 30
-
-    def x(time_us: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * time_us / longest
-
-    body = []
-    for place, row in enumerate(rows):
-        y, end = _TOP + _ROW * place, x(row.time_us or 0.0)
-        colour = pictures.BAD if row.name in report.wrong else pictures.GOOD if place == 0 else pictures.DOT
-        body.append(pictures.text(_LEFT - 8, y + 15, row.name, anchor="end"))
-        body.append(pictures.rectangle(_LEFT, y + 3, max(end - _LEFT, 1.0), 16, colour))
-        if row.timing is not None:
-            low, high = x(row.timing.interval_us.low), x(row.timing.interval_us.high)
-            body.append(pictures.line(low, y + 11, high, y + 11, pictures.INK))
-        ratio = f"  {row.times_as_long:.2f}x" if row.times_as_long is not None else ""
-        wrong = f"  {_WRONG}" if row.name in report.wrong else ""
-        body.append(
-            pictures.text(end + 8, y + 15, f"{microseconds(row.time_us or 0.0)} us{ratio}{wrong}", anchor="start")
-        )
-    floor = x(report.floor_us)
-    body.append(pictures.line(floor, _TOP - 4, floor, height - 24, pictures.INK, dashes="5 4"))
-    body.append(pictures.text(floor, height - 8, f"roofline {microseconds(report.floor_us)} us"))
-    kind = "measured" if report.measured else "modelled"
-    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
-    return pictures.page(_WIDTH, height, f"{report.op} on {report.gpu}: {kind} time", sizes, 16, body)
 
 
 def bench_command(asked: Asked, gpu: str | None, spool: str, plot: Path | None, as_json: bool) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tilewright.devices.protocol import Device, DeviceError
-from tilewright.frontends.cli.check import CheckOptions, CheckOutcome, CheckReport, check_file, usual_content
+from tilewright.frontends.cli.check import CheckOptions, check_file, usual_content
+from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.importing.calls import Given, is_block
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.shapes import Outside

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
-from tilewright.frontends.cli.check import CheckOutcome
 from tilewright.frontends.cli.imported_checks import (
     ADAPTED,
     GPU,
@@ -30,6 +29,7 @@ from tilewright.frontends.cli.imported_checks import (
     without_extension,
 )
 from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
+from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.importing.calls import Given
 from tilewright.importing.importer import (
     Imported,

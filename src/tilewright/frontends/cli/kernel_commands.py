@@ -19,8 +19,8 @@ from tilewright.frontends.api.kernel_arguments import (
 )
 from tilewright.frontends.api.references import named_reference
 from tilewright.frontends.cli import program
-from tilewright.frontends.cli.build import report_build, show_build
-from tilewright.frontends.cli.check import CheckOptions, check_file, show_check
+from tilewright.frontends.cli.build import report_build
+from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.program import (
     BASELINES,
     BUDGET,
@@ -33,6 +33,7 @@ from tilewright.frontends.cli.program import (
     split_reference,
 )
 from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
+from tilewright.frontends.report.checks import show_build, show_check
 from tilewright.kernel_file import TunedChoices
 from tilewright.records import ARCHITECTURES, PROFILES, Budget, BuildFailure, Emulation, Settings
 from tilewright.tasks.errors import BadArgument
@@ -151,7 +152,8 @@ def lint(
     as_json: JsonOption = False,
 ) -> None:
     """Read a kernel file and what the compiler makes of it: faults and slow habits by line, without running it."""
-    from tilewright.frontends.cli.lint import report_lint, show_failure, show_lint
+    from tilewright.frontends.cli.lint import report_lint
+    from tilewright.frontends.report.checks import show_failure, show_lint
 
     kernel_file = read_kernel_file(file)
     (profile,) = choose_profiles([], [gpu])

@@ -16,8 +16,9 @@ from rich.text import Text
 from tilewright import __version__
 from tilewright.frontends.api.choices import checked_licence, open_author
 from tilewright.frontends.api.kernel_arguments import parse_arguments, parse_contents
-from tilewright.frontends.cli.check import CheckOptions, CheckOutcome, check_file
+from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.terminal import print_json, progress, stderr_console, stdout_console
+from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.frontends.report.shelf import chosen
 from tilewright.kernel_file import parse
 from tilewright.models import key_variables

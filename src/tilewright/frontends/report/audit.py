@@ -10,7 +10,7 @@ from enum import Enum
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.frontends.cli.build import arguments_line, show_heading
+from tilewright.frontends.report.checks import arguments_line, show_heading
 from tilewright.frontends.report.document import Block, Fold, Lesson, Paragraph, Picture, Section, Source, Table
 from tilewright.frontends.report.lesson import Glossary
 from tilewright.frontends.report.pictures import Roofline, roofline_picture

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, complete_arguments
-from tilewright.frontends.cli.check import CheckOptions, CheckOutcome, CheckReport, check_file
+from tilewright.frontends.cli.check import CheckOptions, check_file
+from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.frontends.report.runs import microseconds
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
 from tilewright.records import LAUNCH_US, PROFILES, Attempt, Emulation, GpuProfile, Passed, Run, Task, TensorSpec
