@@ -9,7 +9,7 @@ from typing import Any
 
 import typer.main
 
-from tilewright.frontends.cli.main import app
+from tilewright.frontends.cli.main import COMMANDS, app
 
 PROGRAM = "tilewright"
 
@@ -43,4 +43,5 @@ def problems(line: str) -> Iterator[str]:
 
 @cache
 def _commands() -> dict[str, Any]:
-    return typer.main.get_command(app).commands  # type: ignore[attr-defined,no-any-return]
+    group: Any = typer.main.get_command(app)
+    return {name: group.get_command(None, name) for name in COMMANDS}

@@ -21,7 +21,7 @@ from tilewright.exports.export import Target, export
 from tilewright.exports.publish import check_publishable, checked_repository
 from tilewright.exports.source import Source, Standing
 from tilewright.exports.writing import RECORD
-from tilewright.frontends.cli.export import publish_command
+from tilewright.frontends.cli.export import publish as publish_command
 from tilewright.records import Provenance
 
 pytest.importorskip("huggingface_hub")

@@ -246,10 +246,10 @@ def test_show_json_is_one_document(home: Path, folder: RunFolder) -> None:
 
 
 def test_a_fault_of_the_program_is_no_verdict(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(as_json: bool) -> None:
+    def broken(record: object, as_json: bool, show: object) -> None:
         raise KeyError("what")
 
-    monkeypatch.setattr("tilewright.frontends.cli.show.show_all", broken)
+    monkeypatch.setattr("tilewright.frontends.cli.show.deliver", broken)
     done = tilewright(home, "runs")
     assert done.returncode == 3
     assert "KeyError: 'what'" in done.stderr

@@ -14,7 +14,7 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.view.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
-from tilewright.frontends.cli.explain import lesson_page, name_and_place
+from tilewright.frontends.cli.view import lesson_page, name_and_place
 from tilewright.frontends.report.access_pictures import Access, access_picture, tile_picture, tile_words
 from tilewright.frontends.report.document import (
     Code,

@@ -6,19 +6,18 @@ import contextlib
 import http.client
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, question, reply
 
-from tilewright.frontends.cli.view import ViewOptions, ViewServer, listening
+from tilewright.frontends.cli.view import ViewServer, listening
 from tilewright.frontends.report.shelf import Shelf, chosen
 from tilewright.records import Attempt
 from tilewright.store import RunFolder, Store
 
 EMPTY = {"meta", "link", "input", "br", "hr", "img"}
-LOCAL = ViewOptions("127.0.0.1", 0, "", None, False)
 
 
 @dataclass
@@ -85,7 +84,7 @@ class Client:
 
 @contextlib.contextmanager
 def serving(home: Path, what: str | None = None, **options: object) -> Iterator[Client]:
-    with listening(Shelf(chosen(what, Store(home))), replace(LOCAL, **options)) as server:  # type: ignore[arg-type]
+    with listening(Shelf(chosen(what, Store(home))), **options) as server:  # type: ignore[arg-type]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

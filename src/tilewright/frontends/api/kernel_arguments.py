@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import string
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -161,6 +163,10 @@ SMALL_SHAPES: tuple[Shapes, ...] = (
     ((8, 256), (256,), (256, 256), (2, 4, 256), (2, 256, 8, 8), ()),
     ((16, 1024), (1024,), (1024, 1024), (2, 8, 1024), (2, 1024, 8, 8), ()),
 )
+_SIZE_NAME = re.compile(
+    r"^(n|m|k|len|length|size|numel|count|total|elements|rows?|cols?|columns|width|height|batch(_?size)?|hidden(_?size)?)$"
+    r"|^(n|num)_|_(n|size|len|length|count|numel)$"
+)
 GUESSED_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.I64, DType.I32, DType.U8)
 
 
@@ -290,19 +296,39 @@ def complete_arguments(
     ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
     as_needed = (needed.guess(names, dtype, shapes) for dtype, shapes in ways)
     for specs in itertools.chain(as_needed, _mixtures(len(wanted), guesses)):
-        candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
-        try:
-            evaluate(file, candidate, gpu)
-            return candidate, True
-        except DoesNotApply as refusal:
-            reason = reason or str(refusal)
-        except KernelFileError:
-            pass
+        plain = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
+        sizes = _sizes(file.plan.op, given, plain)
+        for candidate in ({**plain, **sizes}, plain) if sizes else (plain,):
+            try:
+                evaluate(file, candidate, gpu)
+                return candidate, True
+            except DoesNotApply as refusal:
+                reason = reason or str(refusal)
+            except KernelFileError:
+                pass
         if time.monotonic() > deadline:
             break
     raise BadArgument(
         f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
     )
+
+
+def _sizes(op: Op, given: Mapping[str, ArgumentValue], plain: Mapping[str, ArgumentValue]) -> dict[str, ArgumentValue]:
+    """Numbers of which the name says that they are sizes, as the tensors have them: 1 would be work for one thread."""
+    names = [
+        one.name
+        for one in op.parameters
+        if one.scalar is ScalarType.INT and not (one.has_default or one.optional or one.is_list)
+        if one.name not in given and _SIZE_NAME.search(one.name.lower())
+    ]
+    shapes = [one.shape for one in plain.values() if isinstance(one, TensorSpec) and one.numel]
+    if not names or not shapes or names == ["k"]:  # how many of the largest
+        return {}
+    if len(names) == len(shapes[0]):
+        return dict(zip(names, shapes[0], strict=True))
+    if len(names) == 1:
+        return {names[0]: min(map(math.prod, shapes))}
+    return dict.fromkeys(names, min(size for shape in shapes for size in shape or (1,)))
 
 
 def _default(parameter: Parameter) -> ArgumentValue:

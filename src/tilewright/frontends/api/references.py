@@ -1,6 +1,6 @@
-"""What `check --reference` names: a function in a file, a module in one, a KernelBench file, or the run that made it.
+"""What `--reference` names: a function, a module, a KernelBench file, a task folder, or the run that made a kernel.
 
-All but the first become a text of their own with a function of the op's parameters, as they do for `make`.
+Everything but a function becomes a text of its own with a function of the kernel's parameters, as it does for `make`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import ast
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tilewright import tasks
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.frontends.api.judges import settling_on
-from tilewright.frontends.api.requests import loaded
-from tilewright.frontends.cli.program import split_reference
+from tilewright.frontends.api.requests import installed_name, is_named_object, resolved
+from tilewright.frontends.api.running import task_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.records import (
     Dimension,
@@ -31,70 +32,110 @@ from tilewright.records import (
     TensorInput,
     TensorSpec,
 )
-from tilewright.store import Store, StoreError
+from tilewright.store import NotAccepted, Request, Store, StoreError
 from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.reading import python_source
 
-_WRITE = "write FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), a KernelBench FILE.py or the name of the run that made it"
+WAYS = (
+    "write FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), PACKAGE.MODULE:NAME(ARGUMENTS), a KernelBench FILE.py, a task "
+    "folder or the name of the run that made the kernel"
+)
 
 
 @contextmanager
-def named_reference(text: str, arguments: Mapping[str, ArgumentValue]) -> Iterator[tuple[Path, str]]:
-    """The file and the function in it; `arguments` are those of the call that is checked."""
-    place, colon, name = text.strip().partition(".py:")
-    path = Path(f"{place}.py").expanduser() if colon else Path(text)
-    known = path.suffix == ".py" and path.is_file()
-    module = _class(path, name.partition("(")[0]) if known else None
-    if known and not colon and "def get_inputs" not in path.read_text(encoding="utf-8"):
-        raise BadArgument(f"--reference {text}: {_WRITE}")
-    if colon and module is None and "(" not in name:
-        yield split_reference(text)
+def named_reference(
+    text: str, shapes: Mapping[str, str], numbers: Mapping[str, str] | None = None
+) -> Iterator[tuple[Path, str]]:
+    """A file with a function of the kernel's parameters, and the function's name. Raises `BadArgument`.
+
+    `shapes` and `numbers` are those of the call that is looked at, as `--shape` and `--set` take them.
+    """
+    text = text.strip()
+    found = _function(text)
+    if found is not None:
+        yield found
         return
-    task = _task(text, module, arguments) if known else _task_of_run(text)
+    task = _task(text, shapes, numbers or {})
     with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder) / (path.name if known else f"{task.name}.py")
+        written = Path(folder, f"{task.function}.py")
         written.write_text(task.reference, encoding="utf-8")
         yield written, task.function
 
 
-def _class(path: Path, name: str) -> ast.ClassDef | None:
+def split_reference(text: str) -> tuple[Path, str]:
+    """`FILE.py:NAME`, whatever has that name in the file."""
+    place, _, name = text.rpartition(":")
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise BadArgument(f"--reference {text}: there is no file {path}; {WAYS}")
+    return path, name
+
+
+def _function(text: str) -> tuple[Path, str] | None:
+    """The function that a text names as it stands; None where it names anything else."""
+    place, colon, name = text.partition(".py:")
+    path = Path(f"{place}.py" if colon else text).expanduser()
+    if not colon and (path.suffix != ".py" or not path.is_file()):
+        return None
+    if not path.is_file():
+        raise BadArgument(f"--reference {text}: there is no file {path}; {WAYS}")
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise BadArgument(f"--reference {path} cannot be read as Python: {error}") from None
-    return next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    functions, classes = python_source.defined_names(tree)
+    if not colon:
+        if "get_inputs" in functions:
+            return None
+        public = [one for one in functions if not one.startswith("_")]
+        if len(public) != 1:
+            raise BadArgument(f"--reference {text}: it defines {', '.join((*public, *classes)) or 'nothing'}; {WAYS}")
+        return path, public[0]
+    is_object = name in classes or "(" in name or (name in python_source.bound_names(tree) and name not in functions)
+    if not is_object and not name.isidentifier():
+        raise BadArgument(f"--reference {text}: {WAYS}")
+    return None if is_object else (path, name)
 
 
-def _task(text: str, module: ast.ClassDef | None, arguments: Mapping[str, ArgumentValue]) -> Task:
-    """The task of a module or a problem file; the arguments that its `forward` takes have the sizes of the call."""
-    methods = [one for one in (module.body if module else ()) if isinstance(one, ast.FunctionDef)]
-    taken = [argument.arg for one in methods if one.name == "forward" for argument in one.args.args]
-    given = {name: value for name, value in arguments.items() if name in taken}
-    shapes = {name: _shape_words(spec) for name, spec in given.items() if isinstance(spec, TensorSpec)}
-    numbers = {name: str(one) for name, one in given.items() if isinstance(one, (int, float)) and one is not None}
+def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> Task:
+    """The task of a module, a problem or a folder, with sizes for what its `forward` takes; or that of a run."""
+    path = Path(text.partition(".py:")[0] + ".py" if ".py:" in text else text).expanduser()
+    is_task_folder = (path / "task.toml").is_file()
     try:
-        task = tasks.open_task(text, shapes, numbers, {}, tasks.TaskOptions(allow_degenerate=True, fixed_all=True))
-    except tasks.TaskError as problem:
-        raise BadArgument(f"--reference {text}: {problem}") from None
+        named = is_named_object(installed_name(text))
+    except BadArgument:
+        raise BadArgument(f"--reference {text}: there is no such file, module or run; {WAYS}") from None
+    if not (path.is_file() or is_task_folder or named):
+        return _task_of_run(text)
+    own_sizes = is_task_folder or (".py:" not in text and not named)
+    request = Request(text, *(({}, {}) if own_sizes else (dict(shapes), dict(numbers))), allow_degenerate=True)
+    request = replace(request, fixed=("all",))
+    while True:
+        try:
+            task = task_of(resolved(request))
+            break
+        except tasks.RefusedRequest as problem:
+            given = problem.given.name if problem.given is not None and not problem.given.text else ""
+            if given not in {*request.shapes, *request.numbers}:
+                raise BadArgument(f"--reference {text}: {problem}") from None
+        except BadArgument as problem:
+            raise BadArgument(f"--reference {text}: {str(problem).removeprefix(f'{text}: ')}") from None
+        # A parameter of the module: the kernel takes it too, and `forward` does not.
+        left = [
+            {name: one for name, one in all_.items() if name != given} for all_ in (request.shapes, request.numbers)
+        ]
+        request = replace(request, shapes=left[0], numbers=left[1])
     if task is None:
-        raise BadArgument(f"--reference {text}: {_WRITE}")
+        raise BadArgument(f"--reference {text}: {WAYS}")
     return task
 
 
 def _task_of_run(text: str) -> Task:
     try:
-        run = loaded(Store().open_run(text.strip()))
-    except StoreError:
-        run = None
-    if run is None:
-        raise BadArgument(f"--reference {text}: there is no such file or run; {_WRITE}")
-    return run.task
+        return Store().open_run(text).load().task
+    except (StoreError, NotAccepted):
+        raise BadArgument(f"--reference {text}: there is no such file or run; {WAYS}") from None
 
-
-def _shape_words(spec: TensorSpec) -> str:
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
-
-
-# -- the task of a kernel file that somebody has: --
 
 _INDICES = (DType.I16, DType.I32, DType.I64)
 

@@ -1,20 +1,23 @@
 """`tilewright audit`: from arguments to one record, and the record to a terminal, JSON, Markdown or one HTML file.
 
-`--improve` hands the kernel on to the loop, with what was found as the first hint.
+`--improve` hands the kernel on to `make`, with what was found as the first hint.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from tilewright.frontends.api.choices import ChosenDevice, choose_device, open_devices
+import typer
+
+from tilewright.frontends.api.choices import ChosenDevice, author_name, choose_device, open_devices
 from tilewright.frontends.api.judges import judges
-from tilewright.frontends.api.kernel_arguments import complete_arguments, pairs, parse_arguments
+from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.frontends.api.references import argument_words, task_of_file, task_of_reference
 from tilewright.frontends.cli.audit_checks import (
     Judged,
@@ -23,15 +26,39 @@ from tilewright.frontends.cli.audit_checks import (
     judged_by_checkers,
     judged_by_referee,
     not_modelled,
-    sizes_follow,
     timed,
-    told_sizes,
 )
-from tilewright.frontends.cli.explain import check_page, write_page
-from tilewright.frontends.cli.imported_checks import ADAPTED, for_op, size_names
-from tilewright.frontends.cli.importing import ImportedFile, ImportReport, Wanted, import_files
+from tilewright.frontends.cli.check import sizes_may_vary, told_sizes
+from tilewright.frontends.cli.imported_checks import ADAPTED, for_op
+from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
-from tilewright.frontends.cli.terminal import FAULT, NotDone, print_json, progress, stdout_console
+from tilewright.frontends.cli.program import (
+    BUDGET,
+    AttemptsOption,
+    AuthorOption,
+    BaseUrlOption,
+    DefineOption,
+    DollarsOption,
+    GpuOption,
+    IncludeOption,
+    JsonOption,
+    ModelOption,
+    OutputOption,
+    ReferenceOption,
+    SecondsOption,
+    SetOption,
+    ShapeOption,
+    SpoolOption,
+    TokensOption,
+    check_writable,
+    is_plain_cuda,
+    read_text,
+    reference_of,
+    settings_of,
+    spool_path,
+)
+from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, progress
+from tilewright.frontends.cli.view import write_page
 from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_page, hint_words, show_audit
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.kernel_file import (
@@ -50,6 +77,7 @@ from tilewright.prompts.advice import advice_lines
 from tilewright.records import (
     PROFILES,
     BadPlan,
+    Budget,
     BuildFailure,
     GpuProfile,
     JudgedAnswer,
@@ -68,177 +96,179 @@ from tilewright.tasks.errors import BadArgument
 from tilewright.toolchain import build_plan
 from tilewright.verify.candidate import read_kernel
 
-# -- what is audited: --
-
-_BARE = "nobody says how much is there: such tensors are taken large, and the roofline counts them whole"
-_PLAN = re.compile(r"^\s*//!", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """As it was written on the command line."""
-
-    file: Path
-    function: str  # of the launchers of a file that is imported; "" for its only one
-    reference: tuple[Path, str] | None
-    shapes: tuple[str, ...]
-    numbers: tuple[str, ...]
-    include: tuple[Path, ...] = ()  # for a file that is imported
-    defines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Subject:
-    file: KernelFile
-    arguments: Mapping[str, ArgumentValue]
-    guessed: bool
-    imported_from: str = ""
-    notes: tuple[str, ...] = ()
-    guessed_lengths: frozenset[str] = frozenset()  # tensors behind plain pointers that nobody said the length of
-    reference: str = ""  # text with the function `imported_reference`: the source's own, or one given, as the op's
-    choice: Choice | None = None  # of its tuned constants, where one is recorded beside it that holds
-    compared: str = ""  # by the import with the source's own reference, for where no task can be made of that
-
-
-def read_subject(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
-    """Raises `BadArgument`, `KernelFileError`, and `NotDone` with the reasons where nothing could be imported."""
-    text = _text(asked.file)
-    if asked.file.suffix == ".py" or not _PLAN.search(text):
-        return _imported(asked, gpu, say)
-    if asked.function:
-        raise BadArgument(f"--function {asked.function}: {asked.file} is a kernel file; drop it")
-    subject = _with_arguments(parse(text, str(asked.file)), asked, gpu, (), ())
-    _, near = evaluate_tuned(subject.file, subject.arguments, gpu, TunedChoices.load(asked.file))
-    if near is None:
-        return subject
-    shown = ", ".join(f"{name} = {value}" for name, value in near.winner.choice)
-    note = f"timed with {shown}: {near.why(gpu)}; judged with the first choices of the file"
-    return replace(subject, choice=near.choice, notes=(*subject.notes, note))
-
-
-def _text(path: Path) -> str:
-    if path.is_dir():
-        raise BadArgument(f"{path}: a folder; give one file (.cu or .py)")
-    if not path.exists():
-        raise BadArgument(f"{path}: no such file; give a kernel file, or CUDA as it is found (.cu or .py)")
-    if path.suffix not in (".cu", ".cuh", ".py"):
-        raise BadArgument(f"{path}: give a .cu or .py file")
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError:
-        raise BadArgument(f"{path}: not UTF-8 text; save it as UTF-8") from None
-
-
-def _with_arguments(
-    file: KernelFile, asked: Asked, gpu: GpuProfile, sizes: tuple[str, ...], numbers: tuple[str, ...]
-) -> Subject:
-    """At the sizes that were said; else at those it was imported at; else at some that fit."""
-    op = file.plan.op
-    said = parse_arguments(op, asked.shapes, asked.numbers)
-    known = {**parse_arguments(op, sizes, numbers), **said}
-    arguments, guessed = complete_arguments(file, known, gpu)
-    return Subject(file, arguments, guessed)
-
-
-def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
-    say(f"importing {asked.file.name}")
-    functions = (asked.function,) if asked.function else ()
-    with tempfile.TemporaryDirectory() as folder:
-        said = (asked.reference, asked.shapes, asked.numbers, asked.include, asked.defines)
-        wanted = Wanted(asked.file, Path(folder), functions, *said, keep_references=True)
-        report = import_files(wanted, say)
-        one = _only(asked, report)
-        text = Path(one.file).read_text("utf-8")
-        reference = Path(one.reference).read_text("utf-8") if one.reference else ""
-    file = parse(text, f"{one.function}.cu")
-    subject = _sized(file, _only_of(asked, file), gpu, one, any_said=bool(asked.shapes or asked.numbers))
-    refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
-    pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
-    bare = (f"behind plain pointers {_BARE}",) if one.bare_pointers else ()
-    return replace(
-        subject,
-        imported_from=str(asked.file),
-        notes=(*one.notes, *pinned, *bare, *refused),
-        guessed_lengths=frozenset(one.bare_pointers),
-        reference=reference or _given_reference(asked, file, one.bare_pointers),
-        compared=f"the import compared it with the source's own reference: {one.check}" if one.compared else "",
-    )
-
-
-def _given_reference(asked: Asked, file: KernelFile, guessed_lengths: tuple[str, ...]) -> str:
-    """The reference that was given as a function of the op's parameters; "" where it is one as it stands."""
-    if asked.reference is None:
-        return ""
-    path, function = asked.reference
-    text, name, _ = for_op(file, (_text(path), function, path.parent), guessed_lengths)
-    return text if name == ADAPTED else ""
-
-
-def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile, any_said: bool) -> Subject:
-    """At the sizes that the source's own call has; where those were tried out, rather at some of usual size."""
-    recorded = asked.file.suffix == ".py"
-    told = any(parameter.scalar is ScalarType.INT for parameter in file.plan.op.parameters)
-    if not recorded and not any_said and not told:
-        with contextlib.suppress(BadArgument):
-            return _with_arguments(file, asked, gpu, (), one.call_numbers)
-    own = asked if recorded else replace(asked, shapes=(), numbers=())  # else the call has what was said
-    subject = _with_arguments(file, own, gpu, one.call_shapes, one.call_numbers)
-    return replace(subject, guessed=not recorded and not any_said)
-
-
-def _only(asked: Asked, report: ImportReport) -> ImportedFile:
-    if len(report.imported) == 1:
-        return report.imported[0]
-    if report.imported:
-        names = ", ".join(one.function for one in report.imported)
-        raise BadArgument(f"{asked.file}: {len(report.imported)} launchers; choose one with --function: {names}")
-    reasons = "; ".join(one.reason for one in report.refused)
-    if reasons.startswith("--"):  # what was said is at fault, not the file
-        raise BadArgument(reasons)
-    raise NotDone(f"{asked.file} could not be imported: {reasons}", FAULT)
-
-
-def _only_of(asked: Asked, file: KernelFile) -> Asked:
-    """What was said of the launcher's parameters, as far as the op has them: some become sizes of tensors."""
-    names = {one.name for one in file.plan.op.parameters}
-    known = names | size_names(file).keys()
-
-    def kept(option: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-        for name in pairs(option, texts).keys() - known:
-            raise BadArgument(
-                f"{option} {name}: write one of {file.plan.op.name}'s parameters: {', '.join(sorted(known))}"
-            )
-        return tuple(text for text in texts if text.partition("=")[0].strip() in names)
-
-    return replace(asked, shapes=kept("--shape", asked.shapes), numbers=kept("--set", asked.numbers))
-
-
-# -- `audit`: --
-
 Say = Callable[[str], None]
+_BARE = "nobody says how much is there: such tensors are taken large, and the roofline counts them whole"
 _ORDER = tuple(Weight)
 _BYTES_ONLY = "every input read once and every output written once; products are not counted without a reference"
 _BYTES_AND_PRODUCTS = "every input read once, every output written once, and the reference's products at the GPU's peak"
 
 
-def audit(asked: Asked, device: ChosenDevice, say: Say) -> tuple[Audit, Subject]:
-    """Raises what `check` raises, `NotDone` where a file cannot be imported, `RefusedRequest` for a bad reference."""
-    subject = read_subject(asked, PROFILES[device.gpu], say)
-    if not subject.reference:
-        return _Auditor(asked, subject, device, say).run(), subject
-    with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder, "reference.py")
-        own.write_text(subject.reference, "utf-8")
-        # Of the source's own no task may be made; the import has compared with it.
-        with contextlib.suppress(*(() if asked.reference else (RefusedRequest,))):
-            return _Auditor(replace(asked, reference=(own, ADAPTED)), subject, device, say).run(), subject
-    subject = replace(subject, notes=(*subject.notes, *filter(None, (subject.compared,))))
-    return _Auditor(asked, subject, device, say).run(), subject
+def audit(
+    file: Annotated[
+        Path, typer.Argument(help="A kernel file, or existing CUDA code: a .cu or .py file.", show_default=False)
+    ],
+    reference: ReferenceOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    function: Annotated[str, typer.Option(metavar="NAME", help="Of a file with several launchers: this one.")] = "",
+    include: IncludeOption = None,
+    define: DefineOption = None,
+    gpu: GpuOption = None,
+    spool: SpoolOption = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
+    improve: Annotated[
+        bool, typer.Option("--improve", help="Then have it improved: a run that starts from it, told what was found.")
+    ] = False,
+    model: ModelOption = None,
+    author: AuthorOption = None,
+    base_url: BaseUrlOption = None,
+    attempts: AttemptsOption = BUDGET.attempts,
+    tokens: TokensOption = BUDGET.tokens,
+    dollars: DollarsOption = BUDGET.dollars,
+    seconds: SecondsOption = BUDGET.seconds,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
+    settings = Settings(author="")
+    if improve:
+        settings = settings_of(
+            author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds), base_url, spool
+        )
+        if not reference and file.suffix != ".py":
+            raise BadArgument("--improve needs a reference to judge by; give --reference FILE.py:FUNCTION")
+        if as_json:
+            raise BadArgument("--json and --improve would print two records; drop one, and see show --json for the run")
+        check_output(output)
+    elif model or author or output:
+        raise BadArgument("--model, --author and -o say who improves the kernel and where it goes; give --improve too")
+    check_writable("--markdown", markdown, ".md")
+    check_writable("--html", html, ".html")
+    asked = Wanted(
+        file,
+        functions=(function,) if function else (),
+        shapes=tuple(shape or ()),
+        numbers=tuple(set_ or ()),
+        include=tuple(include or ()),
+        defines=tuple(define or ()),
+        keep_references=True,
+    )
+    device = choose_device(gpu, spool_path(spool))
+    with contextlib.ExitStack() as stack:
+        with progress() as say:
+            subject = read_subject(asked, reference, PROFILES[device.gpu], say, stack)
+            found = audited(subject, device, say)
+        for page in filter(None, (markdown, html)):
+            write_page(audit_page(found, subject.file.text), page)
+        deliver(found, as_json, lambda console: show_audit(console, found))
+        if not as_json:
+            for page in filter(None, (markdown, html)):
+                print(f"wrote {page}")
+        if not improve:
+            exit_with(found.exit_status)
+            return
+        request = _request(subject, file, reference)
+        settings = replace(settings, start=subject.file.text, hints=((0, hint_words(found)),))
+        delivery = Delivery(output=output, author=settings.author if model or author else "")
+        make_run(request, settings, gpu, False, False, delivery)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The kernel that is audited, the call it is audited at, and what decides whether it is right."""
+
+    file: KernelFile
+    arguments: Mapping[str, ArgumentValue]
+    guessed: bool
+    reference: tuple[Path, str] | None = None  # a function of the op's parameters
+    is_own: bool = False  # the reference is the source's own: that no task can be made of it is no fault
+    imported_from: str = ""
+    notes: tuple[str, ...] = ()
+    guessed_lengths: frozenset[str] = frozenset()  # tensors behind plain pointers that nobody said the length of
+    choice: Choice | None = None  # of its tuned constants, where one is recorded beside it that holds
+    compared: str = ""  # by the import with the source's own reference, for where no task can be made of that
+
+
+def read_subject(
+    asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, stack: contextlib.ExitStack
+) -> Subject:
+    """Raises `BadArgument`, `KernelFileError`, and `NotDone` with the reasons where nothing could be imported."""
+    path = asked.what
+    if path.exists() and not path.is_dir() and path.suffix not in (".cu", ".cuh", ".py"):
+        raise BadArgument(f"{path}: give a .cu or .py file")
+    text = read_text(path, "one file (.cu or .py)")
+    if path.suffix == ".py" or is_plain_cuda(text):
+        return _imported(asked, reference, gpu, say, stack)
+    if asked.functions:
+        raise BadArgument(f"--function {asked.functions[0]}: {path} is a kernel file; drop it")
+    file = parse(text, str(path))
+    given = parse_arguments(file.plan.op, asked.shapes, asked.numbers)
+    arguments, guessed = complete_arguments(file, given, gpu)
+    known = stack.enter_context(reference_of(reference, arguments))
+    _, near = evaluate_tuned(file, arguments, gpu, TunedChoices.load(path))
+    if near is None:
+        return Subject(file, arguments, guessed, known)
+    shown = ", ".join(f"{name} = {value}" for name, value in near.winner.choice)
+    note = f"timed with {shown}: {near.why(gpu)}; judged with the first choices of the file"
+    return Subject(file, arguments, guessed, known, choice=near.choice, notes=(note,))
+
+
+def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, stack: contextlib.ExitStack) -> Subject:
+    say(f"importing {asked.what.name}")
+    known = stack.enter_context(launcher_reference(reference, asked.what, asked.shapes, asked.numbers))
+    found = import_one(replace(asked, reference=known), say, "choose one with --function", FAULT)
+    one, file = found.record, found.file
+    arguments, guessed = _call(asked, found, gpu)
+    refused = tuple(f"not imported: {other.function or asked.what.name}: {other.reason}" for other in found.refused)
+    pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
+    bare = (f"behind plain pointers {_BARE}",) if one.bare_pointers else ()
+    text = found.reference
+    if known is not None and not text:  # which may be a function of the op's parameters as it stands
+        adapted, name, _ = for_op(file, (read_text(known[0]), known[1], known[0].parent), one.bare_pointers)
+        text = adapted if name == ADAPTED else ""
+    is_own = known is None
+    if text:
+        written = Path(stack.enter_context(tempfile.TemporaryDirectory()), "reference.py")
+        written.write_text(text, "utf-8")
+        known = written, ADAPTED
+    return Subject(
+        file,
+        arguments,
+        guessed,
+        known,
+        is_own=is_own,
+        imported_from=str(asked.what),
+        notes=(*one.notes, *pinned, *bare, *refused),
+        guessed_lengths=frozenset(one.bare_pointers),
+        compared=f"the import compared it with the source's own reference: {one.check}" if one.compared else "",
+    )
+
+
+def _call(asked: Wanted, found: ImportedKernel, gpu: GpuProfile) -> tuple[dict[str, ArgumentValue], bool]:
+    """The call of the source; where its sizes were only tried out, one of usual size, if the file takes one."""
+    op, one = found.file.plan.op, found.record
+    said, is_recorded = bool(asked.shapes or asked.numbers), asked.what.suffix == ".py"
+    if not is_recorded and not said and not any(each.scalar is ScalarType.INT for each in op.parameters):
+        with contextlib.suppress(BadArgument):
+            return complete_arguments(found.file, parse_arguments(op, (), one.call_numbers), gpu)
+    own = parse_arguments(op, *found.said) if is_recorded else {}  # else the call has what was said
+    known = {**parse_arguments(op, one.call_shapes, one.call_numbers), **own}
+    return complete_arguments(found.file, known, gpu)[0], not is_recorded and not said
+
+
+def audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
+    """Raises what `check` raises, and `RefusedRequest` for a reference that no task can be made of."""
+    if subject.reference is not None and subject.is_own:
+        with contextlib.suppress(RefusedRequest):
+            return _Auditor(subject, device, say).run()
+        notes = (*subject.notes, *filter(None, (subject.compared,)))
+        subject = replace(subject, reference=None, notes=notes)
+    return _Auditor(subject, device, say).run()
 
 
 @dataclass(frozen=True)
 class _Auditor:
-    asked: Asked
     subject: Subject
     device: ChosenDevice
     say: Say
@@ -254,20 +284,18 @@ class _Auditor:
             judged = judged_by_checkers(subject.file, subject.arguments, gpu, None, self.say)
             return self._made(None, judged, not_modelled("it does not build"), (), ())
         self.say("reading the compiled code")
-        others = not told_sizes(subject.file, subject.arguments) or sizes_follow(subject.file, subject.arguments)
+        others = sizes_may_vary(subject.file, subject.arguments)
         read, unread = lint_plan(built, subject.arguments, other_sizes=others)
         lint = tuple(one for one in read if not _past_a_guess(one, subject.guessed_lengths))
-        if self.asked.reference is None:
+        if self.subject.reference is None:
             return self._without_reference(lint, unread)
         return self._with_reference(lint, unread)
 
-    # -- with a reference --
-
     def _with_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
-        assert self.asked.reference is not None
+        assert self.subject.reference is not None
         file = self.subject.file
         self.say("reading the reference")
-        task = task_of_reference(self.asked.reference, self.subject.arguments, self.device)
+        task = task_of_reference(self.subject.reference, self.subject.arguments, self.device)
         task = replace(task, name=file.plan.op.name)
         own = read_kernel(file.text, task)
         with judges(task, Settings(author=""), self.device, self.say) as (referee, stopwatch):
@@ -289,11 +317,9 @@ class _Auditor:
         gpu, arguments = PROFILES[self.device.gpu], self.subject.arguments
         unsure = self.subject.guessed_lengths
         correctness, found = judged_by_checkers(
-            self.subject.file, arguments, gpu, self.asked.reference, self.say, unsure
+            self.subject.file, arguments, gpu, self.subject.reference, self.say, unsure
         )
         return replace(correctness, notes=(*correctness.notes, f"the referee was not asked: {why}")), found
-
-    # -- without one --
 
     def _without_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
         file, arguments, gpu = self.subject.file, self.subject.arguments, PROFILES[self.device.gpu]
@@ -309,8 +335,6 @@ class _Auditor:
             found = self._timed(stopwatch, None)
         found = replace(found, speed=replace(found.speed, floor_is=_BYTES_ONLY))
         return self._made(task, judged, found, lint, unread)
-
-    # -- what follows --
 
     def _timed(self, stopwatch: Stopwatch, answer: JudgedAnswer | None) -> Timed:
         self.say("timing")
@@ -334,7 +358,7 @@ class _Auditor:
         file = subject.file
         costs = tuple(cost_suggestions(file, task, found, lint)) if task is not None else ()
         kind = task.kind if task is not None else Kind.OTHER
-        known = kind is not Kind.OTHER and self.asked.reference is not None
+        known = kind is not Kind.OTHER and self.subject.reference is not None
         return Audit(
             file=file.name,
             identity=file.identity,
@@ -372,70 +396,12 @@ def _past_a_guess(finding: LintFinding, guessed_lengths: frozenset[str]) -> bool
     return is_bounds and any(f"end of {name} " in finding.evidence for name in guessed_lengths)
 
 
-@dataclass(frozen=True)
-class Renderings:
-    """How it is told; a page is written beside what is printed."""
-
-    as_json: bool
-    markdown: Path | None
-    html: Path | None
-
-
-@dataclass(frozen=True)
-class Improvement:
-    """Who is to improve the kernel, within which budget, and where the better one goes."""
-
-    settings: Settings
-    delivery: Delivery
-
-
-def audit_command(
-    asked: Asked, gpu: str | None, spool: str, renderings: Renderings, improvement: Improvement | None
-) -> int:
-    """Returns the exit status, of the audit or of the run that improves it."""
-    if improvement is not None:
-        _refuse(asked, renderings, improvement)
-    pages = [path for path in (renderings.markdown, renderings.html) if path is not None]
-    for path in pages:
-        is_markdown = path is renderings.markdown
-        check_page(path, (".md",) if is_markdown else (".html",), "--markdown" if is_markdown else "--html")
-    device = choose_device(gpu, spool)
-    with progress() as say:
-        found, subject = audit(asked, device, say)
-    for path in pages:
-        write_page(audit_page(found, subject.file.text), path)
-    if renderings.as_json:
-        print_json(found)
-    else:
-        show_audit(stdout_console(), found)
-        for path in pages:
-            print(f"wrote {path}")
-    if improvement is None:
-        return found.exit_status
-    _improve(asked, found, subject, gpu, improvement)
-    return 0
-
-
-# -- and then --
-
-
-def _refuse(asked: Asked, renderings: Renderings, improvement: Improvement) -> None:
-    """What cannot be improved is refused before anything is audited."""
-    if asked.reference is None and asked.file.suffix != ".py":
-        raise BadArgument("--improve needs to know what is right; give --reference FILE.py:FUNCTION")
-    if renderings.as_json:
-        raise BadArgument("--json and --improve would print two records; drop one, and see the run's with show --json")
-    check_output(improvement.delivery.output)
-
-
-def _improve(asked: Asked, found: Audit, subject: Subject, gpu: str | None, improvement: Improvement) -> None:
+def _request(subject: Subject, file: Path, named: str | None) -> Request:
+    """What is to be made: the reference, at the sizes of the audit."""
+    if subject.reference is None:
+        raise BadArgument(f"--improve: {file} has no reference of its own; give --reference FILE.py:FUNCTION")
+    path, function = subject.reference
     shapes, numbers = argument_words(subject.arguments)
-    if subject.reference:
-        request = Request(subject.reference, shapes, numbers, function=ADAPTED)
-    elif asked.reference is not None:
-        path, function = asked.reference
-        request = Request(f"{path}:{function}", shapes, numbers)
-    else:
-        raise BadArgument(f"--improve: {asked.file} says nowhere what is right; give --reference FILE.py:FUNCTION")
-    settings = replace(improvement.settings, start=subject.file.text, hints=((0, hint_words(found)),))
-    make_run(request, settings, gpu, False, False, improvement.delivery)
+    if named == f"{path}:{function}":
+        return Request(named, shapes, numbers)
+    return Request(path.read_text("utf-8"), shapes, numbers, function=function)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tilewright import records
 from tilewright.devices.emulation.listing import costly_lines
-from tilewright.frontends.cli.check import CheckOptions, check_file
+from tilewright.frontends.cli.check import CheckOptions, check_file, sizes_follow
 from tilewright.frontends.cli.imported_checks import past_tensor
 from tilewright.frontends.report.audit import Correctness, Speed, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.frontends.report.site_facts import roofline_of
-from tilewright.importing.calls import Given, is_block
+from tilewright.importing.calls import Given
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
 from tilewright.kernel_file import ArgumentValue, Choice, KernelFile
 from tilewright.lint.catalogue import RULES
@@ -45,15 +45,10 @@ _SCHEDULES = 3
 _SAMPLED_BLOCKS = 8
 _WHOLE_ELEMENTS = 1 << 18  # up to which a call that has no smaller one is run whole
 _SECONDS = 60.0
-_SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
-_READS_A_SIZE = re.compile(r"^\s*//!(?!\s*need\s+\w+\.numel >=).*\.(shape|numel)\b", re.MULTILINE)  # no mere bound
 _LINE_NUMBER = re.compile(
     r"(?P<before>(?P<said>(?<!PTX )\bline )|^[ >]*)(?P<number>\d+)(?(said)\b|(?= \|))", re.MULTILINE
 )
 _WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault"}
-
-
-# -- by the referee --
 
 
 def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: KernelFile) -> Judged:
@@ -94,29 +89,6 @@ def _renumbered(text: str, lines: Mapping[int, int]) -> str:
         return found["before"] + (number if found["said"] else number.rjust(len(found["number"])))
 
     return _LINE_NUMBER.sub(own, text)
-
-
-# -- sizes that come as numbers --
-
-
-def told_sizes(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
-    """No line of the plan reads a size off a tensor: one made smaller while its number stays is a call nobody makes."""
-    return bool(_numbers(arguments)) and _READS_A_SIZE.search(file.text) is None
-
-
-def sizes_follow(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
-    """Every number that may be a size is one of a tensor's, and, where sizes come as numbers, the other way round."""
-    sizes = {size for one in arguments.values() if isinstance(one, TensorSpec) for size in one.shape if size > _SMALL}
-    numbers = _numbers(arguments)
-    return numbers <= sizes and (sizes <= numbers or not told_sizes(file, arguments))
-
-
-def _numbers(arguments: Mapping[str, ArgumentValue]) -> set[int]:
-    numbers = {name: one for name, one in arguments.items() if isinstance(one, int) and not isinstance(one, bool)}
-    return {one for name, one in numbers.items() if one > _SMALL and not is_block(name)}  # threads are no size
-
-
-# -- by the checkers --
 
 
 def judged_by_checkers(
@@ -247,8 +219,6 @@ def source_at(file: KernelFile, line: int | None) -> str:
     lines: Sequence[str] = file.text.splitlines()
     return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
 
-
-# -- where the time of a kernel goes, and what each thing that costs it would gain at most, were it mended --
 
 _COUNTED = (LintRule.UNCOALESCED, LintRule.BANK_CONFLICT)  # told better by counts, line by line
 _WEIGHTS = {Severity.ERROR: Weight.FAULT, Severity.WARNING: Weight.COST, Severity.REMARK: Weight.REMARK}

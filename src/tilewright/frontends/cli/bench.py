@@ -1,24 +1,40 @@
-"""`tilewright bench`: from arguments to a contest, and its record to a terminal, JSON or a picture."""
+"""`tilewright bench`: a kernel timed beside PyTorch and other kernel files, for a terminal, JSON or a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from tilewright.devices.protocol import Device
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
 from tilewright.frontends.api.eager_model import MODEL_EAGER, EagerAnswer, EagerRequest
 from tilewright.frontends.api.judges import turn_at
-from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.frontends.api.references import task_of_file, task_of_reference
 from tilewright.frontends.cli.audit_checks import judged_by_checkers
-from tilewright.frontends.cli.explain import check_page
-from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
+from tilewright.frontends.cli.program import (
+    FileArgument,
+    GpuOption,
+    JsonOption,
+    Kernel,
+    ReferenceOption,
+    SetOption,
+    ShapeOption,
+    SpoolOption,
+    check_writable,
+    read_kernel,
+    read_kernel_file,
+    reference_of,
+    spool_path,
+)
+from tilewright.frontends.cli.terminal import deliver, exit_with, progress
 from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, show_bench
 from tilewright.frontends.report.checks import describe_arguments
-from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
+from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.bench import bench_on_gpu
 from tilewright.measure.emulated_counts import NotCounted, count_plan
@@ -26,57 +42,79 @@ from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import CONTROL
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import PROFILES, Task
+from tilewright.records import PROFILES, USUAL_BASELINES, Task
 from tilewright.records.intervals import ratio_interval
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
 from tilewright.store import write_text
 from tilewright.tasks.errors import BadArgument
 
-# -- from arguments to a bench: --
-
 Say = Callable[[str], None]
 
 
+def bench(
+    file: FileArgument,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,FILE.cu",
+            help="What to time it beside: eager, compile, max-autotune, library, kernel files of the same op. "
+            "[default: eager,compile where there is a reference]",
+        ),
+    ] = "",
+    reference: ReferenceOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: GpuOption = None,
+    spool: SpoolOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a kernel beside PyTorch and other kernels: in turn, on a cold cache; modelled without a GPU."""
+    check_writable("--plot", plot, ".svg")
+    usual = USUAL_BASELINES if reference else ()
+    others = tuple(name for one in (against.split(",") if against else usual) if (name := one.strip()))
+    said = [one for one in others if one in BASELINES]
+    if said and not reference:
+        raise BadArgument(
+            f"--against {', '.join(said)}: PyTorch's code is not known; give --reference FILE.py:FUNCTION"
+        )
+    device = choose_device(gpu, spool_path(spool))
+    with progress() as say:
+        kernel = read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
+        with reference_of(reference, kernel.arguments) as known:
+            report = _Bench(file, kernel, others, known, device, say).run()
+    if plot is not None:
+        write_text(plot, bench_picture(report))
+    deliver(report, as_json, lambda console: show_bench(console, report))
+    exit_with(report.exit_status)
+
+
 @dataclass(frozen=True)
-class Asked:
-    """As it was written on the command line."""
-
-    file: Path
-    against: tuple[str, ...]  # names of baselines, and paths of kernel files
-    reference: tuple[Path, str] | None
-    shapes: tuple[str, ...]
-    numbers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Kernel:
+class _Contender:
     name: str
     file: KernelFile
     choice: Choice | None
 
 
-def bench(asked: Asked, device: ChosenDevice, say: Say) -> BenchReport:
-    """Raises `BadArgument`, `KernelFileError`, `RefusedRequest`, `ToolchainError`, `DeviceError`."""
-    return _Bench(asked, device, say).run()
-
-
 class _Bench:
-    def __init__(self, asked: Asked, device: ChosenDevice, say: Say) -> None:
-        self._asked, self._device, self._say = asked, device, say
-        self._gpu = PROFILES[device.gpu]
-        file = _read(asked.file)
-        given = parse_arguments(file.plan.op, asked.shapes, asked.numbers)
-        self._arguments, self._guessed = complete_arguments(file, given, self._gpu)
-        self._kernels = [self._kernel(asked.file, file), *(self._kernel(one, _read(one)) for one in _files(asked))]
-        names = [BASELINES[one] for one in asked.against if one in BASELINES]
-        self._baselines = tuple(dict.fromkeys(names))
-        if self._baselines and asked.reference is None:
-            said = ", ".join(one for one in asked.against if one in BASELINES)
-            raise BadArgument(f"--against {said}: what PyTorch does is not known; give --reference FILE.py:FUNCTION")
+    def __init__(
+        self,
+        path: Path,
+        kernel: Kernel,
+        against: Sequence[str],
+        known: tuple[Path, str] | None,
+        device: ChosenDevice,
+        say: Say,
+    ) -> None:
+        self._path, self._kernel, self._known, self._device, self._say = path, kernel, known, device, say
+        self._gpu, self._arguments = PROFILES[device.gpu], kernel.arguments
+        others = [(one, read_kernel_file(one)) for one in _files(path, against)]
+        self._kernels = [self._contender(path, kernel.file), *(self._contender(*one) for one in others)]
+        self._baselines = tuple(dict.fromkeys(BASELINES[one] for one in against if one in BASELINES))
 
-    def _kernel(self, path: Path, file: KernelFile) -> _Kernel:
+    def _contender(self, path: Path, file: KernelFile) -> _Contender:
         _, near = evaluate_tuned(file, self._arguments, self._gpu, TunedChoices.load(path))
-        return _Kernel(path.name, file, near.choice if near is not None else None)
+        return _Contender(path.name, file, near.choice if near is not None else None)
 
     def run(self) -> BenchReport:
         task = self._task()
@@ -92,30 +130,28 @@ class _Bench:
             )
         told = [replace(row, judged=judged[row.name][0]) if row.name in judged else row for row in rows]
         return BenchReport(
-            file=str(self._asked.file),
+            file=str(self._path),
             op=task.name,
             gpu=self._device.gpu,
             device=self._device.words,
             measured=not self._device.is_emulated,
             arguments=describe_arguments(self._arguments),
-            guessed=self._guessed,
+            guessed=self._kernel.guessed,
             floor_us=least_us,
             rows=_beside_first(told),
             wrong=tuple(name for name, (_, passed) in judged.items() if passed is False),
-            notes=tuple(notes),
+            notes=(*notes, *filter(None, (self._kernel.note,))),
         )
-
-    # -- what they share --
 
     def _task(self) -> Task:
         first = self._kernels[0].file
-        if self._asked.reference is None:
+        if self._known is None:
             try:
                 return task_of_file(first, self._arguments, self._gpu)
             except DoesNotApply as refusal:
                 raise BadArgument(f"{first.name}:{refusal}") from None
         self._say("reading the reference")
-        task = task_of_reference(self._asked.reference, self._arguments, self._device)
+        task = task_of_reference(self._known, self._arguments, self._device)
         return replace(task, name=first.plan.op.name)
 
     def _refuse_others(self, task: Task) -> None:
@@ -126,15 +162,15 @@ class _Bench:
             except NotPrepared as problem:
                 raise BadArgument(f"{one.name} cannot take part: {problem}") from None
 
-    def _judged(self, one: _Kernel) -> tuple[str, bool | None]:
+    def _judged(self, one: _Contender) -> tuple[str, bool | None]:
         """A wrong kernel may be as fast as it likes."""
         self._say(f"judging {one.name}")
-        found, _ = judged_by_checkers(one.file, self._arguments, self._gpu, self._asked.reference, self._say)
+        found, _ = judged_by_checkers(one.file, self._arguments, self._gpu, self._known, self._say)
         return found.words, found.passed
 
     @contextmanager
     def _reference(self, task: Task, gpu: Device | None) -> Iterator[AnyReference | None]:
-        if self._asked.reference is None:
+        if self._known is None:
             yield None
         elif (far := gpu_reference(self._device, task, gpu)) is not None:
             yield far
@@ -142,8 +178,6 @@ class _Bench:
             limits = ReferenceLimits.on_gpu() if gpu is not None else None
             with Reference(task.reference, task.function, limits=limits) as own:
                 yield own
-
-    # -- times --
 
     def _measured(
         self, task: Task, gpu: Device, reference: AnyReference | None, least_us: float
@@ -202,38 +236,15 @@ def _beside_first(rows: list[BenchRow]) -> tuple[BenchRow, ...]:
     return tuple(map(beside, rows))
 
 
-def _files(asked: Asked) -> list[Path]:
+def _files(path: Path, against: Sequence[str]) -> list[Path]:
     """The other kernel files; raises `BadArgument` for what is neither a file nor a baseline."""
-    paths = [Path(one) for one in asked.against if one not in BASELINES]
-    for path in paths:
-        if path.suffix != ".cu" or not path.is_file():
-            raise BadArgument(f"--against {path}: write a kernel file that is there, or some of {', '.join(BASELINES)}")
-    names = [path.name for path in (asked.file, *paths)]
+    paths = [Path(one) for one in against if one not in BASELINES]
+    for other in paths:
+        if other.suffix != ".cu" or not other.is_file():
+            raise BadArgument(
+                f"--against {other}: write a kernel file that is there, or some of {', '.join(BASELINES)}"
+            )
+    names = [one.name for one in (path, *paths)]
     if len({*names}) < len(names):
         raise BadArgument(f"--against: two files are called {max(names, key=names.count)}; give one another name")
     return paths
-
-
-def _read(path: Path) -> KernelFile:
-    if not path.is_file():
-        raise BadArgument(f"{path}: no such file; give the path of a kernel file (.cu)")
-    try:
-        return parse(path.read_bytes().decode(), str(path))
-    except UnicodeDecodeError:
-        raise BadArgument(f"{path}: not UTF-8 text; save the kernel file as UTF-8") from None
-
-
-def bench_command(asked: Asked, gpu: str | None, spool: str, plot: Path | None, as_json: bool) -> int:
-    """Returns the exit status: 1 where a kernel file is not right."""
-    if plot is not None:
-        check_page(plot, (".svg",), "--plot")
-    device = choose_device(gpu, spool)
-    with progress() as say:
-        report = bench(asked, device, say)
-    if plot is not None:
-        write_text(plot, bench_picture(report))
-    if as_json:
-        print_json(report)
-    else:
-        show_bench(stdout_console(), report)
-    return report.exit_status

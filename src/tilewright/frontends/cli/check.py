@@ -1,32 +1,274 @@
-"""`tilewright check`: build a kernel file, emulate it with every checker on, and compare it with a reference.
+"""`tilewright build`, `lint` and `check`: a kernel file compiled, its code read, or run in the emulator.
 
-The kernel runs in one child process and the reference in another; this module conducts them and makes the report.
+`check` runs the kernel in one child process and the reference in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
 
 from tilewright import records
 from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import costly_lines, listing_of
-from tilewright.frontends.report.checks import CheckOutcome, CheckReport, describe_arguments
-from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
+from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
+from tilewright.frontends.cli.program import (
+    ArchesOption,
+    EmulatedGpuOption,
+    FileArgument,
+    JsonOption,
+    ReferenceOption,
+    SetOption,
+    ShapeOption,
+    read_kernel,
+    reference_of,
+)
+from tilewright.frontends.cli.terminal import deliver, exit_with, progress, stderr_console, stdout_console
+from tilewright.frontends.report.checks import (
+    BufferReport,
+    BuildReport,
+    BuiltTarget,
+    CheckOutcome,
+    CheckReport,
+    CompiledReport,
+    FailedTarget,
+    describe_arguments,
+    show_build,
+    show_check,
+    show_failure,
+    show_lint,
+)
+from tilewright.importing.calls import is_block
+from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.lint import lint_plan
-from tilewright.records import Content, DType, Integers, TensorSpec
+from tilewright.records import (
+    PROFILES,
+    Build,
+    BuildFailure,
+    Content,
+    DType,
+    GpuProfile,
+    Integers,
+    Launch,
+    LintReport,
+    TensorSpec,
+)
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.errors import BadArgument
-from tilewright.toolchain import BuiltPlan, build_plan
+from tilewright.toolchain import BuiltPlan, ToolchainError, build_plan, highlights, report_launch, sass_text
 from tilewright.verify.judging_records import CallJudgement, CallRequest, NumberArgument, ResultVerdict
 
 Say = Callable[[str], None]
 JUDGE = "tilewright.verify.judging:judge_call"
+_SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
+_READS_A_SIZE = re.compile(r"^\s*//!(?!\s*need\s+\w+\.numel >=).*\.(shape|numel)\b", re.MULTILINE)  # no mere bound
 _INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
 _COUNTED = (records.LintRule.UNCOALESCED, records.LintRule.BANK_CONFLICT)  # by the emulator, line by line
 _NOTHING_RAN = records.EmulatedRun((), (), 0, 0, (), "", 0.0)
+
+
+def build(
+    file: FileArgument,
+    arch: ArchesOption = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}.")
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the cubin and PTX files.")] = None,
+    sass: Annotated[bool, typer.Option("--sass", help="Print the machine code too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a kernel for one or several GPUs; show its launches, registers, occupancy and SASS highlights."""
+    if output and output.exists() and not output.is_dir():
+        raise BadArgument(f"-o {output}: a file; give the folder to write the cubin and PTX files into")
+    profiles = choose_profiles(arch or [], gpu or [])
+    with progress() as say:
+        kernel = read_kernel(file, shape, set_, profiles[0], say, small=False)
+    _say_import(kernel.note)
+    report, builds = report_build(kernel.file, kernel.arguments, kernel.guessed, profiles, TunedChoices.load(file))
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        for result in builds:
+            (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
+            (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
+    deliver(report, as_json, lambda console: show_build(console, kernel.file, report))
+    for result in builds if sass and not as_json else ():
+        stdout_console().print(sass_text(result), markup=False, highlight=False)
+    exit_with(int(not report.succeeded))
+
+
+def lint(
+    file: FileArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: EmulatedGpuOption = "H200",
+    as_json: JsonOption = False,
+) -> None:
+    """Read a kernel's source and compiled code for faults and slow habits, line by line, without running it."""
+    (profile,) = choose_profiles([], [gpu])
+    with progress() as say:
+        kernel = read_kernel(file, shape, set_, profile, say)
+    _say_import(kernel.note)
+    report = report_lint(kernel.file, kernel.arguments, kernel.guessed, profile)
+    if isinstance(report, BuildFailure):
+        failure = report
+        deliver(failure, as_json, lambda console: show_failure(console, failure))
+        exit_with(1)
+        return
+    read = report
+    deliver(read, as_json, lambda console: show_lint(console, kernel.file, read))
+    exit_with(int(read.has_errors))
+
+
+def check(
+    file: FileArgument,
+    reference: ReferenceOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    fill: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=KIND", help="What a tensor holds: normal, uniform:LOW:HIGH[:upper] or integers:LOW:HIGH."
+        ),
+    ] = None,
+    schedules: Annotated[
+        int, typer.Option(min=1, help="Orders of warps and blocks to try; all but the first are random.")
+    ] = 3,
+    seed: Annotated[int, typer.Option(help="Of the random schedules.")] = 0,
+    gpu: EmulatedGpuOption = "H200",
+    blocks: Annotated[
+        int | None, typer.Option(min=1, help="Run only so many blocks of each launch, evenly spread.")
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, help="Relative error to allow, in place of the tolerance made for each element."),
+    ] = None,
+    counters: Annotated[bool, typer.Option("--counters", help="List the file, each line with what it did.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Limit on the emulated run, and on the reference.")] = 120.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a kernel in the emulator: find out-of-bounds, races, uninitialised reads; compare with a reference."""
+    if reference and blocks:
+        raise BadArgument(
+            "--blocks leaves most of the results unwritten, so there is nothing to compare; drop one of the two"
+        )
+    (profile,) = choose_profiles([], [gpu])
+    with progress() as say:
+        kernel = read_kernel(file, shape, set_, profile, say)
+        _say_import(kernel.note)
+        with reference_of(reference, kernel.arguments) as known:
+            options = CheckOptions(
+                gpu=profile,
+                emulation=records.Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
+                reference=known,
+                contents=parse_contents(kernel.file.plan.op, fill or []),
+                tolerance=tolerance,
+                seconds=seconds,
+                keep_counts=counters,
+            )
+            report = check_file(kernel.file, kernel.arguments, kernel.guessed, options, say)
+    deliver(report, as_json, lambda console: show_check(console, kernel.file, report))
+    exit_with(report.outcome.exit_status)
+
+
+def _say_import(note: str) -> None:
+    if note:
+        stderr_console().print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def report_build(
+    file: KernelFile,
+    arguments: Mapping[str, ArgumentValue],
+    guessed: bool,
+    gpus: Sequence[GpuProfile],
+    tuned: TunedChoices,
+) -> tuple[BuildReport, tuple[Build, ...]]:
+    """Build the file for every GPU, with what was tuned for it; what was compiled comes beside the report."""
+    targets: list[BuiltTarget | FailedTarget] = []
+    builds: list[Build] = []
+    for gpu in gpus:
+        try:
+            _, near = evaluate_tuned(file, arguments, gpu, tuned)
+            built = build_plan(file, arguments, gpu, near.choice if near is not None else None)
+        except DoesNotApply as refusal:
+            targets.append(FailedTarget(gpu.name, gpu.arch, False, str(refusal), ()))
+            continue
+        if isinstance(built, BuildFailure):
+            targets.append(FailedTarget(gpu.name, gpu.arch, True, built.reason.value, built.diagnostics))
+            continue
+        why = near.why(gpu) if near is not None else tuned.why_first(file, gpu, arguments)
+        targets.append(_target(built, why))
+        builds += [built.build] if built.build is not None else []
+    texts = describe_arguments(arguments)
+    return BuildReport(file.name, file.identity, file.plan.op.name, texts, guessed, tuple(targets)), tuple(builds)
+
+
+def _target(built: BuiltPlan, why_choice: str) -> BuiltTarget:
+    evaluation, build = built.evaluation, built.build
+    launches = [step for step in evaluation.steps if isinstance(step, Launch)]
+    return BuiltTarget(
+        gpu=evaluation.gpu.name,
+        arch=evaluation.gpu.arch,
+        constants=evaluation.constants,
+        buffers=tuple(BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers),
+        launches=tuple(report_launch(step, build, evaluation.gpu) for step in launches) if build else (),
+        library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, Launch)),
+        compiled=_compiled(build) if build else None,
+        why_choice=why_choice,
+    )
+
+
+def _compiled(build: Build) -> CompiledReport:
+    try:
+        sass = highlights(build)
+    except ToolchainError:
+        sass = {}  # no disassembler: everything else is still worth showing
+    return CompiledReport(len(build.cubin), build.key, build.compiler, build.seconds, build.warnings, sass)
+
+
+def report_lint(
+    file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool, gpu: GpuProfile
+) -> LintReport | BuildFailure:
+    """The file at these arguments. Raises `BadArgument`, `KernelFileError`, `ToolchainError`."""
+    try:
+        built = build_plan(file, arguments, gpu)
+    except DoesNotApply as refusal:
+        raise BadArgument(f"{file.name}:{refusal}") from None
+    if isinstance(built, BuildFailure):
+        return built
+    findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
+    texts = describe_arguments(arguments)
+    return LintReport(file.name, file.identity, file.plan.op.name, gpu.name, texts, guessed, findings, unread)
+
+
+def told_sizes(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
+    """No line of the plan reads a size off a tensor: one made smaller while its number stays is a call nobody makes."""
+    return bool(_numbers(arguments)) and _READS_A_SIZE.search(file.text) is None
+
+
+def sizes_follow(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
+    """Every number that may be a size is one of a tensor's, and, where sizes come as numbers, the other way round."""
+    sizes = {size for one in arguments.values() if isinstance(one, TensorSpec) for size in one.shape if size > _SMALL}
+    numbers = _numbers(arguments)
+    return numbers <= sizes and (sizes <= numbers or not told_sizes(file, arguments))
+
+
+def _numbers(arguments: Mapping[str, ArgumentValue]) -> set[int]:
+    numbers = {name: one for name, one in arguments.items() if isinstance(one, int) and not isinstance(one, bool)}
+    return {one for name, one in numbers.items() if one > _SMALL and not is_block(name)}  # threads are no size
+
+
+def sizes_may_vary(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
+    """Whether a tensor may be made smaller for lint: the numbers that are sizes become smaller with it."""
+    return not told_sizes(file, arguments) or sizes_follow(file, arguments)
 
 
 @dataclass(frozen=True)
@@ -49,15 +291,8 @@ def check_file(
         return check.run(None)
     path, function = options.reference
     # Started first, because importing torch takes longer than most checks.
-    with Reference(_text_of(path), function, folder=path.parent) as reference:
+    with Reference(path.read_text(encoding="utf-8"), function, folder=path.parent) as reference:
         return check.run(reference)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(f"{path} cannot be read: {error}; write --reference FILE.py:FUNCTION") from None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from tilewright.devices.cuda import DriverError, driver_version, launcher_availa
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import NCU
 from tilewright.devices.sanitizer import SANITIZER
+from tilewright.frontends.cli.program import JsonOption
+from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
@@ -55,6 +57,13 @@ class MachineFact:
     found: str
     improve: str = ""
     blocks: bool = False
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what this machine offers (GPU, driver, compiler, headers, keys by name, disk) and what would improve it."""
+    facts = diagnose()
+    deliver(facts, as_json, lambda console: show_facts(console, facts))
+    exit_with(FAULT if any(fact.blocks for fact in facts) else 0)
 
 
 def diagnose() -> tuple[MachineFact, ...]:

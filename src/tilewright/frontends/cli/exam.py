@@ -5,15 +5,16 @@ Each student has a suite's folder for either way, so that what is stopped goes o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
@@ -21,12 +22,25 @@ from tilewright.frontends.api.choices import ChosenDevice, author_name, check_ke
 from tilewright.frontends.api.judges import settling_on
 from tilewright.frontends.api.requests import resolved
 from tilewright.frontends.api.running import task_of
-from tilewright.frontends.cli.suite import local_pool
-from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
+from tilewright.frontends.cli.program import (
+    SUITE_BUDGET,
+    AttemptsOption,
+    BaseUrlOption,
+    DollarsOption,
+    GpuOption,
+    JsonOption,
+    SecondsOption,
+    SpoolOption,
+    TokensOption,
+    WorkersOption,
+    settings_of,
+)
+from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
+from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, stderr_console
 from tilewright.frontends.report.exam import exam_picture, report_text
 from tilewright.frontends.report.suite import SuiteDisplay
 from tilewright.models import providers
-from tilewright.records import Settings
+from tilewright.records import Budget, Settings
 from tilewright.store import Store, durable, write_text
 from tilewright.suites import (
     NoTasks,
@@ -36,7 +50,6 @@ from tilewright.suites import (
     SuiteFolder,
     SuiteTask,
     TaskRecord,
-    carry_out,
     folder_tasks,
 )
 from tilewright.tasks.errors import BadArgument
@@ -53,43 +66,56 @@ from tilewright.teaching.exam import (
 from tilewright.teaching.skill import NoSkill, SkillProvenance, read_provenance
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the command line says of an exam."""
+def exam(
+    skill: Annotated[Path, typer.Argument(help="A skill's folder.", metavar="SKILL", show_default=False)],
+    tasks: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False),
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROVIDER:NAME", help="A student; may be repeated.", show_default=False),
+    ] = None,
+    base_url: BaseUrlOption = None,
+    gpu: GpuOption = None,
+    attempts: AttemptsOption = SUITE_BUDGET.attempts,
+    tokens: TokensOption = SUITE_BUDGET.tokens,
+    dollars: DollarsOption = SUITE_BUDGET.dollars,
+    seconds: SecondsOption = SUITE_BUDGET.seconds,
+    workers: WorkersOption = None,
+    spool: SpoolOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what a skill changes: students write kernels for held-out tasks, with it and without.
 
-    skill: Path
-    models: tuple[str, ...]
-    tasks: Path
-    gpu: str | None
-    workers: int | None
-    output: Path | None
-    as_json: bool
-
-
-def exam_command(wanted: Wanted, settings: Settings) -> None:
-    """Hold the exam, from wherever it stands, and write its report."""
-    students = _students(wanted.models, settings)
+    Budgets are of each task, the same both ways. The same command goes on where it was stopped.
+    """
+    settings = settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
+    students = _students(model or (), settings)
     try:
-        text, provenance = skill_text(wanted.skill), read_provenance(wanted.skill)
-        tasks = folder_tasks(wanted.tasks)
+        text, provenance = skill_text(skill), read_provenance(skill)
+        listed = folder_tasks(tasks)
     except (NoSkill, NoTasks) as error:
         raise BadArgument(str(error)) from None
-    device = choose_device(wanted.gpu, settings.spool)
-    _check_held_out(tasks, device, provenance)
-    name = wanted.skill.resolve().name
-    out = wanted.output or Path(f"exam-{name}")
+    device = choose_device(gpu, settings.spool)
+    _check_held_out(listed, device, provenance)
+    name = skill.resolve().name
+    out = output or Path(f"exam-{name}")
     labels, sittings = _labels(students), list[Sitting]()
     for student, label in zip(students, labels, strict=True):
         place = re.sub(r"[^\w.-]+", "-", label)
         for arm in Arm:
             asked = replace(settings, author=_arm_author(student, arm), skill=text if arm is Arm.WITH else "")
-            suite = _suite(f"exam {name}, {arm.value}", tasks, asked, device)
-            sittings += _held(SuiteFolder(out / place / arm.value), suite, label, arm, wanted.workers)
-    exam = Exam(
+            suite = replace(new_suite(f"exam {name}, {arm.value}", listed, asked, device), fresh=True)
+            sittings += _held(SuiteFolder(out / place / arm.value), suite, label, arm, workers)
+    held = Exam(
         skill=name,
         held_out=provenance is not None,
         students=tuple(labels),
-        tasks=tuple(one.name for one in tasks),
+        tasks=tuple(one.name for one in listed),
         budget=settings.budget,
         device=cleaner()(device.label),
         emulated=device.is_emulated,
@@ -98,7 +124,7 @@ def exam_command(wanted: Wanted, settings: Settings) -> None:
         sittings=tuple(sittings),
         figures={label: figures_of(label, sittings, settings.budget) for label in labels},
     )
-    _close(out, exam, wanted.as_json)
+    _close(out, held, as_json)
 
 
 def _students(models: Sequence[str], settings: Settings) -> tuple[str, ...]:
@@ -138,14 +164,6 @@ def _check_held_out(tasks: Sequence[SuiteTask], device: ChosenDevice, provenance
             )
 
 
-def _suite(title: str, tasks: tuple[SuiteTask, ...], settings: Settings, device: ChosenDevice) -> Suite:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Suite(title, tasks, settings, device.gpu, device.label, device.is_emulated, created, __version__, fresh=True)
-
-
-# -- sittings --
-
-
 def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm, workers: int | None) -> list[Sitting]:
     """A student's sittings one way, those on record and those that are held now."""
     try:
@@ -156,12 +174,8 @@ def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm, workers: int 
     if waiting:
         console.print(Text(f"{label}, {arm.value} the skill: {len(waiting)} of {len(suite.tasks)} tasks"))
     display = SuiteDisplay(console, len(suite.tasks), len(suite.tasks) - len(waiting))
-    with folder.lock(), contextlib.closing(local_pool(folder, workers, display)) as pool:
-        try:
-            with display.live():
-                carry_out(folder, pool, display)
-        except KeyboardInterrupt:
-            raise NotDone("interrupted; the same command goes on where it stopped", INTERRUPTED) from None
+    with folder.lock():
+        carry_out_shown(folder, local_pool(folder, workers, display), display)
     return [_sitting(one, label, arm) for one in folder.records()]
 
 
@@ -178,20 +192,16 @@ def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:
     return Sitting(student, arm, record.name, False, None, 0, 0, None, None, record.run, record.status.words, fault)
 
 
-# -- the report --
-
-
 def _close(out: Path, exam: Exam, as_json: bool) -> None:
     """Write the report; a fault that kept a sitting from being held ends the command with its code."""
     text = report_text(exam)
     write_text(out / "report.md", text)
     durable.write_record(out / "report.json", exam)
     write_text(out / "exam.svg", exam_picture(exam))
-    if as_json:
-        print_json(exam)
-    else:
-        console = stdout_console()
+
+    def show(console: Console) -> None:
         console.print(Text(text.partition("## Sittings")[0].strip()))
         console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
-    if any(one.fault for one in exam.sittings):
-        raise typer.Exit(FAULT)
+
+    deliver(exam, as_json, show)
+    exit_with(FAULT if any(one.fault for one in exam.sittings) else 0)

@@ -1,70 +1,76 @@
-"""`tilewright export`: a run or kernel files, and what was asked for, into one call of `exports`."""
+"""`tilewright export` and `publish`: a run or kernel files as a package, a Hub project or CUDA sources; the upload."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
+from rich.console import Console
 from rich.text import Text
 
+from tilewright.exports import export as exporting
+from tilewright.exports import publish as publishing
 from tilewright.exports.errors import NotPublishable
-from tilewright.exports.export import Exported, Target, export
+from tilewright.exports.export import Exported, Target
 from tilewright.exports.hub_project import HubChoices
-from tilewright.exports.publish import Publication, check_publishable, checked_repository, publish
+from tilewright.exports.publish import Publication, check_publishable, checked_repository
 from tilewright.exports.source import Reference, Source, from_files, from_run, with_backward
 from tilewright.exports.writing import RECORD, read_record
 from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
-from tilewright.frontends.cli.terminal import print_json, progress, stderr_console, stdout_console
+from tilewright.frontends.cli.program import (
+    ArchesOption,
+    JsonOption,
+    LicenceOption,
+    ReferenceOption,
+    SetOption,
+    ShapeOption,
+    reference_of,
+)
+from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
 from tilewright.kernel_file import DoesNotApply
 from tilewright.records import PROFILES, UNSTATED
 from tilewright.store import NoSuchRun, Store
 from tilewright.tasks.errors import BadArgument
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What a person may ask of an export, as it was written."""
-
-    target: str
-    output: Path
-    name: str = ""
-    archs: tuple[str, ...] = ()
-    shapes: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    reference: tuple[Path, str] | None = None
-    layer: str = ""
-    licence: str = ""
-
-
-def export_command(what: Sequence[str], wishes: Wishes, as_json: bool) -> None:
-    """Write the export and say what became of it."""
-    if wishes.target not in set(Target):
-        raise BadArgument(f"--to {wishes.target}: write one of {', '.join(Target)}")
-    if wishes.layer and wishes.target != Target.HUB:
+def export(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="A run, or one or several kernel files of one op.", metavar="RUN|K.cu", show_default=False),
+    ],
+    to: Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")] = "",
+    arch: ArchesOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    reference: ReferenceOption = None,
+    layer: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised."),
+    ] = "",
+    licence: LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
+    if to not in set(Target):
+        raise BadArgument(f"--to {to}: write one of {', '.join(Target)}")
+    if layer and to != Target.HUB:
         raise BadArgument("--layer is for --to hub")
-    source = _as_wished(read_source(what), wishes)
-    wanted = [profile.arch for profile in choose_profiles(wishes.archs, [])] if wishes.archs else []
+    source = _with_calls(read_source(what), shape or (), set_ or ())
+    with reference_of(reference, dict(source.calls[0])) as known:
+        if known is not None:
+            source = replace(source, reference=Reference(known[0].read_text("utf-8"), known[1]))
+    source = replace(source, licence=checked_licence(licence)) if licence else source
+    archs = list(dict.fromkeys(profile.arch for profile in choose_profiles(arch, []))) if arch else []
     with progress() as say:
-        done = export(
-            source, Target(wishes.target), wishes.output, wishes.name, list(dict.fromkeys(wanted)), say,
-            HubChoices(wishes.layer),
-        )  # fmt: skip
-    if as_json:
-        print_json(done)
-    else:
-        _show(done)
-
-
-def _as_wished(source: Source, wishes: Wishes) -> Source:
-    if wishes.reference is not None:
-        path, function = wishes.reference
-        source = replace(source, reference=Reference(path.read_text("utf-8"), function))
-    if wishes.licence:
-        source = replace(source, licence=checked_licence(wishes.licence))
-    return _with_calls(source, wishes.shapes, wishes.numbers)
+        done = exporting.export(source, Target(to), output, name, archs, say, HubChoices(layer))
+    deliver(done, as_json, lambda console: _show(console, done))
 
 
 def read_source(what: Sequence[str]) -> Source:
@@ -97,8 +103,7 @@ def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -
     return replace(source, calls=(call, *source.calls), guessed=guessed)
 
 
-def _show(done: Exported) -> None:
-    console = stdout_console()
+def _show(console: Console, done: Exported) -> None:
     sets = f"{done.sets} set{'s' if done.sets != 1 else ''} of constants for {', '.join(done.archs)}"
     console.print(Text(f"wrote {done.folder}: {done.files} files, {done.bytes / 1e6:.1f} MB, {sets}"))
     for note in done.notes:
@@ -106,12 +111,16 @@ def _show(done: Exported) -> None:
     console.print(Text(f"see {Path(done.folder) / 'README.md'}"))
 
 
-# -- `tilewright publish`: --
-
-
-def publish_command(what: str, repository: str, dry_run: bool, private: bool, licence: str, as_json: bool) -> None:
-    """Check, upload or not, and say what became of it."""
-    checked_repository(repository)
+def publish(
+    what: Annotated[str, typer.Argument(help="An export --to hub, or a run.", metavar="DIR|RUN", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
+    licence: LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Upload an exported kernel to the Hugging Face Hub; a kernel that was not verified is refused."""
+    checked_repository(to)
     with tempfile.TemporaryDirectory() as temporary, progress() as say:
         folder = Path(what)
         if (folder / RECORD).is_file():
@@ -120,13 +129,10 @@ def publish_command(what: str, repository: str, dry_run: bool, private: bool, li
             folder = Path(temporary) / "export"
             source = read_source([what])
             source = replace(source, licence=checked_licence(licence)) if licence else source
-            name = repository.rpartition("/")[2].replace("-", "_").replace(".", "_")
-            export(source, Target.HUB, folder, name, (), say, HubChoices(repository=repository))
-        done = check_publishable(folder, repository) if dry_run else publish(folder, repository, private, say)
-    if as_json:
-        print_json(done)
-    else:
-        _show_upload(done)
+            name = to.rpartition("/")[2].replace("-", "_").replace(".", "_")
+            exporting.export(source, Target.HUB, folder, name, (), say, HubChoices(repository=to))
+        done = check_publishable(folder, to) if dry_run else publishing.publish(folder, to, private, say)
+    deliver(done, as_json, lambda console: _show_upload(console, done))
 
 
 def _refuse_other_licence(folder: Path, licence: str) -> None:
@@ -139,8 +145,7 @@ def _refuse_other_licence(folder: Path, licence: str) -> None:
         )
 
 
-def _show_upload(done: Publication) -> None:
-    console = stdout_console()
+def _show_upload(console: Console, done: Publication) -> None:
     for path, size in done.files.items():
         console.print(Text(f"{size:>10}  {path}"))
     total = f"{len(done.files)} files, {done.bytes / 1e6:.1f} MB, of run {done.run}, licence {done.licence}"

@@ -88,9 +88,6 @@ def at_odd_sizes(
     return [f"at odd sizes ({sizes}) it is not right: {outcome}: {reason}"]
 
 
-# -- references --
-
-
 def without_extension(text: str) -> str:
     """The module without the statements that build its extension, so that it needs neither compiler nor stand-ins."""
 
@@ -216,8 +213,6 @@ def {ADAPTED}({taken}):
     return _results[0] if len(_results) == 1 else _results or None
 """
 
-
-# -- which tensors a kernel file accesses outside of, in the emulator; `import` asks it of tensors too small --
 
 _SECONDS = 10.0
 _INSTRUCTIONS = 100_000_000

@@ -1,4 +1,4 @@
-"""`tilewright import`: CUDA as it is found into kernel files, each checked, and a sentence for all that could not come.
+"""`tilewright import`: existing CUDA code into kernel files, each checked, and a sentence for all that is refused.
 
 Sources are read here; their host code and Python run in limited children (`tilewright.importing`).
 """
@@ -6,10 +6,15 @@ Sources are read here; their host code and Python run in limited children (`tile
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
+from rich.console import Console
 from rich.text import Text
 
 from tilewright.devices.emulated_device import EmulatedDevice
@@ -24,11 +29,20 @@ from tilewright.frontends.cli.imported_checks import (
     for_op,
     lacks_numbers,
     reach,
+    size_names,
     stand_ins,
     with_stand_ins,
     without_extension,
 )
-from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
+from tilewright.frontends.cli.program import (
+    DefineOption,
+    IncludeOption,
+    JsonOption,
+    ReferenceOption,
+    SetOption,
+    ShapeOption,
+)
+from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.importing.calls import Given
 from tilewright.importing.importer import (
@@ -104,25 +118,102 @@ class Wanted:
     """What was asked for, as it was written."""
 
     what: Path
-    output: Path | None
-    functions: tuple[str, ...]
-    reference: tuple[Path, str] | None
-    shapes: tuple[str, ...]
-    numbers: tuple[str, ...]
+    output: Path | None = None
+    functions: tuple[str, ...] = ()
+    reference: tuple[Path, str] | None = None
+    shapes: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     include: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
     keep_references: bool = False  # beside the kernel files
+    is_checked: bool = True  # in the emulator
 
 
-def import_command(wanted: Wanted, as_json: bool) -> int:
-    """Import, say what became of it, and answer the exit status."""
-    with progress() as say:
-        report = import_files(wanted, say)
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    return report.exit_status
+def import_command(
+    what: Annotated[
+        Path, typer.Argument(help="A .cu file, a .py file with a CUDA extension, or a folder.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="K.cu", help="The kernel file to write, or a folder.")
+    ] = None,
+    function: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Import only this launcher; may be repeated.")
+    ] = None,
+    reference: ReferenceOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    include: IncludeOption = None,
+    define: DefineOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn existing CUDA code into kernel files and check each; say what could not be imported.
+
+    For a .py file with an extension, --reference may also be FILE.py:CLASS, the model that the extension replaces.
+    """
+    said = tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ())
+    with progress() as say, launcher_reference(reference, what, said[0], said[1]) as known:
+        report = import_files(Wanted(what, output, tuple(function or ()), known, *said), say)
+    deliver(report, as_json, lambda console: _show(console, report))
+    exit_with(report.exit_status)
+
+
+def launcher_reference(
+    text: str | None, what: Path, shapes: tuple[str, ...], numbers: tuple[str, ...]
+) -> AbstractContextManager[tuple[Path, str] | None]:
+    """What `--reference` names for code whose parameters nobody knows yet."""
+    if not text:
+        return nullcontext()
+    from tilewright.frontends.api.references import named_reference, split_reference
+
+    if what.suffix != ".cu" and re.fullmatch(r".*\.py:\w+", text):
+        return nullcontext(split_reference(text))  # perhaps the class that an extension replaces
+    return named_reference(text, pairs("--shape", shapes), pairs("--set", numbers))
+
+
+@dataclass(frozen=True)
+class ImportedKernel:
+    """The one kernel file of a source."""
+
+    record: ImportedFile
+    file: KernelFile
+    said: tuple[tuple[str, ...], tuple[str, ...]]  # `--shape` and `--set`, of parameters that the op has
+    reference: str = ""  # text with the function `imported_reference`, where it is kept
+    refused: tuple[Refused, ...] = ()
+
+
+def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_none: int = 1) -> ImportedKernel:
+    """The kernel of a source that has one, for a command that takes kernel files. Raises `BadArgument`, `NotDone`.
+
+    `choose`: how to choose one of several launchers; `if_none`: the exit code where nothing can be imported.
+    """
+    path = wanted.what
+    with tempfile.TemporaryDirectory() as folder:
+        report = import_files(replace(wanted, output=Path(folder)), say)
+        if len(report.imported) > 1:
+            names = ", ".join(one.function for one in report.imported)
+            how = choose or f"import one of them with: tilewright import {path} --function NAME"
+            raise BadArgument(f"{path}: {len(report.imported)} launchers; {how}: {names}")
+        if not report.imported:
+            reasons = "; ".join(one.reason for one in report.refused)
+            if reasons.startswith("--"):  # what was said is at fault, not the file
+                raise BadArgument(reasons)
+            remedy = "" if choose else f"; tilewright import {path} takes -I, -D and --function"
+            raise NotDone(f"{path} could not be imported: {reasons}{remedy}", if_none)
+        (one,) = report.imported
+        text = Path(one.file).read_text("utf-8")
+        reference = Path(one.reference).read_text("utf-8") if one.reference else ""
+    file = parse(text, f"{one.function}.cu")
+    said = _of_op("--shape", wanted.shapes, file), _of_op("--set", wanted.numbers, file)
+    return ImportedKernel(one, file, said, reference, report.refused)
+
+
+def _of_op(option: str, texts: tuple[str, ...], file: KernelFile) -> tuple[str, ...]:
+    """What was said of the launcher's parameters, as far as the op has them: some become sizes of tensors."""
+    names = {one.name for one in file.plan.op.parameters}
+    known = names | size_names(file).keys()
+    for name in pairs(option, texts).keys() - known:
+        raise BadArgument(f"{option} {name}: write one of {file.plan.op.name}'s parameters: {', '.join(sorted(known))}")
+    return tuple(text for text in texts if text.partition("=")[0].strip() in names)
 
 
 def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
@@ -131,9 +222,8 @@ def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
 
 
 class _Importer:
-    def __init__(self, wanted: Wanted, child: HostChild, outside: Outside, say: object) -> None:
-        self.wanted, self.child, self.outside = wanted, child, outside
-        self.say = say if callable(say) else print
+    def __init__(self, wanted: Wanted, child: HostChild, outside: Outside, say: Callable[[str], None]) -> None:
+        self.wanted, self.child, self.outside, self.say = wanted, child, outside, say
         self.said = _said(wanted)
         self.include = _include(wanted)
         self.imported: list[ImportedFile] = []
@@ -238,28 +328,48 @@ class _Importer:
             output = self._place(made.function, path)
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(made.text, "utf-8")
-            self.say(f"checking {output.name}")
             self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
         self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
     ) -> ImportedFile:
+        op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
+        record = ImportedFile(
+            source=str(path),
+            function=made.function,
+            file=file.name,
+            op=op,
+            notes=made.notes,
+            only_at_these_sizes=made.pinned,
+            check="not checked",
+            reason="no sizes small enough to emulate fit it",
+            at=(),
+            compared=False,
+            call_shapes=_call_words(made, tensors=True),
+            call_numbers=_call_words(made, tensors=False),
+            bare_pointers=made.guessed_lengths,
+        )
+        if not self.wanted.is_checked:
+            return replace(record, reason="")
+        self.say(f"checking {Path(file.name).name}")
         own, refused = self._own_reference(made, file, reference)
         flat = any(one.is_bare for one in made.arguments)
         apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
         arguments = small_arguments(file, made.arguments, GPU, (as_is,) if apart else ROUND)
-        outcome, reason, compared = "not checked", "no sizes small enough to emulate fit it", False
+        outcome, reason, compared = record.check, record.reason, False
         if arguments is not None:
             outcome, reason, compared = checked(file, arguments, own)
-        at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
         is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
         odd = [] if apart else at_odd_sizes(file, made.arguments, arguments, own if compared else None)
-        notes = (*made.notes, *((_GUESSED,) if is_guessed else ()), *odd)
-        op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
-        reason = "; ".join(filter(None, (reason, refused)))
-        done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
-        kept = self._kept(path, file, reference if compared else None)
-        return ImportedFile(*done, *_call_words(made), made.guessed_lengths, kept)
+        return replace(
+            record,
+            notes=(*made.notes, *((_GUESSED,) if is_guessed else ()), *odd),
+            check=outcome,
+            reason="; ".join(filter(None, (reason, refused))),
+            at=tuple(f"{name} = {value}" for name, value in (arguments or {}).items()),
+            compared=compared,
+            reference=self._kept(path, file, reference if compared else None),
+        )
 
     def _own_reference(
         self, made: Imported, file: KernelFile, reference: OriginalReference | None
@@ -277,8 +387,6 @@ class _Importer:
         place = Path(file.name).with_suffix(".reference.py")
         place.write_text(without_extension(reference[0].removeprefix(stand_ins(made_from))), "utf-8")
         return str(place)
-
-    # -- references --
 
     def _reference_function(self) -> OriginalReference | None:
         if self.wanted.reference is None:
@@ -300,8 +408,6 @@ class _Importer:
             return self._reference_function()
         return with_stand_ins(text, path) + adapter(name, call, inputs), ADAPTED, path.parent
 
-    # -- where files go --
-
     def _one_output(self, count: int, names: Sequence[str]) -> None:
         if count > 1 and self.wanted.output is not None and self.wanted.output.suffix == ".cu":
             raise BadArgument(
@@ -317,16 +423,16 @@ class _Importer:
         return place
 
 
-def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The call's tensors and numbers as `--shape` and `--set` take them."""
+def _call_words(made: Imported, tensors: bool) -> tuple[str, ...]:
+    """The call's tensors as `--shape` takes them, or its numbers as `--set` does."""
     known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
-    shapes = tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
-    numbers = tuple(
+    if tensors:
+        return tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
+    return tuple(
         f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
         for one in known
         if not one.is_tensor
     )
-    return shapes, numbers
 
 
 def _text(path: Path) -> str:
@@ -387,8 +493,7 @@ def _number(name: str, text: str) -> Given:
         raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
 
 
-def _show(report: ImportReport) -> None:
-    console = stdout_console()
+def _show(console: Console, report: ImportReport) -> None:
     for one in report.imported:
         console.print(Text(f"{one.file}  {one.op}"))
         compared = ", equal to the reference" if one.compared and one.check == CheckOutcome.CLEAN.value else ""

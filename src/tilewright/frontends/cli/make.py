@@ -1,4 +1,4 @@
-"""`tilewright make` and `tilewright resume` at a terminal: what is said while a kernel is made, and what came of it.
+"""`tilewright make` and `resume`: what is said while a kernel is made, and what came of it.
 
 Conversation and progress go to stderr, the result to stdout.
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -22,10 +23,52 @@ from rich.live import Live
 from rich.text import Text
 
 from tilewright.frontends.api.backward import Both, backward_output, both_words, resume_both, run_both
-from tilewright.frontends.api.choices import choose_device
+from tilewright.frontends.api.choices import PLAYBOOK, author_name, checked_url, choose_device
+from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding
 from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, RunEnded, run_request
-from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
+from tilewright.frontends.cli.program import (
+    BASELINES,
+    BUDGET,
+    AllowDegenerateOption,
+    ArchOption,
+    AttemptsOption,
+    AuthorOption,
+    BackwardOption,
+    BaselinesOption,
+    BaseUrlOption,
+    DollarsOption,
+    EnoughOption,
+    FixedOption,
+    FreshOption,
+    GpuOption,
+    JsonOption,
+    LicenceOption,
+    ModelOption,
+    OutputOption,
+    PrecisionOption,
+    RunArgument,
+    SecondsOption,
+    SetOption,
+    ShapeOption,
+    SpoolOption,
+    TokensOption,
+    YesOption,
+    check_writable,
+    read_kernel_file,
+    settings_of,
+    spool_path,
+    wanted_gpu,
+)
+from tilewright.frontends.cli.terminal import (
+    FAULT,
+    INTERRUPTED,
+    NotDone,
+    exit_with,
+    print_json,
+    stderr_console,
+    stdout_console,
+)
 from tilewright.frontends.report.run_text import show_call, show_finished, show_found
 from tilewright.frontends.report.runs import (
     PROVISIONAL,
@@ -36,11 +79,11 @@ from tilewright.frontends.report.runs import (
     speedup_words,
     time_words,
 )
-from tilewright.kernel_file import tuned_path
+from tilewright.kernel_file import KernelFileError, tuned_path
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.playbook.foresight import foresee
 from tilewright.playbook.specification import specification
-from tilewright.records import Attempt, Run, Settings, Situation, Specification
+from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, StoreError, write_text
 from tilewright.tasks.errors import BadArgument
 
@@ -99,6 +142,104 @@ class SpecificationReport:
     specification: Specification
 
 
+def make(
+    request: Annotated[
+        str,
+        typer.Argument(
+            help="Words in quotes, FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), PACKAGE.MODULE:NAME(ARGUMENTS), a "
+            "KernelBench file, or a task folder.",
+            show_default=False,
+        ),
+    ],
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    fill: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=KIND",
+            help="What a tensor holds: normal, uniform:LOW:HIGH[:upper], integers:LOW:HIGH or index:DIM; may be "
+            "repeated.",
+        ),
+    ] = None,
+    gpu: GpuOption = None,
+    arch: ArchOption = None,
+    model: ModelOption = None,
+    author: AuthorOption = None,
+    base_url: BaseUrlOption = None,
+    start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")] = None,
+    against: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
+    ] = "",
+    baselines: BaselinesOption = BASELINES,
+    attempts: AttemptsOption = BUDGET.attempts,
+    tokens: TokensOption = BUDGET.tokens,
+    dollars: DollarsOption = BUDGET.dollars,
+    seconds: SecondsOption = BUDGET.seconds,
+    candidates: Annotated[int, typer.Option(min=1, help="Candidates for each step.")] = 1,
+    enough: EnoughOption = Settings.good_enough,
+    precision: PrecisionOption = None,
+    goal: Annotated[Goal, typer.Option(help="What to be fast at.")] = Goal.THROUGHPUT,
+    allow_library: Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")] = False,
+    allow_degenerate: AllowDegenerateOption = False,
+    fixed: FixedOption = None,
+    backward: BackwardOption = False,
+    yes: YesOption = False,
+    fresh: FreshOption = False,
+    spool: SpoolOption = None,
+    output: OutputOption = None,
+    licence: LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
+    tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
+    asked = Request(
+        request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
+    )
+    chosen = author_name(model, author, os.environ)
+    if chosen == PLAYBOOK:
+        refuse_foreseen(asked, anew=fresh or bool(start))
+    budget = Budget(attempts, tokens, dollars, seconds)
+    settings = settings_of(chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence)
+    settings = replace(settings, candidates=candidates, good_enough=enough, start=_read_start(start), backward=backward)
+    delivery = Delivery(as_json, output, author=chosen if model or author else "")
+    make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
+
+
+def _read_start(path: Path | None) -> str:
+    try:
+        return read_kernel_file(path).text if path is not None else ""
+    except KernelFileError as error:
+        raise BadArgument(f"--start {error}") from None
+
+
+def resume(
+    run: RunArgument,
+    hint: Annotated[str, typer.Option(metavar="TEXT", help="Something to tell the author.")] = "",
+    attempts: Annotated[int | None, typer.Option(min=1, help="So many more attempts.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="So many more tokens.")] = None,
+    dollars: Annotated[float | None, typer.Option(min=0, help="So much more to spend.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="So much more time.")] = None,
+    model: ModelOption = None,
+    author: AuthorOption = None,
+    base_url: BaseUrlOption = None,
+    spool: SpoolOption = None,
+    yes: YesOption = False,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a run that was interrupted or has ended, with a hint or more budget."""
+    chosen = author_name(model, author, os.environ) if model or author else ""
+    addition = Addition(attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), spool_path(spool))
+    folder, delivery = Store().open_run(run), Delivery(as_json, output)
+    if output is None and (stored := folder.header().settings.output):  # where the run was told to put it
+        delivery = replace(delivery, output=Path(stored), output_is_new=False)
+    check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
+    with _interruptible():
+        reporter = TerminalReporter(yes=yes, as_json=as_json)
+        result = resume_both(folder, addition, delivery.stored_output, reporter)
+    _hand_over(result, delivery)
+
+
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
     """Make a kernel for a request, or find it in the library; with `settings.backward` one for its gradients too.
 
@@ -116,18 +257,6 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     _hand_over(result, delivery)
 
 
-def resume_run(name: str, addition: Addition, yes: bool, delivery: Delivery) -> None:
-    """Go on with a run, wherever it stopped. The kernel goes where the run was told to put it, or now is."""
-    folder = Store().open_run(name)
-    if delivery.output is None and (stored := folder.header().settings.output):
-        delivery = replace(delivery, output=Path(stored), output_is_new=False)
-    check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
-    with _interruptible():
-        reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
-        result = resume_both(folder, addition, delivery.stored_output, reporter)
-    _hand_over(result, delivery)
-
-
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C with how to go on; as it is, the command line's own machinery would take it."""
@@ -135,9 +264,6 @@ def _interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise NotDone("; ".join(["interrupted", *getattr(error, "__notes__", ())]), INTERRUPTED) from None
-
-
-# -- while it is made --
 
 
 class TerminalReporter(Reporter):
@@ -273,9 +399,6 @@ def show_specification(console: Console, specification: Specification) -> None:
         console.print()
 
 
-# -- what came of it --
-
-
 def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
     """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made."""
     if isinstance(result, Both):
@@ -286,8 +409,7 @@ def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
         complete = result.kernel is not None
     if delivery.as_json:
         print_json(report)
-    if not complete:
-        raise typer.Exit(1)
+    exit_with(int(not complete))
 
 
 def _both_report(both: Both, delivery: Delivery) -> BothReport:
@@ -374,11 +496,8 @@ def check_output(output: Path | None, said: str = "-o") -> None:
     """An output that cannot be written is refused before anything is made; `said`: what to call it."""
     if output is None:
         return
-    if output.is_dir():
-        raise BadArgument(f"{said} {output}: a folder; give the path of the kernel file to write")
+    check_writable(said, output)
     folder = output.resolve().parent
-    if not folder.is_dir():
-        raise BadArgument(f"{said} {output}: there is no folder {folder}; make it, or give another file with -o")
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

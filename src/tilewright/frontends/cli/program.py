@@ -1,38 +1,26 @@
-"""What all commands share: the program they belong to, arguments and budgets they have in common, files they read."""
+"""What several commands share: arguments and options, settings of a run, files that are read and written."""
 
 from __future__ import annotations
 
-from enum import Enum
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tilewright import __version__
-from tilewright.kernel_file import KernelFile, KernelFileError, parse
-from tilewright.records import ARCHITECTURES, PROFILES, USUAL_BASELINES, Budget, Goal, Precision
+from tilewright.kernel_file import ArgumentValue, KernelFile, parse
+from tilewright.records import ARCHITECTURES, PROFILES, USUAL_BASELINES, Budget, GpuProfile, Precision, Settings
 from tilewright.tasks.errors import BadArgument
 
-app = typer.Typer(
-    name="tilewright",
-    help="Describe a GPU operation; get one CUDA kernel file that is proved right and runs from PyTorch.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
 BASELINES = ",".join(USUAL_BASELINES)
 BUDGET = Budget()
+_PLAN = re.compile(r"^\s*//!", re.MULTILINE)
+_ALSO = {".markdown": ".md", ".htm": ".html"}
 SUITE_BUDGET = Budget(attempts=4, seconds=900.0)  # of each task, which waits for its turns at the GPU too
-
-
-@app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        print(f"tilewright {__version__}")
-        raise typer.Exit
 
 
 def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
@@ -41,48 +29,126 @@ def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
     return gpu or arch
 
 
-def split_reference(text: str) -> tuple[Path, str]:
-    path, colon, function = text.rpartition(":")
-    if not colon or not path or not function.isidentifier():
-        raise BadArgument(f"--reference {text}: write FILE.py:FUNCTION")
-    if not Path(path).is_file():
-        raise BadArgument(f"--reference {text}: there is no file {path}")
-    return Path(path), function
+def settings_of(
+    author: str,
+    budget: Budget,
+    base_url: str | None,
+    spool: Path | None,
+    *,
+    baselines: str = BASELINES,
+    against: str = "",
+    licence: str = "",
+) -> Settings:
+    """A run's settings. Raises `BadArgument` for what cannot be meant."""
+    from tilewright.frontends.api.choices import checked_baselines, with_checked
+
+    settings = Settings(author=author, budget=budget, baselines=checked_baselines(baselines.split(",")))
+    return with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
+
+
+def read_text(path: Path, what: str = "the path of a kernel file (.cu)") -> str:
+    """The text of a file that a person named; `what`: what to give in its place."""
+    if path.is_dir():
+        raise BadArgument(f"{path}: a folder; give {what}")
+    if not path.exists():
+        raise BadArgument(f"{path}: no such file; give {what}")
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise BadArgument(f"{path}: not UTF-8 text; save it as UTF-8") from None
 
 
 def read_kernel_file(path: Path) -> KernelFile:
-    if path.is_dir():
-        raise BadArgument(f"{path}: a folder; give the path of one kernel file (.cu)")
-    if not path.exists():
-        raise BadArgument(f"{path}: no such file; give the path of a kernel file (.cu)")
+    text = read_text(path)
     if path.suffix == ".py":
-        raise BadArgument(f"{path}: Python; give a kernel file (.cu), or make one: tilewright make {path}:FUNCTION")
-    try:
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError:
-        raise BadArgument(f"{path}: not UTF-8 text; save the kernel file as UTF-8") from None
+        command = f"make one: tilewright make {path}:FUNCTION"
+        if "cpp_extension" in text:
+            command = f"import its kernels: tilewright import {path}"
+        raise BadArgument(f"{path}: Python; give a kernel file (.cu), or {command}")
     return parse(text, str(path))
 
 
-def read_start(path: Path) -> str:
+def is_plain_cuda(text: str) -> bool:
+    """Whether a text has kernels and no launch plan."""
+    return "__global__" in text and _PLAN.search(text) is None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel file, or plain CUDA that was imported, and the call it is looked at with."""
+
+    file: KernelFile
+    arguments: dict[str, ArgumentValue]
+    guessed: bool  # sizes that nobody gave were chosen
+    note: str = ""  # of an import
+
+
+def read_kernel(
+    path: Path,
+    shapes: Sequence[str] | None,
+    numbers: Sequence[str] | None,
+    gpu: GpuProfile,
+    say: Callable[[str], None],
+    *,
+    small: bool = True,
+) -> Kernel:
+    """The kernel in a file, and its arguments; those that nobody gave are chosen, `small` ones for the emulator.
+
+    Raises `BadArgument`, `KernelFileError`, and `NotDone` where plain CUDA cannot be imported.
+    """
+    from tilewright.frontends.api.kernel_arguments import (
+        GUESSED_SHAPES,
+        SMALL_SHAPES,
+        complete_arguments,
+        parse_arguments,
+    )
+
+    guesses = SMALL_SHAPES if small else (GUESSED_SHAPES,)
+    shapes, numbers = tuple(shapes or ()), tuple(numbers or ())
+    if path.suffix == ".py" or not is_plain_cuda(read_text(path)):
+        file = read_kernel_file(path)
+        return Kernel(file, *complete_arguments(file, parse_arguments(file.plan.op, shapes, numbers), gpu, guesses))
+    from tilewright.frontends.cli.importing import Wanted, import_one
+
+    one = import_one(Wanted(path, shapes=shapes, numbers=numbers, is_checked=False), say)
     try:
-        return read_kernel_file(path).text
-    except KernelFileError as error:
-        raise BadArgument(f"--start {error}") from None
+        arguments, guessed = complete_arguments(one.file, parse_arguments(one.file.plan.op, *one.said), gpu, guesses)
+    except BadArgument:
+        call = parse_arguments(one.file.plan.op, one.record.call_shapes, one.record.call_numbers)
+        arguments, guessed = complete_arguments(one.file, call, gpu, guesses)
+    note = f"{path} is plain CUDA, imported as the kernel file {one.file.name}; to write it: tilewright import {path}"
+    return Kernel(one.file, arguments, guessed, note)
 
 
-# -- the options of the commands, as typer takes them; those of one command alone stand in `cli` --
+@contextmanager
+def reference_of(text: str | None, arguments: dict[str, ArgumentValue]) -> Iterator[tuple[Path, str] | None]:
+    """The file and the function that `--reference` names for a call; None where it is left out."""
+    if not text:
+        yield None
+        return
+    from tilewright.frontends.api.references import argument_words, named_reference
+
+    with named_reference(text, *argument_words(arguments)) as found:
+        yield found
 
 
-class SuiteKind(str, Enum):
-    """What a suite's folder is."""
-
-    KERNELBENCH = "kernelbench"
-    FOLDER = "folder"
-    REPORT = "report"
+def check_writable(option: str, path: Path | None, *endings: str) -> None:
+    """Refuse a file that cannot be written, before anything is made for it."""
+    if path is None:
+        return
+    ending = path.suffix.lower()
+    if endings and _ALSO.get(ending, ending) not in endings:
+        raise BadArgument(f"{option} {path}: give a name that ends in {' or '.join(endings)}")
+    if path.is_dir():
+        raise BadArgument(f"{option} {path}: a folder; give the name of a file")
+    if not path.resolve().parent.is_dir():
+        raise BadArgument(f"{option} {path}: there is no folder {path.resolve().parent}; make it, or give another file")
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
+FileArgument = Annotated[
+    Path, typer.Argument(help="The kernel file, or plain CUDA, which is imported first.", show_default=False)
+]
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -93,53 +159,16 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
 ]
-RequestArgument = Annotated[
-    str,
-    typer.Argument(
-        help="Words in quotes, FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), PACKAGE.MODULE:NAME(ARGUMENTS), a "
-        "KernelBench file, or a task folder.",
-        show_default=False,
-    ),
-]
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="PACKAGE.MODULE:NAME(ARGUMENTS), FILE.py:CLASS(ARGUMENTS), a kind of transformers model such as "
-        "'llama(num_hidden_layers=4)', or a folder with a config.json.",
-        show_default=False,
-    ),
-]
-MakeRegionOption = Annotated[
-    list[str] | None,
+ReferenceOption = Annotated[
+    str | None,
     typer.Option(
-        "--make", metavar="REGION", help="Make a kernel for a region, by number or name, or `all`; may be repeated."
+        metavar="REFERENCE",
+        help="PyTorch code that computes the same: FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), "
+        "PACKAGE.MODULE:NAME(ARGUMENTS), a KernelBench file, a task folder, or the run that made the kernel.",
     ),
 ]
 RunArgument = Annotated[
     str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
-]
-AttemptArgument = Annotated[
-    int | None,
-    typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
-]
-TaughtArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN|DIR...", help="Runs, a suite's folder, or a folder of runs; as many as wanted.", show_default=False
-    ),
-]
-ViewedArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN|DIR",
-        help="A run, a suite's folder or a folder of runs; all runs of this machine where it is left out.",
-        show_default=False,
-    ),
-]
-StartOption = Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")]
-AgainstOption = Annotated[
-    str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
 ]
 BaselinesOption = Annotated[
     str,
@@ -155,28 +184,23 @@ DollarsOption = Annotated[float, typer.Option(min=0, help="Most to spend, where 
 SecondsOption = Annotated[
     float, typer.Option(min=1, help="Most time for attempts; one under way is cut short, and goes on when resumed.")
 ]
-CandidatesOption = Annotated[int, typer.Option(min=1, help="Candidates for each step.")]
 EnoughOption = Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")]
-AllowLibraryOption = Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")]
 AllowDegenerateOption = Annotated[
     bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
 ]
 BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a kernel for its gradients too.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")]
-ValuesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fill",
-        metavar="NAME=KIND",
-        help="What a tensor holds: normal, uniform:LOW:HIGH[:upper], integers:LOW:HIGH or index:DIM; may be repeated.",
-    ),
-]
+EmulatedGpuOption = Annotated[str, typer.Option(metavar="GPU", help=f"GPU to build for: {', '.join(PROFILES)}.")]
 GpuOption = Annotated[
     str | None, typer.Option(metavar="GPU", help=f"GPU to write for: {', '.join(PROFILES)}.", show_default=False)
 ]
 ArchOption = Annotated[
     str | None,
     typer.Option(metavar="ARCH", help=f"The same by architecture: {', '.join(ARCHITECTURES)}.", show_default=False),
+]
+ArchesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
 ]
 ModelOption = Annotated[
     str | None,
@@ -213,20 +237,6 @@ PrecisionOption = Annotated[
         show_default=False,
     ),
 ]
-GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]
-ExportedArgument = Annotated[
-    list[str],
-    typer.Argument(help="A run, or one or several kernel files of one op.", metavar="RUN|K.cu", show_default=False),
-]
-TargetOption = Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)]
-PackageOption = Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")]
-ArchesOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
-]
-LayerOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised.")
-]
 IncludeOption = Annotated[
     list[Path] | None,
     typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
@@ -234,26 +244,11 @@ IncludeOption = Annotated[
 DefineOption = Annotated[
     list[str] | None, typer.Option("-D", "--define", metavar="NAME=VALUE", help="A macro that its build gives.")
 ]
-SuiteKindArgument = Annotated[
-    SuiteKind,
-    typer.Argument(help="What DIR is.", show_default=False),
-]
-SuiteFolderArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR",
-        help="A checkout of KernelBench; a folder of problem files and task folders, or with a suite.toml; a suite.",
-        show_default=False,
-    ),
-]
-LevelOption = Annotated[int, typer.Option(min=1, help="Level of KernelBench.")]
-IdsOption = Annotated[str, typer.Option(metavar="1-49,51", help="Problems of that level; all where it is left out.")]
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Tasks at a time; half the cores, at most 6, where it is left out.")
 ]
-RayOption = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Run the tasks on this Ray cluster: HOST:PORT, or auto.")
-]
-SuiteOutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the suite and its report.")
-]
+
+
+def spool_path(spool: Path | None) -> str:
+    """A spool's folder as a run may store it: it may be resumed from another folder."""
+    return os.path.realpath(spool) if spool else ""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
-from tilewright.frontends.cli.terminal import print_exactly, print_json, stdout_console
-from tilewright.frontends.report import run_text, runs
+from tilewright.frontends.cli.program import JsonOption, RunArgument, check_writable
+from tilewright.frontends.cli.terminal import deliver, print_exactly, print_json, stdout_console
+from tilewright.frontends.report import run_text
 from tilewright.frontends.report.pictures import svg_plot
+from tilewright.frontends.report.runs import entry_words
 from tilewright.records import Attempt, Run
-from tilewright.store import RunFolder, Store, line_authors, provenance_of, write_text
+from tilewright.store import NEWEST, RunFolder, Store, line_authors, provenance_of, write_text
 from tilewright.tasks.errors import BadArgument
 
 
@@ -37,74 +41,69 @@ class AttemptReport:
     replies: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What of a run is to be shown; the whole in brief where nothing is said."""
-
-    kernel: bool = False
-    attempt: int | None = None
-    diff: int | None = None
-    prompt: int | None = None
-    reply: int | None = None
-    provenance: bool = False
-    plot: Path | None = None
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The attempts that something of is wanted."""
-        return tuple(one for one in (self.attempt, self.diff, self.prompt, self.reply) if one is not None)
+def runs(as_json: JsonOption = False) -> None:
+    """List the runs of this machine, newest first."""
+    listing = Store().runs()
+    deliver(listing, as_json, lambda console: run_text.show_runs(console, listing))
 
 
-def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
-    """One run, or the part of it that is wanted."""
-    parts = wanted.kernel + wanted.provenance + len(wanted.numbers)
-    if parts > 1:
+def show(
+    run: RunArgument = NEWEST,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
+    ] = None,
+    kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full, as `show RUN N`.")] = None,
+    diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
+    prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
+    reply: Annotated[int | None, typer.Option(metavar="N", help="What was answered in attempt N; 0: to words.")] = None,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run: its task, a table of attempts and its progress; or a part of it, such as attempt N."""
+    if number is not None and attempt not in (None, number):
+        raise BadArgument(f"attempt {number} and --attempt {attempt} are two; give one of them")
+    numbers = {"attempt": number or attempt, "diff": diff, "prompt": prompt, "reply": reply}
+    parts = [name for name, one in numbers.items() if one is not None]
+    parts += ["kernel"] * kernel + ["provenance"] * provenance
+    if len(parts) > 1:
         raise BadArgument(
             "--kernel, --provenance, --attempt, --diff, --prompt and --reply show different things; give one of them"
         )
-    _check_plot(wanted.plot)
-    folder = Store().open_run(name)
-    run = folder.load()
-    if wanted.plot is not None:
-        write_text(wanted.plot, svg_plot(run))
+    check_writable("--plot", plot, ".svg")
+    folder = Store().open_run(run)
+    loaded = folder.load()
+    if plot is not None:
+        write_text(plot, svg_plot(loaded))
+    part = next(iter(parts), "")
+    wanted = next((one for one in numbers.values() if one is not None), None)
     if as_json:
-        _print_record(folder, run, wanted)
-    elif parts:
-        _print_part(folder, run, wanted)
-    elif wanted.plot is None:
-        run_text.show_run(stdout_console(), run, folder.worker)
-        backward = Store().library.backward_of(run.task.hash)
-        if backward is not None:
-            stdout_console().print(Text(f"gradients: {runs.entry_words(backward.entry)}"))
-        if run.best is not None:
-            run_text.show_notes(stdout_console(), run)
-            stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
+        _print_record(folder, loaded, part, wanted)
+    elif part:
+        _print_part(folder, loaded, part, wanted or 0)
+    elif plot is None:
+        _print_whole(folder, loaded)
     else:
-        stdout_console().print(Text(f"wrote {wanted.plot}"))
+        print(f"wrote {plot}")
 
 
-def _check_plot(plot: Path | None) -> None:
-    if plot is None:
-        return
-    if plot.suffix.lower() != ".svg":
-        raise BadArgument(f"--plot {plot}: the picture is SVG; give a name that ends in .svg")
-    if not plot.resolve().parent.is_dir():
-        raise BadArgument(f"--plot {plot}: there is no folder {plot.resolve().parent}")
+def _print_whole(folder: RunFolder, run: Run) -> None:
+    console = stdout_console()
+    run_text.show_run(console, run, folder.worker)
+    backward = Store().library.backward_of(run.task.hash)
+    if backward is not None:
+        console.print(Text(f"gradients: {entry_words(backward.entry)}"))
+    if run.best is not None:
+        run_text.show_notes(console, run)
+        console.print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
 
 
-def show_all(as_json: bool) -> None:
-    listing = Store().runs()
-    if as_json:
-        print_json(listing)
-    else:
-        run_text.show_runs(stdout_console(), listing)
-
-
-def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
-    number = next(iter(wanted.numbers), None)
-    if wanted.kernel or wanted.provenance:
+def _print_record(folder: RunFolder, run: Run, part: str, number: int | None) -> None:
+    if part in ("kernel", "provenance"):
         number = _best(run).number
-    if wanted.provenance:
+    if part == "provenance":
         print_json(provenance_of(folder))
         return
     if number is None:
@@ -125,28 +124,28 @@ def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
     )
 
 
-def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
+def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
     console = stdout_console()
-    if wanted.kernel:
+    if part == "kernel":
         print_exactly(folder.attempt(_best(run).number).text("kernel.cu"))
-    elif wanted.provenance:
+    elif part == "provenance":
         best = _best(run)
         authors = line_authors(folder, run, best)
         run_text.show_provenance(console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu"))
-    elif wanted.diff is not None:
-        run_text.show_diff(console, run_text.diff_text(folder, _attempt(run, wanted.diff)))
-    elif wanted.prompt is not None:
-        prompts = prompts_of(folder, wanted.prompt)
+    elif part == "diff":
+        run_text.show_diff(console, run_text.diff_text(folder, _attempt(run, number)))
+    elif part == "prompt":
+        prompts = prompts_of(folder, number)
         if not prompts:
-            raise BadArgument(f"attempt {wanted.prompt} of {run.id} asked no model")
+            raise BadArgument(f"attempt {number} of {run.id} asked no model")
         print_exactly("\n".join(prompts))
-    elif wanted.reply is not None:
-        replies = folder.attempt(wanted.reply).replies()
+    elif part == "reply":
+        replies = folder.attempt(number).replies()
         if not replies:
-            raise BadArgument(f"attempt {wanted.reply} of {run.id} has no reply of a model")
+            raise BadArgument(f"attempt {number} of {run.id} has no reply of a model")
         print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
-    elif wanted.attempt is not None:
-        attempt = _attempt(run, wanted.attempt)
+    else:
+        attempt = _attempt(run, number)
         run_text.show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
 
 

@@ -1,32 +1,63 @@
-"""`tilewright suite`: from arguments to a suite carried out, and its report."""
+"""`tilewright suite` and `find`: kernels for many tasks side by side, and for the regions of a model."""
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
 from tilewright.frontends.api.choices import (
     PLAYBOOK,
     ChosenDevice,
+    author_name,
     check_key,
     choose_device,
     emulated_device,
     known_profile,
 )
-from tilewright.frontends.api.kernel_arguments import named_gpu
-from tilewright.frontends.cli.program import SuiteKind
+from tilewright.frontends.api.kernel_arguments import named_gpu, pairs
+from tilewright.frontends.cli.program import (
+    BASELINES,
+    BUDGET,
+    SUITE_BUDGET,
+    AllowDegenerateOption,
+    ArchOption,
+    AttemptsOption,
+    AuthorOption,
+    BackwardOption,
+    BaselinesOption,
+    BaseUrlOption,
+    DollarsOption,
+    EnoughOption,
+    FixedOption,
+    FreshOption,
+    GpuOption,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    SecondsOption,
+    SetOption,
+    ShapeOption,
+    SpoolOption,
+    TokensOption,
+    WorkersOption,
+    settings_of,
+    wanted_gpu,
+)
 from tilewright.frontends.cli.suite_task import PROGRAM
-from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
+from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, deliver, exit_with, stderr_console
 from tilewright.frontends.report.runs import dollars_words
 from tilewright.frontends.report.suite import SuiteDisplay, closing_words, write_report
-from tilewright.records import PROFILES, Precision, Settings
+from tilewright.records import PROFILES, Budget, Settings
 from tilewright.suites import (
     NoTasks,
     OtherSuite,
@@ -46,47 +77,101 @@ from tilewright.tasks.errors import BadArgument
 MOST_WORKERS = 6
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the command line says of a suite."""
+class SuiteKind(str, Enum):
+    """What a suite's folder is."""
 
-    kind: SuiteKind
-    folder: Path
-    level: int = 1
-    ids: str = ""
-    gpu: str | None = None
-    precision: Precision | None = None
-    allow_degenerate: bool = False
-    fixed: tuple[str, ...] = ()
-    fresh: bool = False
-    workers: int | None = None
-    ray: str | None = None
-    out: Path | None = None
-    as_json: bool = False
+    KERNELBENCH = "kernelbench"
+    FOLDER = "folder"
+    REPORT = "report"
 
 
-def suite_command(wanted: Wanted, settings: Settings) -> None:
-    """Carry a suite out, from wherever it stands, and write its report; or write the report of one again."""
-    if wanted.kind is SuiteKind.REPORT:
-        _close(SuiteFolder(wanted.folder), wanted.as_json)
+def suite(
+    kind: Annotated[SuiteKind, typer.Argument(help="What DIR is.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="A checkout of KernelBench; a folder of problem files and task folders, or with a suite.toml; a "
+            "suite.",
+            show_default=False,
+        ),
+    ],
+    level: Annotated[int, typer.Option(min=1, help="Level of KernelBench.")] = 1,
+    ids: Annotated[str, typer.Option(metavar="1-49,51", help="Problems of that level; all where it is left out.")] = "",
+    gpu: GpuOption = None,
+    arch: ArchOption = None,
+    model: ModelOption = None,
+    author: AuthorOption = None,
+    base_url: BaseUrlOption = None,
+    baselines: BaselinesOption = BASELINES,
+    attempts: AttemptsOption = SUITE_BUDGET.attempts,
+    tokens: TokensOption = SUITE_BUDGET.tokens,
+    dollars: DollarsOption = SUITE_BUDGET.dollars,
+    seconds: SecondsOption = SUITE_BUDGET.seconds,
+    enough: EnoughOption = Settings.good_enough,
+    precision: PrecisionOption = None,
+    fixed: FixedOption = None,
+    allow_degenerate: AllowDegenerateOption = False,
+    fresh: FreshOption = False,
+    workers: WorkersOption = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run the tasks on this Ray cluster: HOST:PORT, or auto.")
+    ] = None,
+    spool: SpoolOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the suite and its report.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make kernels for many tasks side by side and report on them: KernelBench, or a folder of tasks.
+
+    Budgets are of each task. The same command goes on where it was stopped. `report DIR` writes the report of a suite
+    again.
+    """
+    budget = Budget(attempts, tokens, dollars, seconds)
+    settings = settings_of(author_name(model, author, os.environ), budget, base_url, spool, baselines=baselines)
+    settings, target = replace(settings, good_enough=enough), wanted_gpu(gpu, arch)
+    if kind is SuiteKind.REPORT:
+        _close(SuiteFolder(folder), as_json)
         return
+    name, title = folder.resolve().name, folder.resolve().name
     try:
-        tasks = _tasks(wanted)
+        if kind is SuiteKind.KERNELBENCH:
+            name, title = f"kernelbench-level{level}", f"KernelBench level {level}"
+            tasks = kernelbench_tasks(folder, level, ids)
+        elif ids:
+            raise BadArgument(
+                "--ids are numbers of KernelBench's problems; a folder's tasks are listed in its suite.toml"
+            )
+        else:
+            tasks = folder_tasks(folder)
     except NoTasks as error:
         raise BadArgument(str(error)) from None
+    fixed_ = tuple(filter(None, fixed or ()))
+    requests = [
+        replace(one.request, precision=precision, allow_degenerate=allow_degenerate, fixed=fixed_) for one in tasks
+    ]
+    tasks = tuple(replace(one, request=request) for one, request in zip(tasks, requests, strict=True))
     check_key(settings.author, settings.base_url, os.environ)
-    folder = SuiteFolder(wanted.out or Path(f"suite-{_slug(wanted)}"))
+    place = SuiteFolder(out or Path(f"suite-{name}"))
     with ExitStack() as stack:
-        cluster = _cluster(wanted.ray, settings.spool)
+        cluster = _cluster(ray, settings.spool)
         stack.callback(cluster.close if cluster is not None else lambda: None)
-        device = choose_device(wanted.gpu, settings.spool) if cluster is None else _cluster_device(cluster, wanted.gpu)
+        device = choose_device(target, settings.spool) if cluster is None else _cluster_device(cluster, target)
+        wanted = new_suite(title, tasks, settings, device)
+        wanted = replace(wanted, level=level if kind is SuiteKind.KERNELBENCH else None, fresh=fresh)
         try:
-            suite = folder.begin(_suite(wanted, settings, device, tasks))
+            begun = place.begin(wanted)
         except OtherSuite as error:
             raise BadArgument(str(error)) from None
-        stack.enter_context(folder.lock())
-        _carry_out(folder, suite, device, wanted, cluster)
-    _close(folder, wanted.as_json)
+        stack.enter_context(place.lock())
+        _carry_out(place, begun, device, workers, cluster)
+    _close(place, as_json)
+
+
+def new_suite(title: str, tasks: tuple[SuiteTask, ...], settings: Settings, device: ChosenDevice) -> Suite:
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Suite(title, tasks, settings, device.gpu, device.label, device.is_emulated, created, __version__)
 
 
 def _cluster(address: str | None, spool: str) -> RayCluster | None:
@@ -110,67 +195,33 @@ def _cluster_device(cluster: RayCluster, gpu: str | None) -> ChosenDevice:
     return ChosenDevice(known_profile(found[0]).name, found[0].name, spool="the cluster's")
 
 
-def _tasks(wanted: Wanted) -> tuple[SuiteTask, ...]:
-    if wanted.kind is SuiteKind.KERNELBENCH:
-        tasks = kernelbench_tasks(wanted.folder, wanted.level, wanted.ids)
-    elif wanted.ids:
-        raise BadArgument("--ids are numbers of KernelBench's problems; a folder's tasks are listed in its suite.toml")
-    else:
-        tasks = folder_tasks(wanted.folder)
-    fixed = tuple(name for name in wanted.fixed if name) or ()
-    return tuple(
-        replace(
-            task,
-            request=replace(
-                task.request, precision=wanted.precision, allow_degenerate=wanted.allow_degenerate, fixed=fixed
-            ),
-        )
-        for task in tasks
-    )
-
-
-def _slug(wanted: Wanted) -> str:
-    if wanted.kind is SuiteKind.KERNELBENCH:
-        return f"kernelbench-level{wanted.level}"
-    return wanted.folder.resolve().name
-
-
-def _suite(wanted: Wanted, settings: Settings, device: ChosenDevice, tasks: tuple[SuiteTask, ...]) -> Suite:
-    kernelbench = wanted.kind is SuiteKind.KERNELBENCH
-    return Suite(
-        title=f"KernelBench level {wanted.level}" if kernelbench else wanted.folder.resolve().name,
-        tasks=tasks,
-        settings=settings,
-        gpu=device.gpu,
-        device=device.label,
-        emulated=device.is_emulated,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        tilewright=__version__,
-        level=wanted.level if kernelbench else None,
-        fresh=wanted.fresh,
-    )
-
-
 def _carry_out(
-    folder: SuiteFolder, suite: Suite, device: ChosenDevice, wanted: Wanted, cluster: RayCluster | None
+    folder: SuiteFolder, suite: Suite, device: ChosenDevice, workers: int | None, cluster: RayCluster | None
 ) -> None:
     waiting = folder.waiting()
     console = stderr_console()
-    display = SuiteDisplay(console, len(suite.tasks), len(suite.tasks) - len(waiting))
-    with ExitStack() as stack:
-        pool = _pool(folder, device, wanted, cluster, display)
-        stack.callback(pool.close)
-        for title, text in (
-            ("suite", f"{suite.title}: {len(suite.tasks)} tasks, {len(suite.tasks) - len(waiting)} of them done"),
-            ("author", f"{suite.settings.author}; {_budget_words(suite.settings, len(waiting))}"),
-            ("device", device.words),
-            (
-                "workers",
-                f"{pool.size} tasks at a time{'' if device.is_emulated else '; a GPU is used by one at a time'}",
-            ),
-            ("folder", str(folder.path)),
-        ):
-            console.print(Text.assemble((f"{title:<8}", "bold"), text), soft_wrap=True)
+    done = len(suite.tasks) - len(waiting)
+    display = SuiteDisplay(console, len(suite.tasks), done)
+    if cluster is not None:
+        gpu = "" if device.is_emulated else device.label
+        pool: Pool = RayPool(folder, PROGRAM, cluster, gpu=gpu, size=workers, doing=display.doing)
+    else:
+        pool = local_pool(folder, workers, display)
+    alone = "" if device.is_emulated else "; a GPU is used by one at a time"
+    for title, text in (
+        ("suite", f"{suite.title}: {len(suite.tasks)} tasks, {done} of them done"),
+        ("author", f"{suite.settings.author}; {_budget_words(suite.settings, len(waiting))}"),
+        ("device", device.words),
+        ("workers", f"{pool.size} tasks at a time{alone}"),
+        ("folder", str(folder.path)),
+    ):
+        console.print(Text.assemble((f"{title:<8}", "bold"), text), soft_wrap=True)
+    carry_out_shown(folder, pool, display)
+
+
+def carry_out_shown(folder: SuiteFolder, pool: Pool, display: SuiteDisplay) -> None:
+    """Carry out what waits, and close the pool; Ctrl-C ends the command."""
+    with closing(pool):
         try:
             with display.live():
                 carry_out(folder, pool, display)
@@ -188,15 +239,6 @@ def _budget_words(settings: Settings, tasks: int) -> str:
     return f"{said}, {budget.tokens:,} tokens and, where the price is known, {each}: {all_} for {tasks} tasks"
 
 
-def _pool(
-    folder: SuiteFolder, device: ChosenDevice, wanted: Wanted, cluster: RayCluster | None, display: SuiteDisplay
-) -> Pool:
-    if cluster is not None:
-        gpu = "" if device.is_emulated else device.label
-        return RayPool(folder, PROGRAM, cluster, gpu=gpu, size=wanted.workers, doing=display.doing)
-    return local_pool(folder, wanted.workers, display)
-
-
 def local_pool(folder: SuiteFolder, workers: int | None, display: SuiteDisplay) -> LocalPool:
     """Processes of this machine, half as many as it has cores unless told otherwise."""
     cores = len(os.sched_getaffinity(0))
@@ -209,13 +251,48 @@ def _close(folder: SuiteFolder, as_json: bool) -> None:
         report, files = write_report(folder)
     except OtherSuite as error:
         raise BadArgument(str(error)) from None
-    if as_json:
-        print_json(report)
-    else:
-        console = stdout_console()
-        for line in closing_words(report):
+
+    def show(console: Console) -> None:
+        for line in (*closing_words(report), *(f"wrote {file}" for file in files)):
             console.print(Text(line))
-        for file in files:
-            console.print(Text(f"wrote {file}"))
-    if any(one.status is Status.FAILED for one in report.tasks):
-        raise typer.Exit(FAULT)
+
+    deliver(report, as_json, show)
+    exit_with(FAULT if any(one.status is Status.FAILED for one in report.tasks) else 0)
+
+
+def find(
+    model_name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="PACKAGE.MODULE:NAME(ARGUMENTS), FILE.py:CLASS(ARGUMENTS), a kind of transformers model such as "
+            "'llama(num_hidden_layers=4)', or a folder with a config.json.",
+            show_default=False,
+        ),
+    ],
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: GpuOption = None,
+    make: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--make", metavar="REGION", help="Make a kernel for a region, by number or name, or `all`; may be repeated."
+        ),
+    ] = None,
+    model: ModelOption = None,
+    author: AuthorOption = None,
+    base_url: BaseUrlOption = None,
+    attempts: AttemptsOption = BUDGET.attempts,
+    dollars: DollarsOption = BUDGET.dollars,
+    seconds: SecondsOption = BUDGET.seconds,
+    backward: BackwardOption = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
+    from tilewright.frontends.finding.command import FindOptions, find_in  # which imports torch
+
+    making = {"model": model, "author": author, "base_url": base_url or "", "backward": backward}
+    budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
+    shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
+    find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))

@@ -1,4 +1,7 @@
-"""`tilewright teach`: runs into an Agent Skill, whose examples are run again before it is written."""
+"""What agents and models learn from: `tilewright teach`, `dataset`, `skill`, and `mcp`, which serves agents.
+
+The examples of a skill are run again before it is written.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
+import typer
+from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
-from tilewright.frontends.api.choices import checked_licence, open_author
+from tilewright.frontends.api.choices import author_name, checked_licence, checked_url, open_author
 from tilewright.frontends.api.kernel_arguments import parse_arguments, parse_contents
 from tilewright.frontends.cli.check import CheckOptions, check_file
-from tilewright.frontends.cli.terminal import print_json, progress, stderr_console, stdout_console
+from tilewright.frontends.cli.program import (
+    BaseUrlOption,
+    GpuOption,
+    JsonOption,
+    LicenceOption,
+    SpoolOption,
+    check_writable,
+)
+from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.frontends.report.shelf import chosen
 from tilewright.kernel_file import parse
@@ -40,7 +54,32 @@ from tilewright.teaching.skill import (
     skill_files,
 )
 
-# -- the runs that are taught of, from what a person named, and what must not leave this machine with them --
+TaughtArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|DIR...", help="Runs, a suite's folder, or a folder of runs; as many as wanted.", show_default=False
+    ),
+]
+
+
+def mcp(
+    root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
+    gpu: GpuOption = None,
+    spool: SpoolOption = None,
+) -> None:
+    """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
+    from tilewright.frontends.agents.serving import serve_mcp
+
+    serve_mcp(root, gpu, spool)
+
+
+def skill(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds an agent's skills.", show_default=False)],
+) -> None:
+    """Write the Agent Skill by which a coding agent learns to drive Tilewright, into DIR/tilewright."""
+    from tilewright.frontends.agents.skill_folder import write_skill
+
+    print(f"wrote {write_skill(folder)}")
 
 
 def chosen_runs(named: Sequence[str]) -> list[RunFolder]:
@@ -93,8 +132,21 @@ class Taught:
     tokens: int  # of the model, if one wrote the guidance
 
 
-def teach_command(runs: Sequence[str], output: Path, model: str, base_url: str, licence: str, as_json: bool) -> None:
-    """Write the skill. `model` is the name of an author as `choices` has it; "" where nobody is to be asked."""
+def teach(
+    runs: TaughtArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The skill's folder.", show_default=False)
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PROVIDER:NAME", help="Who writes the guidance; without one it is made of the records."),
+    ] = None,
+    base_url: BaseUrlOption = None,
+    licence: LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write an Agent Skill from what runs showed: what paid, what failed and what fixed it, tested examples."""
+    author, url = author_name(model, None, os.environ) if model else "", checked_url(base_url)
     name = checked_output(output)
     licence = checked_licence(licence)
     folders = chosen_runs(runs)
@@ -103,14 +155,14 @@ def teach_command(runs: Sequence[str], output: Path, model: str, base_url: str, 
     with progress() as say:
         worked, left_out = _tested(lessons, say)
         provenance = SkillProvenance(
-            name, datetime.now(UTC).isoformat(timespec="seconds"), __version__, clean(model) or RECORDS, lessons.runs
+            name, datetime.now(UTC).isoformat(timespec="seconds"), __version__, clean(author) or RECORDS, lessons.runs
         )
         licence = licence or _common_licence(lessons)
         files = skill_files(provenance, lessons, worked, "", licence)
         tokens = 0
-        if model:
-            say(f"waiting for {model}")
-            guidance, tokens = _guidance(name, model, base_url, guidance_of(lessons), files, worked)
+        if author:
+            say(f"waiting for {author}")
+            guidance, tokens = _guidance(name, author, url, guidance_of(lessons), files, worked)
             files = skill_files(provenance, lessons, worked, guidance, licence)
     _write(output, files)
     taught = Taught(
@@ -123,7 +175,7 @@ def teach_command(runs: Sequence[str], output: Path, model: str, base_url: str, 
         provenance.author,
         tokens,
     )
-    print_json(taught) if as_json else _show(taught)
+    deliver(taught, as_json, lambda console: _show(console, taught))
 
 
 def checked_output(output: Path) -> str:
@@ -142,9 +194,6 @@ def checked_output(output: Path) -> str:
 def _common_licence(lessons: Lessons) -> str:
     found = {one.licence for one in lessons.runs}
     return found.pop() if len(found) == 1 else UNSTATED
-
-
-# -- examples are run again --
 
 
 def _tested(lessons: Lessons, say: Callable[[str], None]) -> tuple[tuple[WorkedExample, ...], tuple[str, ...]]:
@@ -187,9 +236,6 @@ def run_again(example: Example) -> tuple[CheckOutcome | None, str]:
     return report.outcome, f"{report.outcome.value} {report.reason}".strip()
 
 
-# -- a model's guidance --
-
-
 def _guidance(
     name: str, model: str, base_url: str, summary: str, files: dict[str, str], worked: tuple[WorkedExample, ...]
 ) -> tuple[str, int]:
@@ -219,15 +265,12 @@ def _write(output: Path, files: dict[str, str]) -> None:
             write_text(folder / path, text)
 
 
-def _show(taught: Taught) -> None:
-    console = stdout_console()
+def _show(console: Console, taught: Taught) -> None:
     counts = f"{len(taught.examples)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
     console.print(Text(f"wrote {taught.folder}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
     for one in taught.left_out:
         console.print(Text(f"left out: {one}"))
 
-
-# -- `tilewright dataset`: --
 
 _WRITERS = {".jsonl": write_jsonl, ".parquet": write_parquet}
 
@@ -243,30 +286,33 @@ class Written:
     licences: dict[str, int]
 
 
-def dataset_command(runs: Sequence[str], output: Path, licence: str, passed_only: bool, as_json: bool) -> None:
-    """Write the file and say what is in it."""
-    write = _WRITERS.get(output.suffix)
-    if write is None:
-        raise BadArgument(f"-o {output}: write a file that ends in {' or '.join(_WRITERS)}")
-    if output.is_dir() or not output.resolve().parent.is_dir():
-        raise BadArgument(f"-o {output}: there is no folder for such a file; name a file in one that is there")
+def dataset(
+    runs: TaughtArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="A .jsonl or .parquet file.", show_default=False)
+    ],
+    passed: Annotated[bool, typer.Option("--passed", help="Only replies whose kernel passed.")] = False,
+    licence: LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
+    check_writable("-o", output, *_WRITERS)
     folders = chosen_runs(runs)
-    samples = samples_of(folders, run_cleaner(folders), checked_licence(licence), passed_only)
+    samples = samples_of(folders, run_cleaner(folders), checked_licence(licence), passed)
     if not samples:
         raise BadArgument(
             f"{', '.join(runs)}: there is nothing to write: no such run has a reply or a kernel that passed"
         )
     try:
-        write(output, samples)
+        _WRITERS[output.suffix.lower()](output, samples)
     except NoParquet as error:
         raise BadArgument(str(error)) from None
     licences = dict(Counter(one.licence for one in samples))
     written = Written(str(output), len(folders), len(samples), sum(one.passed for one in samples), licences)
-    print_json(written) if as_json else _show_dataset(written)
+    deliver(written, as_json, lambda console: _show_dataset(console, written))
 
 
-def _show_dataset(written: Written) -> None:
-    console = stdout_console()
+def _show_dataset(console: Console, written: Written) -> None:
     counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
     console.print(Text(f"wrote {written.file}: {counts}"))
     if unstated := written.licences.get(UNSTATED):

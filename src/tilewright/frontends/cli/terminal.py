@@ -1,7 +1,6 @@
 """What all commands share of the terminal: consoles, JSON on stdout, and errors as one sentence and an exit code.
 
-Exit codes: 0 done; 1 no kernel, or one that is rejected; 2 bad input; 3 a fault of the machine or of a service;
-130 interrupted. An error that has no code here is a fault of this program: it shows its traceback, and ends with 3.
+An error that has no exit code here is a fault of this program: it shows its traceback, and ends with 3.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ import io
 import json
 import math
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -60,6 +61,20 @@ def plain_table(headings: Iterable[str], numbers: Collection[str] = (), no_wrap:
     return table
 
 
+def deliver(record: object, as_json: bool, show: Callable[[Console], None]) -> None:
+    """A command's result on stdout: as JSON, or as `show` writes it."""
+    if as_json:
+        print_json(record)
+    else:
+        show(stdout_console())
+
+
+def exit_with(status: int) -> None:
+    """End the command, unless it is to end with 0."""
+    if status:
+        raise typer.Exit(status)
+
+
 def print_json(value: object) -> None:
     """One JSON document on stdout. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
     print(json.dumps(finite(to_json(value)), indent=2, allow_nan=False))
@@ -86,9 +101,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-# -- errors --
-
-
 class NotDone(Exception):
     """A command that ends without a fault and without what was asked for; the message says why."""
 
@@ -98,22 +110,23 @@ class NotDone(Exception):
 
 
 def exit_code(error: BaseException) -> int | None:
-    """The code of an error that is to be expected; None for any other."""
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
+    """The code of an expected error; None for any other."""
     if isinstance(error, NotDone):
         return error.code
-    if isinstance(error, KernelFileError):
-        return 1
-    if isinstance(error, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)):
-        return 2
-    if isinstance(error, (ToolchainError, DeviceError, StoreError, OSError)):
-        return 3
+    codes: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
+        (INTERRUPTED, (KeyboardInterrupt,)),
+        (1, (KernelFileError,)),
+        (2, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)),
+        (FAULT, (ToolchainError, DeviceError, StoreError, OSError)),
+    )
+    for code, errors in codes:
+        if isinstance(error, errors):
+            return code
     return _code_of_making(error)
 
 
 def _code_of_making(error: BaseException) -> int | None:
-    # Looked up late: building and checking a file need none of these.
+    # Imported late: building and checking a file need none of these.
     from tilewright.exports.errors import NotExportable, NotPublishable
     from tilewright.exports.publish import HubFailed
     from tilewright.frontends.api.reporter import NotAcceptedYet
@@ -128,15 +141,7 @@ def _code_of_making(error: BaseException) -> int | None:
         return 2
     if isinstance(error, ReplyProblem):
         return 1
-    return 3 if isinstance(error, (ModelError, HubFailed)) else None
-
-
-def _in_options(error: BaseException) -> str:
-    # Looked up late, as above.
-    from tilewright.frontends.api.reporter import in_options
-    from tilewright.tasks import RefusedRequest
-
-    return in_options(error) if isinstance(error, RefusedRequest) else str(error)
+    return FAULT if isinstance(error, (ModelError, HubFailed)) else None
 
 
 def error_text(error: BaseException) -> str:
@@ -149,5 +154,19 @@ def error_text(error: BaseException) -> str:
     elif isinstance(error, KernelFileError):
         text = str(error)
     else:
-        text = f"tilewright: {_in_options(error)}"
+        from tilewright.frontends.api.reporter import in_options
+        from tilewright.tasks import RefusedRequest
+
+        text = f"tilewright: {in_options(error) if isinstance(error, RefusedRequest) else error}"
     return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def end_with(error: BaseException) -> NoReturn:
+    """End the program with an error's message and code, or with a traceback where the error is a fault of ours."""
+    code = exit_code(error)
+    if code is None:
+        traceback.print_exception(error)
+        print("tilewright: this is a fault of tilewright itself; please report what stands above", file=sys.stderr)
+        sys.exit(FAULT)
+    print(error_text(error), file=sys.stderr)
+    sys.exit(code)

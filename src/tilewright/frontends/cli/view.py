@@ -1,4 +1,4 @@
-"""`tilewright view`: from arguments to a server that runs until it is interrupted, or to a folder of files."""
+"""`tilewright view` and `explain`: runs as pages served to a browser or written as files; a run as a lesson."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import secrets
 import sys
 import traceback
 import webbrowser
-from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -19,24 +18,29 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from socket import AF_INET6, gethostname
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
+import typer
+
 from tilewright import __version__
-from tilewright.frontends.cli.terminal import progress
+from tilewright.frontends.cli.program import RunArgument, check_writable
+from tilewright.frontends.cli.terminal import print_exactly, progress
+from tilewright.frontends.report.document import Lesson, markdown
+from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
 from tilewright.frontends.report.site import Site
 from tilewright.frontends.report.templating import POLICY, render
-from tilewright.store import Store, StoreError
+from tilewright.store import NEWEST, RunFolder, Store, StoreError, write_text
 from tilewright.tasks.errors import BadArgument
-
-# -- the pages over HTTP, for a browser on this machine; for one elsewhere only with a token --
 
 _EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FILES = {"style.css": "text/css", "view.js": "text/javascript"}
 _HTML = "text/html"
 _IDLE_SECONDS = 30.0
+_LEAST_TOKEN = 12  # characters; shorter ones can be guessed
+_MARKDOWN, _PAGES = (".md", ".markdown"), (".html", ".htm")
 
 
 @cache
@@ -100,8 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    # -- who may --
-
     def _host_is_ours(self) -> bool:
         """Any name will do where a token is needed: a browser shows no site another's cookie."""
         with contextlib.suppress(ValueError):
@@ -128,8 +130,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         cookie = f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
         self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), cookie)
-
-    # -- what is there --
 
     def _answer(self, address: str, query: dict[str, str]) -> None:
         if address in _FILES:
@@ -208,48 +208,52 @@ def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode("utf-8", "replace"))
 
 
-_LEAST_TOKEN = 12  # characters; fewer can be tried out
-
-
-@dataclass(frozen=True)
-class ViewOptions:
-    host: str
-    port: int
-    token: str
-    export: Path | None
-    browser: bool
-
-
-def view(what: str | None, options: ViewOptions) -> None:
-    """Serve what is named until Ctrl-C, or write it as files."""
+def view(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN|DIR",
+            help="A run, a suite's folder or a folder of runs; all runs of this machine where it is left out.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at; 0 for any that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
+    token: Annotated[str, typer.Option(envvar="TILEWRIGHT_VIEW_TOKEN", help="What a browser must know.")] = "",
+    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pages as files instead.")] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no window.")] = False,
+) -> None:
+    """Serve pages on which runs can be watched and kernels compared, to a browser on this machine."""
     shelf = Shelf(chosen(what, Store()))
-    if options.export is not None:
-        count = export_site(shelf, options.export)
-        print(f"wrote {count} pages; open {options.export / unquote(Site(shelf, served=False, counts=False).home)}")
+    if export is not None:
+        count = export_site(shelf, export)
+        print(f"wrote {count} pages; open {export / unquote(Site(shelf, served=False, counts=False).home)}")
         return
-    with listening(shelf, options) as server:
+    with listening(shelf, host, port, token) as server:
         print(f"serving at {server.url} until Ctrl-C", flush=True)
-        if options.browser and _has_browser():
+        if not no_browser and _has_browser():
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):  # which is how it is ended
             server.serve_forever()
 
 
-def listening(shelf: Shelf, options: ViewOptions) -> ViewServer:
+def listening(shelf: Shelf, host: str = LOOPBACK[0], port: int = 0, token: str = "") -> ViewServer:
     """A server that has its port, and does not serve yet."""
-    if options.host not in LOOPBACK and not options.token:
-        raise BadArgument(f"--host {options.host}: others could read everything there; give a --token of your own too")
-    if options.token and len(options.token) < _LEAST_TOKEN:
-        raise BadArgument(f"--token: it can be tried out; give one of at least {_LEAST_TOKEN} characters")
+    if host not in LOOPBACK and not token:
+        raise BadArgument(f"--host {host}: others could read everything there; give a --token of your own too")
+    if token and len(token) < _LEAST_TOKEN:
+        raise BadArgument(f"--token: it can be guessed; give one of at least {_LEAST_TOKEN} characters")
     try:
-        return ViewServer(Site(shelf, served=True, counts=True), options.host, options.port, options.token)
+        return ViewServer(Site(shelf, served=True, counts=True), host, port, token)
     except OverflowError:
-        raise BadArgument(f"--port {options.port}: ports go up to 65535") from None
+        raise BadArgument(f"--port {port}: ports go up to 65535") from None
     except OSError as error:
         remedy = (
             "give another --port, or 0 for any" if error.errno == errno.EADDRINUSE else "give another --host or --port"
         )
-        raise BadArgument(f"{options.host}:{options.port}: {error.strerror}; {remedy}") from None
+        raise BadArgument(f"{host}:{port}: {error.strerror}; {remedy}") from None
 
 
 def _has_browser() -> bool:
@@ -275,3 +279,63 @@ def export_site(shelf: Shelf, folder: Path) -> int:
     for name, content in static_files().items():
         (folder / name).write_bytes(content)
     return written
+
+
+def explain(
+    run: RunArgument = NEWEST,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="FILE.html, all in one; or FILE.md, with its pictures."),
+    ] = None,
+) -> None:
+    """Explain a run as a lesson for beginners in CUDA: why each step was taken and what it gained, with exercises."""
+    check_writable("-o", output, ".md", ".html")
+    if output is not None and output.suffix in _MARKDOWN and (place := _pictures(output)).is_file():
+        raise BadArgument(f"-o {output}: its pictures go to {place}, which is a file; give another name")
+    folder = Store().open_run(run)
+    done = folder.load()
+    if not done.attempts:
+        raise BadArgument(f"run {done.id} has no finished attempt, so there is nothing to explain yet")
+    with progress() as say:
+        called, place_words = name_and_place(folder, run, output)
+        lesson = lesson_of(folder, done, called, say, place_words)
+    if output is None:
+        print_exactly(markdown(lesson, None))
+        return
+    count = write_page(lesson, output)
+    print(f"wrote {output}" + (f" and {count} pictures in {_pictures(output)}" if count else ""))
+
+
+def name_and_place(folder: RunFolder, name: str, output: Path | None) -> tuple[str, str]:
+    """How commands name the run, and where: a folder is found from beside the lesson, a name from anywhere."""
+    if folder.path != Path(name):
+        return folder.path.name, ""
+    if folder.path.is_absolute():
+        return name, ""
+    if output is None:
+        return name, f"in the folder {Path.cwd()}"
+    return os.path.relpath(folder.path.resolve(), output.resolve().parent), "in the folder that this lesson is in"
+
+
+def _pictures(output: Path) -> Path:
+    """The folder beside a Markdown file that holds its pictures."""
+    return output.with_name(f"{output.stem}_pictures")
+
+
+def write_page(lesson: Lesson, output: Path) -> int:
+    """As the file's name says. Returns how many files there are beside it."""
+    if output.suffix.lower() in _PAGES:
+        output.write_bytes(encoded(lesson_page(lesson)))
+        return 0
+    place = _pictures(output)
+    if lesson.pictures:
+        place.mkdir(exist_ok=True)
+    for one in lesson.pictures:
+        write_text(place / f"{one.name}.svg", one.svg)
+    write_text(output, markdown(lesson, f"{place.name}/"))
+    return len(lesson.pictures)
+
+
+def lesson_page(lesson: Lesson) -> str:
+    """One HTML file that needs nothing beside it."""
+    return render("lesson_file", lesson=lesson, styles=static_files()["style.css"].decode())

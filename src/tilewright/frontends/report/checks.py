@@ -384,8 +384,8 @@ def show_lint(console: Console, file: KernelFile, report: LintReport) -> None:
         _show_lint_finding(console, finding, file.text.splitlines())
     for sentence in report.unread:
         console.print(Text(f"not looked at: {sentence}", style="yellow"))
-    style = "bold red" if report.has_errors else "bold green" if not report.findings else "bold"
-    console.print(Text(_lint_summary(report.findings), style=style))
+    style = "bold red" if report.has_errors else "bold green" if not (report.findings or report.guessed) else "bold"
+    console.print(Text(_lint_summary(report), style=style), soft_wrap=True)
 
 
 def show_lint_section(console: Console, findings: Sequence[LintFinding], lines: Sequence[str]) -> None:
@@ -421,8 +421,17 @@ def _lint_place(finding: LintFinding, lines: Sequence[str]) -> str:
     return f"{finding.line:>4} | {lines[finding.line - 1].strip()}"
 
 
-def _lint_summary(findings: Sequence[LintFinding]) -> str:
-    if not findings:
-        return "clean: no findings"
-    counts = [(severity, sum(one.severity is severity for one in findings)) for severity in Severity]
-    return ", ".join(f"{count} {severity.value}{'s' if count > 1 else ''}" for severity, count in counts if count)
+def _lint_summary(report: LintReport) -> str:
+    """How many findings there are, at which sizes was looked, and what was not looked at."""
+    counts = [(severity, sum(one.severity is severity for one in report.findings)) for severity in Severity]
+    found = ", ".join(f"{count} {severity.value}{'s' if count > 1 else ''}" for severity, count in counts if count)
+    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    chosen = f"{sizes} (chosen here)" if report.guessed else sizes
+    if not found:
+        found = f"no findings at {chosen}" if report.guessed else f"clean at {sizes}"
+        found += (
+            ": the first and last block of each launch were read; results were not computed (tilewright check does)"
+        )
+    elif report.guessed:
+        found += f" at {chosen}"
+    return found + ("; other sizes were not looked at: give --shape and --set" if report.guessed else "")
