@@ -23,12 +23,44 @@ def test_an_error_is_shown_with_its_line_and_ends_with_1(tmp_path: Path) -> None
     assert "error: missing-bounds in doubled" in done.stdout
     assert "   7 | y[i] = 2.0f * x[i];" in done.stdout
     assert "do:  compare the index with the size" in done.stdout
-    assert done.stdout.rstrip().endswith("1 error")
+    assert "1 error at x = f32[7, 203] (chosen here); other sizes were not looked at" in done.stdout
 
 
 def test_a_clean_file_ends_with_0(tmp_path: Path) -> None:
+    done = tilewright(tmp_path, "lint", written(tmp_path, LintRule.MISSING_BOUNDS, 1), "--shape", "x=999:f32")
+    assert done.returncode == 0
+    assert done.stdout.rstrip().splitlines()[-1].startswith("clean at x = f32[999]: the first and last block")
+
+
+def test_sizes_that_nobody_gave_are_named_and_it_does_not_say_clean(tmp_path: Path) -> None:
     done = tilewright(tmp_path, "lint", written(tmp_path, LintRule.MISSING_BOUNDS, 1))
-    assert (done.returncode, done.stdout.rstrip().splitlines()[-1]) == (0, "clean: no findings")
+    assert done.returncode == 0
+    assert "no findings at x = f32[7, 203] (chosen here)" in done.stdout
+    assert "other sizes were not looked at: give --shape and --set" in done.stdout
+    assert "clean" not in done.stdout
+
+
+FLAT = """\
+//! op      add(a, b, c!, n: int)
+//! need    a.dtype == f32 and b.dtype == f32 and c.dtype == f32
+//! launch  add<<<ceil_div(n, 256), 256>>>(a, b, c, n)
+__global__ void add(const float* a, const float* b, float* c, int n) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  c[i] = a[i] + b[i];
+}
+"""
+
+
+def test_a_number_of_elements_is_chosen_as_the_tensors_have_it(tmp_path: Path) -> None:
+    (tmp_path / "add.cu").write_text(FLAT)
+    done = tilewright(tmp_path, "lint", tmp_path / "add.cu")
+    assert done.returncode == 1, done.stdout
+    assert "missing-bounds" in done.stdout
+    assert "at a = f32[1421], b = f32[1421], c = f32[1421], n = 1421 (chosen here)" in done.stdout
+    (tmp_path / "add.cu").write_text(FLAT.replace("  c[i]", "  if (i < n) c[i]"))
+    assert tilewright(tmp_path, "lint", tmp_path / "add.cu").returncode == 0
+    sizes = [f"--shape={name}=30x100" for name in "abc"]
+    assert tilewright(tmp_path, "lint", tmp_path / "add.cu", *sizes, "--set", "n=3000").returncode == 0
 
 
 def test_json_is_the_record(tmp_path: Path) -> None:

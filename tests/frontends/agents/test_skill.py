@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from skills_ref.validator import validate
@@ -12,7 +13,7 @@ from typer.main import get_command
 
 from tilewright.frontends.agents.skill_folder import skill_files
 from tilewright.frontends.agents.tools import TOOLS
-from tilewright.frontends.cli.main import app
+from tilewright.frontends.cli.main import COMMANDS, app
 from tilewright.frontends.report.runs import PROVISIONAL
 from tilewright.records.verdict import _REASONS
 
@@ -47,7 +48,8 @@ def test_it_names_every_tool_and_verdict_and_no_other_command_or_option() -> Non
     assert all(f"`{name}`" in head for name in TOOLS)
     assert all(f"`{reason}`" in head for reason in (*_REASONS.values(), "passed", PROVISIONAL, "cannot run here"))
     text = head + files["references/cli.md"] + files["references/in-a-model.md"]
-    commands = get_command(app).commands  # type: ignore[attr-defined]
+    group: Any = get_command(app)
+    commands = {name: group.get_command(None, name) for name in COMMANDS}
     named = set(
         re.findall(r"\btilewright ([a-z]+)\b(?! \()", " ".join(re.findall(r"`[^`]*`|^    .*$", text, re.MULTILINE)))
     )

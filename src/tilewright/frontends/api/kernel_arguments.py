@@ -294,10 +294,19 @@ def complete_arguments(
     reason = ""
     needed, names = needed_shapes(file, given), [p.name for p in wanted]
     ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
+    sized = _size_names(file.plan.op, given)
+    lengths = (
+        [math.prod(shapes[0]) for shapes in guesses]
+        if len(sized) == 1 and len(names) == len(file.plan.op.tensors)
+        else []
+    )
+    flat = (
+        [TensorSpec.contiguous(dtype, (n,))] * len(names) for dtype, n in itertools.product(GUESSED_DTYPES, lengths)
+    )
     as_needed = (needed.guess(names, dtype, shapes) for dtype, shapes in ways)
-    for specs in itertools.chain(as_needed, _mixtures(len(wanted), guesses)):
+    for specs in itertools.chain(as_needed, flat, _mixtures(len(wanted), guesses)):
         plain = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
-        sizes = _sizes(file.plan.op, given, plain)
+        sizes = _sizes(sized, plain)
         for candidate in ({**plain, **sizes}, plain) if sizes else (plain,):
             try:
                 evaluate(file, candidate, gpu)
@@ -313,16 +322,21 @@ def complete_arguments(
     )
 
 
-def _sizes(op: Op, given: Mapping[str, ArgumentValue], plain: Mapping[str, ArgumentValue]) -> dict[str, ArgumentValue]:
-    """Numbers of which the name says that they are sizes, as the tensors have them: 1 would be work for one thread."""
+def _size_names(op: Op, given: Mapping[str, ArgumentValue]) -> list[str]:
+    """Numbers that nobody gave and whose names say that they are sizes."""
     names = [
         one.name
         for one in op.parameters
         if one.scalar is ScalarType.INT and not (one.has_default or one.optional or one.is_list)
         if one.name not in given and _SIZE_NAME.search(one.name.lower())
     ]
-    shapes = [one.shape for one in plain.values() if isinstance(one, TensorSpec) and one.numel]
-    if not names or not shapes or names == ["k"]:  # how many of the largest
+    return [] if names == ["k"] else names  # how many of the largest
+
+
+def _sizes(names: Sequence[str], arguments: Mapping[str, ArgumentValue]) -> dict[str, ArgumentValue]:
+    """Sizes as the tensors have them; 1, as for other numbers, would be work for one thread."""
+    shapes = [one.shape for one in arguments.values() if isinstance(one, TensorSpec) and one.numel]
+    if not names or not shapes:
         return {}
     if len(names) == len(shapes[0]):
         return dict(zip(names, shapes[0], strict=True))

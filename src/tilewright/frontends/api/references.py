@@ -59,7 +59,10 @@ def named_reference(
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, f"{task.function}.py")
         written.write_text(task.reference, encoding="utf-8")
-        yield written, task.function
+        try:
+            yield written, task.function
+        except BadArgument as problem:
+            raise BadArgument(str(problem).replace(str(written), f"--reference {text}")) from None
 
 
 def split_reference(text: str) -> tuple[Path, str]:

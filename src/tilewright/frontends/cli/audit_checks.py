@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import re
@@ -38,6 +39,7 @@ from tilewright.records import (
     Task,
     TensorSpec,
 )
+from tilewright.tasks.errors import BadArgument
 
 Say = Callable[[str], None]
 Judged = tuple[Correctness, tuple[Suggestion, ...]]
@@ -101,15 +103,16 @@ def judged_by_checkers(
 ) -> Judged:
     """Small calls, of odd sizes and of round ones, for they take different ways through many kernels; of accesses past
     tensors whose length was guessed nothing is concluded."""
-    calls = _small_calls(file, arguments, gpu)
-    blocks = None if calls or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
-    options = CheckOptions(
-        gpu,
-        Emulation(schedules=_SCHEDULES, sampled_blocks=blocks),
-        reference if blocks is None else None,
-        seconds=_SECONDS,
-    )
-    seen = [check_file(file, call, False, options, say) for call in calls or [dict(arguments)]]
+    options = CheckOptions(gpu, Emulation(schedules=_SCHEDULES), reference, seconds=_SECONDS)
+    seen: list[CheckReport] = []
+    with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
+        seen = [check_file(file, call, False, options, say) for call in _small_calls(file, arguments, gpu)]
+    blocks = None if seen or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
+    if not seen:
+        if blocks is not None:
+            sampled = replace(options.emulation, sampled_blocks=blocks)
+            options = replace(options, emulation=sampled, reference=None)
+        seen = [check_file(file, dict(arguments), False, options, say)]
     reports = [_within(one, guessed_lengths) for one in seen]
     worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
         reports, key=lambda one: one.outcome.exit_status

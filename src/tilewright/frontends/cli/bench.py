@@ -81,7 +81,7 @@ def bench(
     device = choose_device(gpu, spool_path(spool))
     with progress() as say:
         kernel = read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
-        with reference_of(reference, kernel.arguments) as known:
+        with reference_of(reference, kernel.arguments, kernel) as known:
             report = _Bench(file, kernel, others, known, device, say).run()
     if plot is not None:
         write_text(plot, bench_picture(report))

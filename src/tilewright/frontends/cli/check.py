@@ -164,7 +164,7 @@ def check(
     with progress() as say:
         kernel = read_kernel(file, shape, set_, profile, say)
         _say_import(kernel.note)
-        with reference_of(reference, kernel.arguments) as known:
+        with reference_of(reference, kernel.arguments, kernel) as known:
             options = CheckOptions(
                 gpu=profile,
                 emulation=records.Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),

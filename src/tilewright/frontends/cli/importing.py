@@ -197,8 +197,9 @@ def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_
             reasons = "; ".join(one.reason for one in report.refused)
             if reasons.startswith("--"):  # what was said is at fault, not the file
                 raise BadArgument(reasons)
-            remedy = "" if choose else f"; tilewright import {path} takes -I, -D and --function"
-            raise NotDone(f"{path} could not be imported: {reasons}{remedy}", if_none)
+            said = f"{path} could not be imported: {reasons.removeprefix(f'{path.name}: ')}"
+            how = "" if choose else f"; it is plain CUDA, try: tilewright import {path}, with -I, -D or --function"
+            raise NotDone(f"{said}{how}", if_none)
         (one,) = report.imported
         text = Path(one.file).read_text("utf-8")
         reference = Path(one.reference).read_text("utf-8") if one.reference else ""

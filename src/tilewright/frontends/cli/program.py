@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -81,6 +82,7 @@ class Kernel:
     arguments: dict[str, ArgumentValue]
     guessed: bool  # sizes that nobody gave were chosen
     note: str = ""  # of an import
+    bare_pointers: tuple[str, ...] = ()  # of an import: tensors that nobody said the length of
 
 
 def read_kernel(
@@ -111,25 +113,39 @@ def read_kernel(
     from tilewright.frontends.cli.importing import Wanted, import_one
 
     one = import_one(Wanted(path, shapes=shapes, numbers=numbers, is_checked=False), say)
+    op, call = one.file.plan.op, (one.record.call_shapes, one.record.call_numbers)
+    given = {**parse_arguments(op, *(call if shapes or numbers else ((), ()))), **parse_arguments(op, *one.said)}
     try:
-        arguments, guessed = complete_arguments(one.file, parse_arguments(one.file.plan.op, *one.said), gpu, guesses)
+        arguments, guessed = complete_arguments(one.file, given, gpu, guesses)
     except BadArgument:
-        call = parse_arguments(one.file.plan.op, one.record.call_shapes, one.record.call_numbers)
-        arguments, guessed = complete_arguments(one.file, call, gpu, guesses)
+        arguments, guessed = complete_arguments(one.file, parse_arguments(op, *call), gpu, guesses)
     note = f"{path} is plain CUDA, imported as the kernel file {one.file.name}; to write it: tilewright import {path}"
-    return Kernel(one.file, arguments, guessed, note)
+    return Kernel(one.file, arguments, guessed, note, one.record.bare_pointers)
 
 
 @contextmanager
-def reference_of(text: str | None, arguments: dict[str, ArgumentValue]) -> Iterator[tuple[Path, str] | None]:
-    """The file and the function that `--reference` names for a call; None where it is left out."""
+def reference_of(
+    text: str | None, arguments: Mapping[str, ArgumentValue], imported: Kernel | None = None
+) -> Iterator[tuple[Path, str] | None]:
+    """The file and the function that `--reference` names for a call; None where it is left out.
+
+    `imported`: a kernel of plain CUDA; what the function returns is then compared with what the kernel writes.
+    """
     if not text:
         yield None
         return
     from tilewright.frontends.api.references import argument_words, named_reference
 
-    with named_reference(text, *argument_words(arguments)) as found:
-        yield found
+    with named_reference(text, *argument_words(arguments)) as (path, function), TemporaryDirectory() as folder:
+        if imported is not None and imported.note:
+            from tilewright.frontends.cli.imported_checks import ADAPTED, for_op
+
+            own = (read_text(path, "a Python file"), function, path.parent)
+            source, name, _ = for_op(imported.file, own, imported.bare_pointers)
+            if name == ADAPTED:
+                path, function = Path(folder, "reference.py"), name
+                path.write_text(source, "utf-8")
+        yield path, function
 
 
 def check_writable(option: str, path: Path | None, *endings: str) -> None:
@@ -142,7 +158,9 @@ def check_writable(option: str, path: Path | None, *endings: str) -> None:
     if path.is_dir():
         raise BadArgument(f"{option} {path}: a folder; give the name of a file")
     if not path.resolve().parent.is_dir():
-        raise BadArgument(f"{option} {path}: there is no folder {path.resolve().parent}; make it, or give another file")
+        raise BadArgument(
+            f"{option} {path}: there is no folder {path.resolve().parent}; make it, or give another file with {option}"
+        )
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
