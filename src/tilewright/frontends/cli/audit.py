@@ -27,13 +27,15 @@ from tilewright.frontends.cli.audit_checks import (
     timed,
     told_sizes,
 )
-from tilewright.frontends.cli.explain import check_page, write_page
+from tilewright.frontends.cli.explain import check_page
 from tilewright.frontends.cli.imported_checks import ADAPTED, for_op, size_names
 from tilewright.frontends.cli.importing import ImportedFile, ImportReport, Wanted, import_files
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.cli.terminal import FAULT, NotDone, print_json, progress, stdout_console
-from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_page, hint_words, show_audit
+from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
+from tilewright.frontends.report.rendering import write_page
+from tilewright.frontends.report.terminal import show
 from tilewright.kernel_file import (
     ArgumentValue,
     Choice,
@@ -402,12 +404,13 @@ def audit_command(
     device = choose_device(gpu, spool)
     with progress() as say:
         found, subject = audit(asked, device, say)
+    report = audit_report(found, subject.file.text)
     for path in pages:
-        write_page(audit_page(found, subject.file.text), path)
+        write_page(report, path)
     if renderings.as_json:
         print_json(found)
     else:
-        show_audit(stdout_console(), found)
+        show(stdout_console(), report)
         for path in pages:
             print(f"wrote {path}")
     if improvement is None:

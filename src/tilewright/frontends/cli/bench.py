@@ -16,8 +16,9 @@ from tilewright.frontends.api.references import task_of_file, task_of_reference
 from tilewright.frontends.cli.audit_checks import judged_by_checkers
 from tilewright.frontends.cli.explain import check_page
 from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
-from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, show_bench
+from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
+from tilewright.frontends.report.terminal import show
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.bench import bench_on_gpu
@@ -235,5 +236,5 @@ def bench_command(asked: Asked, gpu: str | None, spool: str, plot: Path | None, 
     if as_json:
         print_json(report)
     else:
-        show_bench(stdout_console(), report)
+        show(stdout_console(), bench_report(report))
     return report.exit_status

@@ -6,14 +6,12 @@ import os
 from pathlib import Path
 
 from tilewright.frontends.cli.terminal import print_exactly, progress
-from tilewright.frontends.cli.view import encoded, static_files
-from tilewright.frontends.report.document import Lesson, markdown
 from tilewright.frontends.report.lesson import lesson_of
-from tilewright.frontends.report.templating import render
-from tilewright.store import RunFolder, Store, write_text
+from tilewright.frontends.report.rendering import markdown, pictures_folder, write_page
+from tilewright.store import RunFolder, Store
 from tilewright.tasks.errors import BadArgument
 
-_MARKDOWN, _HTML = (".md", ".markdown"), (".html", ".htm")
+_MARKDOWN = (".md", ".markdown")
 _ALSO = {".markdown": ".md", ".htm": ".html"}
 
 
@@ -31,7 +29,7 @@ def explain_run(name: str, output: Path | None) -> None:
         print_exactly(markdown(lesson, None))
         return
     count = write_page(lesson, output)
-    pictures = f" and {count} pictures in {_pictures(output)}" if count else ""
+    pictures = f" and {count} pictures in {pictures_folder(output)}" if count else ""
     print(f"wrote {output}{pictures}")
 
 
@@ -55,31 +53,7 @@ def check_page(output: Path, endings: tuple[str, ...] = (".md", ".html"), option
         raise BadArgument(f"{option} {output}: there is no folder {output.resolve().parent}")
     if output.is_dir():
         raise BadArgument(f"{option} {output}: a folder; give the name of a file")
-    if output.suffix.lower() in _MARKDOWN and _pictures(output).exists() and not _pictures(output).is_dir():
+    if output.suffix.lower() in _MARKDOWN and pictures_folder(output).exists() and not pictures_folder(output).is_dir():
         raise BadArgument(
-            f"{option} {output}: its pictures go to {_pictures(output)}, which is a file; give another name"
+            f"{option} {output}: its pictures go to {pictures_folder(output)}, which is a file; give another name"
         )
-
-
-def _pictures(output: Path) -> Path:
-    """The folder beside a Markdown file that holds its pictures."""
-    return output.with_name(f"{output.stem}_pictures")
-
-
-def write_page(lesson: Lesson, output: Path) -> int:
-    """As the file's name says. Returns how many files there are beside it."""
-    if output.suffix.lower() in _HTML:
-        output.write_bytes(encoded(lesson_page(lesson)))
-        return 0
-    place = _pictures(output)
-    if lesson.pictures:
-        place.mkdir(exist_ok=True)
-    for one in lesson.pictures:
-        write_text(place / f"{one.name}.svg", one.svg)
-    write_text(output, markdown(lesson, f"{place.name}/"))
-    return len(lesson.pictures)
-
-
-def lesson_page(lesson: Lesson) -> str:
-    """One HTML file that needs nothing beside it."""
-    return render("lesson_file", lesson=lesson, styles=static_files()["style.css"].decode())

@@ -33,7 +33,8 @@ from tilewright.frontends.cli.program import (
     split_reference,
 )
 from tilewright.frontends.cli.terminal import print_json, progress, stdout_console
-from tilewright.frontends.report.checks import show_build, show_check
+from tilewright.frontends.report.checks import build_report, check_report
+from tilewright.frontends.report.terminal import show
 from tilewright.kernel_file import TunedChoices
 from tilewright.records import ARCHITECTURES, PROFILES, Budget, BuildFailure, Emulation, Settings
 from tilewright.tasks.errors import BadArgument
@@ -73,7 +74,7 @@ def build(
         print_json(report)
     else:
         console = stdout_console()
-        show_build(console, kernel_file, report)
+        show(console, build_report(kernel_file, report))
         for result in filter(None, builds) if sass else ():
             console.print(sass_text(result), markup=False, highlight=False)
     if not report.succeeded:
@@ -138,7 +139,7 @@ def check(
     if as_json:
         print_json(report)
     else:
-        show_check(stdout_console(), kernel_file, report)
+        show(stdout_console(), check_report(kernel_file, report))
     if report.outcome.exit_status:
         raise typer.Exit(report.outcome.exit_status)
 
@@ -153,7 +154,7 @@ def lint(
 ) -> None:
     """Read a kernel file and what the compiler makes of it: faults and slow habits by line, without running it."""
     from tilewright.frontends.cli.lint import report_lint
-    from tilewright.frontends.report.checks import show_failure, show_lint
+    from tilewright.frontends.report.checks import failure_report, lint_report
 
     kernel_file = read_kernel_file(file)
     (profile,) = choose_profiles([], [gpu])
@@ -163,9 +164,9 @@ def lint(
     if as_json:
         print_json(report)
     elif isinstance(report, BuildFailure):
-        show_failure(stdout_console(), report)
+        show(stdout_console(), failure_report(report))
     else:
-        show_lint(stdout_console(), kernel_file, report)
+        show(stdout_console(), lint_report(kernel_file, report))
     if isinstance(report, BuildFailure) or report.has_errors:
         raise typer.Exit(1)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.text import Text
-
 from tilewright.frontends.cli.terminal import print_exactly, print_json, stdout_console
-from tilewright.frontends.report import run_text, runs
+from tilewright.frontends.report import run_report, runs
+from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
+from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
 from tilewright.frontends.report.pictures import svg_plot
+from tilewright.frontends.report.terminal import show
 from tilewright.records import Attempt, Run
 from tilewright.store import RunFolder, Store, line_authors, provenance_of, write_text
 from tilewright.tasks.errors import BadArgument
@@ -72,15 +73,24 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
     elif parts:
         _print_part(folder, run, wanted)
     elif wanted.plot is None:
-        run_text.show_run(stdout_console(), run, folder.worker)
-        backward = Store().library.backward_of(run.task.hash)
-        if backward is not None:
-            stdout_console().print(Text(f"gradients: {runs.entry_words(backward.entry)}"))
-        if run.best is not None:
-            run_text.show_notes(stdout_console(), run)
-            stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
+        _show_run(folder, run)
     else:
-        stdout_console().print(Text(f"wrote {wanted.plot}"))
+        print(f"wrote {wanted.plot}")
+
+
+def _show_run(folder: RunFolder, run: Run) -> None:
+    console, library = stdout_console(), Store().library
+    show(console, run_report.run_report(run, folder.worker))
+    if run.best is None:
+        return
+    path = folder.attempt(run.best.number).path / "kernel.cu"
+    backward = library.backward_of(run.task.hash)
+    made = replace(
+        made_by_run(run, path, folder.request()), backward=(backward.task(), backward.path) if backward else None
+    )
+    made_there = [say(f"backward kernel: {runs.entry_words(backward.entry)}")] if backward else []
+    show(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *made_there])
+    show(console, say_each([runs.waiting_words(run)], Tone.FAIR))
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -97,7 +107,8 @@ def show_all(as_json: bool) -> None:
     if as_json:
         print_json(listing)
     else:
-        run_text.show_runs(stdout_console(), listing)
+        console = stdout_console()
+        show(console, run_report.runs_report(listing, console.width))
 
 
 def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
@@ -118,7 +129,7 @@ def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
             run.id,
             attempt,
             place.find_text("kernel.cu") or "",
-            run_text.diff_text(folder, attempt),
+            run_report.diff_text(folder, attempt),
             prompts_of(folder, number),
             tuple(reply.text for reply in place.replies()),
         )
@@ -132,9 +143,10 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
     elif wanted.provenance:
         best = _best(run)
         authors = line_authors(folder, run, best)
-        run_text.show_provenance(console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu"))
+        kernel = folder.attempt(best.number).text("kernel.cu")
+        show(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
     elif wanted.diff is not None:
-        run_text.show_diff(console, run_text.diff_text(folder, _attempt(run, wanted.diff)))
+        show(console, [Source(run_report.diff_text(folder, _attempt(run, wanted.diff)), "diff")])
     elif wanted.prompt is not None:
         prompts = prompts_of(folder, wanted.prompt)
         if not prompts:
@@ -147,7 +159,8 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
         print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     elif wanted.attempt is not None:
         attempt = _attempt(run, wanted.attempt)
-        run_text.show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
+        source = folder.attempt(attempt.number).find_text("kernel.cu") or ""
+        show(console, run_report.attempt_report(run, attempt, source))
 
 
 def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:

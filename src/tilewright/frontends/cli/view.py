@@ -24,9 +24,9 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from tilewright import __version__
 from tilewright.frontends.cli.terminal import progress
+from tilewright.frontends.report.rendering import POLICY, encoded, render
 from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
 from tilewright.frontends.report.site import Site
-from tilewright.frontends.report.templating import POLICY, render
 from tilewright.store import Store, StoreError
 from tilewright.tasks.errors import BadArgument
 
@@ -184,10 +184,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads a log of pages looked at."""
-
-
-def encoded(page: str) -> bytes:
-    return page.encode("utf-8", "replace")
 
 
 def missing_page(title: str, problem: str) -> str:

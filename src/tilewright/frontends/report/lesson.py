@@ -14,9 +14,9 @@ from tilewright.frontends.report.document import (
     Block,
     Cell,
     Code,
+    Document,
     Entry,
     Fold,
-    Lesson,
     Link,
     Paragraph,
     Picture,
@@ -140,7 +140,7 @@ _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
 
-def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> Lesson:
+def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> Document:
     """The whole lesson. `name`: the run as the reader's commands call it, in the folder that `place` says in words.
 
     Emulation takes seconds, at most minutes.
@@ -156,7 +156,7 @@ class _Writer:
         self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
         self._look: Look | None = None
 
-    def lesson(self) -> Lesson:
+    def lesson(self) -> Document:
         run = self._run
         if self._best is not None:
             self._say("running the best kernel in the emulator")
@@ -173,7 +173,7 @@ class _Writer:
             *([Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
             *self._exercises(),
         ]
-        return Lesson(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._glossary.entries())
+        return Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._glossary.entries())
 
     def _words(self, *parts: str | Code) -> Paragraph:
         """A paragraph in which the first use of each term leads to the glossary."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.frontends.report.document import Block, Cell, Fold, Paragraph, Quote, Section, Source, Table
-from tilewright.frontends.report.run_text import diff_text
+from tilewright.frontends.report.run_report import diff_text
 from tilewright.frontends.report.runs import Row, microseconds, rows, time_words, why_words
 from tilewright.prompts.replies import whole_summary
 from tilewright.prompts.verdict_text import verdict_text

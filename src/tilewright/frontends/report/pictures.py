@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from tilewright.frontends.report.runs import Row, is_measured, microseconds, rows, scatter_words
+from tilewright.frontends.report.runs import Row, is_measured, microseconds, rows
 from tilewright.records import Measured, Run, Timing
 
 INK, FAINT, GOOD, DOT, BAD, GREY = "#1f2933", "#d5dbe1", "#0b7a4b", "#2f6fb5", "#c2452d", "#5b6770"
@@ -60,39 +60,11 @@ def titled(title: str, *marks: str) -> str:
 
 # -- the progress of a run as a plot: --
 
-BAR_CELLS = 40
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-def text_plot(run: Run) -> list[str]:
-    """One bar for each attempt that has a time, as long as the time; none where no attempt has one."""
-    timed = [row for row in rows(run) if row.time_us is not None]
-    longest = max((row.time_us or 0.0 for row in timed), default=0.0)
-    if not longest:
-        return []
-    lines = [f"{_kind(run)} time of each attempt that passed; shorter is better"]
-    for row in timed:
-        time_us = row.time_us or 0.0
-        note = "best" if row.best else "kept" if row.kept else ""
-        drawn = bar(time_us / longest)
-        lying = f" ({scatter_words(timing)})" if (timing := _timing(row)) is not None else ""
-        shown = f"{microseconds(time_us)} us{lying}"
-        lines.append(f"{row.attempt.number:>4}  {drawn:<{BAR_CELLS}}  {shown}  {note}".rstrip())
-    floor_us = _floor_us(run)
-    if floor_us:
-        lines.append(f"      {bar(floor_us / longest):<{BAR_CELLS}}  {microseconds(floor_us)} us  roofline")
-    return lines
-
 
 def _timing(row: Row) -> Timing | None:
     """The times of a measured attempt, which scatter."""
     measurement = row.attempt.measurement
     return measurement.kernel if isinstance(measurement, Measured) else None
-
-
-def bar(fraction: float) -> str:
-    eighths = max(1, round(min(fraction, 1.0) * BAR_CELLS * 8))
-    return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def _kind(run: Run) -> str:

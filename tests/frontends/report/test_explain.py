@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import tilewright
-from tests.frontends.view.served import add, made, parsed, serving
+from tests.frontends.report.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
-from tilewright.frontends.cli.explain import lesson_page, name_and_place
+from tilewright.frontends.cli.explain import name_and_place
 from tilewright.frontends.report.access_pictures import Access, access_picture, tile_picture, tile_words
 from tilewright.frontends.report.document import (
     Code,
+    Document,
     Fold,
-    Lesson,
     Link,
     Paragraph,
     Picture,
@@ -27,12 +27,12 @@ from tilewright.frontends.report.document import (
     Section,
     Source,
     Table,
-    markdown,
 )
 from tilewright.frontends.report.exercises import tuned_first
 from tilewright.frontends.report.lesson import Glossary, roofline_words
 from tilewright.frontends.report.lesson_steps import Prose, same_longest, step_sections
 from tilewright.frontends.report.pictures import Roofline, roofline_picture
+from tilewright.frontends.report.rendering import markdown, whole_page
 from tilewright.frontends.report.site_facts import count_lines
 from tilewright.records import (
     DType,
@@ -231,7 +231,7 @@ def test_steps_say_whole_sentences_other_constants_and_what_takes_longest() -> N
     terms = {one.number: one.measurement.terms for one in run.attempts if isinstance(one.measurement, Modelled)}
     prose = Prose(lambda text: Paragraph((text,)), lambda text: Quote((text,)), lambda text: text)
     sections = tuple(step_sections(folder, run, prose, terms))
-    text = markdown(Lesson("", sections, ()), None)
+    text = markdown(Document("", sections, ()), None)
     assert "(each warp's own maximum, merged with its sum), no block-index division" in text
     assert "..." not in "".join(line for line in text.splitlines() if line.startswith(">"))
     assert "kept the file's first, WARPS = 2, GROUP = 2, because none was clearly better. Step 2 has WARPS = 1" in text
@@ -272,7 +272,7 @@ def test_hostile_text_stays_text() -> None:
         Table((EVIL,), ((EVIL,), (spans,))),
         Fold(EVIL, (Source(EVIL),)),
     )
-    lesson = Lesson(EVIL, (Section(EVIL, blocks),), ())
+    lesson = Document(EVIL, (Section(EVIL, blocks),), ())
     text = markdown(lesson, "")
     outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)  # fences hold the rest
     outside = re.sub(r"(`+)[^`].*?(?<!`)\1(?!`)", "", outside)
@@ -281,7 +281,7 @@ def test_hostile_text_stays_text() -> None:
     assert outside.count("<details>") == outside.count("</details>") == 1
     outside = re.sub("^<details>.*$", "", outside, flags=re.MULTILINE)  # HTML up to the next empty line: no marks there
     assert "](javascript" not in outside.replace("\\]", "")
-    page = parsed(lesson_page(lesson))
+    page = parsed(whole_page(lesson))
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.text.count("<script>alert(1)</script>") >= 8
 
