@@ -191,7 +191,7 @@ def test_a_best_without_a_time_has_none_that_is_known(home: Path, tmp_path: Path
 
 
 def test_memory_holds_a_kernel_up_only_where_it_takes_longest() -> None:
-    found = Roofline("H200", 4800.0, (("fp16", 990.0),), 4e6, 8e4, 7.8, "modelled")
+    found = Roofline("H200", 4800.0, (("fp16", 990.0),), 4e6, 8e4, 7.8, "modelled", 2.0)
     memory, launches = ModelTerm("device memory", 0.02, ""), ModelTerm("launches", 4.35, "")
 
     def words(*terms: ModelTerm, time_us: float = 7.8) -> str:
@@ -204,8 +204,10 @@ def test_memory_holds_a_kernel_up_only_where_it_takes_longest() -> None:
     assert "Here arithmetic holds it up." in words(ModelTerm("tensor cores", 9.0, ""))
     assert "neither" in words(ModelTerm("issue slots", 9.0, ""))  # of few operations for each byte
     assert "the 0.08 MB that are moved (0.05 MB read, 0.03 MB written)" in words()
-    assert "does less than 1% of" in words(time_us=1e4)
-    assert ">less than 1% of the roof<" in roofline_picture(replace(found, time_us=1e4))
+    assert "reaches less than 1% of it" in words(time_us=1e4)
+    assert ">less than 1% of the roofline<" in roofline_picture(replace(found, time_us=1e4))
+    assert "reaches 26% of it" in words()
+    assert ">26% of the roofline<" in roofline_picture(found)
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ GALLERY_RUN = Path(__file__).parents[3] / "gallery" / "top1"
 SCRIPT = "<script>alert(1)</script>&\"'"
 
 
-_TAGS = set("style div p b code pre table thead tbody tr th td details summary svg rect".split())
+_TAGS = {"style", "div", "p", "b", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"}
+_TAGS |= {"details", "summary", "svg", "rect"}
 _ATTRIBUTES = {"class", "scope", "tabindex", "viewbox", "preserveaspectratio", "aria-hidden", "width", "height"}
 
 

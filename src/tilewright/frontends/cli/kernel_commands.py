@@ -235,7 +235,10 @@ def bench(
         ),
     ] = "",
     reference: Annotated[
-        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters.")
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters, or the run that made the file."
+        ),
     ] = None,
     shape: ShapeOption = None,
     set_: SetOption = None,
@@ -247,11 +250,12 @@ def bench(
     """Time a kernel file beside PyTorch and other kernel files: in turn, on a cold cache; modelled without a GPU."""
     from tilewright.frontends.cli.bench import Asked, bench_command
 
-    known = split_reference(reference) if reference else None
-    others = tuple(name for one in (against or BASELINES * bool(known)).split(",") if (name := one.strip()))
+    others = tuple(name for one in (against or BASELINES * bool(reference)).split(",") if (name := one.strip()))
     place = str(spool.resolve()) if spool else ""
-    asked = Asked(file, others, known, tuple(shape or ()), tuple(set_ or ()))
-    if status := bench_command(asked, gpu, place, plot, as_json):
+    with named_reference(reference, {}) if reference else nullcontext() as known:
+        asked = Asked(file, others, known, tuple(shape or ()), tuple(set_ or ()))
+        status = bench_command(asked, gpu, place, plot, as_json)
+    if status:
         raise typer.Exit(status)
 
 

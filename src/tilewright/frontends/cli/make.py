@@ -58,7 +58,9 @@ from tilewright.tasks.errors import BadArgument
 
 _ASKING = "the author is at work"
 _STYLES = {PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
-_WIDTHS = (3, 12, 17, 11, 7, 4, 8, BAR_CELLS)  # of columns while rows are still to come
+_WIDTHS = (3, 12, 15, 11, 7, 4, 8, BAR_CELLS)  # of columns while rows are still to come
+_RANGED_RIGHT, _BAR_COLUMN = (0, 3, 4, 6), 7
+_WIDE = 120  # terminals: narrower ones have no room for bars beside what an author says
 
 
 @dataclass(frozen=True)
@@ -237,9 +239,11 @@ class TerminalReporter(Reporter):
         run = self._run
         assert run is not None
         if not self.shown:
-            self._console.print(_row_line(attempt_heads(run)), style="bold", soft_wrap=True)
+            heads = _row_line(attempt_heads(run), self._shows_bars)
+            self._console.print(heads, style="bold", overflow="ellipsis", no_wrap=True)
         self.shown.add(row.attempt.number)
-        line = _row_line(attempt_cells(replace(row, best=False), run))
+        cells = attempt_cells(replace(row, best=False), run)
+        line = _row_line(cells if row.time_us is not None else (*cells[:3], row.summary), self._shows_bars)
         line.stylize("" if row.kept else "dim" if row.attempt.passed else _STYLES.get(row.verdict, "red"))
         if self._console.is_terminal:
             self._console.print(line, overflow="ellipsis", no_wrap=True)
@@ -247,6 +251,10 @@ class TerminalReporter(Reporter):
             self._console.print(line, soft_wrap=True)
         for note in row.notes:
             self._console.print(Text(f"     by algebra: {note}"), soft_wrap=True)
+
+    @property
+    def _shows_bars(self) -> bool:
+        return not self._console.is_terminal or self._console.width >= _WIDE
 
     def _status(self) -> Text:
         line = Text(overflow="ellipsis", no_wrap=True)
@@ -266,13 +274,14 @@ class TerminalReporter(Reporter):
         return line
 
 
-def _row_line(cells: Sequence[Cell]) -> Text:
+def _row_line(cells: Sequence[Cell], bars: bool) -> Text:
     """Cells of the table of attempts at fixed widths; numbers are ranged right."""
     line = Text()
     for number, cell in enumerate(cells):
-        text = cell_text(cell).plain
-        width = _WIDTHS[number] if number < len(_WIDTHS) else 0
-        line.append(f"{text:>{width}}  " if number in (0, 3, 4, 6) else f"{text:<{width}}  ")
+        width = _WIDTHS[number] if number < len(_WIDTHS) and number < len(cells) - 1 else 0
+        if bars or number != _BAR_COLUMN:
+            text = cell_text(cell).plain
+            line.append(f"{text:>{width}}  " if number in _RANGED_RIGHT else f"{text:<{width}}  ")
     line.rstrip()
     return line
 

@@ -39,6 +39,7 @@ _SAMPLED = re.compile(
     r"(?P<where>at|near) the task's own sizes (?P<blocks>.*?) (?:was|were) run and a part of the results judged: "
     r"(?P<sizes>.*)"
 )
+_BACKWARD = "--backward (in Python: backward=True)"
 _SAME = 0.005  # of a time: less is no difference
 
 
@@ -255,13 +256,10 @@ def _gradients(made: Made, has_reference: bool) -> str:
     if any(one.in_place for one in task.tensors):
         return "none, because it changes its input: a call that needs them raises GradientNotSupported"
     if has_reference:
-        return (
-            "there is no backward kernel: the backward pass runs the PyTorch function again. Make one with --backward"
-        )
-    return (
-        "none: a call whose inputs require grad raises GradientNotSupported. "
-        "Make it with --backward, or call it under torch.no_grad()"
-    )
+        said = "there is no backward kernel: the backward pass runs the PyTorch function again."
+        return f"{said} Make one with {_BACKWARD}"
+    said = "none: a call whose inputs require grad raises GradientNotSupported."
+    return f"{said} Make it with {_BACKWARD}, or call it under torch.no_grad()"
 
 
 # -- how it was checked --

@@ -445,10 +445,10 @@ def roofline_words(gpu: str, found: Roofline, moved: str, terms: tuple[ModelTerm
     """`moved`: how the bytes come about; `terms`: of the finished kernel, the longest first."""
     return (
         f"The kernel does {found.intensity:,.3g} operations for each byte it moves. Of memory and arithmetic, memory "
-        f"takes longer below {found.ridge:,.3g} on {gpu}, and arithmetic above. {_held_up(found, terms)}The roof in "
-        f"the picture knows of no launch and no waiting: the kernel does {found.share_words} of what it allows "
-        f"with the {found.bytes / 1e6:,.3g} MB that are moved{f' ({moved})' if moved else ''}. The percentage before "
-        "the picture is of the fewest bytes and one launch."
+        f"takes longer below {found.ridge:,.3g} on {gpu}, and arithmetic above. {_held_up(found, terms)}The mark "
+        f"over the dot is the roofline of this operation, {microseconds(found.floor_us)} us: the kernel reaches "
+        f"{found.share_words} of it. The lines above it are what the hardware could do with the "
+        f"{found.bytes / 1e6:,.3g} MB that are moved{f' ({moved})' if moved else ''}, without a launch."
     )
 
 

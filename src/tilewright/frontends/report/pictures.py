@@ -199,6 +199,7 @@ class Roofline:
     bytes: float
     time_us: float
     time_is: str  # "measured" or "modelled"
+    floor_us: float  # the operation's roofline, which texts tell percentages of: the least work, and one launch
 
     @property
     def intensity(self) -> float:
@@ -211,12 +212,13 @@ class Roofline:
 
     @property
     def roof(self) -> float:
-        """What could be done at this intensity, in TFLOP/s."""
-        return min(max(peak for _, peak in self.peaks), self.intensity * self.bandwidth_gbs / 1e3)
+        """The same operations in the time of the roofline, in TFLOP/s."""
+        return self.operations / (self.floor_us * 1e6)
 
     @property
     def share(self) -> float:
-        return self.tflops / self.roof
+        """The fraction of the roofline that texts tell, so that picture and text cannot differ."""
+        return self.floor_us / self.time_us
 
     @property
     def share_words(self) -> str:
@@ -229,10 +231,13 @@ class Roofline:
 
 
 def roofline_picture(found: Roofline) -> str:
-    """Slanted: what the memory lets through. Level: what each kind of arithmetic can do. The dot is the kernel."""
+    """Slanted: what the memory lets through. Level: what each kind of arithmetic can do. The dot is the kernel.
+
+    The mark over it is the roofline of its operation: below the lines, because it counts one launch.
+    """
     ridge = found.ridge
     low, high = min(found.intensity, ridge) / 10, max(found.intensity, ridge) * 10
-    top = 2.5 * max(peak for _, peak in found.peaks)
+    top = 2.5 * max(found.roof, *(peak for _, peak in found.peaks))
     bottom = min(found.tflops / 4, low * found.bandwidth_gbs / 1e3)
 
     def x(intensity: float) -> float:
@@ -268,9 +273,11 @@ def roofline_picture(found: Roofline) -> str:
         body.append(text(ROOFLINE_WIDTH - ROOFLINE_RIGHT, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
     here = x(found.intensity)
     body.append(line(here, y(found.tflops), here, y(found.roof), INK, dashes="5 4"))
+    body.append(line(here - 9, y(found.roof), here + 9, y(found.roof), INK))
+    body.append(text(here - 14, y(found.roof) + 4, f"roofline {microseconds(found.floor_us)} us", anchor="end"))
     said = f"{found.tflops:.3g} TFLOP/s in {microseconds(found.time_us)} us {found.time_is}"
     body.append(titled(said, dot(here, y(found.tflops), GOOD, 6)))
-    share = f"{found.share_words} of the roof"
+    share = f"{found.share_words} of the roofline"
     body.append(text(here + 12, y(found.tflops) + 5, share, colour=GOOD, anchor="start"))
     subtitle = (
         f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"

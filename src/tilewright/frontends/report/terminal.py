@@ -94,8 +94,16 @@ def _show_table(console: Console, table: Table) -> None:
     for number, row in enumerate(table.rows):
         tone = table.tones[number] if table.tones else Tone.PLAIN
         made.add_row(*map(cell_text, row), style=_STYLES[tone])
-    # In a file or a pipe no cell need be broken.
-    console.print(made, width=None if console.is_terminal else _WIDEST)
+    if console.is_terminal:
+        console.print(made)
+        return
+    # In a file or a pipe no cell need be broken, and no line be filled up.
+    width, console.width = console.width, _WIDEST
+    with console.capture() as captured:
+        console.print(made)
+    console.width = width
+    for line in captured.get().splitlines():
+        console.print(Text(line.rstrip()), soft_wrap=True)
 
 
 def cell_text(cell: Cell) -> Text:
