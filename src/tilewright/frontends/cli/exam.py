@@ -23,8 +23,10 @@ from tilewright.frontends.api.requests import resolved
 from tilewright.frontends.api.running import task_of
 from tilewright.frontends.cli.suite import local_pool
 from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
-from tilewright.frontends.report.exam import exam_picture, report_text
+from tilewright.frontends.report.exam import exam_picture, exam_report
+from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.suite import SuiteDisplay
+from tilewright.frontends.report.terminal import show
 from tilewright.models import providers
 from tilewright.records import Settings
 from tilewright.store import Store, durable, write_text
@@ -183,15 +185,15 @@ def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:
 
 def _close(out: Path, exam: Exam, as_json: bool) -> None:
     """Write the report; a fault that kept a sitting from being held ends the command with its code."""
-    text = report_text(exam)
-    write_text(out / "report.md", text)
+    report = exam_report(exam)
+    write_text(out / "report.md", markdown(report, None))
     durable.write_record(out / "report.json", exam)
     write_text(out / "exam.svg", exam_picture(exam))
     if as_json:
         print_json(exam)
     else:
         console = stdout_console()
-        console.print(Text(text.partition("## Sittings")[0].strip()))
+        show(console, replace(report, sections=report.sections[:-1]))
         console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
     if any(one.fault for one in exam.sittings):
         raise typer.Exit(FAULT)

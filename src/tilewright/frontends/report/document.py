@@ -25,10 +25,11 @@ class Code:
 
 @dataclass(frozen=True)
 class Link:
-    """The first use of a term of the glossary."""
+    """The first use of a term of the glossary, or a file beside the document."""
 
     text: str
-    anchor: str
+    anchor: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True)

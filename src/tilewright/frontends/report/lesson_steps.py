@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 
 from tilewright import records
 from tilewright.frontends.report.document import Block, Cell, Fold, Paragraph, Quote, Section, Source, Table
@@ -11,7 +13,7 @@ from tilewright.frontends.report.run_report import diff_text
 from tilewright.frontends.report.runs import Row, microseconds, rows, time_words, why_words
 from tilewright.prompts.replies import whole_summary
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import LAUNCH_US, Attempt, Measured, ModelTerm, Run, Stage
+from tilewright.records import Attempt, Measured, ModelTerm, Run, Stage
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
@@ -27,22 +29,9 @@ _STAGES = {
     Stage.PROFILED: "a change guided by counters",
 }
 # What each resource of the model is, and what makes it smaller.
-TERMS = {
-    "device memory": "bytes to and from the GPU's large memory, also those that a full cache has to write back first; "
-    "fewer bytes make it smaller",
-    "L2 cache": "sectors that go through the cache between memory and multiprocessors; reading things once, coalesced, "
-    "makes it smaller",
-    "L1 and shared memory": "passes over each multiprocessor's own memory; fewer exchanges and no bank conflicts make "
-    "it smaller",
-    "issue slots": "instructions that have to be started; fewer instructions make it smaller",
-    "starting blocks": "setting up block after block on a multiprocessor; fewer and longer blocks make it smaller",
-    "latency": "waiting that nothing else fills; more loads under way at once, or more warps, make it smaller",
-    "launches": f"starting the kernel, as it usually takes (the roofline counts the least, {LAUNCH_US:g} us); "
-    "fewer launches make it smaller",
-    "tensor cores": "matrix products; only fewer products make it smaller",
-    "special functions": "exponentials, reciprocals and roots; fewer of them make it smaller",
-    "library steps": "calls of the vendor's library",
-}
+TERMS: dict[str, str] = tomllib.loads(
+    resources.files("tilewright.frontends.report").joinpath("glossary.toml").read_text("utf-8")
+)["resources"]
 _RAN_OUT = (
     "It was stopped at the limit of the time, the instructions or the memory that a case may take. So nobody knows "
     "whether it is right: it may never end, or do far more work than is needed."

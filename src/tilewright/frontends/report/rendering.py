@@ -92,8 +92,8 @@ def _block(block: Block, pictures: str | None) -> str:
             code = "\n".join(f"{one.number or '-':>4} | {one.text.rstrip()}" for one in lines)
             return "\n\n".join([_fenced(code, "cuda"), *([_block(Items(tuple(said)), pictures)] if said else [])])
         case Picture(name, _, says):
-            caption = f"*{_cell(says)}*"
-            return f"![{name}]({pictures}{name}.svg)\n\n{caption}" if pictures is not None else caption
+            shown = [f"![{name}]({pictures}{name}.svg)"] if pictures is not None else []
+            return "\n\n".join([*shown, *([f"*{_cell(says)}*"] if says else [])])
         case Table(heads, rows):
             head, *others = (f"| {' | '.join(map(_table_cell, line))} |" for line in (heads, *rows))
             return "\n".join([head, f"|{'---|' * len(heads)}", *others])
@@ -122,8 +122,8 @@ def _span(span: Span) -> str:
             fence = "`" * (_longest_run(line) + 1)
             room = " " if line.startswith("`") or line.endswith("`") else ""
             return f"{fence}{room}{line}{room}{fence}"
-        case Link(text, anchor):
-            return f"[{_plain(text)}](#{anchor})"
+        case Link(text, anchor, file):
+            return f"[{_plain(text)}]({file or f'#{anchor}'})"
         case Mark(text, tone):
             return f"**{_marked(_one_line(text))}**" if tone in _IN_BOLD and text.strip() else _marked(text)
         case _:
