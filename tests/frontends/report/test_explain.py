@@ -29,12 +29,14 @@ from tilewright.frontends.report.document import (
     Table,
 )
 from tilewright.frontends.report.exercises import tuned_first
-from tilewright.frontends.report.lesson import Glossary, roofline_words
-from tilewright.frontends.report.lesson_steps import Prose, same_longest, step_sections
+from tilewright.frontends.report.glossary import RESOURCES, Glossary
+from tilewright.frontends.report.lesson import roofline_words
+from tilewright.frontends.report.lesson_steps import same_longest, step_sections
 from tilewright.frontends.report.pictures import Roofline, roofline_picture
 from tilewright.frontends.report.rendering import markdown, whole_page
 from tilewright.frontends.report.site_facts import count_lines
 from tilewright.records import (
+    LAUNCH_US,
     DType,
     Modelled,
     ModelTerm,
@@ -208,6 +210,7 @@ def test_memory_holds_a_kernel_up_only_where_it_takes_longest() -> None:
     assert ">less than 1% of the roofline<" in roofline_picture(replace(found, time_us=1e4))
     assert "reaches 26% of it" in words()
     assert ">26% of the roofline<" in roofline_picture(found)
+    assert f"the least, {LAUNCH_US:g} us" in RESOURCES["launches"]
 
 
 @pytest.mark.slow
@@ -231,9 +234,8 @@ def test_steps_say_whole_sentences_other_constants_and_what_takes_longest() -> N
     folder = RunFolder(GALLERY / "masked_softmax")
     run = folder.load()
     terms = {one.number: one.measurement.terms for one in run.attempts if isinstance(one.measurement, Modelled)}
-    prose = Prose(lambda text: Paragraph((text,)), lambda text: Quote((text,)), lambda text: text)
-    sections = tuple(step_sections(folder, run, prose, terms))
-    text = markdown(Document("", sections, ()), None)
+    sections = tuple(step_sections(folder, run, Glossary(), terms))
+    text = re.sub(r"\[([^\]]*)\]\(#[^)]*\)", r"\1", markdown(Document("", sections, ()), None))
     assert "(each warp's own maximum, merged with its sum), no block-index division" in text
     assert "..." not in "".join(line for line in text.splitlines() if line.startswith(">"))
     assert "kept the file's first, WARPS = 2, GROUP = 2, because none was clearly better. Step 2 has WARPS = 1" in text

@@ -15,7 +15,6 @@ from tilewright.frontends.report.document import (
     Fold,
     Line,
     Mark,
-    Paragraph,
     Picture,
     Section,
     Source,
@@ -23,7 +22,7 @@ from tilewright.frontends.report.document import (
     Tone,
     say,
 )
-from tilewright.frontends.report.lesson import Glossary
+from tilewright.frontends.report.glossary import Glossary
 from tilewright.frontends.report.pictures import Roofline, roofline_picture
 from tilewright.frontends.report.runs import microseconds, scatter_words, speedup_words, time_words
 from tilewright.records import Measured, Modelled, ModelTerm
@@ -188,7 +187,7 @@ def audit_report(audit: Audit, text: str) -> Document:
 class _Writer:
     def __init__(self, audit: Audit, text: str) -> None:
         self._audit, self._text = audit, text
-        self._glossary = Glossary()
+        self._words = Glossary()
 
     def report(self) -> Document:
         audit = self._audit
@@ -199,14 +198,11 @@ class _Writer:
             Section("What to do, the most urgent first", tuple(self._suggestions())),
         ]
         if audit.advice:
-            said = tuple(self._words(line) for line in audit.advice)
+            said = tuple(self._words.say(line) for line in audit.advice)
             sections.append(Section(f"What pays for this kind of work: {audit.kind}", said))
         tone = {0: Tone.GOOD, 3: Tone.FAIR}.get(audit.exit_status, Tone.BAD)
         sections.append(Section("In short", (say(Mark(summary_words(audit), tone)), *self._evidence())))
-        return Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._glossary.entries())
-
-    def _words(self, text: str, tone: Tone = Tone.PLAIN) -> Paragraph:
-        return say(*self._glossary.linked(text), tone=tone)
+        return Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._words.entries())
 
     def _short(self) -> Iterator[Block]:
         audit = self._audit
@@ -219,7 +215,7 @@ class _Writer:
         yield say(arguments_line(audit.arguments, audit.guessed))
         yield say(audit.device)
         for note in audit.notes:
-            yield self._words(note, Tone.FAIR)
+            yield self._words.say(note, tone=Tone.FAIR)
 
     def _correctness(self) -> Iterator[Block]:
         found = self._audit.correctness
@@ -228,19 +224,19 @@ class _Writer:
         if found.text:
             yield Source(found.text)
         for note in found.notes:
-            yield self._words(note, Tone.FAIR)
+            yield self._words.say(note, tone=Tone.FAIR)
 
     def _speed(self) -> Iterator[Block]:
         speed = self._audit.speed
         said = time_words(speed.measurement) if speed.measurement else speed.problem
-        yield self._words(f"{said}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
+        yield self._words.say(f"{said}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
         lines = [speed.problem] if speed.measurement else []
         expectation = expectation_words(speed)
         lines += [f"{expectation} ({speed.floor_is})" if expectation else "", reach_words(speed)]
         lines += [*baseline_words(speed), *(f"counters: {one}" for one in speed.counters)]
-        yield from (self._words(line) for line in lines if line)
+        yield from (self._words.say(line) for line in lines if line)
         if speed.terms:
-            yield self._words("The time that each resource alone would need, modelled from emulated counts:")
+            yield self._words.say("The time that each resource alone would need, modelled from emulated counts:")
             rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
             yield Table(("resource", "alone", "of what"), rows, ("alone",))
         if speed.roofline is not None:
@@ -249,7 +245,7 @@ class _Writer:
 
     def _suggestions(self) -> Iterator[Block]:
         found = self._audit.suggestions
-        yield self._words(f"{GAINS[:1].upper()}{GAINS[1:]}." if found else "Nothing was found to mend.")
+        yield self._words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if found else "Nothing was found to mend.")
         for number, one in enumerate(found, 1):
             where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
             much = Tone.GOOD if one.gain and one.gain > _LITTLE else Tone.FAINT
@@ -257,11 +253,11 @@ class _Writer:
             yield say(head, where, Mark(f"  {gain}" if gain else "", much))
             if one.line is not None:
                 yield Excerpt((Line(one.line, one.source),))
-            yield self._words(f"  {one.evidence}")
+            yield self._words.say(f"  {one.evidence}")
             if one.why:
-                yield self._words(f"  why: {one.why}", Tone.FAINT)
+                yield self._words.say(f"  why: {one.why}", tone=Tone.FAINT)
             if one.remedy:
-                yield self._words(f"  do:  {one.remedy}")
+                yield self._words.say(f"  do:  {one.remedy}")
 
     def _evidence(self) -> Iterator[Block]:
         if self._audit.speed.evidence:
