@@ -12,7 +12,8 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.recordings import RIGHT, SOURCE, WRONG, record
 from tests.teaching.made_runs import EARLIER
 
-from tilewright.frontends.report.exam import exam_picture, report_text
+from tilewright.frontends.report.exam import exam_picture, exam_report
+from tilewright.frontends.report.rendering import markdown
 from tilewright.prompts.question import system_text
 from tilewright.records import Budget, Modelled
 from tilewright.store import RunFolder, Store
@@ -78,12 +79,12 @@ def test_the_report_says_what_was_found_and_what_was_not_held() -> None:
     sittings = (*pairs(2), replace(sitting("t9", Arm.WITH, None, 0), fault="the service | failed"))
     figures = {"a:b": figures_of("a:b", sittings, BUDGET)}
     exam = Exam("norms", True, ("a:b",), ("t0", "t1"), BUDGET, "H200 (emulated)", True, "", "0", sittings, figures)
-    text = report_text(exam)
+    text = markdown(exam_report(exam), None)
     assert "| pass rate | 2 | 50% | 100% | +50 points |" in text
     assert "the intervals say little" in text
-    assert "not held: the service / failed" in text
+    assert "not held: the service \\| failed" in text
     assert "held out: none" in text
-    assert "Nobody knows" in report_text(replace(exam, held_out=False))
+    assert "Nobody knows" in markdown(exam_report(replace(exam, held_out=False)), None)
     assert "+50 points" in exam_picture(exam)
 
 

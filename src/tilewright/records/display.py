@@ -10,4 +10,4 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         # Looked up by name and late: records know nothing above them, and nobody but a notebook asks.
-        return str(importlib.import_module("tilewright.frontends.report.notebook").html_of(self))
+        return str(importlib.import_module("tilewright.frontends.report.run_report").html_of(self))

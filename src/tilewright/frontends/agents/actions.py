@@ -32,9 +32,10 @@ from tilewright.frontends.api.requests import loaded
 from tilewright.frontends.api.running import Addition, KernelFound
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.make import place_kernel
-from tilewright.frontends.report import run_text, runs
-from tilewright.frontends.report.checks import show_check
+from tilewright.frontends.report import run_report, runs
+from tilewright.frontends.report.checks import check_report
 from tilewright.frontends.report.runs import found_words
+from tilewright.frontends.report.terminal import show
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Attempt, Budget, Emulation, Ending, Precision, Question, Reply, Run, Settings, Task
@@ -318,7 +319,7 @@ def check(
         "compared": report.compared,
         "arguments": report.arguments,
     }
-    return Answer(printed(lambda console: show_check(console, file, report)), facts)
+    return Answer(printed(lambda console: show(console, check_report(file, report))), facts)
 
 
 def _reference_file(task: Task, folder: Path) -> tuple[Path, str]:
@@ -343,7 +344,7 @@ def bench(session: Session, name: str, reporter: AgentReporter, *, attempt: int 
     if found is None:
         raise Refused(f"attempt {chosen.number} of run {name} cannot be timed here; history has why it was not")
     facts: dict[str, Any] = {"run": run.id, "attempt": chosen.number, "device": device.label}
-    text = printed(lambda console: run_text.show_measurement(console, found))
+    text = printed(lambda console: show(console, run_report.measurement_blocks(found)))
     said = "" if not device.is_emulated else "\nModelled from emulated counts, not measured: no GPU is at hand."
     return Answer(text + said, facts | answers.measurement_facts(found))
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from tilewright.frontends.report import run_text, runs
+from tilewright.frontends.report import run_report, runs
+from tilewright.frontends.report.terminal import show
 from tilewright.prompts.verdict_text import verdict_text
 from tilewright.records import Attempt, Measured, Measurement, Question, Run, Specification, Stage
 from tilewright.store import RunFolder
@@ -156,7 +157,7 @@ ACCEPT = (
 
 
 def history_answer(folder: RunFolder, run: Run) -> Answer:
-    text = printed(lambda console: run_text.show_run(console, run, folder.worker))
+    text = printed(lambda console: show(console, run_report.run_report(run, folder.worker)))
     facts = {
         "run": run.id,
         "op": run.task.name,
@@ -170,7 +171,7 @@ def history_answer(folder: RunFolder, run: Run) -> Answer:
 
 def attempt_answer(folder: RunFolder, run: Run, attempt: Attempt) -> Answer:
     source = folder.attempt(attempt.number).find_text(KERNEL) or ""
-    text = printed(lambda console: run_text.show_attempt(console, run, attempt, source))
+    text = printed(lambda console: show(console, run_report.attempt_report(run, attempt, source)))
     row = runs.rows(run)[attempt.number - 1]
     facts = attempt_facts(row) | {"run": run.id, "kernel": source, "diagnosis": diagnosis(folder, attempt)}
     return Answer(f"{text}\n\nIts file:\n\n```cuda\n{source.rstrip()}\n```", facts)

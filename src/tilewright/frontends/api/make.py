@@ -19,6 +19,8 @@ from tilewright.frontends.api.objects import ObjectRequest, object_request, part
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
 from tilewright.frontends.api.running import KernelFound, run_request
+from tilewright.frontends.report.finished import answer_blocks, finished, made_before, made_html
+from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import addition_words, found_words
 from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision, Run, Settings, Task, TensorSpec
@@ -106,9 +108,14 @@ class Made:
         self.operation.prepare(*args, **kwargs)
 
     def _repr_html_(self) -> str:
-        from tilewright.frontends.report.notebook import made_html  # only a notebook asks
+        return made_html(self.record, self.run, self.entry.author)
 
-        return made_html(self)
+    @property
+    def record(self) -> Any:
+        """What the answers to people's questions are made from: `report.finished.finished` makes them."""
+        kernel, own_reference = self._from
+        backward = (self.backward.task, self.backward.kernel) if self.backward is not None else None
+        return replace(made_before(kernel, self.kernel), backward=backward, own_reference=own_reference)
 
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
@@ -226,7 +233,9 @@ def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, re
         return Made(result.kernel, None, own_reference=not result.from_words)
     if result.kernel is None:
         raise NoKernelMade(result.run)
-    return Made(result.kernel, result.run, own_reference=not result.from_words)
+    made = Made(result.kernel, result.run, own_reference=not result.from_words)
+    reporter.say(plain_text(answer_blocks(finished(made.record), call=False)))
+    return made
 
 
 def _say_ignored(found: KernelFound, wanted: str, reporter: Reporter) -> None:

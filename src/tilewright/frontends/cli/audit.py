@@ -58,9 +58,10 @@ from tilewright.frontends.cli.program import (
     spool_path,
 )
 from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, progress
-from tilewright.frontends.cli.view import write_page
-from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_page, hint_words, show_audit
+from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
+from tilewright.frontends.report.rendering import write_page
+from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import (
     ArgumentValue,
     Choice,
@@ -159,9 +160,10 @@ def audit(
         with progress() as say:
             subject = read_subject(asked, reference, PROFILES[device.gpu], say, stack)
             found = audited(subject, device, say)
+        report = audit_report(found, subject.file.text)
         for page in filter(None, (markdown, html)):
-            write_page(audit_page(found, subject.file.text), page)
-        deliver(found, as_json, lambda console: show_audit(console, found))
+            write_page(report, page)
+        deliver(found, as_json, lambda console: print_document(console, report))
         if not as_json:
             for page in filter(None, (markdown, html)):
                 print(f"wrote {page}")

@@ -32,8 +32,9 @@ from tilewright.frontends.cli.program import (
     spool_path,
 )
 from tilewright.frontends.cli.terminal import deliver, exit_with, progress
-from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, show_bench
+from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
+from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.bench import bench_on_gpu
@@ -85,7 +86,7 @@ def bench(
             report = _Bench(file, kernel, others, known, device, say).run()
     if plot is not None:
         write_text(plot, bench_picture(report))
-    deliver(report, as_json, lambda console: show_bench(console, report))
+    deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
     exit_with(report.exit_status)
 
 

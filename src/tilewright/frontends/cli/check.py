@@ -39,12 +39,13 @@ from tilewright.frontends.report.checks import (
     CheckReport,
     CompiledReport,
     FailedTarget,
+    build_report,
+    check_report,
     describe_arguments,
-    show_build,
-    show_check,
-    show_failure,
-    show_lint,
+    failure_report,
+    lint_report,
 )
+from tilewright.frontends.report.terminal import show as print_document
 from tilewright.importing.calls import is_block
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.lint import lint_plan
@@ -99,7 +100,7 @@ def build(
         for result in builds:
             (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
             (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
-    deliver(report, as_json, lambda console: show_build(console, kernel.file, report))
+    deliver(report, as_json, lambda console: print_document(console, build_report(kernel.file, report)))
     for result in builds if sass and not as_json else ():
         stdout_console().print(sass_text(result), markup=False, highlight=False)
     exit_with(int(not report.succeeded))
@@ -120,11 +121,11 @@ def lint(
     report = report_lint(kernel.file, kernel.arguments, kernel.guessed, profile)
     if isinstance(report, BuildFailure):
         failure = report
-        deliver(failure, as_json, lambda console: show_failure(console, failure))
+        deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
         exit_with(1)
         return
     read = report
-    deliver(read, as_json, lambda console: show_lint(console, kernel.file, read))
+    deliver(read, as_json, lambda console: print_document(console, lint_report(kernel.file, read)))
     exit_with(int(read.has_errors))
 
 
@@ -175,7 +176,7 @@ def check(
                 keep_counts=counters,
             )
             report = check_file(kernel.file, kernel.arguments, kernel.guessed, options, say)
-    deliver(report, as_json, lambda console: show_check(console, kernel.file, report))
+    deliver(report, as_json, lambda console: print_document(console, check_report(kernel.file, report)))
     exit_with(report.outcome.exit_status)
 
 

@@ -37,8 +37,10 @@ from tilewright.frontends.cli.program import (
 )
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, stderr_console
-from tilewright.frontends.report.exam import exam_picture, report_text
+from tilewright.frontends.report.exam import exam_picture, exam_report
+from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.suite import SuiteDisplay
+from tilewright.frontends.report.terminal import show as print_document
 from tilewright.models import providers
 from tilewright.records import Budget, Settings
 from tilewright.store import Store, durable, write_text
@@ -194,13 +196,13 @@ def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:
 
 def _close(out: Path, exam: Exam, as_json: bool) -> None:
     """Write the report; a fault that kept a sitting from being held ends the command with its code."""
-    text = report_text(exam)
-    write_text(out / "report.md", text)
+    report = exam_report(exam)
+    write_text(out / "report.md", markdown(report, None))
     durable.write_record(out / "report.json", exam)
     write_text(out / "exam.svg", exam_picture(exam))
 
     def show(console: Console) -> None:
-        console.print(Text(text.partition("## Sittings")[0].strip()))
+        print_document(console, replace(report, sections=report.sections[:-1]))
         console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
 
     deliver(exam, as_json, show)

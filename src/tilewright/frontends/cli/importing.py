@@ -204,8 +204,8 @@ def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_
         text = Path(one.file).read_text("utf-8")
         reference = Path(one.reference).read_text("utf-8") if one.reference else ""
     file = parse(text, f"{one.function}.cu")
-    said = _of_op("--shape", wanted.shapes, file), _of_op("--set", wanted.numbers, file)
-    return ImportedKernel(one, file, said, reference, report.refused)
+    of_op = _of_op("--shape", wanted.shapes, file), _of_op("--set", wanted.numbers, file)
+    return ImportedKernel(one, file, of_op, reference, report.refused)
 
 
 def _of_op(option: str, texts: tuple[str, ...], file: KernelFile) -> tuple[str, ...]:

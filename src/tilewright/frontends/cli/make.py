@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,26 +69,41 @@ from tilewright.frontends.cli.terminal import (
     stderr_console,
     stdout_console,
 )
-from tilewright.frontends.report.run_text import show_call, show_finished, show_found
+from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
+from tilewright.frontends.report.finished import (
+    Finished,
+    Made,
+    answer_blocks,
+    end_of_run,
+    finished,
+    made_before,
+    made_by_run,
+)
+from tilewright.frontends.report.rendering import BAR_CELLS
+from tilewright.frontends.report.run_report import attempt_cells, attempt_heads
 from tilewright.frontends.report.runs import (
     PROVISIONAL,
     Row,
     dollars_words,
+    found_words,
     rows,
     seconds_words,
-    speedup_words,
     time_words,
 )
+from tilewright.frontends.report.terminal import cell_text, show
 from tilewright.kernel_file import KernelFileError, tuned_path
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.playbook.foresight import foresee
 from tilewright.playbook.specification import specification
-from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification
+from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, StoreError, write_text
 from tilewright.tasks.errors import BadArgument
 
 _ASKING = "the author is at work"
-_STYLES = {"passed": "green", PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
+_STYLES = {PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
+_WIDTHS = (3, 12, 15, 11, 7, 4, 8, BAR_CELLS)  # of columns while rows are still to come
+_RANGED_RIGHT, _BAR_COLUMN = (0, 3, 4, 6), 7
+_WIDE = 120  # terminals: narrower ones have no room for bars beside what an author says
 
 
 @dataclass(frozen=True)
@@ -114,6 +129,7 @@ class MakeReport:
     folder: str
     best: int | None  # the number of the best attempt
     kernel: str | None  # its path
+    summary: Finished | None = None  # of the kernel: speed, what it takes, gradients, the call
 
 
 @dataclass(frozen=True)
@@ -122,6 +138,7 @@ class FoundReport:
 
     found: LibraryEntry
     kernel: str
+    summary: Finished
 
 
 @dataclass(frozen=True)
@@ -237,7 +254,7 @@ def resume(
     with _interruptible():
         reporter = TerminalReporter(yes=yes, as_json=as_json)
         result = resume_both(folder, addition, delivery.stored_output, reporter)
-    _hand_over(result, delivery)
+    _hand_over(result, delivery, reporter.shown)
 
 
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
@@ -254,7 +271,7 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
         reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
         conducted = run_both if settings.backward else run_request
         result: MakeResult | Both = conducted(request, settings, device, reporter, fresh=fresh)
-    _hand_over(result, delivery)
+    _hand_over(result, delivery, reporter.shown)
 
 
 @contextmanager
@@ -277,6 +294,7 @@ class TerminalReporter(Reporter):
         self._console = console or stderr_console()
         self._yes, self._as_json = yes, as_json
         self._run: Run | None = None
+        self.shown: set[int] = set()  # attempts
         self._number = 0
         self._doing = ""
         self._characters = 0
@@ -343,19 +361,26 @@ class TerminalReporter(Reporter):
         self._doing = ""
 
     def _print(self, row: Row) -> None:
-        attempt = row.attempt
-        line = Text(f"{attempt.number:>3}  {attempt.stage.value:<12}  ")
-        line.append(f"{row.verdict:<17}", style=_STYLES.get(row.verdict, "red"))
-        if attempt.passed:
-            shown = time_words(attempt.measurement)
-            line.append(f"{shown:>20}  {speedup_words(row.speedup):>7}  {'kept' if row.kept else '    '}")
-        line.append(f"  {row.summary}", style="dim" if attempt.passed else "")
+        """A row of the table of attempts, as it is made."""
+        run = self._run
+        assert run is not None
+        if not self.shown:
+            heads = _row_line(attempt_heads(run), self._shows_bars)
+            self._console.print(heads, style="bold", overflow="ellipsis", no_wrap=True)
+        self.shown.add(row.attempt.number)
+        cells = attempt_cells(replace(row, best=False), run)
+        line = _row_line(cells if row.time_us is not None else (*cells[:3], row.summary), self._shows_bars)
+        line.stylize("" if row.kept else "dim" if row.attempt.passed else _STYLES.get(row.verdict, "red"))
         if self._console.is_terminal:
             self._console.print(line, overflow="ellipsis", no_wrap=True)
         else:
             self._console.print(line, soft_wrap=True)
         for note in row.notes:
             self._console.print(Text(f"     by algebra: {note}"), soft_wrap=True)
+
+    @property
+    def _shows_bars(self) -> bool:
+        return not self._console.is_terminal or self._console.width >= _WIDE
 
     def _status(self) -> Text:
         line = Text(overflow="ellipsis", no_wrap=True)
@@ -373,6 +398,18 @@ class TerminalReporter(Reporter):
             line.append(f"  {dollars_words(run.dollars)} of {dollars_words(budget.dollars)}")
         line.append(f"  {seconds_words(time.monotonic() - self._began)}", style="dim")
         return line
+
+
+def _row_line(cells: Sequence[Cell], bars: bool) -> Text:
+    """Cells of the table of attempts at fixed widths; numbers are ranged right."""
+    line = Text()
+    for number, cell in enumerate(cells):
+        width = _WIDTHS[number] if number < len(_WIDTHS) and number < len(cells) - 1 else 0
+        if bars or number != _BAR_COLUMN:
+            text = cell_text(cell).plain
+            line.append(f"{text:>{width}}  " if number in _RANGED_RIGHT else f"{text:<{width}}  ")
+    line.rstrip()
+    return line
 
 
 def _confirmed() -> bool:
@@ -399,58 +436,92 @@ def show_specification(console: Console, specification: Specification) -> None:
         console.print()
 
 
-def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
-    """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made."""
+def _hand_over(result: MakeResult | Both, delivery: Delivery, shown: set[int]) -> None:
+    """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made.
+
+    `shown`: the attempts that were seen one by one.
+    """
     if isinstance(result, Both):
-        report: object = _both_report(result, delivery)
+        report: object = _both_report(result, delivery, shown)
         complete = result.forward.kernel is not None and not result.problem
     else:
-        report = _report(result, delivery)
+        report = _report(result, delivery, shown)
         complete = result.kernel is not None
     if delivery.as_json:
         print_json(report)
     exit_with(int(not complete))
 
 
-def _both_report(both: Both, delivery: Delivery) -> BothReport:
+def _both_report(both: Both, delivery: Delivery, shown: set[int]) -> BothReport:
     complete = both.forward.kernel is not None and not both.problem
-    forward = _report(both.forward, delivery, call=not complete)
+    gradients, there = both.backward_kernel, None
+    output = Path(backward_output(str(delivery.output))) if delivery.output else None
+    apart = replace(delivery, output=output)
+    if complete and both.backward is not None and gradients is not None:
+        there = gradients.task(), _place(both.backward, apart) or gradients.path
+    forward = _report(both.forward, delivery, shown, backward=there, call=not complete)
     backward = None
     if both.backward is not None:
         if not delivery.as_json:
             stdout_console().print()
-        output = Path(backward_output(str(delivery.output))) if delivery.output else None
-        backward = _report(both.backward, replace(delivery, output=output), call=not complete)
+        backward = _report(both.backward, apart, shown, call=not complete)
     if not delivery.as_json:
         stdout_console().print(Text(f"\n{both_words(both)}", style="yellow" if both.problem else "bold"))
-        if complete and backward is not None:
-            _show_joined_call(both, forward, backward)
+        if complete and forward.summary is not None:
+            # The call that uses both kernels: the forward's file alone knows nothing of the backward's.
+            show(stdout_console(), [say(Mark("call it:")), Source(forward.summary.call)])
     return BothReport(forward, backward, both.problem)
 
 
-def _show_joined_call(both: Both, forward: MakeReport | FoundReport, backward: MakeReport | FoundReport) -> None:
-    """The call that uses both kernels: the forward's file alone knows nothing of the backward's."""
-    kernel, gradients = both.forward.kernel, both.backward_kernel
-    assert kernel is not None  # both were made
-    assert gradients is not None
-    assert forward.kernel is not None
-    assert backward.kernel is not None
-    request = kernel.request() if isinstance(both.forward, KernelFound) else both.forward.folder.request()
-    joined = gradients.task(), Path(backward.kernel)
-    show_call(stdout_console(), kernel.task(), Path(forward.kernel), request, joined)
-
-
-def _report(result: MakeResult, delivery: Delivery, *, call: bool = True) -> MakeReport | FoundReport:
+def _report(
+    result: MakeResult,
+    delivery: Delivery,
+    shown: set[int],
+    *,
+    backward: tuple[Task, Path] | None = None,
+    call: bool = True,
+) -> MakeReport | FoundReport:
     """The record of a result, which is shown too unless it is wanted as JSON; `call`: with a call of it."""
+    path = _place(result, delivery)
     if isinstance(result, KernelFound):
-        return _report_found(result, delivery, call)
-    if result.before:
-        delivery = replace(delivery, output=_untouched_output(result, delivery))
-    path = place_kernel(result.kernel, delivery.output, result.licence) if result.kernel else None
+        assert path is not None
+        answers = finished(replace(made_before(result.kernel, path), backward=backward or _known_backward(result)))
+        if not delivery.as_json:
+            _show_found(result, path, answers, delivery, call)
+        return FoundReport(result.kernel.entry, str(path), answers)
+    run, summary = result.run, None
+    if path is not None:
+        made: Made = made_by_run(run, path, result.folder.request())
+        summary = finished(replace(made, backward=backward))
     if not delivery.as_json:
-        show_finished(stdout_console(), result.run, path, result.folder.request(), call=call)
-    best = result.run.best.number if result.run.best else None
-    return MakeReport(result.run, str(result.folder.path), best, str(path) if path else None)
+        numbers = {one.number for one in run.attempts}
+        table = bool(numbers - shown) or not _same_stream()
+        show(stdout_console(), end_of_run(run, summary, path, table=table, call=call))
+    best = run.best.number if run.best else None
+    return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
+
+
+def _known_backward(found: KernelFound) -> tuple[Task, Path] | None:
+    """The kernel for the gradients that the library has already."""
+    backward = found.kernel.backward()
+    return (backward.task(), backward.path) if backward is not None else None
+
+
+def _place(result: MakeResult, delivery: Delivery) -> Path | None:
+    """Where its kernel is now, put where it is wanted; None where there is none."""
+    if isinstance(result, KernelFound):
+        return place_kernel(result.kernel, delivery.output, result.licence)
+    output = _untouched_output(result, delivery) if result.before else delivery.output
+    return place_kernel(result.kernel, output, result.licence) if result.kernel else None
+
+
+def _same_stream() -> bool:
+    """Whether what is said on stderr and the result on stdout are read together, in one terminal or file."""
+    try:
+        one, other = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
@@ -461,16 +532,16 @@ def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
     return output
 
 
-def _report_found(found: KernelFound, delivery: Delivery, call: bool) -> FoundReport:
-    path = place_kernel(found.kernel, delivery.output, found.licence)
-    report = FoundReport(found.kernel.entry, str(path))
-    if delivery.as_json:
-        return report
-    show_found(stdout_console(), found.kernel, path, wanted=delivery.author, call=call)
-    if found.licence and delivery.output is None:
-        said = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
-        stdout_console().print(Text(said, style="yellow"))
-    return report
+def _show_found(found: KernelFound, path: Path, answers: Finished, delivery: Delivery, call: bool) -> None:
+    """A kernel that was made before; an author named now was not asked."""
+    licence = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
+    blocks = [
+        say(found_words(found.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
+        say(f"kernel: {path}", tone=Tone.GOOD),
+        *answer_blocks(answers, call=call),
+        *say_each([licence * bool(found.licence and delivery.output is None)], Tone.FAIR),
+    ]
+    show(stdout_console(), blocks)
 
 
 def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from tilewright.frontends.cli.program import JsonOption, RunArgument, check_writable
 from tilewright.frontends.cli.terminal import deliver, print_exactly, print_json, stdout_console
-from tilewright.frontends.report import run_text
+from tilewright.frontends.report import run_report
+from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
+from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
 from tilewright.frontends.report.pictures import svg_plot
-from tilewright.frontends.report.runs import entry_words
+from tilewright.frontends.report.runs import entry_words, waiting_words
+from tilewright.frontends.report.terminal import show as print_document
 from tilewright.records import Attempt, Run
 from tilewright.store import NEWEST, RunFolder, Store, line_authors, provenance_of, write_text
 from tilewright.tasks.errors import BadArgument
@@ -44,7 +46,7 @@ class AttemptReport:
 def runs(as_json: JsonOption = False) -> None:
     """List the runs of this machine, newest first."""
     listing = Store().runs()
-    deliver(listing, as_json, lambda console: run_text.show_runs(console, listing))
+    deliver(listing, as_json, lambda console: print_document(console, run_report.runs_report(listing, console.width)))
 
 
 def show(
@@ -90,14 +92,18 @@ def show(
 
 
 def _print_whole(folder: RunFolder, run: Run) -> None:
-    console = stdout_console()
-    run_text.show_run(console, run, folder.worker)
-    backward = Store().library.backward_of(run.task.hash)
-    if backward is not None:
-        console.print(Text(f"gradients: {entry_words(backward.entry)}"))
-    if run.best is not None:
-        run_text.show_notes(console, run)
-        console.print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
+    console, library = stdout_console(), Store().library
+    print_document(console, run_report.run_report(run, folder.worker))
+    if run.best is None:
+        return
+    path = folder.attempt(run.best.number).path / "kernel.cu"
+    backward = library.backward_of(run.task.hash)
+    made = replace(
+        made_by_run(run, path, folder.request()), backward=(backward.task(), backward.path) if backward else None
+    )
+    made_there = [say(f"backward kernel: {entry_words(backward.entry)}")] if backward else []
+    print_document(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *made_there])
+    print_document(console, say_each([waiting_words(run)], Tone.FAIR))
 
 
 def _print_record(folder: RunFolder, run: Run, part: str, number: int | None) -> None:
@@ -117,7 +123,7 @@ def _print_record(folder: RunFolder, run: Run, part: str, number: int | None) ->
             run.id,
             attempt,
             place.find_text("kernel.cu") or "",
-            run_text.diff_text(folder, attempt),
+            run_report.diff_text(folder, attempt),
             prompts_of(folder, number),
             tuple(reply.text for reply in place.replies()),
         )
@@ -131,9 +137,10 @@ def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
     elif part == "provenance":
         best = _best(run)
         authors = line_authors(folder, run, best)
-        run_text.show_provenance(console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu"))
+        kernel = folder.attempt(best.number).text("kernel.cu")
+        print_document(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
     elif part == "diff":
-        run_text.show_diff(console, run_text.diff_text(folder, _attempt(run, number)))
+        print_document(console, [Source(run_report.diff_text(folder, _attempt(run, number)), "diff")])
     elif part == "prompt":
         prompts = prompts_of(folder, number)
         if not prompts:
@@ -146,7 +153,8 @@ def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
         print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     else:
         attempt = _attempt(run, number)
-        run_text.show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
+        source = folder.attempt(attempt.number).find_text("kernel.cu") or ""
+        print_document(console, run_report.attempt_report(run, attempt, source))
 
 
 def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:

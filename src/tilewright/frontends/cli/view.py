@@ -26,12 +26,11 @@ import typer
 from tilewright import __version__
 from tilewright.frontends.cli.program import RunArgument, check_writable
 from tilewright.frontends.cli.terminal import print_exactly, progress
-from tilewright.frontends.report.document import Lesson, markdown
 from tilewright.frontends.report.lesson import lesson_of
+from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
 from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
 from tilewright.frontends.report.site import Site
-from tilewright.frontends.report.templating import POLICY, render
-from tilewright.store import NEWEST, RunFolder, Store, StoreError, write_text
+from tilewright.store import NEWEST, RunFolder, Store, StoreError
 from tilewright.tasks.errors import BadArgument
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -40,7 +39,6 @@ _FILES = {"style.css": "text/css", "view.js": "text/javascript"}
 _HTML = "text/html"
 _IDLE_SECONDS = 30.0
 _LEAST_TOKEN = 12  # characters; shorter ones can be guessed
-_MARKDOWN, _PAGES = (".md", ".markdown"), (".html", ".htm")
 
 
 @cache
@@ -186,10 +184,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads a log of pages looked at."""
 
 
-def encoded(page: str) -> bytes:
-    return page.encode("utf-8", "replace")
-
-
 def missing_page(title: str, problem: str) -> str:
     """A page that says why there is none; it knows nothing of the site, so that anybody may see it."""
     return render(
@@ -290,7 +284,8 @@ def explain(
 ) -> None:
     """Explain a run as a lesson for beginners in CUDA: why each step was taken and what it gained, with exercises."""
     check_writable("-o", output, ".md", ".html")
-    if output is not None and output.suffix in _MARKDOWN and (place := _pictures(output)).is_file():
+    is_markdown = output is not None and output.suffix.lower() in (".md", ".markdown")
+    if output is not None and is_markdown and (place := pictures_folder(output)).is_file():
         raise BadArgument(f"-o {output}: its pictures go to {place}, which is a file; give another name")
     folder = Store().open_run(run)
     done = folder.load()
@@ -303,7 +298,7 @@ def explain(
         print_exactly(markdown(lesson, None))
         return
     count = write_page(lesson, output)
-    print(f"wrote {output}" + (f" and {count} pictures in {_pictures(output)}" if count else ""))
+    print(f"wrote {output}" + (f" and {count} pictures in {pictures_folder(output)}" if count else ""))
 
 
 def name_and_place(folder: RunFolder, name: str, output: Path | None) -> tuple[str, str]:
@@ -315,27 +310,3 @@ def name_and_place(folder: RunFolder, name: str, output: Path | None) -> tuple[s
     if output is None:
         return name, f"in the folder {Path.cwd()}"
     return os.path.relpath(folder.path.resolve(), output.resolve().parent), "in the folder that this lesson is in"
-
-
-def _pictures(output: Path) -> Path:
-    """The folder beside a Markdown file that holds its pictures."""
-    return output.with_name(f"{output.stem}_pictures")
-
-
-def write_page(lesson: Lesson, output: Path) -> int:
-    """As the file's name says. Returns how many files there are beside it."""
-    if output.suffix.lower() in _PAGES:
-        output.write_bytes(encoded(lesson_page(lesson)))
-        return 0
-    place = _pictures(output)
-    if lesson.pictures:
-        place.mkdir(exist_ok=True)
-    for one in lesson.pictures:
-        write_text(place / f"{one.name}.svg", one.svg)
-    write_text(output, markdown(lesson, f"{place.name}/"))
-    return len(lesson.pictures)
-
-
-def lesson_page(lesson: Lesson) -> str:
-    """One HTML file that needs nothing beside it."""
-    return render("lesson_file", lesson=lesson, styles=static_files()["style.css"].decode())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 
 from tilewright.frontends.finding.report import FoundModel, FoundRegion, SwapReport
-from tilewright.frontends.report.pictures import BAR_CELLS, bar
+from tilewright.frontends.report.rendering import BAR_CELLS, bar
 from tilewright.frontends.report.runs import microseconds
 
 _PLACES = 2

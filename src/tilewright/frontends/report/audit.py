@@ -7,12 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from rich.console import Console
-from rich.text import Text
-
-from tilewright.frontends.report.checks import arguments_line, show_heading
-from tilewright.frontends.report.document import Block, Fold, Lesson, Paragraph, Picture, Section, Source, Table
-from tilewright.frontends.report.lesson import Glossary
+from tilewright.frontends.report.checks import arguments_line
+from tilewright.frontends.report.document import (
+    Block,
+    Document,
+    Excerpt,
+    Fold,
+    Line,
+    Mark,
+    Picture,
+    Section,
+    Source,
+    Table,
+    Tone,
+    say,
+)
+from tilewright.frontends.report.glossary import Glossary
 from tilewright.frontends.report.pictures import Roofline, roofline_picture
 from tilewright.frontends.report.runs import microseconds, scatter_words, speedup_words, time_words
 from tilewright.records import Measured, Modelled, ModelTerm
@@ -99,11 +109,8 @@ class Audit:
         return 3 if self.correctness.passed is None else 0
 
 
-# -- an audit in sentences that the terminal and the pages share, and the whole of it for a terminal --
-
-_STYLES = {Weight.WRONG: "bold red", Weight.FAULT: "bold red", Weight.COST: "bold yellow", Weight.REMARK: "bold"}
+_TONES = {Weight.WRONG: Tone.BAD, Weight.FAULT: Tone.BAD, Weight.COST: Tone.FAIR, Weight.REMARK: Tone.STRONG}
 _LITTLE = 1.01  # times as fast: less is nothing
-_SHOWN_TERMS, _SHOWN_ADVICE, _SHOWN_TEXT = 5, 4, 12
 _HINTED = 8
 GAINS = "gains are modelled: the most that mending the one thing alone can bring"
 
@@ -161,13 +168,6 @@ def summary_words(audit: Audit) -> str:
     return "; ".join(part for part in (audit.correctness.words, ", ".join(parts), most) if part)
 
 
-def imported_words(audit: Audit) -> str:
-    return (
-        f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
-        f"`tilewright import {audit.imported_from}` writes it"
-    )
-
-
 def hint_words(audit: Audit) -> str:
     """What an author is told of an audited file, in a few lines."""
     lines = [f"An audit of the file that this run starts from says: {summary_words(audit)}."]
@@ -179,177 +179,85 @@ def hint_words(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-# -- for a terminal --
-
-
-def show_audit(console: Console, audit: Audit) -> None:
-    show_heading(console, audit.file, audit.identity)
-    if audit.imported_from:
-        console.print(Text(imported_words(audit)))
-    console.print(arguments_line(audit.arguments, audit.guessed))
-    console.print(Text(audit.device))
-    for note in audit.notes:
-        console.print(Text(note, style="yellow"))
-    _show_correctness(console, audit)
-    _show_speed(console, audit.speed)
-    if audit.suggestions:
-        console.print(Text.assemble(("\nwhat to do, the most urgent first", "bold"), (f" ({GAINS})", "dim")))
-    for number, one in enumerate(audit.suggestions, 1):
-        _show_suggestion(console, number, one)
-    if audit.advice:
-        console.print(Text(f"\nwhat pays for this kind of work, {audit.kind}:", style="bold"))
-        for line in audit.advice[:_SHOWN_ADVICE]:
-            console.print(Text(f"  - {line}"))
-        if len(audit.advice) > _SHOWN_ADVICE:
-            console.print(Text("  - (more with --markdown or --html)", style="dim"))
-    style = {0: "bold green", 3: "bold yellow"}.get(audit.exit_status, "bold red")
-    console.print(Text(f"\n{summary_words(audit)}", style=style))
-
-
-def _show_correctness(console: Console, audit: Audit) -> None:
-    found = audit.correctness
-    style = {True: "bold green", False: "bold red", None: "bold yellow"}[found.passed]
-    console.print(Text.assemble(("\ncorrectness: ", "bold"), (found.words, style)))
-    console.print(Text(f"  by {found.judge}"))
-    lines = found.text.splitlines()
-    for line in lines[:_SHOWN_TEXT]:
-        console.print(Text(f"  {line}"))
-    if len(lines) > _SHOWN_TEXT:
-        console.print(Text(f"  ... {len(lines) - _SHOWN_TEXT} more lines with --markdown or --html", style="dim"))
-    for note in found.notes:
-        console.print(Text(f"  {note}", style="yellow"))
-
-
-def _show_speed(console: Console, speed: Speed) -> None:
-    said = time_words(speed.measurement) if speed.measurement else speed.problem
-    bound = f"; bound by {speed.bound_by}, as modelled" if speed.bound_by else ""
-    console.print(Text.assemble(("\nspeed: ", "bold"), f"{said}{bound}"))
-    if speed.measurement and speed.problem:
-        console.print(Text(f"  {speed.problem}"))
-    if expectation := expectation_words(speed):
-        console.print(Text(f"  {expectation} ({speed.floor_is})"))
-    for line in (reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)):
-        if line:
-            console.print(Text(f"  {line}"))
-    if speed.terms:
-        console.print(Text("  modelled time that each resource alone would need:", style="dim"))
-    for term in speed.terms[:_SHOWN_TERMS]:
-        console.print(Text(f"  {term.name:<22}{term.time_us:>9.2f} us   {term.detail}"))
-
-
-def _show_suggestion(console: Console, number: int, one: Suggestion) -> None:
-    where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
-    head = (f"{number:>2}. {one.weight.value}: {one.what}", _STYLES[one.weight])
-    console.print(Text.assemble(head, where, (f"  {gain}", "bold green" if one.gain and one.gain > _LITTLE else "dim")))
-    if one.line is not None:
-        console.print(Text(f"    {one.line:>4} | {one.source}"))
-    console.print(Text(f"      {one.evidence.splitlines()[0] if one.evidence else ''}"))
-    if one.why:
-        console.print(Text(f"      why: {one.why}", style="dim"))
-    if one.remedy:
-        console.print(Text(f"      do:  {one.remedy}"))
-
-
-# -- an audit as a page: --
-
-
-def audit_page(audit: Audit, text: str) -> Lesson:
-    """`text`: the kernel file's."""
-    return _Writer(audit, text).page()
+def audit_report(audit: Audit, text: str) -> Document:
+    """`text`: the kernel file's, which is folded away."""
+    return _Writer(audit, text).report()
 
 
 class _Writer:
     def __init__(self, audit: Audit, text: str) -> None:
         self._audit, self._text = audit, text
-        self._glossary = Glossary()
+        self._words = Glossary()
 
-    def page(self) -> Lesson:
+    def report(self) -> Document:
         audit = self._audit
         sections = [
-            Section("In short", tuple(self._short())),
+            Section("", tuple(self._short())),
             Section("Is it right?", tuple(self._correctness())),
             Section("How fast is it?", tuple(self._speed())),
-            *self._suggestions(),
+            Section("What to do, the most urgent first", tuple(self._suggestions())),
         ]
         if audit.advice:
-            said = tuple(self._words(line) for line in audit.advice)
+            said = tuple(self._words.say(line) for line in audit.advice)
             sections.append(Section(f"What pays for this kind of work: {audit.kind}", said))
-        sections.append(Section("Evidence", tuple(self._evidence())))
-        return Lesson(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._glossary.entries())
-
-    def _words(self, text: str) -> Paragraph:
-        return Paragraph(tuple(self._glossary.linked(text[:1].upper() + text[1:])))
+        tone = {0: Tone.GOOD, 3: Tone.FAIR}.get(audit.exit_status, Tone.BAD)
+        sections.append(Section("In short", (say(Mark(summary_words(audit), tone)), *self._evidence())))
+        return Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._words.entries())
 
     def _short(self) -> Iterator[Block]:
         audit = self._audit
-        yield self._words(f"{summary_words(audit)}.")
-        guessed = " (guessed)" if audit.guessed else ""
-        sizes = ", ".join(f"{name} = {text}" for name, text in audit.arguments.items())
-        rows = [
-            ("file", f"{audit.file}, {audit.identity[:12]}"),
-            ("at", f"{sizes}{guessed}"),
-            ("device", audit.device),
-            ("correctness", audit.correctness.words),
-            ("time", time_words(audit.speed.measurement)),
-            ("expected gain", expectation_words(audit.speed) or "not known"),
-            ("bound by", audit.speed.bound_by or "not known"),
-        ]
-        yield Table(("", ""), tuple(rows))
+        yield say(f"{audit.file}  {audit.identity[:12]}")
         if audit.imported_from:
-            yield self._words(imported_words(audit))
+            yield say(
+                f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
+                f"`tilewright import {audit.imported_from}` writes it"
+            )
+        yield say(arguments_line(audit.arguments, audit.guessed))
+        yield say(audit.device)
         for note in audit.notes:
-            yield self._words(note)
+            yield self._words.say(note, tone=Tone.FAIR)
 
     def _correctness(self) -> Iterator[Block]:
         found = self._audit.correctness
-        yield self._words(f"{found.words}: by {found.judge}.")
+        tone = {True: Tone.GOOD, False: Tone.BAD, None: Tone.FAIR}[found.passed]
+        yield say(Mark(found.words, tone), f": by {found.judge}")
         if found.text:
             yield Source(found.text)
         for note in found.notes:
-            yield self._words(note)
+            yield self._words.say(note, tone=Tone.FAIR)
 
     def _speed(self) -> Iterator[Block]:
         speed = self._audit.speed
-        if speed.problem:
-            yield self._words(f"{speed.problem}.")
-        if expectation := expectation_words(speed):
-            yield self._words(f"{expectation} ({speed.floor_is}).")
-        for line in (reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)):
-            if line:
-                yield self._words(f"{line}.")
+        said = time_words(speed.measurement) if speed.measurement else speed.problem
+        yield self._words.say(f"{said}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
+        lines = [speed.problem] if speed.measurement else []
+        expectation = expectation_words(speed)
+        lines += [f"{expectation} ({speed.floor_is})" if expectation else "", reach_words(speed)]
+        lines += [*baseline_words(speed), *(f"counters: {one}" for one in speed.counters)]
+        yield from (self._words.say(line) for line in lines if line)
         if speed.terms:
-            yield self._words("The time that each resource alone would need, modelled from emulated counts:")
+            yield self._words.say("The time that each resource alone would need, modelled from emulated counts:")
             rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
-            yield Table(("resource", "alone", "of what"), rows)
+            yield Table(("resource", "alone", "of what"), rows, ("alone",))
         if speed.roofline is not None:
             says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
             yield Picture("roofline", roofline_picture(speed.roofline), says)
 
-    def _suggestions(self) -> Iterator[Section]:
+    def _suggestions(self) -> Iterator[Block]:
         found = self._audit.suggestions
-        if not found:
-            yield Section("What to do", (self._words("Nothing was found to mend."),))
-            return
-        rows = tuple(
-            (str(number), one.weight.value, one.what, str(one.line or ""), gain_words(one.gain))
-            for number, one in enumerate(found, 1)
-        )
-        yield Section(
-            "What to do",
-            (self._words(f"The most urgent first; {GAINS}."), Table(("", "weight", "what", "line", "gain"), rows)),
-        )
+        yield self._words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if found else "Nothing was found to mend.")
         for number, one in enumerate(found, 1):
-            yield Section(f"{number}. {one.what}", tuple(self._suggestion(one)), level=3)
-
-    def _suggestion(self, one: Suggestion) -> Iterator[Block]:
-        if one.line is not None:
-            yield Source(f"{one.line:>4} | {one.source}", "cuda")
-        gain = gain_words(one.gain)
-        yield self._words(one.evidence + (f" ({gain})" if gain else ""))
-        if one.why:
-            yield self._words(f"Why: {one.why}.")
-        if one.remedy:
-            yield self._words(f"Do: {one.remedy}.")
+            where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
+            much = Tone.GOOD if one.gain and one.gain > _LITTLE else Tone.FAINT
+            head = Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
+            yield say(head, where, Mark(f"  {gain}" if gain else "", much))
+            if one.line is not None:
+                yield Excerpt((Line(one.line, one.source),))
+            yield self._words.say(f"  {one.evidence}")
+            if one.why:
+                yield self._words.say(f"  why: {one.why}", tone=Tone.FAINT)
+            if one.remedy:
+                yield self._words.say(f"  do:  {one.remedy}")
 
     def _evidence(self) -> Iterator[Block]:
         if self._audit.speed.evidence:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.text import Text
 
 from tilewright.frontends.report import pictures
 from tilewright.frontends.report.checks import arguments_line
-from tilewright.frontends.report.pictures import BAR_CELLS, bar
+from tilewright.frontends.report.document import Bar, Block, Cell, Mark, Table, Tone, say, say_each
 from tilewright.frontends.report.runs import microseconds, scatter_words
 from tilewright.records import Timing
 from tilewright.records.intervals import Interval
@@ -51,25 +49,21 @@ _WIDTH, _ROW, _LEFT, _TOP, _RIGHT = 760, 30, 170, 66, 200
 _WRONG = "not right"
 
 
-def show_bench(console: Console, report: BenchReport) -> None:
+def bench_report(report: BenchReport) -> Iterator[Block]:
     kind = "measured" if report.measured else "modelled"
-    console.print(Text(f"{report.op}: {kind} times; shorter is better", style="bold"))
-    console.print(arguments_line(report.arguments, report.guessed))
-    console.print(Text(f"{report.device}\n"))
-    width = max(len("roofline"), *(len(row.name) for row in report.rows))
+    yield say(f"{report.op}: {kind} times; shorter is better", tone=Tone.STRONG)
+    yield from (say(arguments_line(report.arguments, report.guessed)), say(report.device), say(""))
     longest = max((row.time_us or 0.0 for row in report.rows), default=0.0)
+    rows: list[tuple[Cell, ...]] = []
     for row in report.rows:
-        drawn = bar(row.time_us / longest) if row.time_us and longest else ""
-        wrong = row.name in report.wrong
-        said = f"{row.name:<{width}}  {drawn:<{BAR_CELLS}}  {_row_words(row)}"
-        console.print(Text.assemble(said, (f"  {row.judged}", "bold red" if wrong else "green")))
-        if row.note:
-            console.print(Text(f"{'':<{width}}  {row.note}", style="dim"))
+        drawn: Cell = Bar(row.time_us / longest, not rows) if row.time_us and longest else ""
+        tone = Tone.BAD if row.name in report.wrong else Tone.GOOD
+        judged: Cell = (Mark(row.judged, tone),) if row.judged else ""
+        rows.append((row.name, drawn, _row_words(row), judged, row.note))
     if longest:
-        drawn = bar(report.floor_us / longest)
-        console.print(Text(f"{'roofline':<{width}}  {drawn:<{BAR_CELLS}}  {microseconds(report.floor_us)} us"))
-    for note in report.notes:
-        console.print(Text(note, style="yellow"))
+        rows.append(("roofline", Bar(report.floor_us / longest), f"{microseconds(report.floor_us)} us", "", ""))
+    yield Table(("", "", "", "", ""), tuple(rows))
+    yield from say_each(report.notes, Tone.FAIR)
 
 
 def _row_words(row: BenchRow) -> str:

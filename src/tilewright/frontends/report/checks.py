@@ -1,20 +1,28 @@
-"""What `build` and `check` say of a kernel file: their records, which JSON holds, and those at a terminal."""
+"""What `build`, `check` and `lint` say of a kernel file: their records, which JSON holds, as blocks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from tilewright import records
 from tilewright.devices.emulation.listing import CostlyLine, Listing, listing_text
-from tilewright.frontends.cli.terminal import plain_table
+from tilewright.frontends.report.document import (
+    Bar,
+    Block,
+    Cell,
+    Excerpt,
+    Line,
+    Mark,
+    Source,
+    Table,
+    Tone,
+    say,
+    say_each,
+)
 from tilewright.kernel_file import ArgumentValue, KernelFile, print_plan
 from tilewright.records import (
     KERNEL_FILE_NAME,
@@ -33,8 +41,18 @@ from tilewright.store import provenance_path
 from tilewright.toolchain import LaunchReport
 from tilewright.verify.judging_records import ResultVerdict
 
-BAR_CELLS = 16
-_RESOURCES = ["GPU", "target", "kernel", "grid x block", "registers", "spills", "shared", "occupancy", "limited by"]
+_RESOURCES = (
+    "GPU",
+    "target",
+    "kernel",
+    "grid x block",
+    "registers",
+    "spills",
+    "shared",
+    "occupancy",
+    "",
+    "limited by",
+)
 
 
 @dataclass(frozen=True)
@@ -140,64 +158,62 @@ class CheckReport(records.EmulatedRun):
     lint: tuple[records.LintFinding, ...]  # read without running; what the counts tell better is left out
 
 
-def show_build(console: Console, file: KernelFile, report: BuildReport) -> None:
+def arguments_line(arguments: Mapping[str, str], guessed: bool) -> str:
+    given = ", ".join(f"{name} = {text}" for name, text in arguments.items())
+    return f"at {given}" + ("  (guessed; choose with --shape and --set)" if guessed else "")
+
+
+def _head(report: BuildReport | CheckReport | LintReport) -> list[Block]:
+    return [
+        say(f"{report.file}  {report.identity[:12]}", tone=Tone.STRONG),
+        say(arguments_line(report.arguments, report.guessed)),
+    ]
+
+
+# -- what the compiler made --
+
+
+def build_report(file: KernelFile, report: BuildReport) -> Iterator[Block]:
     """The plan, one row per launch and GPU, then what the compiler had to say."""
-    show_heading(console, report.file, report.identity)
-    console.print(Text(print_plan(file.plan).rstrip(), style="cyan"))
-    console.print(arguments_line(report.arguments, report.guessed), "")
+    head, arguments = _head(report)
+    yield from (head, Source(print_plan(file.plan).rstrip()), arguments)
     built = [target for target in report.targets if isinstance(target, BuiltTarget)]
-    if any(target.launches for target in built):
-        console.print(_resource_table(built))
-    for each in built:
-        console.print(Text(_plan_line(each)))
-    if any(target.launches for target in built):
-        console.print("")
-        console.print(_sass_table(built))
-    shown: set[Diagnostic] = set()
+    launches = [(target, launch) for target in built for launch in target.launches]
+    if launches:
+        rows = tuple((one.gpu, one.arch, *_resource_cells(launch)) for one, launch in launches)
+        yield Table(_RESOURCES, rows, whole=frozenset(_RESOURCES))
+    yield from say_each(map(_plan_line, built))
+    if launches:
+        sass = {target.gpu: target.compiled.sass if target.compiled else {} for target in built}
+        highlights = (
+            "  ".join(f"{name} {count}" for name, count in sass[one.gpu].get(launch.kernel, {}).items()) or "-"
+            for one, launch in launches
+        )
+        rows = tuple((one.gpu, launch.kernel, said) for (one, launch), said in zip(launches, highlights, strict=True))
+        yield Table(("GPU", "kernel", "SASS highlights"), rows)
+    said: dict[Diagnostic, None] = {}  # the same complaint for every GPU is said once
     for target in report.targets:
         if isinstance(target, FailedTarget):
             what = "not built" if target.applies else "does not apply"
-            console.print(Text(f"{target.gpu} ({target.arch}): {what}: {target.reason}", style="red"))
-            diagnostics = target.diagnostics
-        else:
-            diagnostics = target.compiled.warnings if target.compiled else ()
-        for diagnostic in diagnostics:
-            if diagnostic not in shown:  # the same complaint for every GPU is said once
-                show_diagnostic(console, diagnostic)
-            shown.add(diagnostic)
+            yield say(f"{target.gpu} ({target.arch}): {what}: {target.reason}", tone=Tone.BAD)
+            said |= dict.fromkeys(target.diagnostics)
+        elif target.compiled:
+            said |= dict.fromkeys(target.compiled.warnings)
+    for diagnostic in said:
+        yield from diagnostic_blocks(diagnostic)
 
 
-def show_heading(console: Console, file: str, identity: str) -> None:
-    console.print(Text(f"{file}  {identity[:12]}", style="bold"))
-
-
-def arguments_line(arguments: Mapping[str, str], guessed: bool) -> Text:
-    given = ", ".join(f"{name} = {text}" for name, text in arguments.items())
-    return Text(f"at {given}" + ("  (guessed; choose with --shape and --set)" if guessed else ""))
-
-
-def show_diagnostic(console: Console, diagnostic: Diagnostic) -> None:
+def diagnostic_blocks(diagnostic: Diagnostic) -> Iterator[Block]:
     """The message, the source line, and a caret under the column."""
-    console.print(Text(str(diagnostic)))
-    if diagnostic.source_line:
-        console.print(Text(f"    {diagnostic.source_line}"))
-        if diagnostic.column:
-            console.print(Text("    " + " " * (diagnostic.column - 1) + "^", style="red"))
-    for note in diagnostic.notes:
-        console.print(Text(f"    {note}", style="dim"))
+    yield say(str(diagnostic))
+    caret = f"    {' ' * (diagnostic.column - 1)}^" if diagnostic.column else ""
+    lines = [f"    {diagnostic.source_line}", caret] if diagnostic.source_line else []
+    if text := "\n".join(filter(None, [*lines, *(f"    {note}" for note in diagnostic.notes)])):
+        yield Source(text)
 
 
-def _resource_table(built: list[BuiltTarget]) -> Table:
-    table = plain_table(_RESOURCES, no_wrap=True)
-    for target in built:
-        for launch in target.launches:
-            table.add_row(target.gpu, target.arch, *_resource_cells(launch))
-    return table
-
-
-def _resource_cells(launch: LaunchReport) -> tuple[str, ...]:
+def _resource_cells(launch: LaunchReport) -> tuple[Cell, ...]:
     spilled = launch.resources.spill_bytes
-    filled = round(launch.occupancy.fraction * BAR_CELLS)
     cluster = f" cluster {_dim3(launch.cluster)}" if launch.cluster else ""
     return (
         launch.kernel,
@@ -205,7 +221,8 @@ def _resource_cells(launch: LaunchReport) -> tuple[str, ...]:
         str(launch.resources.registers),
         f"{spilled} B" if spilled else "none",
         f"{launch.smem_bytes} B",
-        f"{'█' * filled}{'░' * (BAR_CELLS - filled)} {launch.occupancy.fraction:4.0%}",
+        Bar(launch.occupancy.fraction),
+        f"{launch.occupancy.fraction:.0%}",
         launch.occupancy.limiter.value,
     )
 
@@ -222,17 +239,6 @@ def _plan_line(target: BuiltTarget) -> str:
     return f"{target.gpu}: constants {constants}; {buffers}{library}; {made}"
 
 
-def _sass_table(built: list[BuiltTarget]) -> Table:
-    table = plain_table(("GPU", "kernel"), no_wrap=True)
-    table.add_column("SASS highlights")
-    for target in built:
-        sass = target.compiled.sass if target.compiled else {}
-        for launch in target.launches:
-            counts = "  ".join(f"{name} {count}" for name, count in sass.get(launch.kernel, {}).items()) or "-"
-            table.add_row(target.gpu, launch.kernel, counts)
-    return table
-
-
 def _dim3(value: Dim3) -> str:
     sizes = list(value)
     while len(sizes) > 1 and sizes[-1] == 1:
@@ -240,33 +246,41 @@ def _dim3(value: Dim3) -> str:
     return str(sizes[0]) if len(sizes) == 1 else f"({', '.join(map(str, sizes))})"
 
 
-_STYLES = {CheckOutcome.CLEAN: "bold green", CheckOutcome.NOT_EMULABLE: "bold yellow"}
+# -- what the emulator found --
+
+_OUTCOMES = {CheckOutcome.CLEAN: Tone.GOOD, CheckOutcome.NOT_EMULABLE: Tone.FAIR}
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
 _SHOWN_COSTS = 12
 
 
-def show_check(console: Console, file: KernelFile, report: CheckReport) -> None:
+def check_report(file: KernelFile, report: CheckReport) -> Iterator[Block]:
     """The report; where it has listings, the file too, each line with what it did."""
     lines = file.text.splitlines()
-    show_heading(console, report.file, report.identity)
-    console.print(arguments_line(report.arguments, report.guessed))
-    console.print(Text(_ran(report)))
-    console.print()
+    yield from (*_head(report), say(_ran(report)), say(""))
     for group in _groups(report.findings):
-        show_findings_at(console, group, lines, report.schedules)
+        yield from _finding_blocks(group, lines, report.schedules)
     for diagnostic in report.diagnostics:
-        show_diagnostic(console, diagnostic)
-    _show_results(console, report)
-    _show_costs(console, report)
-    show_lint_section(console, report.lint, lines)
-    for listing in report.listings:
-        console.print(Text(listing_text(listing)))
+        yield from diagnostic_blocks(diagnostic)
+    for verdict in report.results:
+        mark = Mark("right", Tone.GOOD) if verdict.agrees else Mark("wrong", Tone.BAD)
+        yield say(f"{verdict.name}: ", mark, f": {verdict.message}")
+    races = any(finding.kind in _RACES for finding in report.findings)
+    cause = "as racing threads come first or last" if races else "as atomic operations come in another order, perhaps"
+    yield from say_each(f"{name}: its bits differ from schedule to schedule, {cause}" for name in report.varying)
+    if report.costs:
+        yield say("costs more than it needs (advice, not a fault):", tone=Tone.STRONG)
+        shown = report.costs[:_SHOWN_COSTS]
+        yield Excerpt(tuple(Line(one.line, one.source.strip(), (f"{one.kernel}: {one.message}",)) for one in shown))
+        left = len(report.costs) - len(shown)
+        yield from say_each([f"  and {left} more lines; --counters lists them all" * (left > 0)], Tone.FAINT)
+    if report.lint:
+        yield say("read without running (tilewright lint says more):", tone=Tone.STRONG)
+        yield Excerpt(tuple(_lint_line(one, lines, _lint_words(one)) for one in report.lint))
+    yield from (Source(listing_text(listing)) for listing in report.listings)
     if report.printed:
-        console.print(Text("the kernel printed:", style="bold"))
-        console.print(Text(f"{report.printed.rstrip()}\n"))
-    for sentence in report.incomplete:
-        console.print(Text(f"not checked to the end: {sentence}", style="yellow"))
-    console.print(Text(_verdict(report), style=_STYLES.get(report.outcome, "bold red")))
+        yield from (say("the kernel printed:", tone=Tone.STRONG), Source(report.printed))
+    yield from say_each((f"not checked to the end: {sentence}" for sentence in report.incomplete), Tone.FAIR)
+    yield say(_verdict(report), tone=_OUTCOMES.get(report.outcome, Tone.BAD))
 
 
 def _groups(findings: Sequence[FindingRecord]) -> list[list[FindingRecord]]:
@@ -278,26 +292,20 @@ def _groups(findings: Sequence[FindingRecord]) -> list[list[FindingRecord]]:
     return list(groups.values())
 
 
-def show_findings_at(console: Console, findings: Sequence[FindingRecord], lines: Sequence[str], schedules: int) -> None:
+def _finding_blocks(findings: Sequence[FindingRecord], lines: Sequence[str], schedules: int) -> Iterator[Block]:
     """What is wrong and in which kernel; the line, underlined; then who did it, where and how often."""
     first = findings[0]
-    console.print(Text.assemble((first.kind.value, "bold red"), f" in {first.kernel}"))
-    shown = {line for line in (first.line, first.other_line) if line is not None and 0 < line <= len(lines)}
-    width = len(str(max(shown, default=0)))
-    for number in sorted(shown):
-        text = lines[number - 1].expandtabs(4)
-        console.print(Text(f"  {number:>{width}} | {text}"))
-        if number == first.line:
-            indent = len(text) - len(text.lstrip())
-            mark = " " * indent + "^" * max(len(text.strip()), 1)
-            console.print(Text(f"  {' ' * width} | {mark}", style="red"))
+    yield say(Mark(first.kind.value, Tone.BAD), f" in {first.kernel}")
+    shown = sorted({line for line in (first.line, first.other_line) if line is not None and 0 < line <= len(lines)})
+    if shown:
+        yield Excerpt(tuple(Line(number, lines[number - 1], marked=number == first.line) for number in shown))
     if first.line is None:
-        console.print(Text(f"  PTX line {first.ptx_line}: {first.ptx_text.strip()}"))
+        yield say(f"  PTX line {first.ptx_line}: {first.ptx_text.strip()}")
     for finding in findings:
         facts = [f"{finding.thread}{_called(finding)}" if finding.thread else "", finding.where, finding.detail]
         told = ": ".join(fact for fact in facts if fact)
-        console.print(Text.assemble(f"    {told}", (f" - {_how_often(finding, schedules)}", "dim")))
-    console.print()
+        yield say(f"    {told}", Mark(f" - {_how_often(finding, schedules)}", Tone.FAINT))
+    yield say("")
 
 
 def _called(finding: FindingRecord) -> str:
@@ -308,9 +316,7 @@ def _called(finding: FindingRecord) -> str:
 
 def _how_often(finding: FindingRecord, schedules: int) -> str:
     times = "once" if finding.count == 1 else f"{finding.count:,} times"
-    if schedules <= 1:
-        return times
-    return f"{times}, in {finding.schedules} of {schedules} schedules"
+    return times if schedules <= 1 else f"{times}, in {finding.schedules} of {schedules} schedules"
 
 
 def _ran(report: CheckReport) -> str:
@@ -322,31 +328,6 @@ def _ran(report: CheckReport) -> str:
         f"on an emulated {report.gpu}: {blocks}, {schedules}, {report.thread_instructions:,} thread instructions each, "
         f"{report.seconds:.2f} s"
     )
-
-
-def _show_results(console: Console, report: CheckReport) -> None:
-    for verdict in report.results:
-        mark = ("right", "green") if verdict.agrees else ("wrong", "bold red")
-        console.print(Text.assemble(f"{verdict.name}: ", mark, f": {verdict.message}"))
-    races = any(finding.kind in _RACES for finding in report.findings)
-    cause = "as racing threads come first or last" if races else "as atomic operations come in another order, perhaps"
-    for name in report.varying:
-        console.print(Text(f"{name}: its bits differ from schedule to schedule, {cause}"))
-    if report.results or report.varying:
-        console.print()
-
-
-def _show_costs(console: Console, report: CheckReport) -> None:
-    if not report.costs:
-        return
-    console.print(Text("costs more than it needs (advice, not a fault):", style="bold"))
-    for cost in report.costs[:_SHOWN_COSTS]:
-        console.print(Text(f"  {cost.line:>4} | {cost.source.strip()}"))
-        console.print(Text(f"         {cost.kernel}: {cost.message}", style="dim"))
-    left = len(report.costs) - _SHOWN_COSTS
-    if left > 0:
-        console.print(Text(f"  and {left} more lines; --counters lists them all", style="dim"))
-    console.print()
 
 
 def _maker(file: str) -> str:
@@ -372,53 +353,35 @@ def _verdict(report: CheckReport) -> str:
     return f"{report.outcome.value}{reason}"
 
 
-_LINT_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.REMARK: "bold"}
+# -- what was read and not run --
+
+_SEVERITIES = {Severity.ERROR: Tone.BAD, Severity.WARNING: Tone.FAIR, Severity.REMARK: Tone.STRONG}
 
 
-def show_lint(console: Console, file: KernelFile, report: LintReport) -> None:
+def lint_report(file: KernelFile, report: LintReport) -> Iterator[Block]:
     """Every finding with its line, the evidence, why it matters and what to do; then how many there are."""
-    show_heading(console, report.file, report.identity)
-    console.print(arguments_line(report.arguments, report.guessed))
-    console.print(Text(f"for {report.gpu}, built and read, not run\n"))
-    for finding in report.findings:
-        _show_lint_finding(console, finding, file.text.splitlines())
-    for sentence in report.unread:
-        console.print(Text(f"not looked at: {sentence}", style="yellow"))
-    style = "bold red" if report.has_errors else "bold green" if not (report.findings or report.guessed) else "bold"
-    console.print(Text(_lint_summary(report), style=style), soft_wrap=True)
+    yield from (*_head(report), say(f"for {report.gpu}, built and read, not run"), say(""))
+    for one in report.findings:
+        yield say(Mark(f"{one.severity.value}: {one.rule.value}", _SEVERITIES[one.severity]), f" in {one.kernel}")
+        notes = (one.evidence, f"why: {one.why}", f"do:  {one.remedy}")
+        yield Excerpt((_lint_line(one, file.text.splitlines(), *notes),))
+        yield say("")
+    yield from say_each((f"not looked at: {sentence}" for sentence in report.unread), Tone.FAIR)
+    unsure = report.findings or report.guessed
+    tone = Tone.BAD if report.has_errors else Tone.STRONG if unsure else Tone.GOOD
+    yield say(_lint_summary(report), tone=tone)
 
 
-def show_lint_section(console: Console, findings: Sequence[LintFinding], lines: Sequence[str]) -> None:
-    """In the report of another command: a heading and two lines for each finding."""
-    if not findings:
-        return
-    console.print(Text("read without running (tilewright lint says more):", style="bold"))
-    for finding in findings:
-        console.print(Text(f"  {_lint_place(finding, lines)}"))
-        told = f"{finding.kernel}: {finding.rule.value} ({finding.severity.value}): {finding.evidence}"
-        console.print(Text(f"         {told}", style="dim"))
-    console.print()
-
-
-def show_failure(console: Console, failure: BuildFailure) -> None:
+def failure_report(failure: BuildFailure) -> Iterator[Block]:
     for diagnostic in failure.diagnostics:
-        show_diagnostic(console, diagnostic)
-    console.print(Text(f"not built: {failure.reason.value}", style="bold red"))
+        yield from diagnostic_blocks(diagnostic)
+    yield say(f"not built: {failure.reason.value}", tone=Tone.BAD)
 
 
-def _show_lint_finding(console: Console, finding: LintFinding, lines: Sequence[str]) -> None:
-    style = _LINT_STYLES[finding.severity]
-    console.print(Text.assemble((f"{finding.severity.value}: {finding.rule.value}", style), f" in {finding.kernel}"))
-    console.print(Text(f"  {_lint_place(finding, lines)}"))
-    console.print(Text(f"    {finding.evidence}"))
-    console.print(Text(f"    why: {finding.why}", style="dim"))
-    console.print(Text(f"    do:  {finding.remedy}\n"))
-
-
-def _lint_place(finding: LintFinding, lines: Sequence[str]) -> str:
-    if finding.line is None or not 0 < finding.line <= len(lines):
-        return "   - | (the compiler names no line)"
-    return f"{finding.line:>4} | {lines[finding.line - 1].strip()}"
+def _lint_line(one: LintFinding, lines: Sequence[str], *notes: str) -> Line:
+    if one.line is None or not 0 < one.line <= len(lines):
+        return Line(None, "(the compiler names no line)", notes)
+    return Line(one.line, lines[one.line - 1].strip(), notes)
 
 
 def _lint_summary(report: LintReport) -> str:
@@ -426,10 +389,13 @@ def _lint_summary(report: LintReport) -> str:
     counts = [(severity, sum(one.severity is severity for one in report.findings)) for severity in Severity]
     found = ", ".join(f"{count} {severity.value}{'s' if count > 1 else ''}" for severity, count in counts if count)
     sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
-    chosen = f"{sizes} (chosen here)" if report.guessed else sizes
     if not found:
-        found = f"no findings at {chosen}" if report.guessed else f"clean at {sizes}"
+        found = f"no findings at {sizes} (chosen here)" if report.guessed else f"clean at {sizes}"
         found += ": the first and last block of each launch were read; tilewright check runs all of them"
     elif report.guessed:
-        found += f" at {chosen}"
+        found += f" at {sizes} (chosen here)"
     return found + ("; other sizes were not looked at: give --shape and --set" if report.guessed else "")
+
+
+def _lint_words(one: LintFinding) -> str:
+    return f"{one.kernel}: {one.rule.value} ({one.severity.value}): {one.evidence}"

@@ -1,12 +1,19 @@
-"""A lesson as records: sections of blocks. How they look is for `markdown` and the HTML templates to say."""
+"""The document model of every report: sections of blocks. `rendering` shows it at a terminal, in Markdown and HTML."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
+from enum import Enum
 
-from tilewright.frontends.report.templating import cut, shown
+
+class Tone(str, Enum):
+    PLAIN = ""
+    STRONG = "strong"
+    GOOD = "good"
+    FAIR = "fair"  # right, and not all that was asked for
+    BAD = "bad"
+    FAINT = "faint"
 
 
 @dataclass(frozen=True)
@@ -18,32 +25,74 @@ class Code:
 
 @dataclass(frozen=True)
 class Link:
-    """The first use of a term of the glossary."""
+    """The first use of a term of the glossary, or a file beside the document."""
 
     text: str
-    anchor: str
+    anchor: str = ""
+    file: str = ""
 
 
-Span = str | Code | Link
-Cell = str | tuple[Span, ...]  # of a table
+@dataclass(frozen=True)
+class Mark:
+    """A few words that stand out."""
+
+    text: str
+    tone: Tone = Tone.STRONG
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A cell of a table: `share` of its width, 0 to 1."""
+
+    share: float
+    best: bool = False
+
+
+Span = str | Code | Link | Mark
+Cell = str | Bar | tuple[Span, ...]  # of a table
 
 
 @dataclass(frozen=True)
 class Paragraph:
     spans: tuple[Span, ...]
+    tone: Tone = Tone.PLAIN
 
 
 @dataclass(frozen=True)
 class Quote:
-    """What the run's author said, word for word."""
+    """What somebody wrote, word for word."""
 
-    quoted: tuple[Span, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list."""
+
+    items: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
 class Source:
     text: str
     language: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file, with what is said of it. A marked one is underlined where only text can be shown."""
+
+    number: int | None
+    text: str
+    notes: tuple[str, ...] = ()
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines of a file that need not follow each other."""
+
+    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
@@ -55,31 +104,34 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    heads: tuple[str, ...]
+    heads: tuple[str, ...]  # none is shown where all are empty
     rows: tuple[tuple[Cell, ...], ...]
+    numbers: tuple[str, ...] = ()  # heads of columns that are ranged right
+    tones: tuple[Tone, ...] = ()  # of the rows
+    whole: frozenset[str] = frozenset()  # heads of columns whose cells are never broken
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Shown when it is asked for."""
+    """Shown when it is asked for; not at a terminal."""
 
     title: str
-    blocks: tuple[Paragraph | Quote | Source | Table, ...]
+    blocks: tuple[Block, ...]
 
 
-Block = Paragraph | Quote | Source | Picture | Table | Fold
+Block = Paragraph | Quote | Items | Source | Excerpt | Picture | Table | Fold
 
 
 @dataclass(frozen=True)
 class Section:
-    title: str
+    title: str  # "" where its blocks follow without one
     blocks: tuple[Block, ...]
     level: int = 2
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A term of the glossary that the lesson uses."""
+    """A term of the glossary that a document uses."""
 
     anchor: str
     term: str
@@ -87,101 +139,24 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Document:
     title: str
     sections: tuple[Section, ...]
-    glossary: tuple[Entry, ...]
+    glossary: tuple[Entry, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(block for one in self.sections for block in one.blocks)
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        return tuple(block for one in self.sections for block in one.blocks if isinstance(block, Picture))
+        return tuple(block for block in self.blocks if isinstance(block, Picture))
 
 
-# -- a lesson as Markdown, as GitHub shows it --
-
-_MARKS = re.compile(r"[\\`*\[\]|~#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_BAR = re.compile(r"(?<!\\)\|")  # which ends a cell even within code
-_AT_START = re.compile(r"^(\s*)([-+=:>]|\d+[.)](?=\s))")
+def say(*spans: Span, tone: Tone = Tone.PLAIN) -> Paragraph:
+    return Paragraph(tuple(one for one in spans if (one if isinstance(one, str) else one.text)), tone)
 
 
-def markdown(lesson: Lesson, pictures: str | None) -> str:
-    """`pictures`: what stands before a picture's file name in a link; None where there are no such files."""
-    parts = [f"# {_plain(lesson.title)}"]
-    for section in lesson.sections:
-        parts += [_heading(section), *(_block(block, pictures) for block in section.blocks)]
-    parts.append("## Glossary")
-    parts += [f'<a id="{one.anchor}"></a>**{_plain(one.term)}**: {one.meaning}' for one in lesson.glossary]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _heading(section: Section) -> str:
-    return f"{'#' * section.level} {_marked(_one_line(section.title))}"
-
-
-def _block(block: Block, pictures: str | None) -> str:
-    match block:
-        case Paragraph(spans):
-            return _line_start("".join(_span(one) for one in spans))
-        case Quote(spans):
-            return "> " + _line_start("".join(_span(one) for one in spans).strip())
-        case Source(text, language):
-            return _fenced(text, language)
-        case Picture(name, _, says):
-            caption = f"*{_cell(says)}*"
-            return f"![{name}]({pictures}{name}.svg)\n\n{caption}" if pictures is not None else caption
-        case Table(heads, rows):
-            head, *lines = (f"| {' | '.join(map(_table_cell, line))} |" for line in (heads, *rows))
-            return "\n".join([head, f"|{'---|' * len(heads)}", *lines])
-        case Fold(title, blocks):
-            inner = "\n\n".join(_block(one, pictures) for one in blocks)
-            return f"<details><summary>{escape(_one_line(title))}</summary>\n\n{inner}\n\n</details>"
-
-
-def _table_cell(cell: Cell) -> str:
-    return _BAR.sub(r"\\|", _cell(cell))
-
-
-def _cell(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return _marked(_one_line(cut(cell)))
-    return "".join(map(_span, cell))
-
-
-def _span(span: Span) -> str:
-    match span:
-        case Code(text):
-            line = _one_line(cut(text))
-            fence = "`" * (_longest_run(line) + 1)
-            room = " " if line.startswith("`") or line.endswith("`") else ""
-            return f"{fence}{room}{line}{room}{fence}"
-        case Link(text, anchor):
-            return f"[{_plain(text)}](#{anchor})"
-        case _:
-            return _marked(span)
-
-
-def _plain(text: str) -> str:
-    return _line_start(_marked(_one_line(text)))
-
-
-def _marked(text: str) -> str:
-    """Text in which nothing is a mark; HTML in it is text too."""
-    return _MARKS.sub(lambda found: f"\\{found[0]}", escape(re.sub(r"\s+", " ", shown(text)), quote=False))
-
-
-def _line_start(text: str) -> str:
-    return _AT_START.sub(lambda found: f"{found[1]}{found[2][:-1]}\\{found[2][-1]}", text)
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"\s+", " ", shown(text)).strip()
-
-
-def _fenced(text: str, language: str) -> str:
-    lines = "\n".join(cut(line) for line in shown(text).split("\n")).rstrip("\n")
-    fence = "`" * max(3, _longest_run(lines) + 1)
-    return f"{fence}{language}\n{lines}\n{fence}"
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)
+def say_each(texts: Iterable[str], tone: Tone = Tone.PLAIN) -> list[Paragraph]:
+    """A paragraph for each text that is not empty."""
+    return [say(one, tone=tone) for one in texts if one]

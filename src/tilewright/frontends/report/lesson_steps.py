@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tilewright import records
-from tilewright.frontends.report.document import Block, Cell, Fold, Paragraph, Quote, Section, Source, Table
-from tilewright.frontends.report.run_text import diff_text
+from tilewright.frontends.report.document import Block, Fold, Paragraph, Section, Source, Table
+from tilewright.frontends.report.glossary import RESOURCES, Glossary
+from tilewright.frontends.report.run_report import diff_text
 from tilewright.frontends.report.runs import Row, microseconds, rows, time_words, why_words
 from tilewright.prompts.replies import whole_summary
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import LAUNCH_US, Attempt, Measured, ModelTerm, Run, Stage
+from tilewright.records import Attempt, Measured, ModelTerm, Run, Stage
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
@@ -25,23 +26,6 @@ _STAGES = {
     Stage.REPAIR_WRONG: "mending wrong results",
     Stage.STRUCTURE: "another structure",
     Stage.PROFILED: "a change guided by counters",
-}
-# What each resource of the model is, and what makes it smaller.
-TERMS = {
-    "device memory": "bytes to and from the GPU's large memory, also those that a full cache has to write back first; "
-    "fewer bytes make it smaller",
-    "L2 cache": "sectors that go through the cache between memory and multiprocessors; reading things once, coalesced, "
-    "makes it smaller",
-    "L1 and shared memory": "passes over each multiprocessor's own memory; fewer exchanges and no bank conflicts make "
-    "it smaller",
-    "issue slots": "instructions that have to be started; fewer instructions make it smaller",
-    "starting blocks": "setting up block after block on a multiprocessor; fewer and longer blocks make it smaller",
-    "latency": "waiting that nothing else fills; more loads under way at once, or more warps, make it smaller",
-    "launches": f"starting the kernel, as it usually takes (the roofline counts the least, {LAUNCH_US:g} us); "
-    "fewer launches make it smaller",
-    "tensor cores": "matrix products; only fewer products make it smaller",
-    "special functions": "exponentials, reciprocals and roots; fewer of them make it smaller",
-    "library steps": "calls of the vendor's library",
 }
 _RAN_OUT = (
     "It was stopped at the limit of the time, the instructions or the memory that a case may take. So nobody knows "
@@ -65,17 +49,8 @@ _LESSONS: dict[type, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Prose:
-    """How paragraphs, quotations and cells of tables are made, with links to the glossary."""
-
-    words: Callable[[str], Paragraph]
-    quote: Callable[[str], Quote]
-    cell: Callable[[str], Cell]
-
-
 def step_sections(
-    folder: RunFolder, run: Run, prose: Prose, terms: Mapping[int, tuple[ModelTerm, ...]]
+    folder: RunFolder, run: Run, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
 ) -> Iterator[Section]:
     """`terms`: of attempts by number, what the model says of them."""
     before: Attempt | None = None
@@ -84,31 +59,31 @@ def step_sections(
         kept = "the best" if row.best else "kept" if row.kept else "not kept"
         title = f"Step {attempt.number}: {_STAGES[attempt.stage]} ({kept})"
         blocks = [
-            *_what(folder, attempt, prose),
-            *_verdict(folder, attempt, prose),
-            *_gain(row, before, prose, terms),
+            *_what(folder, attempt, words),
+            *_verdict(folder, attempt, words),
+            *_gain(row, before, words, terms),
         ]
         yield Section(title, tuple(blocks), level=3)
         before = attempt if row.kept else before
 
 
-def _what(folder: RunFolder, attempt: Attempt, prose: Prose) -> Iterator[Block]:
+def _what(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Block]:
     """What the author says it did, and the difference to the file that it was given."""
     if attempt.summary.strip():
-        yield prose.words("The author's own words on it:")
-        yield prose.quote(_own_words(folder, attempt))
+        yield words.say("The author's own words on it:")
+        yield words.quote(_own_words(folder, attempt))
     for note in attempt.notes:
-        yield prose.words(f"By algebra: {note}")
+        yield words.say(f"By algebra: {note}")
     given = attempt.parent or (attempt.number - 1 if attempt.stage.is_repair and attempt.number > 1 else None)
     if given is None or not folder.attempt(given).find_text(KERNEL):
         lines = len((folder.attempt(attempt.number).find_text(KERNEL) or "").splitlines())
         if lines:
-            yield prose.words(f"It was written from nothing: {lines} lines.")
+            yield words.say(f"It was written from nothing: {lines} lines.")
         return
     changed = diff_text(folder, replace(attempt, parent=given))
     marks = [line[0] for line in changed.splitlines()[2:] if line]
     if not marks:
-        yield prose.words(f"The file is that of step {given}; nothing in it was changed.")
+        yield words.say(f"The file is that of step {given}; nothing in it was changed.")
         return
     title = f"What it changed in step {given}: {marks.count('+')} lines new, {marks.count('-')} gone"
     yield Fold(title, (Source(changed, "diff"),))
@@ -121,30 +96,30 @@ def _own_words(folder: RunFolder, attempt: Attempt) -> str:
     return next((said for one in replies if (said := whole_summary(one.text)).startswith(cut)), attempt.summary)
 
 
-def _verdict(folder: RunFolder, attempt: Attempt, prose: Prose) -> Iterator[Block]:
+def _verdict(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Block]:
     verdict = attempt.verdict
     if isinstance(verdict, records.Passed):
         ratios = [one.error_ratio for one in verdict.cases if one.error_ratio is not None]
         worst = f", the worst error {max(ratios):.0%} of what honest rounding allows" if ratios else ""
         cases = len(verdict.cases)
-        yield prose.words(
+        yield words.say(
             f"Is it right? Yes: {cases} case{'s' if cases != 1 else ''} of different sizes and values{worst}."
         )
         return
     text = verdict_text(verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
     if isinstance(verdict, records.Unsupported):
-        yield prose.words("Is it right? Nobody can say here: it cannot be run on this machine.")
+        yield words.say("Is it right? Nobody can say here: it cannot be run on this machine.")
     else:
         ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
         lesson = _RAN_OUT if ran_out else _LESSONS.get(type(verdict.evidence), "")
         right = f" {len(verdict.cases)} cases were right before that." if verdict.cases else ""
         why = f" ({said})" if (said := why_words(verdict)) else ""
-        yield prose.words(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")
+        yield words.say(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")
     yield Fold("The diagnosis, as the author was given it", (Source(text, "text"),))
 
 
 def _gain(
-    row: Row, before: Attempt | None, prose: Prose, terms: Mapping[int, tuple[ModelTerm, ...]]
+    row: Row, before: Attempt | None, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
 ) -> Iterator[Block]:
     attempt, measurement = row.attempt, row.attempt.measurement
     if measurement is None or not attempt.passed:
@@ -159,18 +134,18 @@ def _gain(
         if not row.kept:
             little = "That is too little to tell from noise, so it" if ratio >= 1.0 + _SAME else "It"
             said += f" {little} was put aside, and the next step began again from the best."
-    yield prose.words(said)
+    yield words.say(said)
     if isinstance(measurement, Measured):
         others = [f"{one.name} {microseconds(one.median_us)} us" for one in measurement.baselines]
         if others:
-            yield prose.words(f"Measured in turn with: {', '.join(others)}.")
-    yield from _tuned(attempt, before, prose)
+            yield words.say(f"Measured in turn with: {', '.join(others)}.")
+    yield from _tuned(attempt, before, words)
     own, earlier = terms.get(attempt.number, ()), terms.get(before.number, ()) if before else ()
     if own and earlier:
-        yield from _changed_terms(own, earlier, prose)
+        yield from _changed_terms(own, earlier, words)
 
 
-def _tuned(attempt: Attempt, before: Attempt | None, prose: Prose) -> Iterator[Block]:
+def _tuned(attempt: Attempt, before: Attempt | None, words: Glossary) -> Iterator[Block]:
     tune = attempt.tune
     if tune is None or len(tune.tried) < 2:
         return
@@ -183,7 +158,7 @@ def _tuned(attempt: Attempt, before: Attempt | None, prose: Prose) -> Iterator[B
     own, other = dict(tune.choice), before.tune.choice if before and before.tune else ()
     if before and any(own.get(name, value) != value for name, value in other):
         said += f" Step {before.number} has {_constants(other)}: part of what differs from it may be due to that."
-    yield prose.words(said)
+    yield words.say(said)
 
 
 def _constants(choice: tuple[tuple[str, int | bool], ...]) -> str:
@@ -200,7 +175,7 @@ def same_longest(steps: Sequence[tuple[ModelTerm, ...]]) -> ModelTerm | None:
 
 
 def _changed_terms(
-    own: tuple[ModelTerm, ...], earlier: tuple[ModelTerm, ...], prose: Prose
+    own: tuple[ModelTerm, ...], earlier: tuple[ModelTerm, ...], words: Glossary
 ) -> Iterator[Paragraph | Table]:
     """The resources whose times moved, the largest change first, and the one that takes longest."""
     then = {one.name: one for one in earlier}
@@ -211,18 +186,18 @@ def _changed_terms(
     moved.sort(key=lambda name: -abs(times[name][1] - times[name][0]))
     longest = max(own, key=lambda one: one.time_us).name
     if not moved:
-        yield prose.words("No resource of the model is used differently, so there is nothing to gain or lose.")
+        yield words.say("No resource of the model is used differently, so there is nothing to gain or lose.")
         return
     first = moved[0]
     old, new = times[first]
     verb = "less" if new < old else "more"
-    yield prose.words(f"What changed most: {verb} time for {first} ({TERMS.get(first, 'see the table')}).")
+    yield words.say(f"What changed most: {verb} time for {first} ({RESOURCES.get(first, 'see the table')}).")
     rows_ = tuple(
         (
-            prose.cell(name),
+            words.cell(name),
             microseconds(times[name][0]),
             microseconds(times[name][1]),
-            prose.cell(now[name].detail if name in now else "not used any more"),
+            words.cell(now[name].detail if name in now else "not used any more"),
         )
         for name in (*moved, *([] if longest in moved else [longest]))
     )

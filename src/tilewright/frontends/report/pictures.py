@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from tilewright.frontends.report.runs import Row, is_measured, microseconds, rows, scatter_words
+from tilewright.frontends.report.runs import Row, is_measured, microseconds, rows
 from tilewright.records import Measured, Run, Timing
 
 INK, FAINT, GOOD, DOT, BAD, GREY = "#1f2933", "#d5dbe1", "#0b7a4b", "#2f6fb5", "#c2452d", "#5b6770"
@@ -60,39 +60,11 @@ def titled(title: str, *marks: str) -> str:
 
 # -- the progress of a run as a plot: --
 
-BAR_CELLS = 40
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-def text_plot(run: Run) -> list[str]:
-    """One bar for each attempt that has a time, as long as the time; none where no attempt has one."""
-    timed = [row for row in rows(run) if row.time_us is not None]
-    longest = max((row.time_us or 0.0 for row in timed), default=0.0)
-    if not longest:
-        return []
-    lines = [f"{_kind(run)} time of each attempt that passed; shorter is better"]
-    for row in timed:
-        time_us = row.time_us or 0.0
-        note = "best" if row.best else "kept" if row.kept else ""
-        drawn = bar(time_us / longest)
-        lying = f" ({scatter_words(timing)})" if (timing := _timing(row)) is not None else ""
-        shown = f"{microseconds(time_us)} us{lying}"
-        lines.append(f"{row.attempt.number:>4}  {drawn:<{BAR_CELLS}}  {shown}  {note}".rstrip())
-    floor_us = _floor_us(run)
-    if floor_us:
-        lines.append(f"      {bar(floor_us / longest):<{BAR_CELLS}}  {microseconds(floor_us)} us  roofline")
-    return lines
-
 
 def _timing(row: Row) -> Timing | None:
     """The times of a measured attempt, which scatter."""
     measurement = row.attempt.measurement
     return measurement.kernel if isinstance(measurement, Measured) else None
-
-
-def bar(fraction: float) -> str:
-    eighths = max(1, round(min(fraction, 1.0) * BAR_CELLS * 8))
-    return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def _kind(run: Run) -> str:
@@ -227,6 +199,7 @@ class Roofline:
     bytes: float
     time_us: float
     time_is: str  # "measured" or "modelled"
+    floor_us: float  # the operation's roofline, which texts tell percentages of: the least work, and one launch
 
     @property
     def intensity(self) -> float:
@@ -239,12 +212,13 @@ class Roofline:
 
     @property
     def roof(self) -> float:
-        """What could be done at this intensity, in TFLOP/s."""
-        return min(max(peak for _, peak in self.peaks), self.intensity * self.bandwidth_gbs / 1e3)
+        """The same operations in the time of the roofline, in TFLOP/s."""
+        return self.operations / (self.floor_us * 1e6)
 
     @property
     def share(self) -> float:
-        return self.tflops / self.roof
+        """The fraction of the roofline that texts tell, so that picture and text cannot differ."""
+        return self.floor_us / self.time_us
 
     @property
     def share_words(self) -> str:
@@ -257,10 +231,13 @@ class Roofline:
 
 
 def roofline_picture(found: Roofline) -> str:
-    """Slanted: what the memory lets through. Level: what each kind of arithmetic can do. The dot is the kernel."""
+    """Slanted: what the memory lets through. Level: what each kind of arithmetic can do. The dot is the kernel.
+
+    The mark over it is the roofline of its operation: below the lines, because it counts one launch.
+    """
     ridge = found.ridge
     low, high = min(found.intensity, ridge) / 10, max(found.intensity, ridge) * 10
-    top = 2.5 * max(peak for _, peak in found.peaks)
+    top = 2.5 * max(found.roof, *(peak for _, peak in found.peaks))
     bottom = min(found.tflops / 4, low * found.bandwidth_gbs / 1e3)
 
     def x(intensity: float) -> float:
@@ -296,9 +273,11 @@ def roofline_picture(found: Roofline) -> str:
         body.append(text(ROOFLINE_WIDTH - ROOFLINE_RIGHT, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
     here = x(found.intensity)
     body.append(line(here, y(found.tflops), here, y(found.roof), INK, dashes="5 4"))
+    body.append(line(here - 9, y(found.roof), here + 9, y(found.roof), INK))
+    body.append(text(here - 14, y(found.roof) + 4, f"roofline {microseconds(found.floor_us)} us", anchor="end"))
     said = f"{found.tflops:.3g} TFLOP/s in {microseconds(found.time_us)} us {found.time_is}"
     body.append(titled(said, dot(here, y(found.tflops), GOOD, 6)))
-    share = f"{found.share_words} of the roof"
+    share = f"{found.share_words} of the roofline"
     body.append(text(here + 12, y(found.tflops) + 5, share, colour=GOOD, anchor="start"))
     subtitle = (
         f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"

@@ -280,13 +280,13 @@ def _sizes(task: Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
     `less`: of which dimensions the kernel takes fewer sizes than the task asks for.
     """
     narrow = {one.dimension for one in less}
-    varying = [f"{one.name}{_limits(one, task)}" for one in task.free if one.varies and one.name not in narrow]
+    varying = [f"{one.name}{size_words(one, task)}" for one in task.free if one.varies and one.name not in narrow]
     follow = [
         f"{one.name} = {one.formula}{_room(one.formula)}" for one in task.dimensions if one.varies and one.formula
     ]
     fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
     parts = [f"any {', '.join(varying)}"] if varying else []
-    asked = [f"{one.name}{_limits(one, task)}" for one in task.free if one.name in narrow]
+    asked = [f"{one.name}{size_words(one, task)}" for one in task.free if one.name in narrow]
     parts += [f"only {records.SizeLimit.words(less)} (asked for: any {', '.join(asked)})"] if less else []
     parts += [f"then {', '.join(follow)}"] if follow else []
     parts += [f"always {', '.join(fixed)}"] if fixed else []
@@ -301,7 +301,8 @@ def _room(formula: SizeFormula) -> str:
     return " (at least 1)" if shrinks and len(formula.names) > 1 else ""
 
 
-def _limits(one: Dimension, task: Task) -> str:
+def size_words(one: Dimension, task: Task) -> str:
+    """` (at least 5, a multiple of 4)`; "" where any size is taken."""
     limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [least] if (least := task.least_words(one)) else []
     limits += [f"at most {one.at_most}"] if one.at_most is not None else []

@@ -12,8 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.frontends.report.run_text import when
-from tilewright.frontends.report.runs import PROVISIONAL, dollars_words, time_words
+from tilewright.frontends.report.run_report import RunLine, run_line
 from tilewright.records import Run
 from tilewright.store import NoSuchRun, RunFolder, Store, StoreError, run_folders
 from tilewright.store.run_folder import HEADER
@@ -26,26 +25,6 @@ _KEPT_RUNS = 16
 
 class NotThere(Exception):
     """Nothing is at this address; the message says what is missing."""
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A run in the list of runs. `problem`: why nothing else is known of it."""
-
-    name: str
-    created: str = ""
-    when: str = ""
-    op: str = ""
-    gpu: str = ""
-    author: str = ""
-    attempts: int = 0
-    best: str = ""
-    best_us: float | None = None
-    fraction: float | None = None  # of the roofline
-    cost: str = ""
-    dollars: float = 0.0
-    state: str = ""
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,29 +151,8 @@ def _read(folder: RunFolder) -> Run:
 
 def _line(name: str, folder: RunFolder) -> RunLine:
     try:
-        return _known_line(name, folder, _read(folder))
+        return run_line(name, _read(folder), folder.worker)
     except NotThere as problem:
         return RunLine(name, problem=str(problem))
     except (ArithmeticError, ValueError) as problem:  # such as a measured time of 0
         return RunLine(name, problem=f"its numbers make no sense: {problem}")
-
-
-def _known_line(name: str, folder: RunFolder, run: Run) -> RunLine:
-    best, worker = run.best, folder.worker
-    measurement = best.measurement if best else None
-    said = time_words(measurement) if best else "none passed" if run.attempts else ""
-    return RunLine(
-        name=name,
-        created=run.created,
-        when=when(run.created),
-        op=run.task.name,
-        gpu=run.task.gpu,
-        author=run.settings.author,
-        attempts=len(run.attempts),
-        best=f"{said}, {PROVISIONAL}" if best and best.is_provisional else said,
-        best_us=measurement.time_us if measurement else None,
-        fraction=measurement.fraction if measurement else None,
-        cost=dollars_words(run.dollars),
-        dollars=run.dollars or 0.0,
-        state=f"{worker} is on it" if worker else run.ending.words if run.ending else "may go on",
-    )

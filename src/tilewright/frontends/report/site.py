@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from tilewright.frontends.report import runs
+from tilewright.frontends.report.document import Block
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
-from tilewright.frontends.report.run_text import state_words, when
+from tilewright.frontends.report.rendering import POLICY, render
+from tilewright.frontends.report.run_report import RunLine, measurement_blocks, state_words, when
 from tilewright.frontends.report.runs import microseconds
-from tilewright.frontends.report.shelf import NotThere, RunLine, Shelf, suite_runs
+from tilewright.frontends.report.shelf import NotThere, Shelf, suite_runs
 from tilewright.frontends.report.site_facts import NotCountable, attempt_facts, count_lines, source_lines
 from tilewright.frontends.report.suite import (
     counts_words,
@@ -34,8 +36,7 @@ from tilewright.frontends.report.suite import (
     task_cells,
     verdict,
 )
-from tilewright.frontends.report.templating import POLICY, render
-from tilewright.records import Attempt, Measured, Run
+from tilewright.records import Attempt, Run
 from tilewright.store import RunFolder, StoreError, line_authors, provenance_of
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.suites import SuiteFolder
@@ -293,6 +294,7 @@ class Site:
             begun=begun,
             plot=svg_plot(run) if rows else "",
             kind="measured" if runs.is_measured(run.attempts) else "modelled",
+            times=_times(run.best),
         )
 
     def _attempt(self, name: str, folder: RunFolder, run: Run, number: int) -> str:
@@ -300,7 +302,6 @@ class Site:
         if facts.attempt is None and not facts.texts:
             raise NotThere(f"this run has no attempt {number}")
         numbers = [one.number for one in run.attempts]
-        measurement = facts.attempt.measurement if facts.attempt else None
         return self._render(
             "attempt",
             f"Attempt {number} of {run.id}" if number else f"The specification of {run.id}",
@@ -311,8 +312,7 @@ class Site:
             facts=facts,
             attempt=facts.attempt,
             words=runs.verdict_words(facts.attempt.verdict) if facts.attempt else "unfinished",
-            measurement=measurement,
-            is_measured=isinstance(measurement, Measured),
+            times=_times(facts.attempt),
             previous=number - 1 if number - 1 in numbers else None,
             following=number + 1 if number + 1 in numbers else None,
         )
@@ -440,6 +440,10 @@ def run_address(name: str) -> str:
 
 def _name(quoted: str) -> str:
     return unquote(quoted, errors="surrogateescape")
+
+
+def _times(attempt: Attempt | None) -> tuple[Block, ...]:
+    return tuple(measurement_blocks(attempt.measurement)) if attempt and attempt.measurement else ()
 
 
 def _begun(folder: RunFolder, run: Run) -> int | None:

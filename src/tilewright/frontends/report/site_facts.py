@@ -238,7 +238,8 @@ def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: boo
             operations[one.kind.value] += round(one.count * launch.facts.counted.scale)
     moved = sum(launch.facts.traffic.total_bytes for launch in model.launches)
     total = sum(operations.values())
-    if not total or not moved or not time_us or not gpu.bandwidth_gbs:
+    floor_us = model.modelled.floor_us
+    if not (total and moved and time_us and floor_us and gpu.bandwidth_gbs):
         return None
     peaks = {}
     for kind in operations:
@@ -250,4 +251,4 @@ def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: boo
             peaks["f32"] = gpu.f32_tflops
     known = tuple((kind, peak) for kind, peak in peaks.items() if peak)
     time_is = "measured" if measured else "modelled"
-    return Roofline(gpu.name, gpu.bandwidth_gbs, known, total, moved, time_us, time_is) if known else None
+    return Roofline(gpu.name, gpu.bandwidth_gbs, known, total, moved, time_us, time_is, floor_us) if known else None

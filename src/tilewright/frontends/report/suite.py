@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,20 @@ from rich.text import Text
 from tilewright.frontends.api.judges import GpuUse, gpu_use
 from tilewright.frontends.cli.terminal import finite
 from tilewright.frontends.report import pictures
+from tilewright.frontends.report.document import (
+    Block,
+    Cell,
+    Document,
+    Items,
+    Link,
+    Mark,
+    Picture,
+    Section,
+    Table,
+    say,
+    say_each,
+)
+from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.runs import microseconds, seconds_words, speedup_words, time_words
 from tilewright.records import Measured, Precision, to_json
 from tilewright.store import write_text
@@ -135,7 +149,7 @@ def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
     """Write the whole report into the suite's folder; returns it, and its files."""
     report = report_of(folder)
     suite, records = report.suite, report.tasks
-    files = {DATA: _json(to_json(report)), MARKDOWN: markdown(report)}
+    files = {DATA: _json(to_json(report)), MARKDOWN: markdown(suite_report(report), "")}
     if report.summary.against:
         files |= {SPEEDUPS: speedup_picture(suite, records), CURVES: fast_picture(suite, records)}
     if suite.level is not None:
@@ -151,36 +165,37 @@ def _json(value: object) -> str:
     return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
 
 
-# -- Markdown --
+# -- as a document --
 
 
-def markdown(report: SuiteReport) -> str:
+def suite_report(report: SuiteReport) -> Document:
     suite, summary = report.suite, report.summary
-    parts = [f"# {suite.title}", _heading(report), *_figures(summary)]
+    short = [*say_each(_heading(report)), *_figures(summary)]
     if summary.against:
-        parts += [f"![speedup of each kernel]({SPEEDUPS})", f"![fast_p]({CURVES})"]
-    parts += ["## Tasks", _tasks(report)]
-    reasons = [one for one in report.tasks if one.status is not Status.MADE]
-    if reasons:
-        parts += ["## Tasks without a kernel", _reasons(reasons)]
-    return "\n\n".join([*parts, _legend(report)]) + "\n"
+        for name, picture in ((SPEEDUPS, speedup_picture), (CURVES, fast_picture)):
+            short.append(Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
+    sections = [Section("", tuple(short)), Section("Tasks", (_tasks(report),))]
+    failed = [one for one in report.tasks if one.status is not Status.MADE]
+    if failed:
+        reasons = tuple((Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
+        sections.append(Section("Tasks without a kernel", (Items(reasons),)))
+    sections.append(Section("How to read it", tuple(say_each(_legend(report)))))
+    return Document(suite.title, tuple(sections))
 
 
-def _heading(report: SuiteReport) -> str:
+def _heading(report: SuiteReport) -> Iterator[str]:
     suite, summary, gpu = report.suite, report.summary, report.gpu
     times = "modelled, not measured" if suite.emulated else "measured"
     found = sum(one.from_library for one in report.tasks)
-    lines = [
+    yield (
         f"{len(suite.tasks)} tasks by {suite.settings.author} on {suite.device}; times are {times}. "
-        f"tilewright {suite.tilewright}, {suite.created[:16].replace('T', ' ')} UTC.",
-        f"{counts_words(summary)}. All tasks together took {seconds_words(summary.seconds)} of work."
-        + (f" {found} kernels were in the library already." if found else "")
-        + (
-            f" The GPU was in use for {seconds_words(gpu.busy_s)} and idle for {seconds_words(gpu.idle_s)}."
-            * bool(gpu.turns)
-        ),
-    ]
-    return "\n".join(lines)
+        f"tilewright {suite.tilewright}, {suite.created[:16].replace('T', ' ')} UTC."
+    )
+    said = [f"{counts_words(summary)}. All tasks together took {seconds_words(summary.seconds)} of work."]
+    said += [f"{found} kernels were in the library already."] if found else []
+    if gpu.turns:
+        said.append(f"The GPU was in use for {seconds_words(gpu.busy_s)} and idle for {seconds_words(gpu.idle_s)}.")
+    yield " ".join(said)
 
 
 def counts_words(summary: Summary) -> str:
@@ -191,29 +206,24 @@ def counts_words(summary: Summary) -> str:
     return "; ".join([said, ", ".join(others)]) if others else said
 
 
-def _figures(summary: Summary) -> list[str]:
+def _figures(summary: Summary) -> Iterator[Block]:
+    if summary.against:
+        rows = tuple(
+            (
+                f"over {one.name}",
+                *(f"{fraction:.1%}" for _, fraction in one.fast),
+                speedup_words(one.geometric_mean),
+                speedup_words(one.arithmetic_mean),
+                str(one.compared),
+                str(len(one.slower)),
+            )
+            for one in summary.against
+        )
+        fast = (f"fast_{p:g}" for p, _ in summary.against[0].fast)
+        yield Table(("", *fast, "geometric mean", "arithmetic mean", "compared", "below 0.98x"), rows)
     median, mean = summary.roofline_median, summary.roofline_geometric_mean
-    reached = [f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}."] if median and mean else []
-    if not summary.against:
-        return reached
-    thresholds = [p for p, _ in summary.against[0].fast]
-    rows = [
-        [
-            f"over {one.name}",
-            *(f"{fraction:.1%}" for _, fraction in one.fast),
-            _ratio(one.geometric_mean),
-            _ratio(one.arithmetic_mean),
-            str(one.compared),
-            str(len(one.slower)),
-        ]
-        for one in summary.against
-    ]
-    heads = ["", *(f"fast_{p:g}" for p in thresholds), "geometric mean", "arithmetic mean", "compared", "below 0.98x"]
-    return [_table(heads, rows), *reached]
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}x"
+    if median and mean:
+        yield say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
 
 
 def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
@@ -224,8 +234,9 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     heads += ["roofline", "attempts", "s", "how"]
     rows = []
     for one in report.tasks:
-        beside = [_time(baseline_us(one, name)) for name in (EAGER, COMPILED)]
-        beside += [_ratio(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
+        times = (baseline_us(one, name) for name in (EAGER, COMPILED))
+        beside = ["" if time_us is None else f"{microseconds(time_us)} us" for time_us in times]
+        beside += [speedup_words(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
         fraction = f"{one.measurement.fraction:.0%}" if one.measurement else ""
         time_text = time_words(one.measurement) if one.status is Status.MADE else ""
         rows.append(
@@ -236,11 +247,12 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _tasks(report: SuiteReport) -> str:
-    heads, rows = task_cells(report)
-    for one, row in zip(report.tasks, rows, strict=True):
-        row[0] = f"[{one.name}]({one.kernel})" if one.kernel else one.name
-    return _table(heads, rows)
+def _tasks(report: SuiteReport) -> Table:
+    heads, cells = task_cells(report)
+    rows: list[tuple[Cell, ...]] = []
+    for one, (name, *others) in zip(report.tasks, cells, strict=True):
+        rows.append(((Link(name, file=one.kernel),) if one.kernel else name, *others))
+    return Table(tuple(heads), tuple(rows))
 
 
 def verdict(record: TaskRecord) -> str:
@@ -251,36 +263,19 @@ def verdict(record: TaskRecord) -> str:
     return f"{said}, degenerate task" if record.degenerate else said
 
 
-def _time(time_us: float | None) -> str:
-    return "" if time_us is None else f"{microseconds(time_us)} us"
-
-
-def _reasons(records: Iterable[TaskRecord]) -> str:
-    return "\n".join(f"- **{one.name}**: {one.status.value}: {one.reason}" for one in records)
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; bars within a cell would end it."""
-    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _legend(report: SuiteReport) -> str:
-    lines = [
+def _legend(report: SuiteReport) -> Iterator[str]:
+    yield (
         "fast_p is the fraction of all tasks whose kernel is right and more than p times as fast as the baseline, as "
         "KernelBench defines it; means are over the tasks that have a kernel and that baseline. A kernel is verified "
-        "where every element at the task's own size was judged, provisional where that needs a GPU.",
-    ]
+        "where every element at the task's own size was judged, provisional where that needs a GPU."
+    )
     if report.suite.emulated:
-        lines.append("No GPU took part: modelled times rank kernels, they are not times, and no baseline has one.")
+        yield "No GPU took part: modelled times rank kernels, they are not times, and no baseline has one."
     else:
-        lines.append(
-            "Times are medians on a cold cache, taken in turn with the baselines on a GPU that nothing else used."
-        )
+        yield "Times are medians on a cold cache, taken in turn with the baselines on a GPU that nothing else used."
     held = Counter(one.measurement.precision for one in report.tasks if isinstance(one.measurement, Measured))
     for precision in (one for one in Precision if held[one]):
-        lines.append(f"{held[precision]} {'tasks' if held[precision] > 1 else 'task'}: {precision.words}.")
-    return "\n".join(["## How to read it", "", *lines])
+        yield f"{held[precision]} {'tasks' if held[precision] > 1 else 'task'}: {precision.words}."
 
 
 def closing_words(report: SuiteReport) -> list[str]:
@@ -289,7 +284,7 @@ def closing_words(report: SuiteReport) -> list[str]:
     lines = [counts_words(summary)]
     for one in summary.against:
         fast = ", ".join(f"fast_{p:g} {fraction:.1%}" for p, fraction in one.fast)
-        mean = f"geometric mean {_ratio(one.geometric_mean)}, arithmetic {_ratio(one.arithmetic_mean)}"
+        mean = f"geometric mean {speedup_words(one.geometric_mean)}, arithmetic {speedup_words(one.arithmetic_mean)}"
         lines.append(f"over {one.name}: {mean}; {fast}; {len(one.slower)} below 0.98x")
     if summary.roofline_median is not None:
         lines.append(f"of the roofline: median {summary.roofline_median:.0%}")

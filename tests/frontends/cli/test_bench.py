@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.frontends.audit.test_audit import BROKEN, REFERENCE, RIGHT
+from tests.frontends.cli.test_audit import BROKEN, REFERENCE, RIGHT
 from tests.frontends.in_process import tilewright
 
 from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture

@@ -9,7 +9,7 @@ import pytest
 from tests.frontends.in_process import Done, tilewright
 from tests.tasks.in_process import HereReference
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GOOD = """\
 //! op      double_it(x) -> y
 //! out     y: x.dtype[x.shape]

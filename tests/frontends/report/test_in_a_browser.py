@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import tilewright
-from tests.frontends.view.served import add, made, parsed, serving
-from tests.frontends.view.test_view import at, hostile
+from tests.frontends.report.served import add, made, parsed, serving
+from tests.frontends.report.test_view import at, hostile
 from tests.store.records_for_store import attempt
 
 BROWSER = shutil.which("chromium")

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes, urljoin
 
 import pytest
 from tests.frontends.in_process import tilewright
-from tests.frontends.view.served import add, made, parsed, serving
+from tests.frontends.report.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt, question
 from tests.suites.made_records import RECORDS, made_suite
 

@@ -12,13 +12,18 @@ import pytest
 
 from tilewright import records
 from tilewright.frontends.api.make import Made
-from tilewright.frontends.report.notebook import html_of
+from tilewright.frontends.report.run_report import html_of
 from tilewright.records import Measured, Rejected, Run, Timing
 from tilewright.runtime.explanation import Explanation
 from tilewright.store import RunFolder, Store
 
-GALLERY_RUN = Path(__file__).parents[2] / "gallery" / "top1"
+GALLERY_RUN = Path(__file__).parents[3] / "gallery" / "top1"
 SCRIPT = "<script>alert(1)</script>&\"'"
+
+
+_TAGS = {"style", "div", "p", "b", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"}
+_TAGS |= {"details", "summary", "svg", "rect"}
+_ATTRIBUTES = {"class", "scope", "tabindex", "viewbox", "preserveaspectratio", "aria-hidden", "width", "height"}
 
 
 class _Strict(HTMLParser):
@@ -30,8 +35,8 @@ class _Strict(HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert tag in {"style", "div", "b", "code", "pre", "table", "tr", "th", "td", "span", "details", "summary"}
-        assert {name for name, _ in attributes} <= {"class", "style"}
+        assert tag in _TAGS
+        assert {name for name, _ in attributes} <= _ATTRIBUTES
         self.opened.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

@@ -29,7 +29,10 @@ from tests.store.records_for_store import (
 )
 
 from tilewright.frontends.cli.make import show_specification
-from tilewright.frontends.report.run_text import show_diff, show_finished, show_runs
+from tilewright.frontends.report.document import Source
+from tilewright.frontends.report.finished import end_of_run, finished, made_by_run
+from tilewright.frontends.report.run_report import runs_report
+from tilewright.frontends.report.terminal import show
 from tilewright.records import (
     Attempt,
     Case,
@@ -116,10 +119,10 @@ def test_show_has_the_task_the_table_and_a_plot(home: Path, folder: RunFolder) -
         "one warp per row",
     ):
         assert text in done.stdout, text
-    bars = {line.split()[0]: line.count("█") for line in done.stdout.splitlines() if "█" in line}
-    assert bars["1"] == 40
-    assert bars["3"] == 25
-    assert "roofline" in done.stdout
+    # One table: how much of the roofline each attempt reaches stands in its row.
+    shares = {line.split()[0]: line.split("%")[0].split()[-1] for line in done.stdout.splitlines() if "%  " in line}
+    assert int(shares["1"]) < int(shares["5"]) < int(shares["3"])
+    assert done.stdout.count("roofline  ") == 1
 
 
 def test_show_one_attempt_its_diff_its_prompt_and_the_kernel(home: Path, folder: RunFolder) -> None:
@@ -174,11 +177,12 @@ def test_the_end_says_verified_or_provisional_and_why_there_is_no_time(home: Pat
 
     def end(run: Run) -> str:
         shown = io.StringIO()
-        show_finished(Console(file=shown, width=80), run, tmp_path / "k.cu")
+        answers = finished(made_by_run(run, tmp_path / "k.cu"))
+        show(Console(file=shown, width=80), end_of_run(run, answers, tmp_path / "k.cu", table=True, call=True))
         return shown.getvalue()
 
     assert "verified: right in 1 case on H200 (emulated)\n" in end(run)
-    assert "\nit has no time: at these sizes it takes too long\n" in end(run)
+    assert "\nspeed: it has no time: at these sizes it takes too long\n" in end(run)
     assert "it has no time: at these sizes it takes too long" in tilewright(home, "show", run.id, 1).stdout
     unseen = replace(run, attempts=(replace(untimed, verdict=replace(PASSED, unseen="it hangs")),))
     assert "\nprovisional, not verified: " in end(unseen)
@@ -202,17 +206,14 @@ def test_the_call_that_is_printed_can_be_pasted(home: Path, tmp_path: Path, monk
     run = replace(made(home, attempt(1, 20.0)).load(), task=replace(TASK, origin=Origin.FUNCTION))
     monkeypatch.syspath_prepend(str(tmp_path))
     for request, line in (("mine.py:double_it", "from mine import double_it"), ("ops/my-ops.py:double_it", "runpy")):
-        shown = io.StringIO()
-        show_finished(Console(file=shown, width=80), run, kernel, Request(request))
-        _, snippet = shown.getvalue().split("call it:\n")
-        assert line in snippet
+        answers = finished(made_by_run(run, kernel, Request(request)))
+        assert line in answers.call
         names = {"x": torch.ones(2, 3)}
         with pytest.warns(ReferenceUsed):
-            exec(snippet.split("more: ")[0], names)  # no file takes two dimensions, so the function runs
+            exec(answers.call, names)  # no file takes two dimensions, so the function runs
         assert names["y"].tolist() == [[2.0] * 3] * 2
-    shown = io.StringIO()
-    show_finished(Console(file=shown, width=80), replace(run, task=TASK), kernel, Request("double it"))
-    assert f'call it: y = tilewright.load("{kernel}")(x)\n' in shown.getvalue()
+    answers = finished(made_by_run(replace(run, task=TASK), kernel, Request("double it")))
+    assert answers.call == f'import tilewright\ndouble_it = tilewright.load("{kernel}")\ny = double_it(x)'
 
 
 def test_show_who_wrote_which_line(home: Path, folder: RunFolder) -> None:
@@ -318,13 +319,13 @@ def test_measured_times_are_called_so(home: Path) -> None:
     made(home, attempt(1, measurement=measured))
     whole = tilewright(home, "show", "last").stdout
     assert "measured us" in whole
-    assert "10.0 us (10.0 to 11.0)  best" in whole
+    assert "faster than eager, measured on NVIDIA H200: 10.0 us; eager 41.0 us (4.10x); 50% of the roofline" in whole
     assert "modelled" not in whole
     one = tilewright(home, "show", "last", "--attempt", 1).stdout
     assert "50% of the roofline" in one
-    assert "41.0 us  (40.0 to 42.0)  4.100x (3.636 to 4.200)" in one
+    assert re.search(r"eager +41.0  40.0 to 42.0  █+ +4.100x  3.636 to 4.200", one)
     assert "kernel again" in one
-    assert "1.010x (0.918 to 1.010)" in one
+    assert re.search(r"1.010x  0.918 to 1.010", one)
     assert "kernel and baselines as PyTorch by default: f32 convolutions in TF32, other f32 products in f32" in one
     assert "SM clock 1900 to 1980 MHz of 1980, memory 3201 MHz, 41 C" in one
     picture = home / "progress.svg"
@@ -357,7 +358,7 @@ def test_names_of_runs_are_whole_at_any_width(home: Path, width: int) -> None:
     folder = Store(home).create_run(words, replace(SETTINGS, author="openai:some/rather-long-name"), ENVIRONMENT)
     folder.end(Ending.AUTHOR_DONE)
     shown = io.StringIO()
-    show_runs(Console(file=shown, width=width, force_terminal=True, no_color=True), Store(home).runs())
+    show(Console(file=shown, width=width, force_terminal=True, no_color=True), runs_report(Store(home).runs(), width))
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue())
     assert folder.path.name in plain
     assert "…" not in plain
@@ -370,7 +371,7 @@ def test_long_lines_are_not_cut_on_a_terminal() -> None:
     line = "+" + "x" * 200
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True)
-    show_diff(console, f"{line}\n")
+    show(console, [Source(f"{line}\n", "diff")])
     show_specification(console, Specification(f"# {line}", f"note = '{line}'"))
     assert shown.getvalue().replace("\n", "").count(line) == 3
     assert "97" not in shown.getvalue()  # bright white cannot be read on a light terminal

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import tilewright
-from tests.frontends.view.served import add, made, parsed, serving
+from tests.frontends.report.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
-from tilewright.frontends.cli.view import lesson_page, name_and_place
+from tilewright.frontends.cli.view import name_and_place
 from tilewright.frontends.report.access_pictures import Access, access_picture, tile_picture, tile_words
 from tilewright.frontends.report.document import (
     Code,
+    Document,
     Fold,
-    Lesson,
     Link,
     Paragraph,
     Picture,
@@ -27,14 +27,16 @@ from tilewright.frontends.report.document import (
     Section,
     Source,
     Table,
-    markdown,
 )
 from tilewright.frontends.report.exercises import tuned_first
-from tilewright.frontends.report.lesson import Glossary, roofline_words
-from tilewright.frontends.report.lesson_steps import Prose, same_longest, step_sections
+from tilewright.frontends.report.glossary import RESOURCES, Glossary
+from tilewright.frontends.report.lesson import roofline_words
+from tilewright.frontends.report.lesson_steps import same_longest, step_sections
 from tilewright.frontends.report.pictures import Roofline, roofline_picture
+from tilewright.frontends.report.rendering import markdown, whole_page
 from tilewright.frontends.report.site_facts import count_lines
 from tilewright.records import (
+    LAUNCH_US,
     DType,
     Modelled,
     ModelTerm,
@@ -191,7 +193,7 @@ def test_a_best_without_a_time_has_none_that_is_known(home: Path, tmp_path: Path
 
 
 def test_memory_holds_a_kernel_up_only_where_it_takes_longest() -> None:
-    found = Roofline("H200", 4800.0, (("fp16", 990.0),), 4e6, 8e4, 7.8, "modelled")
+    found = Roofline("H200", 4800.0, (("fp16", 990.0),), 4e6, 8e4, 7.8, "modelled", 2.0)
     memory, launches = ModelTerm("device memory", 0.02, ""), ModelTerm("launches", 4.35, "")
 
     def words(*terms: ModelTerm, time_us: float = 7.8) -> str:
@@ -204,8 +206,11 @@ def test_memory_holds_a_kernel_up_only_where_it_takes_longest() -> None:
     assert "Here arithmetic holds it up." in words(ModelTerm("tensor cores", 9.0, ""))
     assert "neither" in words(ModelTerm("issue slots", 9.0, ""))  # of few operations for each byte
     assert "the 0.08 MB that are moved (0.05 MB read, 0.03 MB written)" in words()
-    assert "does less than 1% of" in words(time_us=1e4)
-    assert ">less than 1% of the roof<" in roofline_picture(replace(found, time_us=1e4))
+    assert "reaches less than 1% of it" in words(time_us=1e4)
+    assert ">less than 1% of the roofline<" in roofline_picture(replace(found, time_us=1e4))
+    assert "reaches 26% of it" in words()
+    assert ">26% of the roofline<" in roofline_picture(found)
+    assert f"the least, {LAUNCH_US:g} us" in RESOURCES["launches"]
 
 
 @pytest.mark.slow
@@ -229,9 +234,8 @@ def test_steps_say_whole_sentences_other_constants_and_what_takes_longest() -> N
     folder = RunFolder(GALLERY / "masked_softmax")
     run = folder.load()
     terms = {one.number: one.measurement.terms for one in run.attempts if isinstance(one.measurement, Modelled)}
-    prose = Prose(lambda text: Paragraph((text,)), lambda text: Quote((text,)), lambda text: text)
-    sections = tuple(step_sections(folder, run, prose, terms))
-    text = markdown(Lesson("", sections, ()), None)
+    sections = tuple(step_sections(folder, run, Glossary(), terms))
+    text = re.sub(r"\[([^\]]*)\]\(#[^)]*\)", r"\1", markdown(Document("", sections, ()), None))
     assert "(each warp's own maximum, merged with its sum), no block-index division" in text
     assert "..." not in "".join(line for line in text.splitlines() if line.startswith(">"))
     assert "kept the file's first, WARPS = 2, GROUP = 2, because none was clearly better. Step 2 has WARPS = 1" in text
@@ -272,7 +276,7 @@ def test_hostile_text_stays_text() -> None:
         Table((EVIL,), ((EVIL,), (spans,))),
         Fold(EVIL, (Source(EVIL),)),
     )
-    lesson = Lesson(EVIL, (Section(EVIL, blocks),), ())
+    lesson = Document(EVIL, (Section(EVIL, blocks),), ())
     text = markdown(lesson, "")
     outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)  # fences hold the rest
     outside = re.sub(r"(`+)[^`].*?(?<!`)\1(?!`)", "", outside)
@@ -281,7 +285,7 @@ def test_hostile_text_stays_text() -> None:
     assert outside.count("<details>") == outside.count("</details>") == 1
     outside = re.sub("^<details>.*$", "", outside, flags=re.MULTILINE)  # HTML up to the next empty line: no marks there
     assert "](javascript" not in outside.replace("\\]", "")
-    page = parsed(lesson_page(lesson))
+    page = parsed(whole_page(lesson))
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.text.count("<script>alert(1)</script>") >= 8
 

@@ -1,0 +1,387 @@
+"""What people ask of a finished kernel: is it faster than PyTorch, what does it take, gradients, how is it called.
+
+One record, `Finished`, that the terminal, JSON, a notebook and the Python API show.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.frontends.report import runs
+from tilewright.frontends.report.document import Block, Code, Fold, Mark, Source, Tone, say, say_each
+from tilewright.frontends.report.rendering import notebook
+from tilewright.frontends.report.run_report import attempts_table, state_words
+from tilewright.frontends.report.runs import PROVISIONAL, microseconds
+from tilewright.kernel_file import KernelFile, KernelFileError, parse
+from tilewright.kernel_file.printer import print_expression
+from tilewright.kernel_file.syntax import Accept, Expr, Lead, Logical, Name, Need, walk
+from tilewright.kernel_file.taken_sizes import limits_of_files
+from tilewright.records import (
+    CaseStatus,
+    Ending,
+    Measured,
+    Measurement,
+    Origin,
+    Passed,
+    Run,
+    SizeLimit,
+    Task,
+    TensorSpec,
+)
+from tilewright.store import LibraryKernel, Request
+from tilewright.tasks import task_op_line
+
+_SAMPLED = re.compile(
+    r"(?P<where>at|near) the task's own sizes (?P<blocks>.*?) (?:was|were) run and a part of the results judged: "
+    r"(?P<sizes>.*)"
+)
+_BACKWARD = "--backward (in Python: backward=True)"
+_SAME = 0.005  # of a time: less is no difference
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The answers, each in plain sentences. `only` are the restrictions, without the word."""
+
+    speed: str
+    is_slower: bool  # than eager or torch.compile
+    only: tuple[str, ...]
+    takes: str
+    otherwise: str  # what any other call does
+    gradients: str
+    call: str  # lines of Python
+    checked: tuple[str, ...]  # how it was verified; the first says whether it is
+    is_verified: bool
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the answers are made from."""
+
+    task: Task
+    path: Path  # of the kernel, as it is to be called
+    text: str
+    run: str  # its name
+    measurement: Measurement | None
+    why_untimed: str = ""
+    request: Request | None = None
+    backward: tuple[Task, Path] | None = None
+    cases: int = 0  # that were right
+    devices: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    own_reference: bool = False  # the call has the function already: an object of the Python API
+
+
+def made_by_run(run: Run, path: Path, request: Request | None = None) -> Made:
+    best = run.best
+    assert best is not None
+    verdict = best.verdict if isinstance(best.verdict, Passed) else Passed(())
+    right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    return Made(
+        task=run.task,
+        path=path,
+        text=path.read_text("utf-8"),
+        run=run.id,
+        measurement=best.measurement,
+        why_untimed=runs.unmeasured_words(best),
+        request=request,
+        cases=len(right),
+        devices=tuple(one.device for one in right if one.device),
+        notes=verdict.notes,
+        unjudged=verdict.unjudged,
+    )
+
+
+def made_before(kernel: LibraryKernel, path: Path) -> Made:
+    """Of a kernel of the library."""
+    record, entry = kernel.provenance(), kernel.entry
+    try:
+        text = kernel.text()
+    except OSError as error:
+        text = f"{path} cannot be read any more: {error.strerror}"
+    return Made(
+        task=kernel.task(),
+        path=path,
+        text=text,
+        run=entry.run,
+        measurement=entry.measurement,
+        request=kernel.request(),
+        cases=record.right_cases if record else 0,
+        devices=record.verified_on if record else (),
+        notes=record.notes if record else (),
+        unjudged=record.unjudged if record else (),
+    )
+
+
+def finished(made: Made) -> Finished:
+    try:
+        file = parse(made.text, str(made.path))
+    except KernelFileError:
+        file = None
+    has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
+    function = "the PyTorch function"
+    otherwise = (
+        f"Any other call runs {function} instead, and a warning says so once."
+        if has_reference
+        else f"Any other call raises NoKernelApplies: the call has no {function.removeprefix('the ')} to fall back to."
+    )
+    speed, is_slower = speed_words(made)
+    checked = _checked(made)
+    return Finished(
+        speed=speed,
+        is_slower=is_slower,
+        only=tuple(_restrictions(made.task, file)),
+        takes=_takes(made.task, file),
+        otherwise=otherwise,
+        gradients=_gradients(made, has_reference),
+        call=call_text(made),
+        checked=checked,
+        is_verified=checked[0].startswith("verified"),
+        warnings=tuple(filter(None, (runs.rounding_words(made.task, made.text),))),
+    )
+
+
+# -- speed --
+
+
+def speed_words(made: Made) -> tuple[str, bool]:
+    """How it compares with PyTorch, and whether it is slower than anything that PyTorch does by itself."""
+    found = made.measurement
+    if found is None:
+        return made.why_untimed or "it has no time: why is not on record", False
+    roofline = f"{found.fraction:.0%} of the roofline ({microseconds(found.floor_us)} us)"
+    if not isinstance(found, Measured):
+        return (
+            f"not timed against PyTorch: no GPU here. Modelled for {found.gpu}: {microseconds(found.time_us)} us, "
+            f"{roofline}. Time it on a GPU with: {_bench_command(made)}",
+            False,
+        )
+    told: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
+    beside = []
+    for one in found.baselines:
+        ratio, lies = one.median_us / found.time_us, found.times_as_long(one)
+        clear = lies.low > 1 + _SAME or lies.high < 1 - _SAME
+        told["as fast as" if not clear else "faster than" if ratio > 1 else "slower than"].append(one.name)
+        beside.append(f"{one.name} {microseconds(one.median_us)} us ({ratio:.2f}x)")
+    said = ", ".join(f"{how} {' and '.join(names)}" for how, names in told.items() if names)
+    times = "; ".join([f"{microseconds(found.time_us)} us", ", ".join(beside) or "PyTorch was not timed"])
+    return f"{f'{said}, ' if said else ''}measured on {found.gpu}: {times}; {roofline}", bool(told["slower than"])
+
+
+def _bench_command(made: Made) -> str:
+    task, request = made.task, made.request
+    reference = made.run
+    if request is not None and task.origin is Origin.FUNCTION and task.derivative is None:
+        reference = request.text.strip() if ".py:" in request.text else made.run
+    shapes = [f"--shape {name}={_shape(spec)}" for name, spec in task.specs().items()]
+    numbers = [f"--set {one.name}={one.value!r}".lower() for one in task.numbers if not one.default]
+    path = shlex.quote(str(made.path))
+    return " ".join([f"tilewright bench {path} --reference {shlex.quote(reference)}", *shapes, *numbers])
+
+
+def _shape(spec: TensorSpec) -> str:
+    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+
+
+# -- what it takes --
+
+
+def _restrictions(task: Task, file: KernelFile | None) -> Iterator[str]:
+    """Numbers that are pinned, sizes that are fixed or bounded: `step = 10`, `cols at most 512`."""
+    numbers = {one.name for one in task.numbers}
+    said = [text for one in task.numbers if one.bounds is not None for text in one.bounds.conditions(one.name)]
+    for need in (one for one in file.plan.directives if isinstance(one, Need)) if file else ():
+        for condition in _parts(need.condition):
+            names = {one.id for one in walk(condition) if isinstance(one, Name)}
+            if names and names <= numbers:
+                said.append(print_expression(condition))
+    yield from dict.fromkeys(one.replace(" == ", " = ") for one in said)
+    yield from map(str, _limits(task, file))
+    if fixed := [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]:
+        yield ", ".join(fixed)
+
+
+def _parts(condition: Expr) -> Iterator[Expr]:
+    """What `and` joins."""
+    if isinstance(condition, Logical) and condition.operator == "and":
+        yield from _parts(condition.left)
+        yield from _parts(condition.right)
+    else:
+        yield condition
+
+
+def _limits(task: Task, file: KernelFile | None) -> tuple[SizeLimit, ...]:
+    return limits_of_files(task, [file], task.profile) if file is not None else ()
+
+
+def _takes(task: Task, file: KernelFile | None) -> str:
+    """`any rows, cols; bf16 tensors; contiguous`."""
+    narrow = {one.dimension for one in _limits(task, file)}
+    sizes = [f"{one.name}{runs.size_words(one, task)}" for one in task.free if one.varies and one.name not in narrow]
+    follow = [f"{one.name} = {one.formula}" for one in task.dimensions if one.varies and one.formula]
+    leads = [one for one in (file.plan.directives if file else ()) if isinstance(one, Lead)]
+    leading = [name for one in leads for name, _ in one.ranks]
+    dtypes = {one.name: one.dtype.value for one in task.tensors if not one.optional}
+    said = [f"any {', '.join(sizes)}"] if sizes else []
+    said += [f"then {', '.join(follow)}"] if follow else []
+    said += [f"any leading dimensions of {' and '.join(leading)}"] if leading else []
+    if len({*dtypes.values()}) == 1:
+        said.append(f"{next(iter(dtypes.values()))} tensors")
+    else:
+        said += [", ".join(f"{name} in {dtype}" for name, dtype in dtypes.items())] if dtypes else []
+    strided = {one.name for one in (file.plan.directives if file else ()) if isinstance(one, Accept) and one.strided}
+    dense = [name for name in dtypes if name not in strided]
+    if dense:
+        said.append("contiguous" if len(dense) == len(dtypes) else f"{', '.join(dense)} contiguous, others strided")
+    return "; ".join(said)
+
+
+# -- gradients --
+
+
+def _gradients(made: Made, has_reference: bool) -> str:
+    task = made.task
+    if task.derivative is not None:
+        return "this is a backward kernel"
+    if made.backward is not None:
+        return "a backward kernel computes them"
+    if not any(one.dtype.is_float for one in task.tensors) or not any(one.dtype.is_float for one in task.outputs):
+        return "it has none: its inputs or its results are whole numbers"
+    if any(one.in_place for one in task.tensors):
+        return "none, because it changes its input: a call that needs them raises GradientNotSupported"
+    if has_reference:
+        said = "there is no backward kernel: the backward pass runs the PyTorch function again."
+        return f"{said} Make one with {_BACKWARD}"
+    said = "none: a call whose inputs require grad raises GradientNotSupported."
+    return f"{said} Make it with {_BACKWARD}, or call it under torch.no_grad()"
+
+
+# -- how it was checked --
+
+
+def _checked(made: Made) -> tuple[str, ...]:
+    if made.task.degenerate:
+        return ("not verified: the task's answers prove nothing", *map(note_words, made.notes))
+    if made.unjudged:
+        said = "not verified: at the task's own sizes it does what no judged case did"
+        return (f"{PROVISIONAL}, {said}", *made.unjudged, *map(note_words, made.notes))
+    return (verified_words(made.cases, made.devices), *map(note_words, made.notes))
+
+
+def verified_words(cases: int, devices: Sequence[str]) -> str:
+    """`verified: right in 24 cases on H200 (emulated)`."""
+    where = f" on {', '.join(dict.fromkeys(devices))}" if devices else ""
+    return f"verified: right in {cases} case{'s' if cases != 1 else ''}{where}"
+
+
+def note_words(note: str) -> str:
+    """A sentence of the referee on how far it looked, in plain words."""
+    found = _SAMPLED.fullmatch(note)
+    if found is None:
+        return f"limit of the check: {note}"
+    blocks = found["blocks"].replace("every block", "every block ran").replace("launch", "launch ran")
+    return f"{found['where']} the full size ({found['sizes']}) {blocks}, and a sample of the results was compared"
+
+
+# -- how it is called --
+
+
+def call_text(made: Made) -> str:
+    """Lines of Python that can be pasted; with a backward kernel, gradients are that kernel's."""
+    task = made.task
+    tensors = [one.name for one in task.tensors if not one.optional]
+    numbers = [f"{one.name}={one.value!r}" for one in task.numbers if not one.default]
+    arguments = ", ".join([*tensors, *numbers])
+    results = ", ".join(one.name for one in task.outputs)
+    assigned = f"{results} = " if results else ""
+    imported = _import_of_reference(task, made.request)
+    joined = _joined(*made.backward) if made.backward is not None else ""
+    reference = f", reference={task.function}" if imported else ""
+    lines = ["import tilewright", *([imported] if imported else [])]
+    lines.append(f'{task.name} = tilewright.load("{made.path}"{reference}){joined}')
+    return "\n".join([*lines, f"{assigned}{task.name}({arguments})"])
+
+
+def _joined(task: Task, path: Path) -> str:
+    """`.with_backward(...)` of a file of gradients."""
+    derivative = task.derivative
+    if derivative is None:
+        return ""
+    gradients = ", ".join(f'"{a}": "{b}"' for a, b in zip(derivative.results, derivative.gradients, strict=True))
+    by = ", ".join(f'"{one}"' for one in derivative.by)
+    return f'.with_backward(tilewright.load("{path}"), {{{gradients}}}, [{by}])'
+
+
+def _import_of_reference(task: Task, request: Request | None) -> str:
+    """How Python comes by the person's own function; "" where the task is no function in a file of theirs."""
+    if request is None or task.origin is not Origin.FUNCTION or task.derivative is not None:
+        return ""
+    file = Path(request.text.strip().rsplit(":", 1)[0]).expanduser()
+    if file.suffix != ".py" or not file.is_file():
+        return ""
+    if file.resolve().parent == Path.cwd() and file.stem.isidentifier():
+        return f"from {file.stem} import {task.function}"
+    return f'import runpy; {task.function} = runpy.run_path("{file}")["{task.function}"]'
+
+
+# -- all of it --
+
+
+def answer_blocks(answers: Finished, *, call: bool = True) -> Iterator[Block]:
+    """The answers in the order in which they are asked for."""
+    yield say(Mark("speed: "), answers.speed, tone=Tone.BAD if answers.is_slower else Tone.PLAIN)
+    if answers.only:
+        otherwise = answers.otherwise[:1].lower() + answers.otherwise[1:]
+        yield say(Mark(f"only for {' and '.join(answers.only)}"), f": {otherwise}")
+    yield say(Mark("works for: "), f"{answers.takes}.{'' if answers.only else f' {answers.otherwise}'}")
+    yield say(Mark("gradients: "), answers.gradients)
+    first, *rest = answers.checked
+    yield say(first, tone=Tone.PLAIN if answers.is_verified else Tone.FAIR)
+    yield from say_each(f"  {one}" for one in rest)
+    yield from say_each(answers.warnings, Tone.FAIR)
+    if call:
+        yield say(Mark("call it:"))
+        yield Source(answers.call, "python")
+
+
+def end_of_run(run: Run, answers: Finished | None, path: Path | None, *, table: bool, call: bool) -> Iterator[Block]:
+    """The end of `make`. `table`: the attempts were not shown yet, one by one."""
+    if table:
+        yield attempts_table(run)
+        yield say("")
+    yield say(f"{state_words(run)}; {runs.spend_words(run)}")
+    if answers is None or path is None:
+        yield say("no attempt passed, so there is no kernel", tone=Tone.BAD)
+        if run.attempts:
+            yield say(f"see why: tilewright show {run.id} --attempt {run.attempts[-1].number}")
+        yield say(f"go on: tilewright resume {run.id} {runs.addition_words(run)}")
+        return
+    yield from say_each(f"by algebra: {note}" for note in (run.best.notes if run.best else ()))
+    yield say("")
+    yield say(f"kernel: {path}", tone=Tone.GOOD)
+    yield from answer_blocks(answers, call=call)
+    yield from say_each([runs.waiting_words(run)], Tone.FAIR)
+    yield say(f"more: tilewright show {run.id}", tone=Tone.FAINT)
+    if run.ending is Ending.SECONDS:
+        yield say(f"go on: tilewright resume {run.id} {runs.addition_words(run)}", tone=Tone.FAINT)
+
+
+def made_html(made: Made, run: Run | None, author: str) -> str:
+    """A finished kernel in a notebook: what it computes, the answers, its attempts and its file to be unfolded."""
+    answers = finished(made)
+    arguments = ", ".join(one.name for one in made.task.tensors if not one.optional)
+    results = ", ".join(one.name for one in made.task.outputs)
+    call = f"{f'{results} = ' if results else ''}f({arguments})"
+    blocks: list[Block] = [
+        say(task_op_line(made.task), tone=Tone.STRONG),
+        say(f"by {author} in run {made.run}; called as ", Code(call), tone=Tone.FAINT),
+        *answer_blocks(answers, call=False),
+    ]
+    blocks += [Fold(runs.attempts_words(run), (attempts_table(run),))] if run is not None else []
+    return notebook([*blocks, Fold(str(made.path), (Source(made.text, "cuda"),))])

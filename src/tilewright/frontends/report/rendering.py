@@ -1,0 +1,250 @@
+"""A document as Markdown as GitHub shows it, and as HTML.
+
+Whatever is put in stays text: it is escaped, and characters that nobody sees are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tilewright.frontends.report.document import (
+    Bar,
+    Block,
+    Cell,
+    Code,
+    Document,
+    Excerpt,
+    Fold,
+    Items,
+    Link,
+    Mark,
+    Paragraph,
+    Picture,
+    Quote,
+    Source,
+    Span,
+    Table,
+    Tone,
+)
+from tilewright.store import write_text
+
+BAR_CELLS = 16
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def bar(share: float, cells: int = BAR_CELLS) -> str:
+    eighths = max(1, round(min(share, 1.0) * cells * 8))
+    return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def plain_text(blocks: Iterable[Block]) -> str:
+    """Sentences and code as they are, for who has no terminal of ours."""
+    lines = []
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            lines.append("".join(one if isinstance(one, str) else one.text for one in block.spans))
+        elif isinstance(block, Source):
+            lines.append(block.text.rstrip())
+    return "\n".join(lines)
+
+
+# -- as Markdown --
+
+_MARKS = re.compile(r"[\\`*\[\]|~#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_STROKE = re.compile(r"(?<!\\)\|")  # which ends a cell even within code
+_AT_START = re.compile(r"^(\s*)([-+=:>]|\d+[.)](?=\s))")
+_IN_BOLD = (Tone.STRONG, Tone.GOOD, Tone.FAIR, Tone.BAD)
+
+
+def markdown(document: Document, pictures: str | None) -> str:
+    """`pictures`: what stands before a picture's file name in a link; None where there are no such files."""
+    parts = [f"# {_plain(document.title)}"]
+    for section in document.sections:
+        parts += [f"{'#' * section.level} {_marked(_one_line(section.title))}"] if section.title else []
+        parts += [_block(block, pictures) for block in section.blocks]
+    if document.glossary:
+        parts.append("## Glossary")
+        parts += [f'<a id="{one.anchor}"></a>**{_plain(one.term)}**: {one.meaning}' for one in document.glossary]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _block(block: Block, pictures: str | None) -> str:
+    match block:
+        case Paragraph(spans):
+            return _line_start("".join(map(_span, spans)))
+        case Quote(spans):
+            return "> " + _line_start("".join(map(_span, spans)).strip())
+        case Items(items):
+            return "\n".join(f"- {_line_start(_cell(one))}" for one in items)
+        case Source(text, language):
+            return _fenced(text, language)
+        case Excerpt(lines):
+            said = [note for one in lines for note in one.notes]
+            code = "\n".join(f"{one.number or '-':>4} | {one.text.rstrip()}" for one in lines)
+            return "\n\n".join([_fenced(code, "cuda"), *([_block(Items(tuple(said)), pictures)] if said else [])])
+        case Picture(name, _, says):
+            shown = [f"![{name}]({pictures}{name}.svg)"] if pictures is not None else []
+            return "\n\n".join([*shown, *([f"*{_cell(says)}*"] if says else [])])
+        case Table(heads, rows):
+            head, *others = (f"| {' | '.join(map(_table_cell, line))} |" for line in (heads, *rows))
+            return "\n".join([head, f"|{'---|' * len(heads)}", *others])
+        case Fold(title, blocks):
+            inner = "\n\n".join(_block(one, pictures) for one in blocks)
+            return f"<details><summary>{escape(_one_line(title))}</summary>\n\n{inner}\n\n</details>"
+
+
+def _table_cell(cell: Cell) -> str:
+    return _STROKE.sub(r"\\|", _cell(cell))
+
+
+def _cell(cell: Cell) -> str:
+    match cell:
+        case Bar(share):
+            return bar(share)
+        case str():
+            return _marked(_one_line(cut(cell)))
+    return "".join(map(_span, cell))
+
+
+def _span(span: Span) -> str:
+    match span:
+        case Code(text):
+            line = _one_line(cut(text))
+            fence = "`" * (_longest_run(line) + 1)
+            room = " " if line.startswith("`") or line.endswith("`") else ""
+            return f"{fence}{room}{line}{room}{fence}"
+        case Link(text, anchor, file):
+            return f"[{_plain(text)}]({file or f'#{anchor}'})"
+        case Mark(text, tone):
+            return f"**{_marked(_one_line(text))}**" if tone in _IN_BOLD and text.strip() else _marked(text)
+        case _:
+            return _marked(span)
+
+
+def _plain(text: str) -> str:
+    return _line_start(_marked(_one_line(text)))
+
+
+def _marked(text: str) -> str:
+    """Text in which nothing is a mark; HTML in it is text too."""
+    return _MARKS.sub(lambda found: f"\\{found[0]}", escape(re.sub(r"\s+", " ", visible(text)), quote=False))
+
+
+def _line_start(text: str) -> str:
+    return _AT_START.sub(lambda found: f"{found[1]}{found[2][:-1]}\\{found[2][-1]}", text)
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", visible(text)).strip()
+
+
+def _fenced(text: str, language: str) -> str:
+    lines = "\n".join(cut(line) for line in visible(text).split("\n")).rstrip("\n")
+    fence = "`" * max(3, _longest_run(lines) + 1)
+    return f"{fence}{language}\n{lines}\n{fence}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+# -- as HTML --
+
+# Nothing but this server's own script and sheet of styles, and no address but its own.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'self'"
+)
+_MOST_CHARACTERS = 2000  # of one line; a browser lays out longer ones slowly
+# Control characters but tab and line feed, halves of characters, and what is of no width or turns the writing round.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tilewright.frontends.report", "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "cut": cut,
+        "picture": picture,
+        "percent": lambda fraction: "" if fraction is None else f"{fraction:.0%}",
+        "kind": lambda part: type(part).__name__,
+    }
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    return _environment().get_template(f"{template}.html.j2").render(values)
+
+
+def visible(text: str) -> str:
+    """The same text, with their codes in place of characters that nobody sees. Some of these turn the direction of
+    writing, and what is read must be what is compiled."""
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+
+
+def cut(text: str) -> str:
+    """A line of a length that can be shown."""
+    left = len(text) - _MOST_CHARACTERS
+    return text if left <= 0 else f"{text[:_MOST_CHARACTERS]} ... and {left:,} more characters"
+
+
+def picture(svg: str) -> Markup:
+    """A picture of ours, whose own texts are escaped."""
+    return Markup(visible(svg))
+
+
+@cache
+def _styles(name: str) -> str:
+    return (resources.files("tilewright.frontends.report") / "static" / f"{name}.css").read_text("utf-8")
+
+
+def encoded(page: str) -> bytes:
+    return page.encode("utf-8", "replace")
+
+
+def notebook(blocks: Iterable[Block]) -> str:
+    """Blocks for a cell of a notebook: no script, nothing fetched, colours that read on light and on dark."""
+    return render("notebook", blocks=tuple(blocks), styles=_styles("notebook"))
+
+
+def whole_page(document: Document) -> str:
+    """One HTML file that needs nothing beside it."""
+    return render("document_file", document=document, styles=_styles("style"))
+
+
+def write_page(document: Document, output: Path) -> int:
+    """As the file's name says. Returns how many pictures there are beside it."""
+    if output.suffix.lower() in (".html", ".htm"):
+        output.write_bytes(encoded(whole_page(document)))
+        return 0
+    place = pictures_folder(output)
+    if document.pictures:
+        place.mkdir(exist_ok=True)
+    for one in document.pictures:
+        write_text(place / f"{one.name}.svg", one.svg)
+    write_text(output, markdown(document, f"{place.name}/"))
+    return len(document.pictures)
+
+
+def pictures_folder(output: Path) -> Path:
+    """The folder beside a Markdown file that holds its pictures."""
+    return output.with_name(f"{output.stem}_pictures")

@@ -1,0 +1,343 @@
+"""Reports of runs: all of them, one with its attempts, one attempt in full, its times, and who wrote its kernel."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tilewright import records
+from tilewright.frontends.report import runs
+from tilewright.frontends.report.document import (
+    Bar,
+    Block,
+    Cell,
+    Document,
+    Mark,
+    Paragraph,
+    Section,
+    Source,
+    Table,
+    Tone,
+    say,
+    say_each,
+)
+from tilewright.frontends.report.rendering import notebook
+from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
+from tilewright.prompts.verdict_text import verdict_text, verdict_words
+from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run, Task
+from tilewright.store import RunFolder, RunList
+
+_HASH_SHOWN = 12
+_TABLE_GAP = 2
+_LEFT_OUT = ("op", "GPU", "cost", "author", "when", "attempts", "state", "best")  # the first goes first
+_BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines of at least this width
+
+# -- the one table of attempts --
+
+
+def attempts_table(run: Run) -> Table | Paragraph:
+    """A row for each attempt, with a bar that is as long as the part of the roofline it reaches."""
+    if not run.attempts:
+        return say("no attempt is finished yet")
+    made = runs.rows(run)
+    tones = tuple(Tone.GOOD if row.best else Tone.PLAIN if row.kept else Tone.FAINT for row in made)
+    return Table(
+        attempt_heads(run),
+        tuple(attempt_cells(row, run) for row in made),
+        ("#", *attempt_heads(run)[3:5], "roofline", "cost"),
+        tones,
+    )
+
+
+def attempt_heads(run: Run) -> tuple[str, ...]:
+    kind = "measured us" if runs.is_measured(run.attempts) or not run.environment.emulated else "modelled us"
+    cost = ("cost",) if _is_paid(run) else ()
+    return ("#", "stage", "result", kind, "speedup", "", "roofline", "", *cost, "summary")
+
+
+def attempt_cells(row: Row, run: Run) -> tuple[Cell, ...]:
+    """`speedup` is over the best attempt before it."""
+    attempt, measurement = row.attempt, row.attempt.measurement if row.time_us is not None else None
+    return (
+        str(attempt.number),
+        attempt.stage.value,
+        row.verdict,
+        "" if row.time_us is None else microseconds(row.time_us),
+        runs.speedup_words(row.speedup),
+        "best" if row.best else "kept" if row.kept else "",
+        "" if measurement is None else f"{measurement.fraction:.0%}",
+        "" if measurement is None else Bar(min(measurement.fraction, 1.0), row.best),
+        *((dollars_words(attempt.dollars) if attempt.replies else "",) if _is_paid(run) else ()),
+        row.summary,
+    )
+
+
+def _is_paid(run: Run) -> bool:
+    return any(one.replies for one in run.attempts)
+
+
+# -- one run --
+
+
+def run_report(run: Run, worker: str = "") -> Document:
+    """Everything about a run that fits on a page. `worker`: the process that works on it now."""
+    blocks = [
+        say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}"),
+        *task_blocks(run.task, run.best),
+        say(f"on {run.environment.device}"),
+        *say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints),
+        say(""),
+        attempts_table(run),
+        say(""),
+        say(f"{state_words(run, worker)}; {spend_words(run)}"),
+    ]
+    return Document("", (Section("", tuple(blocks)),))
+
+
+def state_words(run: Run, worker: str = "") -> str:
+    if worker:
+        return f"being worked on by {worker}"
+    if run.ending is None:
+        return f"it may go on: tilewright resume {run.id}"
+    return f"ended: {run.ending_words}"
+
+
+def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[Block]:
+    """What must be computed, in a few lines."""
+    asked = f": {' '.join(task.words.split())}" if task.words else ""
+    yield say(f"{task.name} for {task.gpu}{asked}")
+    yield from say_each((f"  {line}" for line in runs.task_words(task, best)), Tone.FAINT)
+    if task.degenerate:
+        yield say(f"  degenerate, so passing proves nothing: {task.degenerate}", tone=Tone.FAIR)
+
+
+# -- one attempt --
+
+
+def attempt_report(run: Run, attempt: Attempt, source: str) -> Document:
+    """One attempt: what was asked, what it cost, the verdict in full with lines of its `source`, its times."""
+    parent = f" from attempt {attempt.parent}" if attempt.parent else ""
+    tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
+    replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
+    cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
+    blocks: list[Block] = [
+        say(attempt.summary),
+        *say_each(f"by algebra: {note}" for note in attempt.notes),
+        say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT),
+        say(""),
+        Source(verdict_text(attempt.verdict, source)),
+    ]
+    if attempt.tune is not None and len(attempt.tune.tried) > 1:
+        blocks += _tune(attempt.tune)
+    if attempt.measurement is not None:
+        blocks += [say(""), *measurement_blocks(attempt.measurement)]
+    blocks += say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
+    title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
+    return Document(title, (Section("", tuple(blocks)),))
+
+
+def _tune(tune: records.TuneResult) -> Iterator[Block]:
+    yield say("")
+    yield say("constants tried by the autotuner", tone=Tone.STRONG)
+    rows = []
+    for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
+        refused = next((one.verdict for one in tune.refused if one.choice == choice), None)
+        said = "chosen" if choice == tune.choice else verdict_words(refused) if refused else ""
+        rows.append((microseconds(time_us), ", ".join(f"{name}={value}" for name, value in choice), said))
+    yield Table(("us", "constants", ""), tuple(rows), ("us",))
+    left = [f"{count} {what}" for count, what in ((tune.skipped, "not tried"), (tune.failed, "failed")) if count]
+    yield from say_each([", ".join(left)], Tone.FAINT)
+
+
+# -- times --
+
+
+def measurement_blocks(found: Measurement) -> Iterator[Block]:
+    """Every contender with where its median lies, or every resource with its modelled time."""
+    sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
+    of_roofline = f"{found.fraction:.0%} of the roofline ({microseconds(found.floor_us)} us)"
+    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {of_roofline}", tone=Tone.STRONG)
+    yield from _measured(found) if isinstance(found, Measured) else _modelled(found)
+
+
+def _measured(found: Measured) -> Iterator[Block]:
+    timings = [found.kernel, *found.baselines, *([found.control] if found.control else [])]
+    longest = max(one.median_us for one in timings)
+    rows = []
+    for one in timings:
+        beside = ("", "")
+        if one is not found.kernel:
+            ratio = found.times_as_long(one)
+            beside = f"{one.median_us / found.time_us:.3f}x", f"{ratio.low:.3f} to {ratio.high:.3f}"
+        drawn = Bar(one.median_us / longest, one is found.kernel)
+        rows.append((one.name, microseconds(one.median_us), runs.scatter_words(one), drawn, *beside))
+    heads = ("measured", "us", "95% interval", "", "over the kernel", "95% interval of it")
+    yield Table(heads, tuple(rows), ("us", "over the kernel"))
+    notes = [f"kernel and baselines {found.precision.words}"] if found.precision is not None else []
+    notes += [runs.conditions_words(found.conditions)] if found.conditions is not None else []
+    yield from say_each((*notes, *found.notes), Tone.FAINT)
+
+
+def _modelled(found: Modelled) -> Iterator[Block]:
+    longest = max((term.time_us for term in found.terms), default=0.0) or 1.0
+    rows = [(one.name, microseconds(one.time_us), Bar(one.time_us / longest), one.detail) for one in found.terms]
+    yield Table(("modelled", "us", "", "counted"), tuple(rows), ("us",))
+    sampled = f"{found.sampled_blocks} of {found.grid_blocks:,} blocks sampled"
+    rest = f"occupancy {found.occupancy:.0%}, {found.spill_bytes} bytes spilled"
+    told = f" (+- {found.uncertainty:.0%})" if found.uncertainty else ""
+    said = f"a modelled time{told} ranks candidates and is no measurement"
+    yield say(f"{rest}, {sampled}; {said}", tone=Tone.FAINT)
+
+
+def diff_text(folder: RunFolder, attempt: Attempt) -> str:
+    """What an attempt changed in the file its author was given; the whole file where it was given none."""
+    new = folder.attempt(attempt.number).find_text("kernel.cu") or ""
+    old = folder.attempt(attempt.parent).find_text("kernel.cu") or "" if attempt.parent else ""
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True),
+        new.splitlines(keepends=True),
+        f"attempt {attempt.parent}" if attempt.parent else "nothing",
+        f"attempt {attempt.number}",
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+# -- where a kernel comes from --
+
+
+def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> Document:
+    """`authors`: for every line of the kernel the attempt that wrote it."""
+    licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
+    where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
+    worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
+    contributions = tuple(
+        (
+            str(one.attempt),
+            str(sum(last - first + 1 for first, last in one.lines)),
+            one.stage,
+            one.author,
+            one.prompts[-1][:_HASH_SHOWN] if one.prompts else "",
+            " ".join(one.summary.split()),
+        )
+        for one in made.contributions
+    )
+    numbered = enumerate(zip(authors, kernel.splitlines(), strict=True), start=1)
+    blocks: list[Block] = [
+        say(Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}"),
+        say(f"kernel {made.kernel}, task {made.task_hash}; licence: {licence}"),
+        say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}"),
+        *say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), Tone.FAIR),
+        *say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], Tone.FAIR),
+        say(""),
+        Table(("#", "lines", "stage", "author", "prompt", "summary"), contributions, ("#", "lines")),
+        say(""),
+        Source("\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)),
+    ]
+    return Document("", (Section("", tuple(blocks)),))
+
+
+# -- all runs --
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in the list of runs. `problem`: why nothing else is known of it."""
+
+    name: str
+    created: str = ""
+    when: str = ""
+    op: str = ""
+    gpu: str = ""
+    author: str = ""
+    attempts: int = 0
+    best: str = ""
+    best_us: float | None = None
+    fraction: float | None = None  # of the roofline
+    cost: str = ""
+    dollars: float = 0.0
+    state: str = ""
+    problem: str = ""
+
+
+def run_line(name: str, run: Run, worker: str | None) -> RunLine:
+    best = run.best
+    measurement = best.measurement if best else None
+    said = time_words(measurement) if best else "none passed" if run.attempts else ""
+    return RunLine(
+        name=name,
+        created=run.created,
+        when=when(run.created),
+        op=run.task.name,
+        gpu=run.task.gpu,
+        author=run.settings.author,
+        attempts=len(run.attempts),
+        best=f"{said}, {PROVISIONAL}" if best and best.is_provisional else said,
+        best_us=measurement.time_us if measurement else None,
+        fraction=measurement.fraction if measurement else None,
+        cost=dollars_words(run.dollars),
+        dollars=run.dollars or 0.0,
+        state=f"{worker} is on it" if worker else run.ending.words if run.ending else "may go on",
+    )
+
+
+def runs_report(listing: RunList, width: int) -> Iterator[Block]:
+    """One line for each run, newest first, then what waits to be accepted and what cannot be read."""
+    if not (listing.runs or listing.waiting or listing.broken):
+        yield say('no runs yet; begin with: tilewright make "softmax over the last dimension"')
+    if listing.runs:
+        yield _runs_table([run_line(run.id, run, listing.workers.get(run.id)) for run in listing.runs], width)
+    for one in listing.waiting:
+        words = " ".join(one.request.text.split())
+        worker = listing.workers.get(one.id)
+        state = f"{worker} is on it" if worker else f"tilewright resume {one.id} --yes"
+        line = f"{one.id}  {when(one.created)}  has no accepted specification yet: {words[:60]!r}; {state}"
+        yield say(line, tone=Tone.FAIR)
+    yield from say_each((f"{one.path} cannot be read: {one.problem}" for one in listing.broken), Tone.BAD)
+
+
+def _runs_table(lines: Sequence[RunLine], width: int) -> Table:
+    """Columns are left out until no cell but an author's or a state's must be broken; the run always stays."""
+    columns = {
+        "run": [one.name for one in lines],
+        "when": [one.when for one in lines],
+        "op": [one.op for one in lines],
+        "GPU": [one.gpu for one in lines],
+        "author": [one.author for one in lines],
+        "attempts": [str(one.attempts) for one in lines],
+        "best": [one.best for one in lines],
+        "cost": [one.cost for one in lines],
+        "state": [one.state for one in lines],
+    }
+    for least in _LEFT_OUT:
+        needed = (
+            min(max(map(len, (head, *cells))), _BREAKABLE.get(head, width)) + _TABLE_GAP
+            for head, cells in columns.items()
+        )
+        if sum(needed) <= width:
+            break
+        del columns[least]
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Table(tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns) - frozenset(_BREAKABLE))
+
+
+def when(created: str) -> str:
+    """A time of the record in this machine's own zone, to the minute."""
+    return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+# -- in a notebook --
+
+
+def html_of(thing: object) -> str:
+    """The HTML of anything that a notebook may be given."""
+    match thing:
+        case Run():
+            return notebook(run_report(thing).blocks)
+        case Measured() | Modelled():
+            return notebook(measurement_blocks(thing))
+        case records.Passed() | records.Rejected() | records.Unsupported():
+            tone = Tone.BAD if isinstance(thing, records.Rejected) else Tone.GOOD
+            return notebook([say(runs.verdict_words(thing), tone=tone), Source(verdict_text(thing))])
+    return notebook([Source(str(thing))])
