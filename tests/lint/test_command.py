@@ -21,7 +21,7 @@ def test_an_error_is_shown_with_its_line_and_ends_with_1(tmp_path: Path) -> None
     done = tilewright(tmp_path, "lint", written(tmp_path, LintRule.MISSING_BOUNDS, 0))
     assert done.returncode == 1
     assert "error: missing-bounds in doubled" in done.stdout
-    assert "   7 | y[i] = 2.0f * x[i];" in done.stdout
+    assert "7 | y[i] = 2.0f * x[i];" in done.stdout
     assert "do:  compare the index with the size" in done.stdout
     assert "1 error at x = f32[7, 203] (chosen here); other sizes were not looked at" in done.stdout
 

@@ -19,6 +19,7 @@ from tilewright.frontends.api.choices import ChosenDevice, author_name, choose_d
 from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.frontends.api.references import argument_words, task_of_file, task_of_reference
+from tilewright.frontends.cli import program
 from tilewright.frontends.cli.audit_checks import (
     Judged,
     Timed,
@@ -33,23 +34,6 @@ from tilewright.frontends.cli.imported_checks import ADAPTED, for_op
 from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.cli.program import (
-    BUDGET,
-    AttemptsOption,
-    AuthorOption,
-    BaseUrlOption,
-    DefineOption,
-    DollarsOption,
-    GpuOption,
-    IncludeOption,
-    JsonOption,
-    ModelOption,
-    OutputOption,
-    ReferenceOption,
-    SecondsOption,
-    SetOption,
-    ShapeOption,
-    SpoolOption,
-    TokensOption,
     check_writable,
     is_plain_cuda,
     read_text,
@@ -108,28 +92,28 @@ def audit(
     file: Annotated[
         Path, typer.Argument(help="A kernel file, or existing CUDA code: a .cu or .py file.", show_default=False)
     ],
-    reference: ReferenceOption = None,
-    shape: ShapeOption = None,
-    set_: SetOption = None,
+    reference: program.ReferenceOption = None,
+    shape: program.ShapeOption = None,
+    set_: program.SetOption = None,
     function: Annotated[str, typer.Option(metavar="NAME", help="Of a file with several launchers: this one.")] = "",
-    include: IncludeOption = None,
-    define: DefineOption = None,
-    gpu: GpuOption = None,
-    spool: SpoolOption = None,
+    include: program.IncludeOption = None,
+    define: program.DefineOption = None,
+    gpu: program.GpuOption = None,
+    spool: program.SpoolOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
     improve: Annotated[
         bool, typer.Option("--improve", help="Then have it improved: a run that starts from it, told what was found.")
     ] = False,
-    model: ModelOption = None,
-    author: AuthorOption = None,
-    base_url: BaseUrlOption = None,
-    attempts: AttemptsOption = BUDGET.attempts,
-    tokens: TokensOption = BUDGET.tokens,
-    dollars: DollarsOption = BUDGET.dollars,
-    seconds: SecondsOption = BUDGET.seconds,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    model: program.ModelOption = None,
+    author: program.AuthorOption = None,
+    base_url: program.BaseUrlOption = None,
+    attempts: program.AttemptsOption = program.BUDGET.attempts,
+    tokens: program.TokensOption = program.BUDGET.tokens,
+    dollars: program.DollarsOption = program.BUDGET.dollars,
+    seconds: program.SecondsOption = program.BUDGET.seconds,
+    output: program.OutputOption = None,
+    as_json: program.JsonOption = False,
 ) -> None:
     """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
     settings = Settings(author="")

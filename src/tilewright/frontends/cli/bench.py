@@ -15,16 +15,10 @@ from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_re
 from tilewright.frontends.api.eager_model import MODEL_EAGER, EagerAnswer, EagerRequest
 from tilewright.frontends.api.judges import turn_at
 from tilewright.frontends.api.references import task_of_file, task_of_reference
+from tilewright.frontends.cli import program
 from tilewright.frontends.cli.audit_checks import judged_by_checkers
 from tilewright.frontends.cli.program import (
-    FileArgument,
-    GpuOption,
-    JsonOption,
     Kernel,
-    ReferenceOption,
-    SetOption,
-    ShapeOption,
-    SpoolOption,
     check_writable,
     read_kernel,
     read_kernel_file,
@@ -53,7 +47,7 @@ Say = Callable[[str], None]
 
 
 def bench(
-    file: FileArgument,
+    file: program.FileArgument,
     against: Annotated[
         str,
         typer.Option(
@@ -62,13 +56,13 @@ def bench(
             "[default: eager,compile where there is a reference]",
         ),
     ] = "",
-    reference: ReferenceOption = None,
-    shape: ShapeOption = None,
-    set_: SetOption = None,
-    gpu: GpuOption = None,
-    spool: SpoolOption = None,
+    reference: program.ReferenceOption = None,
+    shape: program.ShapeOption = None,
+    set_: program.SetOption = None,
+    gpu: program.GpuOption = None,
+    spool: program.SpoolOption = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
-    as_json: JsonOption = False,
+    as_json: program.JsonOption = False,
 ) -> None:
     """Time a kernel beside PyTorch and other kernels: in turn, on a cold cache; modelled without a GPU."""
     check_writable("--plot", plot, ".svg")

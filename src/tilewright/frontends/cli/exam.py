@@ -22,19 +22,8 @@ from tilewright.frontends.api.choices import ChosenDevice, author_name, check_ke
 from tilewright.frontends.api.judges import settling_on
 from tilewright.frontends.api.requests import resolved
 from tilewright.frontends.api.running import task_of
-from tilewright.frontends.cli.program import (
-    SUITE_BUDGET,
-    AttemptsOption,
-    BaseUrlOption,
-    DollarsOption,
-    GpuOption,
-    JsonOption,
-    SecondsOption,
-    SpoolOption,
-    TokensOption,
-    WorkersOption,
-    settings_of,
-)
+from tilewright.frontends.cli import program
+from tilewright.frontends.cli.program import settings_of
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, stderr_console
 from tilewright.frontends.report.exam import exam_picture, exam_report
@@ -78,18 +67,18 @@ def exam(
         list[str] | None,
         typer.Option(metavar="PROVIDER:NAME", help="A student; may be repeated.", show_default=False),
     ] = None,
-    base_url: BaseUrlOption = None,
-    gpu: GpuOption = None,
-    attempts: AttemptsOption = SUITE_BUDGET.attempts,
-    tokens: TokensOption = SUITE_BUDGET.tokens,
-    dollars: DollarsOption = SUITE_BUDGET.dollars,
-    seconds: SecondsOption = SUITE_BUDGET.seconds,
-    workers: WorkersOption = None,
-    spool: SpoolOption = None,
+    base_url: program.BaseUrlOption = None,
+    gpu: program.GpuOption = None,
+    attempts: program.AttemptsOption = program.SUITE_BUDGET.attempts,
+    tokens: program.TokensOption = program.SUITE_BUDGET.tokens,
+    dollars: program.DollarsOption = program.SUITE_BUDGET.dollars,
+    seconds: program.SecondsOption = program.SUITE_BUDGET.seconds,
+    workers: program.WorkersOption = None,
+    spool: program.SpoolOption = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: program.JsonOption = False,
 ) -> None:
     """Measure what a skill changes: students write kernels for held-out tasks, with it and without.
 

@@ -22,15 +22,8 @@ from tilewright.exports.source import Reference, Source, from_files, from_run, w
 from tilewright.exports.writing import RECORD, read_record
 from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
-from tilewright.frontends.cli.program import (
-    ArchesOption,
-    JsonOption,
-    LicenceOption,
-    ReferenceOption,
-    SetOption,
-    ShapeOption,
-    reference_of,
-)
+from tilewright.frontends.cli import program
+from tilewright.frontends.cli.program import reference_of
 from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
 from tilewright.kernel_file import DoesNotApply
 from tilewright.records import PROFILES, UNSTATED
@@ -46,16 +39,16 @@ def export(
     to: Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")] = "",
-    arch: ArchesOption = None,
-    shape: ShapeOption = None,
-    set_: SetOption = None,
-    reference: ReferenceOption = None,
+    arch: program.ArchesOption = None,
+    shape: program.ShapeOption = None,
+    set_: program.SetOption = None,
+    reference: program.ReferenceOption = None,
     layer: Annotated[
         str,
         typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised."),
     ] = "",
-    licence: LicenceOption = "",
-    as_json: JsonOption = False,
+    licence: program.LicenceOption = "",
+    as_json: program.JsonOption = False,
 ) -> None:
     """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
     if to not in set(Target):
@@ -116,8 +109,8 @@ def publish(
     to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
-    licence: LicenceOption = "",
-    as_json: JsonOption = False,
+    licence: program.LicenceOption = "",
+    as_json: program.JsonOption = False,
 ) -> None:
     """Upload an exported kernel to the Hugging Face Hub; a kernel that was not verified is refused."""
     checked_repository(to)

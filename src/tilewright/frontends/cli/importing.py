@@ -19,6 +19,7 @@ from rich.text import Text
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
+from tilewright.frontends.cli import program
 from tilewright.frontends.cli.imported_checks import (
     ADAPTED,
     GPU,
@@ -33,14 +34,6 @@ from tilewright.frontends.cli.imported_checks import (
     stand_ins,
     with_stand_ins,
     without_extension,
-)
-from tilewright.frontends.cli.program import (
-    DefineOption,
-    IncludeOption,
-    JsonOption,
-    ReferenceOption,
-    SetOption,
-    ShapeOption,
 )
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
@@ -139,12 +132,12 @@ def import_command(
     function: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Import only this launcher; may be repeated.")
     ] = None,
-    reference: ReferenceOption = None,
-    shape: ShapeOption = None,
-    set_: SetOption = None,
-    include: IncludeOption = None,
-    define: DefineOption = None,
-    as_json: JsonOption = False,
+    reference: program.ReferenceOption = None,
+    shape: program.ShapeOption = None,
+    set_: program.SetOption = None,
+    include: program.IncludeOption = None,
+    define: program.DefineOption = None,
+    as_json: program.JsonOption = False,
 ) -> None:
     """Turn existing CUDA code into kernel files and check each; say what could not be imported.
 

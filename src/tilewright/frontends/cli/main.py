@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import sys
 import warnings
 from typing import Annotated, Any, TextIO
@@ -51,22 +52,20 @@ class Command(TyperCommand):
     """A command that takes an argument such as `-sum(x * y)` for what it is, not for a bundle of options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        short = {name: one for one in self.params for name in one.opts if name.startswith("-")}
-        options, texts, before = [], [], ""
+        takes_value = {
+            name for one in self.params for name in one.opts if name[0] == "-" and not getattr(one, "is_flag", False)
+        }
+        options: list[str] = []
+        texts: list[str] = []
+        is_value = False
         for number, text in enumerate(args):
             if text == "--":
-                options += args[number:]
+                texts += args[number + 1 :]
                 break
-            is_value = before in short and not getattr(short[before], "is_flag", False)
-            is_text = text.startswith("-") and not text.startswith("--") and not {*text}.isdisjoint("( *+/@")
-            if is_text and not is_value and text[:2] not in short:
-                texts.append(text)
-            else:
-                options.append(text)
-            before = "" if is_value else text
-        if texts:
-            options += [*(["--"] if "--" not in options else []), *texts]
-        return super().parse_args(ctx, options)
+            looks_like_text = re.match(r"-[^-].*[( *+/@]", text) and text[:2] not in takes_value
+            (texts if looks_like_text and not is_value else options).append(text)
+            is_value = text in takes_value and not is_value
+        return super().parse_args(ctx, [*options, "--", *texts] if texts else options)
 
 
 class Commands(TyperGroup):

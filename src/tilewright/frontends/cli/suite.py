@@ -25,34 +25,8 @@ from tilewright.frontends.api.choices import (
     known_profile,
 )
 from tilewright.frontends.api.kernel_arguments import named_gpu, pairs
-from tilewright.frontends.cli.program import (
-    BASELINES,
-    BUDGET,
-    SUITE_BUDGET,
-    AllowDegenerateOption,
-    ArchOption,
-    AttemptsOption,
-    AuthorOption,
-    BackwardOption,
-    BaselinesOption,
-    BaseUrlOption,
-    DollarsOption,
-    EnoughOption,
-    FixedOption,
-    FreshOption,
-    GpuOption,
-    JsonOption,
-    ModelOption,
-    PrecisionOption,
-    SecondsOption,
-    SetOption,
-    ShapeOption,
-    SpoolOption,
-    TokensOption,
-    WorkersOption,
-    settings_of,
-    wanted_gpu,
-)
+from tilewright.frontends.cli import program
+from tilewright.frontends.cli.program import settings_of, wanted_gpu
 from tilewright.frontends.cli.suite_task import PROGRAM
 from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, deliver, exit_with, stderr_console
 from tilewright.frontends.report.runs import dollars_words
@@ -98,30 +72,30 @@ def suite(
     ],
     level: Annotated[int, typer.Option(min=1, help="Level of KernelBench.")] = 1,
     ids: Annotated[str, typer.Option(metavar="1-49,51", help="Problems of that level; all where it is left out.")] = "",
-    gpu: GpuOption = None,
-    arch: ArchOption = None,
-    model: ModelOption = None,
-    author: AuthorOption = None,
-    base_url: BaseUrlOption = None,
-    baselines: BaselinesOption = BASELINES,
-    attempts: AttemptsOption = SUITE_BUDGET.attempts,
-    tokens: TokensOption = SUITE_BUDGET.tokens,
-    dollars: DollarsOption = SUITE_BUDGET.dollars,
-    seconds: SecondsOption = SUITE_BUDGET.seconds,
-    enough: EnoughOption = Settings.good_enough,
-    precision: PrecisionOption = None,
-    fixed: FixedOption = None,
-    allow_degenerate: AllowDegenerateOption = False,
-    fresh: FreshOption = False,
-    workers: WorkersOption = None,
+    gpu: program.GpuOption = None,
+    arch: program.ArchOption = None,
+    model: program.ModelOption = None,
+    author: program.AuthorOption = None,
+    base_url: program.BaseUrlOption = None,
+    baselines: program.BaselinesOption = program.BASELINES,
+    attempts: program.AttemptsOption = program.SUITE_BUDGET.attempts,
+    tokens: program.TokensOption = program.SUITE_BUDGET.tokens,
+    dollars: program.DollarsOption = program.SUITE_BUDGET.dollars,
+    seconds: program.SecondsOption = program.SUITE_BUDGET.seconds,
+    enough: program.EnoughOption = Settings.good_enough,
+    precision: program.PrecisionOption = None,
+    fixed: program.FixedOption = None,
+    allow_degenerate: program.AllowDegenerateOption = False,
+    fresh: program.FreshOption = False,
+    workers: program.WorkersOption = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run the tasks on this Ray cluster: HOST:PORT, or auto.")
     ] = None,
-    spool: SpoolOption = None,
+    spool: program.SpoolOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the suite and its report.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: program.JsonOption = False,
 ) -> None:
     """Make kernels for many tasks side by side and report on them: KernelBench, or a folder of tasks.
 
@@ -270,24 +244,24 @@ def find(
             show_default=False,
         ),
     ],
-    shape: ShapeOption = None,
-    set_: SetOption = None,
-    gpu: GpuOption = None,
+    shape: program.ShapeOption = None,
+    set_: program.SetOption = None,
+    gpu: program.GpuOption = None,
     make: Annotated[
         list[str] | None,
         typer.Option(
             "--make", metavar="REGION", help="Make a kernel for a region, by number or name, or `all`; may be repeated."
         ),
     ] = None,
-    model: ModelOption = None,
-    author: AuthorOption = None,
-    base_url: BaseUrlOption = None,
-    attempts: AttemptsOption = BUDGET.attempts,
-    dollars: DollarsOption = BUDGET.dollars,
-    seconds: SecondsOption = BUDGET.seconds,
-    backward: BackwardOption = False,
+    model: program.ModelOption = None,
+    author: program.AuthorOption = None,
+    base_url: program.BaseUrlOption = None,
+    attempts: program.AttemptsOption = program.BUDGET.attempts,
+    dollars: program.DollarsOption = program.BUDGET.dollars,
+    seconds: program.SecondsOption = program.BUDGET.seconds,
+    backward: program.BackwardOption = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
-    as_json: JsonOption = False,
+    as_json: program.JsonOption = False,
 ) -> None:
     """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in  # which imports torch

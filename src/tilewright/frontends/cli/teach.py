@@ -22,15 +22,9 @@ from rich.text import Text
 from tilewright import __version__
 from tilewright.frontends.api.choices import author_name, checked_licence, checked_url, open_author
 from tilewright.frontends.api.kernel_arguments import parse_arguments, parse_contents
+from tilewright.frontends.cli import program
 from tilewright.frontends.cli.check import CheckOptions, check_file
-from tilewright.frontends.cli.program import (
-    BaseUrlOption,
-    GpuOption,
-    JsonOption,
-    LicenceOption,
-    SpoolOption,
-    check_writable,
-)
+from tilewright.frontends.cli.program import check_writable
 from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.frontends.report.shelf import chosen
@@ -64,8 +58,8 @@ TaughtArgument = Annotated[
 
 def mcp(
     root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
-    gpu: GpuOption = None,
-    spool: SpoolOption = None,
+    gpu: program.GpuOption = None,
+    spool: program.SpoolOption = None,
 ) -> None:
     """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
     from tilewright.frontends.agents.serving import serve_mcp
@@ -141,9 +135,9 @@ def teach(
         str | None,
         typer.Option(metavar="PROVIDER:NAME", help="Who writes the guidance; without one it is made of the records."),
     ] = None,
-    base_url: BaseUrlOption = None,
-    licence: LicenceOption = "",
-    as_json: JsonOption = False,
+    base_url: program.BaseUrlOption = None,
+    licence: program.LicenceOption = "",
+    as_json: program.JsonOption = False,
 ) -> None:
     """Write an Agent Skill from what runs showed: what paid, what failed and what fixed it, tested examples."""
     author, url = author_name(model, None, os.environ) if model else "", checked_url(base_url)
@@ -292,8 +286,8 @@ def dataset(
         Path, typer.Option("--output", "-o", metavar="FILE", help="A .jsonl or .parquet file.", show_default=False)
     ],
     passed: Annotated[bool, typer.Option("--passed", help="Only replies whose kernel passed.")] = False,
-    licence: LicenceOption = "",
-    as_json: JsonOption = False,
+    licence: program.LicenceOption = "",
+    as_json: program.JsonOption = False,
 ) -> None:
     """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
     check_writable("-o", output, *_WRITERS)
