@@ -166,5 +166,6 @@ def test_there_is_one_table_of_attempts() -> None:
         show(Console(file=shown, width=200), end_of_run(run, finished(made()), Path("k.cu"), table=table, call=True))
         lines = shown.getvalue().splitlines()
         assert sum(line.split()[:2] == ["2", "structure"] for line in lines) == count
+        assert ("the best is attempt 2" in shown.getvalue()) == (not table)  # where rows were seen as they were made
         assert sum("stage" in line and "speedup" in line for line in lines) == count
         assert sum("▏" in line or "█" in line for line in lines) <= 2 * count  # bars stand in its rows alone

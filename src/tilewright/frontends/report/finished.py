@@ -364,7 +364,8 @@ def end_of_run(run: Run, answers: Finished | None, path: Path | None, *, table: 
     if table:
         yield attempts_table(run)
         yield say("")
-    yield say(f"{state_words(run)}; {runs.spend_words(run)}")
+    which = f"; the best is attempt {run.best.number}" if run.best is not None and not table else ""
+    yield say(f"{state_words(run)}; {runs.spend_words(run)}{which}")
     if answers is None or path is None:
         yield say("no attempt passed, so there is no kernel", tone=Tone.BAD)
         if run.attempts:
