@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import subprocess
 import sys
@@ -51,7 +53,15 @@ def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -
         decorated(x)  # said once
     assert "the function itself runs" in decorated.explain(x)
     recording = record(tmp_path_factory.mktemp("recording"), ("0001-1", RIGHT))
-    return decorated.make(x=x, model=f"replay:{recording}", attempts=1, gpu="H200")
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        made = decorated.make(x=x, model=f"replay:{recording}", attempts=1, gpu="H200")
+    answers = (
+        "speed: not timed against PyTorch: no GPU here",
+        "works for: any n",
+        "gradients: there is no backward kernel",
+    )
+    assert all(one in printed.getvalue() for one in answers), printed.getvalue()
+    return made
 
 
 def test_calls_of_other_dtypes_and_numbers_are_warned_of_each_once_and_not_for_ever() -> None:

@@ -213,7 +213,7 @@ def test_the_call_that_is_printed_can_be_pasted(home: Path, tmp_path: Path, monk
             exec(answers.call, names)  # no file takes two dimensions, so the function runs
         assert names["y"].tolist() == [[2.0] * 3] * 2
     answers = finished(made_by_run(replace(run, task=TASK), kernel, Request("double it")))
-    assert answers.call == f'import tilewright\ndouble_it = tilewright.load("{kernel}")\ny = double_it(x)'
+    assert answers.call == f'import tilewright\nkernel = tilewright.load("{kernel}")\ny = kernel(x)'
 
 
 def test_show_who_wrote_which_line(home: Path, folder: RunFolder) -> None:

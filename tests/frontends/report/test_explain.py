@@ -119,6 +119,8 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     done = tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "lesson.md").read_text()
+    picture = (tmp_path / "lesson_pictures" / "roofline.svg").read_text()
+    assert re.findall(r"(\d+)% of what is possible", text) == re.findall(r">(\d+)% of the roofline<", picture)
     headings = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
     assert headings == [
         "What this is",

@@ -84,11 +84,13 @@ def test_slower_than_compile_is_said_plainly() -> None:
 def test_without_a_gpu_it_says_how_to_time_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("def double_it(x):\n    return 2 * x\n")
-    speed = finished(made()).speed
-    assert speed.startswith("not timed against PyTorch: no GPU here. Modelled for H200: 9.00 us")
-    assert speed.endswith("tilewright bench k.cu --reference run-1 --shape x=1000:f32")
+    assert finished(made()).speed.startswith(
+        "not timed against PyTorch: no GPU here. Modelled for H200: 9.00 us, 11% of"
+    )
+    assert "time it on a GPU with: tilewright bench k.cu --reference run-1 --shape x=1000:f32\n" in said(made())
     own = made(task=replace(TASK, origin=Origin.FUNCTION), request=Request("mine.py:double_it"))
-    assert finished(own).speed.endswith("tilewright bench k.cu --reference mine.py:double_it --shape x=1000:f32")
+    assert finished(own).time_with == "tilewright bench k.cu --reference mine.py:double_it --shape x=1000:f32"
+    assert finished(made(measurement=measured(eager=22.0))).time_with == ""
     assert finished(made(measurement=None, why_untimed="it has no time: too long")).speed == "it has no time: too long"
 
 
@@ -108,6 +110,8 @@ def test_a_kernel_for_one_number_says_so_before_anything_else() -> None:
     assert "**only for step = 10**" in markdown_of(own)
     assert 'class="strong">only for step = 10</b>' in notebook(answer_blocks(finished(own)))
     assert finished(made()).only == ()
+    told = replace(own, notes=("the file declines other numbers: step=11", "not emulated: why"))
+    assert finished(told).checked[1:] == ("limit of the check: not emulated: why",)  # the first is told by `only`
 
 
 def markdown_of(of: Made) -> str:
@@ -162,5 +166,6 @@ def test_there_is_one_table_of_attempts() -> None:
         show(Console(file=shown, width=200), end_of_run(run, finished(made()), Path("k.cu"), table=table, call=True))
         lines = shown.getvalue().splitlines()
         assert sum(line.split()[:2] == ["2", "structure"] for line in lines) == count
+        assert ("the best is attempt 2" in shown.getvalue()) == (not table)  # where rows were seen as they were made
         assert sum("stage" in line and "speedup" in line for line in lines) == count
         assert sum("▏" in line or "█" in line for line in lines) <= 2 * count  # bars stand in its rows alone

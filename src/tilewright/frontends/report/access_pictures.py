@@ -182,8 +182,6 @@ def tile_picture(part: WrittenPart, spec: TensorSpec, blocks: int) -> str:
     return pictures.page(_WIDTH, _TOP + _BOX_HEIGHT + 40, title, subtitle, _LEFT, body)
 
 
-# -- what the emulator saw of one kernel at the task's sizes: --
-
 _MOST_ELEMENTS = 32 << 20  # of all inputs: drawing as many takes a second
 _SECONDS = 60.0
 

@@ -98,8 +98,6 @@ def _row(one: Sitting) -> tuple[str, ...]:
     )
 
 
-# -- an exam as a picture: --
-
 WIDTH, LEFT, RIGHT, TOP = 900, 270, 290, 84
 _ROW, _HEAD = 26, 30
 

@@ -40,6 +40,7 @@ _SAMPLED = re.compile(
     r"(?P<sizes>.*)"
 )
 _BACKWARD = "--backward (in Python: backward=True)"
+_DECLINES = ("the file declines", SizeLimit.NOTE, SizeLimit.FORMER_NOTE)  # begin sentences on what a file declines
 _SAME = 0.005  # of a time: less is no difference
 
 
@@ -49,6 +50,7 @@ class Finished:
 
     speed: str
     is_slower: bool  # than eager or torch.compile
+    time_with: str  # the command that times it on a GPU; "" where it is measured
     only: tuple[str, ...]
     takes: str
     otherwise: str  # what any other call does
@@ -132,11 +134,13 @@ def finished(made: Made) -> Finished:
         else f"Any other call raises NoKernelApplies: the call has no {function.removeprefix('the ')} to fall back to."
     )
     speed, is_slower = speed_words(made)
-    checked = _checked(made)
+    only = tuple(_restrictions(made.task, file))
+    checked = _checked(made, restricted=bool(only))
     return Finished(
         speed=speed,
         is_slower=is_slower,
-        only=tuple(_restrictions(made.task, file)),
+        time_with="" if isinstance(made.measurement, Measured) else _bench_command(made),
+        only=only,
         takes=_takes(made.task, file),
         otherwise=otherwise,
         gradients=_gradients(made, has_reference),
@@ -159,7 +163,7 @@ def speed_words(made: Made) -> tuple[str, bool]:
     if not isinstance(found, Measured):
         return (
             f"not timed against PyTorch: no GPU here. Modelled for {found.gpu}: {microseconds(found.time_us)} us, "
-            f"{roofline}. Time it on a GPU with: {_bench_command(made)}",
+            f"{roofline}",
             False,
         )
     told: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
@@ -230,7 +234,8 @@ def _takes(task: Task, file: KernelFile | None) -> str:
     dtypes = {one.name: one.dtype.value for one in task.tensors if not one.optional}
     said = [f"any {', '.join(sizes)}"] if sizes else []
     said += [f"then {', '.join(follow)}"] if follow else []
-    said += [f"any leading dimensions of {' and '.join(leading)}"] if leading else []
+    of = f" of {' and '.join(leading)}" if len(leading) < len(task.tensors) else ""
+    said += [f"any leading dimensions{of}"] if leading else []
     if len({*dtypes.values()}) == 1:
         said.append(f"{next(iter(dtypes.values()))} tensors")
     else:
@@ -265,13 +270,15 @@ def _gradients(made: Made, has_reference: bool) -> str:
 # -- how it was checked --
 
 
-def _checked(made: Made) -> tuple[str, ...]:
+def _checked(made: Made, restricted: bool) -> tuple[str, ...]:
+    """`restricted`: what it declines is told already."""
+    notes = [note_words(one) for one in made.notes if not (restricted and one.startswith(_DECLINES))]
     if made.task.degenerate:
-        return ("not verified: the task's answers prove nothing", *map(note_words, made.notes))
+        return ("not verified: the task's answers prove nothing", *notes)
     if made.unjudged:
         said = "not verified: at the task's own sizes it does what no judged case did"
-        return (f"{PROVISIONAL}, {said}", *made.unjudged, *map(note_words, made.notes))
-    return (verified_words(made.cases, made.devices), *map(note_words, made.notes))
+        return (f"{PROVISIONAL}, {said}", *made.unjudged, *notes)
+    return (verified_words(made.cases, made.devices), *notes)
 
 
 def verified_words(cases: int, devices: Sequence[str]) -> str:
@@ -304,8 +311,8 @@ def call_text(made: Made) -> str:
     joined = _joined(*made.backward) if made.backward is not None else ""
     reference = f", reference={task.function}" if imported else ""
     lines = ["import tilewright", *([imported] if imported else [])]
-    lines.append(f'{task.name} = tilewright.load("{made.path}"{reference}){joined}')
-    return "\n".join([*lines, f"{assigned}{task.name}({arguments})"])
+    lines.append(f'kernel = tilewright.load("{made.path}"{reference}){joined}')
+    return "\n".join([*lines, f"{assigned}kernel({arguments})"])
 
 
 def _joined(task: Task, path: Path) -> str:
@@ -336,6 +343,8 @@ def _import_of_reference(task: Task, request: Request | None) -> str:
 def answer_blocks(answers: Finished, *, call: bool = True) -> Iterator[Block]:
     """The answers in the order in which they are asked for."""
     yield say(Mark("speed: "), answers.speed, tone=Tone.BAD if answers.is_slower else Tone.PLAIN)
+    if answers.time_with:
+        yield say(f"time it on a GPU with: {answers.time_with}")
     if answers.only:
         otherwise = answers.otherwise[:1].lower() + answers.otherwise[1:]
         yield say(Mark(f"only for {' and '.join(answers.only)}"), f": {otherwise}")
@@ -355,7 +364,8 @@ def end_of_run(run: Run, answers: Finished | None, path: Path | None, *, table: 
     if table:
         yield attempts_table(run)
         yield say("")
-    yield say(f"{state_words(run)}; {runs.spend_words(run)}")
+    which = f"; the best is attempt {run.best.number}" if run.best is not None and not table else ""
+    yield say(f"{state_words(run)}; {runs.spend_words(run)}{which}")
     if answers is None or path is None:
         yield say("no attempt passed, so there is no kernel", tone=Tone.BAD)
         if run.attempts:

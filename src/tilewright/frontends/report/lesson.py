@@ -319,9 +319,6 @@ class _Writer:
         yield Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
 
 
-# -- pieces --
-
-
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' if count != 1 else ''}"
 

@@ -58,9 +58,6 @@ def titled(title: str, *marks: str) -> str:
     return f"<g><title>{escape(title)}</title>{''.join(marks)}</g>"
 
 
-# -- the progress of a run as a plot: --
-
-
 def _timing(row: Row) -> Timing | None:
     """The times of a measured attempt, which scatter."""
     measurement = row.attempt.measurement
@@ -75,8 +72,6 @@ def _floor_us(run: Run) -> float:
     best = run.best
     return best.measurement.floor_us if best and best.measurement else 0.0
 
-
-# -- as an SVG --
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 56, 52
@@ -182,10 +177,7 @@ def _round_step(rough: float) -> float:
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough or factor == 10.0)
 
 
-# -- a kernel under its GPU's roofline: --
-
-ROOFLINE_WIDTH, ROOFLINE_HEIGHT = 620, 380
-ROOFLINE_LEFT, ROOFLINE_RIGHT, ROOFLINE_TOP, ROOFLINE_BOTTOM = 76, 24, 56, 52
+_ROOFLINE_SIZE = (620, 380)
 
 
 @dataclass(frozen=True)
@@ -235,42 +227,31 @@ def roofline_picture(found: Roofline) -> str:
 
     The mark over it is the roofline of its operation: below the lines, because it counts one launch.
     """
+    width, height = _ROOFLINE_SIZE
     ridge = found.ridge
     low, high = min(found.intensity, ridge) / 10, max(found.intensity, ridge) * 10
     top = 2.5 * max(found.roof, *(peak for _, peak in found.peaks))
     bottom = min(found.tflops / 4, low * found.bandwidth_gbs / 1e3)
 
     def x(intensity: float) -> float:
-        return ROOFLINE_LEFT + (ROOFLINE_WIDTH - ROOFLINE_LEFT - ROOFLINE_RIGHT) * math.log(intensity / low) / math.log(
-            high / low
-        )
+        return LEFT + (width - LEFT - RIGHT) * math.log(intensity / low) / math.log(high / low)
 
     def y(tflops: float) -> float:
-        return (
-            ROOFLINE_HEIGHT
-            - ROOFLINE_BOTTOM
-            - (ROOFLINE_HEIGHT - ROOFLINE_TOP - ROOFLINE_BOTTOM) * math.log(tflops / bottom) / math.log(top / bottom)
-        )
+        return height - BOTTOM - (height - TOP - BOTTOM) * math.log(tflops / bottom) / math.log(top / bottom)
 
     body = []
     for tick in _decades(low, high):
-        body.append(line(x(tick), ROOFLINE_TOP, x(tick), ROOFLINE_HEIGHT - ROOFLINE_BOTTOM, FAINT))
-        body.append(text(x(tick), ROOFLINE_HEIGHT - ROOFLINE_BOTTOM + 18, f"{tick:g}"))
+        body.append(line(x(tick), TOP, x(tick), height - BOTTOM, FAINT))
+        body.append(text(x(tick), height - BOTTOM + 18, f"{tick:g}"))
     for tick in _decades(bottom, top):
-        body.append(line(ROOFLINE_LEFT, y(tick), ROOFLINE_WIDTH - ROOFLINE_RIGHT, y(tick), FAINT))
-        body.append(text(ROOFLINE_LEFT - 8, y(tick) + 4, f"{tick:g}", anchor="end"))
-    body.append(
-        text(
-            (ROOFLINE_LEFT + ROOFLINE_WIDTH - ROOFLINE_RIGHT) / 2,
-            ROOFLINE_HEIGHT - 12,
-            "operations for each byte of device memory",
-        )
-    )
+        body.append(line(LEFT, y(tick), width - RIGHT, y(tick), FAINT))
+        body.append(text(LEFT - 8, y(tick) + 4, f"{tick:g}", anchor="end"))
+    body.append(text((LEFT + width - RIGHT) / 2, height - 12, "operations for each byte of device memory"))
     for name, peak in found.peaks:
         corner = peak * 1e3 / found.bandwidth_gbs
         body.append(polyline([(x(low), y(low * found.bandwidth_gbs / 1e3)), (x(corner), y(peak))], DOT))
         body.append(polyline([(x(corner), y(peak)), (x(high), y(peak))], DOT))
-        body.append(text(ROOFLINE_WIDTH - ROOFLINE_RIGHT, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
+        body.append(text(width - RIGHT, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
     here = x(found.intensity)
     body.append(line(here, y(found.tflops), here, y(found.roof), INK, dashes="5 4"))
     body.append(line(here - 9, y(found.roof), here + 9, y(found.roof), INK))
@@ -282,7 +263,7 @@ def roofline_picture(found: Roofline) -> str:
     subtitle = (
         f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"
     )
-    return page(ROOFLINE_WIDTH, ROOFLINE_HEIGHT, f"Roofline of {found.gpu}", subtitle, ROOFLINE_LEFT, body)
+    return page(width, height, f"Roofline of {found.gpu}", subtitle, LEFT, body)
 
 
 def _decades(low: float, high: float) -> list[float]:

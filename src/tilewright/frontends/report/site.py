@@ -41,8 +41,6 @@ from tilewright.store import RunFolder, StoreError, line_authors, provenance_of
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.suites import SuiteFolder
 
-# -- two texts side by side: --
-
 MOST_LINES = 4000  # of either text; beyond it a comparison takes too long
 _AROUND = 4  # equal lines shown next to a change
 

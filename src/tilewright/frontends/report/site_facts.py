@@ -133,8 +133,6 @@ def _said_of_lines(verdict: records.Verdict | None, lines: list[str]) -> list[tu
     return said
 
 
-# -- what each line of an attempt's kernel does at the task's sizes: --
-
 _ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the inputs
 
 

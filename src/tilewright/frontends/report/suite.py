@@ -39,8 +39,6 @@ from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, Summary, Ta
 from tilewright.suites.kernelbench_results import BASELINE_FILES, EVALUATION, baseline_times, evaluation
 from tilewright.suites.statistics import BASELINES, BETTER, COMPILED, EAGER, baseline_us, fast_p, speedup
 
-# -- a suite as two pictures: --
-
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 300, 40, 72, 40
 _ROW = 18
 _CURVES = (700, 420, 60, 40)  # width, height, left, right
@@ -165,9 +163,6 @@ def _json(value: object) -> str:
     return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
 
 
-# -- as a document --
-
-
 def suite_report(report: SuiteReport) -> Document:
     suite, summary = report.suite, report.summary
     short = [*say_each(_heading(report)), *_figures(summary)]
@@ -290,8 +285,6 @@ def closing_words(report: SuiteReport) -> list[str]:
         lines.append(f"of the roofline: median {summary.roofline_median:.0%}")
     return lines
 
-
-# -- how a suite goes, at a terminal: --
 
 _STYLES = {Status.MADE: "green", Status.UNSUPPORTED: "yellow", Status.REFUSED: "yellow"}
 
