@@ -333,8 +333,6 @@ class _Check:
             raise BadArgument(f"{path}: {problem}") from None
         return answer.results
 
-    # -- what is run --
-
     def _job(self, built: BuiltPlan) -> records.Job:
         op = self.file.plan.op
         in_place = tuple(p.name for p in op.parameters if p.in_place and self.arguments[p.name] is not None)
@@ -376,8 +374,6 @@ class _Check:
             outputs=execution.outputs,
             tolerance=self.options.tolerance,
         )
-
-    # -- what became of it --
 
     def _faulted(self, fault: records.Faulted) -> CheckReport:
         if fault.kind is records.FaultKind.UNSUITABLE:

@@ -550,7 +550,7 @@ def check_output(output: Path | None, said: str = "-o") -> None:
             raise BadArgument(f"{said} {output}: {path} cannot be written; give another file with -o")
 
 
-# -- requests that the built-in author is sure to refuse, refused before torch is imported: --
+# Requests that the built-in author is sure to refuse are refused before torch is imported.
 
 _FUNCTION = re.compile(r"(?P<path>\S+\.py)(?::(?P<name>\w+))?")
 _LONGEST_PATH = 1000

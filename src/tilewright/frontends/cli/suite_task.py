@@ -67,9 +67,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-# -- one task --
-
-
 def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
     """What becomes of a task; a fault is a record too, so that the other tasks go on."""
     began = time.monotonic()
@@ -172,9 +169,6 @@ def _why(run: Run) -> str:
         return ended
     verdict = run.attempts[-1].verdict
     return f"{ended}; the last attempt: {': '.join(filter(None, (verdict_words(verdict), why_words(verdict))))}"
-
-
-# -- what is said meanwhile --
 
 
 class TaskTalk(Reporter):
