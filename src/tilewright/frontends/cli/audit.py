@@ -95,7 +95,7 @@ def audit(
     reference: program.ReferenceOption = None,
     shape: program.ShapeOption = None,
     set_: program.SetOption = None,
-    function: Annotated[str, typer.Option(metavar="NAME", help="Of a file with several launchers: this one.")] = "",
+    function: Annotated[str, typer.Option(metavar="NAME", help="The launcher to audit, of a file with several.")] = "",
     include: program.IncludeOption = None,
     define: program.DefineOption = None,
     gpu: program.GpuOption = None,

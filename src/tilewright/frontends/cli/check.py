@@ -134,7 +134,7 @@ def check(
     schedules: Annotated[
         int, typer.Option(min=1, help="Orders of warps and blocks to try; all but the first are random.")
     ] = 3,
-    seed: Annotated[int, typer.Option(help="Of the random schedules.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random schedules.")] = 0,
     gpu: program.EmulatedGpuOption = "H200",
     blocks: Annotated[
         int | None, typer.Option(min=1, help="Run only so many blocks of each launch, evenly spread.")

@@ -65,7 +65,7 @@ def exam(
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="PROVIDER:NAME", help="A student; may be repeated.", show_default=False),
+        typer.Option(metavar="PROVIDER:NAME", help="A model to examine; may be repeated.", show_default=False),
     ] = None,
     base_url: program.BaseUrlOption = None,
     gpu: program.GpuOption = None,

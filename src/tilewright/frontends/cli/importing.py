@@ -158,7 +158,7 @@ def launcher_reference(
         return nullcontext()
     from tilewright.frontends.api.references import named_reference, split_reference
 
-    if what.suffix != ".cu" and re.fullmatch(r".*\.py:\w+", text):
+    if what.suffix not in (".cu", ".cuh") and re.fullmatch(r".*\.py:\w+", text):
         return nullcontext(split_reference(text))  # perhaps the class that an extension replaces
     return named_reference(text, pairs("--shape", shapes), pairs("--set", numbers))
 

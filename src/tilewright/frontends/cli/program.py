@@ -204,10 +204,10 @@ SecondsOption = Annotated[
 ]
 EnoughOption = Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")]
 AllowDegenerateOption = Annotated[
-    bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
+    bool, typer.Option("--allow-degenerate", help="Accept a reference whose results prove nothing, such as a constant.")
 ]
-BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a kernel for its gradients too.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")]
+BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a backward kernel too, for the gradients.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Make a new kernel, even if the library has one.")]
 EmulatedGpuOption = Annotated[str, typer.Option(metavar="GPU", help=f"GPU to build for: {', '.join(PROFILES)}.")]
 GpuOption = Annotated[
     str | None, typer.Option(metavar="GPU", help=f"GPU to write for: {', '.join(PROFILES)}.", show_default=False)
@@ -241,7 +241,9 @@ LicenceOption = Annotated[
     str,
     typer.Option("--license", metavar="SPDX", help="Licence of the kernel, such as Apache-2.0; kept in its record."),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Accept the specification of words unseen.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Accept what the author takes the words to mean, without asking.")
+]
 FixedOption = Annotated[
     list[str] | None,
     typer.Option(metavar="DIM", help="A dimension that always has this size; may be repeated; `all` for all."),
@@ -260,11 +262,10 @@ IncludeOption = Annotated[
     typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
 ]
 DefineOption = Annotated[
-    list[str] | None, typer.Option("-D", "--define", metavar="NAME=VALUE", help="A macro that its build gives.")
+    list[str] | None,
+    typer.Option("-D", "--define", metavar="NAME=VALUE", help="Define a macro, as its build does; may be repeated."),
 ]
-WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="Tasks at a time; half the cores, at most 6, where it is left out.")
-]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Tasks at a time. [default: half the cores, at most 6]")]
 
 
 def spool_path(spool: Path | None) -> str:

@@ -58,8 +58,12 @@ def show(
     kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full, as `show RUN N`.")] = None,
     diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
-    prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
-    reply: Annotated[int | None, typer.Option(metavar="N", help="What was answered in attempt N; 0: to words.")] = None,
+    prompt: Annotated[
+        int | None, typer.Option(metavar="N", help="The prompt of attempt N; 0: of the specification of words.")
+    ] = None,
+    reply: Annotated[
+        int | None, typer.Option(metavar="N", help="The reply in attempt N; 0: with the specification of words.")
+    ] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
     as_json: JsonOption = False,

@@ -215,7 +215,12 @@ def view(
     host: Annotated[
         str, typer.Option(help="Address to serve at; any but this machine's own needs --token.")
     ] = "127.0.0.1",
-    token: Annotated[str, typer.Option(envvar="TILEWRIGHT_VIEW_TOKEN", help="What a browser must know.")] = "",
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="TILEWRIGHT_VIEW_TOKEN", help="Token that a browser must give, in the address that is printed."
+        ),
+    ] = "",
     export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pages as files instead.")] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no window.")] = False,
 ) -> None:
