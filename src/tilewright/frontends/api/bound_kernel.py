@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.records import Task
 from tilewright.runtime import ReferenceUsed
 from tilewright.runtime.returned import Form, form_of

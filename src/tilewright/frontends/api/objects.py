@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.devices.inputs import DTYPE_OF_TORCH
 from tilewright.frontends.api.bound_kernel import Original
 from tilewright.store import Request
 from tilewright.tasks.errors import BadArgument

@@ -25,7 +25,7 @@ import torch
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.reading.python_source import INSTALLED
 
-# -- the definition of a Python function in its file, as a syntax tree, and the names that it looks up outside --
+# -- function definitions --
 
 LAMBDA = "<lambda>"
 
@@ -121,7 +121,7 @@ def path_of(node: ast.expr) -> list[str] | None:
     return [*before, node.attr] if before and isinstance(node, ast.Attribute) else None
 
 
-# -- which values a source text can hold or import, and how it says them --
+# -- values --
 
 _CONSTANTS = (int, float, bool, str, bytes, type(None))
 
