@@ -426,7 +426,7 @@ def test_an_interrupt_passes_through(provider: str) -> None:
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             model_at(server, provider).complete(QUESTION, interrupt)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
     assert len(server.requests) == 1
 
 
