@@ -10,6 +10,9 @@ READY := $(VENV)/.ready
 # Assertions are rewritten and modules compiled once, not in every process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Whatever this machine's locale is: the files here are UTF-8.
+export PYTHONUTF8 := 1
+
 .PHONY: demo test quick lint format types slow gpu sanitize docs dist clean
 
 # Runs and the library of finished kernels go to build/, so that the demo leaves a person's own alone.

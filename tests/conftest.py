@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 # Where a shell started the tests in the background, SIGINT is ignored, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What a person has set up for themselves is not the tests': a proxy would stand between them and their servers here, and
-# keys, addresses and colours change what is said.
+# What a person has set up for themselves is not the tests': a proxy would stand between them and their own servers,
+# and keys, addresses and colours change what is said.
 PERSONAL = ("_PROXY", "_API_KEY", "_TOKEN", "_BASE_URL", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
 PERSONAL_SETTINGS = ("HOME", "EMULATE", "EMULATE_BUDGET", "PRICES", "PURE_PYTHON_LAUNCHER")
 for _name in tuple(os.environ):

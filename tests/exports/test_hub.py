@@ -75,6 +75,7 @@ def test_the_card_says_what_it_is(project: Path) -> None:
     assert card.startswith("---\nlibrary_name: kernels\n")
     assert "This kernel is not verified: no run has judged this file." in card
     assert "No measurement is on record." in card
+    assert "tensors on the CPU run the reference in that variant too" in card
     assert 'get_kernel("somebody/row-scale", version=1' in card
 
 
