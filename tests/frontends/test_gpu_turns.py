@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from tilewright.frontends.api import judges
 from tilewright.frontends.api.judges import GpuTurns, GpuUse, TurnedDevice, gpu_use
@@ -78,8 +79,8 @@ def runs_beside(tmp_path: Path, mine: Job, *, shared: bool) -> bool:
     with GpuTurns(tmp_path / "gpu.lock").turn(shared=shared):
         running = threading.Thread(target=lambda: device.execute(mine))
         running.start()
-        beside = inner.ran.wait(0.3)
-    running.join(timeout=30)
+        beside = inner.ran.wait(300 if shared and mine is SMALL else 0.3)
+    running.join(timeout=300)
     assert inner.ran.is_set()
     return beside
 
@@ -105,7 +106,7 @@ def test_three_larger_jobs_run_beside_each_other_where_memory_is_far_larger(tmp_
         waiting = threading.Thread(target=lambda: TurnedDevice(inner, turns()).execute(LARGE))  # type: ignore[arg-type]
         waiting.start()
         assert not inner.ran.wait(0.3)
-    waiting.join(timeout=30)
+    waiting.join(timeout=300)
     assert inner.ran.is_set()
     assert turns(24).most_beside_bytes == 0
     assert turns(80).most_beside_bytes == int(2.5 * (1 << 30))
@@ -113,21 +114,22 @@ def test_three_larger_jobs_run_beside_each_other_where_memory_is_far_larger(tmp_
 
 def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_path: Path) -> None:
     order: list[str] = []
+    said: list[str] = []
 
     def take(name: str, shared: bool) -> None:
-        with GpuTurns(tmp_path / "gpu.lock").turn(shared=shared):
+        with GpuTurns(tmp_path / "gpu.lock", say=lambda _: said.append(name)).turn(shared=shared):
             order.append(name)
 
     alone = threading.Thread(target=take, args=("alone", False))
     later = threading.Thread(target=take, args=("later", True))
     with GpuTurns(tmp_path / "gpu.lock").turn(shared=True):
         alone.start()
-        alone.join(timeout=0.2)
+        wait_until(lambda: said == ["alone"])
         later.start()
-        later.join(timeout=0.2)
+        wait_until(lambda: said == ["alone", "later"])
         assert order == []
-    alone.join(timeout=30)
-    later.join(timeout=30)
+    alone.join(timeout=300)
+    later.join(timeout=300)
     assert order == ["alone", "later"]
 
 
@@ -153,7 +155,7 @@ gpu_turns.LOCKS = Path(sys.argv[2]).parent
 gpu_turns.device_uuid = lambda index: "abc" if index == int(sys.argv[1]) else "def"
 with gpu_turns.GpuTurns.of_gpu(int(sys.argv[1]), Path(sys.argv[2])).turn():
     print("in", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -178,10 +180,11 @@ def test_all_of_a_user_share_one_lock_of_a_gpu_and_a_process_that_is_killed_give
 
     waiting = threading.Thread(target=enter)
     waiting.start()
+    wait_until(lambda: said != [])
     assert not entered.wait(0.3)
     process.kill()
     process.wait()
-    waiting.join(timeout=30)
+    waiting.join(timeout=300)
     assert entered.is_set()
     assert said == ["waiting for the GPU, which another process uses"]
     assert gpu_use(log).turns == 0  # the killed one wrote none, and the other has no log
@@ -196,7 +199,7 @@ def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:
         waiting = threading.Thread(target=lambda: device.execute(SMALL))
         waiting.start()
         assert not inner.ran.wait(0.3)
-    waiting.join(timeout=30)
+    waiting.join(timeout=300)
     assert inner.ran.is_set()
 
 

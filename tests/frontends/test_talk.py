@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 from tests.refine.scripted_replies import TASK
+from tests.waiting import wait_until
 
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.frontends.api.choices import ChosenAuthor
@@ -71,14 +73,15 @@ def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None
 
     def slow(asked: Question, on_text: Callable[[str], None]) -> Reply:
         on_text("a thousand and one " * 100)
-        assert reporter.reminded.wait(60)
+        assert reporter.reminded.wait(300)
         return Reply("relay:box", "done", StopReason.END)
 
     heard: list[str] = []
     author = reporter.following(chosen(slow), every_s=0.01)
     assert author.complete(question("0012-2"), heard.append).text == "done"
     assert reporter.lines[0] == "attempt 12, structure: asking relay:box"
-    assert reporter.lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
+    reminder = r"attempt 12, structure: relay:box at it for \d+ s, 1,900 characters so far"
+    assert any(re.match(reminder, line) for line in reporter.lines[1:])
     assert len(heard) == 1
 
 
@@ -116,10 +119,8 @@ def test_without_a_terminal_long_work_is_said_from_time_to_time() -> None:
         time.sleep(0.05)
         assert stream.getvalue() == ""  # who is asked is followed elsewhere
         reporter.working("structure: tuning")
-        deadline = time.monotonic() + 60
-        while "structure: tuning" not in stream.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert "structure: tuning  0 s\n" in stream.getvalue()
+        wait_until(lambda: "structure: tuning" in stream.getvalue())
+    assert re.search(r"structure: tuning  \d+ s\n", stream.getvalue())
 
 
 def test_a_terminal_has_its_live_line_instead() -> None:

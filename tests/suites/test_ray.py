@@ -80,7 +80,7 @@ def test_a_node_that_is_killed_costs_its_tasks_one_retry(tmp_path: Path, cluster
     try:
         carry_out(folder, pool, heard)
     finally:
-        killer.join(timeout=60)
+        killer.join(timeout=300)
         pool.close()
         connected.close()
     records = {one.id: one for one in folder.records()}

@@ -115,12 +115,12 @@ def test_when_the_suite_is_killed_its_tasks_end_with_it(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder.path)], env=environment)
     mark = folder.path / "1.pid"
-    wait_until(lambda: mark.exists() and mark.read_text() != "", 60.0)
+    wait_until(lambda: mark.exists() and mark.read_text() != "")
     child = int(mark.read_text())
     assert process_start(child) is not None
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    wait_until(lambda: process_start(child) is None, 60.0)
+    wait_until(lambda: process_start(child) is None)
     assert [task.id for task in folder.waiting()] == ["1"]
 
 

@@ -80,7 +80,7 @@ def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str)
         "-o",
         str(output),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     if done.returncode:
         raise NotExportable(f"{compiler} does not build the launch path: {done.stderr.strip()[-2000:]}")
     return output

@@ -284,7 +284,7 @@ def complete_arguments(
     base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
     if not wanted:
         return base, False
-    deadline = time.monotonic() + GUESS_SECONDS
+    deadline = time.thread_time() + GUESS_SECONDS
     reason = ""
     needed, names = needed_shapes(file, given), [p.name for p in wanted]
     ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
@@ -298,7 +298,7 @@ def complete_arguments(
             reason = reason or str(refusal)
         except KernelFileError:
             pass
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             break
     raise BadArgument(
         f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"

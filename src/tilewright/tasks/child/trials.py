@@ -100,6 +100,7 @@ def _check_layer(given: torch.Tensor, *state: torch.Tensor) -> None:
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always
 _SLOW_SECONDS = 0.3
+_PATIENCE, _PATIENCE_OF_A_CALL = 1.5, 8.0
 _QUICKER = 8  # times fewer elements than a slow call had are quick enough
 _LARGEST_REAL_ELEMENTS = 1 << 26
 _MOST_OF_A_GPU = 1 << 40  # elements; torch itself may refuse to describe more
@@ -133,6 +134,21 @@ class Comparison:
     asked: frozenset[Key] = frozenset()  # what the call asked that was answered as at the own sizes
 
 
+class Elapsed:
+    """How long this thread has computed; what is found shall not hang on what else the machine has to do.
+
+    On one that has too much of it, the seconds that have passed count too, divided by `patience`.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._computed, self._passed = time.thread_time(), time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return max(time.thread_time() - self._computed, (time.monotonic() - self._passed) / self._patience)
+
+
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
     """Many small calls are quicker without waking threads for each."""
@@ -159,7 +175,7 @@ class Trials:
         self._function = function
         self._tensors = tensors
         self._numbers = {one.name: one.value for one in numbers}
-        self._started: float | None = None  # with the first attempt; the call before it must be made anyway
+        self._elapsed: Elapsed | None = None  # since the first attempt; the call before it must be made anyway
         self._seconds = seconds
         self._most = _TRIALS
         self._known: dict[tuple[tuple[int, ...], ...], TrialOutcome | None] = {}
@@ -174,7 +190,7 @@ class Trials:
     @property
     def spent(self) -> float:
         """The part of its time, or of its number of calls, that is gone."""
-        seconds = time.monotonic() - self._started if self._started is not None else 0.0
+        seconds = self._elapsed.seconds if self._elapsed is not None else 0.0
         return max(len(self._known) / self._most, seconds / self._seconds)
 
     def prolong(self, part: float) -> None:
@@ -184,7 +200,7 @@ class Trials:
 
     def attempt(self, shapes: Shapes) -> TrialOutcome | None:
         """What a call returns; None where it raises."""
-        self._started = time.monotonic() if self._started is None else self._started
+        self._elapsed = self._elapsed or Elapsed(_PATIENCE)
         key = tuple(shapes[one.name] for one in self._tensors)
         if key not in self._known:
             if self.spent > 1:
@@ -199,7 +215,7 @@ class Trials:
         """The same; raises what the function raises."""
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements <= self._real_elements:
-            started = time.monotonic()
+            elapsed = Elapsed(_PATIENCE_OF_A_CALL)
             try:
                 return self._call(self._plain(shapes))
             except Exception as error:
@@ -207,7 +223,7 @@ class Trials:
                     raise
                 # Its inputs are small and what it makes of them is not, as in attention over many positions.
             finally:
-                if time.monotonic() - started > _SLOW_SECONDS and not self._for_real:
+                if elapsed.seconds > _SLOW_SECONDS and not self._for_real:
                     quick = min(elements // _QUICKER, self._real_elements)
                     self._real_elements = max(quick, _SMALL_ELEMENTS)
         if self._mode is not None:
