@@ -100,6 +100,13 @@ class RunFolder:
             cut_short=header.cut_short,
         )
 
+    def find_run(self) -> Run | None:
+        """The run; None while it has no task."""
+        try:
+            return self.load()
+        except NotAccepted:
+            return None
+
     def _attempts(self) -> tuple[Attempt, ...]:
         with contextlib.suppress(FileNotFoundError):
             numbers = sorted(int(path.name) for path in (self.path / ATTEMPTS).iterdir() if path.name.isdecimal())

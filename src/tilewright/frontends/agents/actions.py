@@ -28,7 +28,6 @@ from tilewright.frontends.api import choices, running
 from tilewright.frontends.api.judges import OpenJudges
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.api.reporter import in_arguments, specification_text
-from tilewright.frontends.api.requests import loaded
 from tilewright.frontends.api.running import Addition, KernelFound
 from tilewright.frontends.cli.check import CheckOptions, check_file, show_check
 from tilewright.frontends.cli.make import place_kernel
@@ -187,7 +186,7 @@ class Session:
 
     def opened(self, name: str) -> tuple[RunFolder, Run]:
         folder = guard.open_run(self.store, name)
-        run = loaded(folder)
+        run = folder.find_run()
         if run is None:
             raise Refused(f"run {name} has no accepted task; specify one")
         return folder, run
@@ -393,7 +392,7 @@ def export(session: Session, name: str, destination: str, reporter: AgentReporte
         facts = {"run": run.id, "to": to, "folder": destination, "name": done.name, "standing": done.standing}
         return Answer("\n".join([text, *done.notes]), facts | {"notes": list(done.notes)})
     target = guard.inside(session.root, destination if destination.endswith(".cu") else f"{destination}.cu")
-    kernel = running.kept_kernel(session.store, folder, run)
+    kernel = running.library_kernel(session.store, folder, run)
     assert kernel is not None  # there is a best one
     target.parent.mkdir(parents=True, exist_ok=True)
     place_kernel(kernel, target, run.settings.licence)
