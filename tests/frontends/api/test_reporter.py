@@ -78,7 +78,7 @@ def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None
     author = reporter.following(chosen(slow), every_s=0.01)
     assert author.complete(question("0012-2"), heard.append).text == "done"
     assert reporter.lines[0] == "attempt 12, structure: asking relay:box"
-    assert reporter.lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
+    assert reporter.lines[1].startswith("attempt 12, structure: waiting for relay:box for 0 s, 1,900 characters so far")
     assert len(heard) == 1
 
 

@@ -380,7 +380,9 @@ class NameRewriter(ast.NodeTransformer):
     def _add(self, name: str, namespace: Mapping[str, Any]) -> None:
         if name not in namespace:
             if namespace is self._cells:
-                raise BadArgument(f"{self._function.__name__} uses {name} of the enclosing function, which has no such variable")
+                raise BadArgument(
+                    f"{self._function.__name__} uses {name} of the enclosing function, which has no such variable"
+                )
             if hasattr(builtins, name):
                 self._builder.reserve_builtin(name)
             return  # neither a global nor a builtin: the function raises as it did
