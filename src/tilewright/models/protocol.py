@@ -1,21 +1,29 @@
-"""What a model is to the rest of the house: whom to ask, how asking can fail, what an adapter declares and is given.
+"""The protocol of models: their names and providers, what an adapter declares and is given, and how a request can fail.
+
+A name is `provider:` and what the provider makes of the rest. A module of this package whose name ends in `_model` is
+an adapter, and lists its providers in `PROVIDERS`; it imports its SDK when a model is opened, since that takes seconds.
 
 A refusal of the model itself is no error: it is a `Reply` whose `stop` says so. So is a reply cut at its length.
-Keys come from the environment, go to the service they are for, and appear nowhere else.
-"""
+Keys come from the environment, go to the service they are for, and appear nowhere else."""
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
+import pkgutil
+import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
+import tilewright.models
 from tilewright.records import NoReply, Question, Reply
 
 if TYPE_CHECKING:
     from tilewright.models.prices import Price
-    from tilewright.models.retries import RetryPolicy
 
 OnText = Callable[[str], None]
 _SHORTEST_KEY = 8  # a shorter value is no key, and removing it everywhere would garble ordinary text
@@ -69,6 +77,21 @@ class Model(Protocol):
     def complete(self, question: Question, on_text: OnText) -> Reply: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Waits double from `first_wait_s` to `longest_wait_s`, each drawn anew within a quarter either way."""
+
+    attempts: int = 6
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 30.0
+    longest_asked_s: float = 120.0  # a server that asks for more patience than this is given up
+    give_up_at: float = math.inf  # in `time.monotonic`: nothing is asked again that would have to wait past it
+
+    def wait_s(self, retry: int) -> float:
+        """The wait before retry number `retry`, from 0."""
+        return min(self.longest_wait_s, self.first_wait_s * 2.0**retry) * random.uniform(0.75, 1.25)
 
 
 @dataclass(frozen=True)
@@ -145,3 +168,51 @@ class Opening:
     @property
     def name(self) -> str:
         return f"{self.provider.name}:{self.model}"
+
+
+@cache
+def providers() -> Mapping[str, Provider]:
+    """The table of providers by name, in the order of their ranks, and of one rank by name."""
+    names = [one.name for one in pkgutil.iter_modules(tilewright.models.__path__) if one.name.endswith("_model")]
+    adapters = [importlib.import_module(f"tilewright.models.{name}") for name in names]
+    found = [one for adapter in adapters for one in adapter.PROVIDERS]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.rank, one.name))}
+
+
+def key_variables() -> tuple[str, ...]:
+    """Every environment variable that may hold a key."""
+    return tuple(one.key for one in providers().values() if one.key)
+
+
+def open_model(
+    name: str,
+    *,
+    base_url: str | None = None,
+    say: Callable[[str], None] = say_on_stderr,
+    environ: Mapping[str, str] | None = None,
+    retries: RetryPolicy | None = None,
+    timeout_s: float = 600.0,
+) -> Model:
+    """The model of that name, ready to be asked; no request is made yet. `ModelError` where that cannot be."""
+    provider, colon, model = name.partition(":")
+    if not colon or not model or provider not in providers():
+        raise BadModelName(
+            f'"{name}" names no model; write PROVIDER:MODEL with one of {", ".join(providers())}, '
+            "for example anthropic:claude-sonnet-5-5 or relay:DIRECTORY"
+        )
+    environ = os.environ if environ is None else environ
+    scrub = Scrubber.of(environ, key_variables())
+    known = providers()[provider]
+    return known.open(Opening(known, model, environ, scrub, retries or RetryPolicy(), timeout_s, base_url, say))
+
+
+def default_provider(environ: Mapping[str, str]) -> Provider | None:
+    """The first provider whose key is set, None where none is."""
+    able = (one for one in providers().values() if one.default_model and environ.get(one.key, "").strip())
+    return next(able, None)
+
+
+def default_model_name(environ: Mapping[str, str]) -> str | None:
+    """The model to ask where nobody is named, None where no key is set."""
+    found = default_provider(environ)
+    return f"{found.name}:{found.default_model}" if found else None

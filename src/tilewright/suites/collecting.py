@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.store import Request
-from tilewright.suites.suite_records import SuiteTask
+from tilewright.suites.suite_folder import SuiteTask
 
 LISTING = "suite.toml"
 _PROBLEM = re.compile(r"(?P<number>\d+)_.*\.py")

@@ -18,8 +18,7 @@ from tilewright.prompts.question import question_text, system_text
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Question, Reply, Run, Situation, Stage, from_json
 from tilewright.store import RunFolder, write_text
-from tilewright.teaching.cleaning import Clean
-from tilewright.teaching.lessons import KERNEL, licence_of
+from tilewright.teaching.lessons import KERNEL, Clean, licence_of
 
 RECORDED, RENDERED = "recorded", "rendered"
 UNREADABLE = "no usable reply"

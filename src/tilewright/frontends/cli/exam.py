@@ -40,7 +40,6 @@ from tilewright.suites import (
     folder_tasks,
 )
 from tilewright.tasks.errors import BadArgument
-from tilewright.teaching.cleaning import cleaner
 from tilewright.teaching.exam import (
     FEWEST_PAIRS,
     PASS_RATE,
@@ -55,6 +54,7 @@ from tilewright.teaching.exam import (
     skill_text,
     taught_before,
 )
+from tilewright.teaching.lessons import cleaner
 from tilewright.teaching.skill import NoSkill, SkillProvenance, read_provenance
 
 # -- an exam as a page of Markdown: --
