@@ -50,11 +50,11 @@ class MissingPackage(ModelError):
 
 
 class ModelRejected(ModelError):
-    """The service said no and would say so again: wrong key, no such model, bad request."""
+    """The service rejected the request, and would again: wrong key, no such model, bad request."""
 
 
 class ModelUnavailable(ModelError):
-    """Still failing after every retry, or nobody answered in time."""
+    """It still fails after every retry, or did not answer in time."""
 
 
 class NoRecordedReply(ModelError):
@@ -62,7 +62,7 @@ class NoRecordedReply(ModelError):
 
 
 class Model(Protocol):
-    """Somebody who answers questions.
+    """Answers questions.
 
     `complete` passes text to `on_text` as it arrives and returns the whole reply. Where a connection is lost midway the
     question is asked again, so `on_text` may then see the beginning of a second answer; the reply holds that one alone.
@@ -96,30 +96,30 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Provider:
-    """Whom a name before the colon stands for. Every adapter module lists its own, as `PROVIDERS`."""
+    """The provider behind a name before the colon. Every adapter module lists its own in `PROVIDERS`."""
 
     name: str
     open: Callable[[Opening], Model]
     key: str = ""  # the environment variable with its key; "" where none is needed
     address: str = ""  # the variable with the address of a server of one's own, which may want no key
     base_url: str | None = None  # of the service, where its client does not know it
-    default_model: str = ""  # asked where the key is set and nobody is named
+    default_model: str = ""  # used if the key is set and no model is named
     rank: int = 100  # of several whose keys are set, the lowest is asked
     package: str = ""  # that it needs, as it is imported
-    install: str = ""  # what pip is told to have it, where that is not the package's name
+    install: str = ""  # the name for pip, if that is not the package's name
     takes_path: bool = False  # what follows the colon is a path
 
     def own_server(self, base_url: str | None, environ: Mapping[str, str]) -> str | None:
         return base_url or (environ.get(self.address) if self.address else None) or None
 
     def lacks_key(self, base_url: str | None, environ: Mapping[str, str]) -> bool:
-        """Whether it cannot be asked because its key is not set."""
+        """Whether it needs a key that is not set."""
         return bool(self.key) and not environ.get(self.key, "").strip() and not self.own_server(base_url, environ)
 
 
 @dataclass(frozen=True)
 class Scrubber:
-    """Takes every key of the environment out of a text, also where a server has sent it back."""
+    """Removes every key of the environment from a text, also from a server's answer."""
 
     secrets: tuple[str, ...] = ()
 
@@ -148,13 +148,13 @@ def key_of(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def say_on_stderr(text: str) -> None:
-    """Where notices go unless told otherwise: that a relay waits, that a question is asked again."""
+    """The default for notices, such as that a relay waits or a question is asked again."""
     print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What an adapter is opened with. The environment holds keys, so it is never shown."""
+    """The arguments of an adapter. The environment has keys, so it is never shown."""
 
     provider: Provider
     model: str  # what follows the provider's colon
@@ -213,6 +213,6 @@ def default_provider(environ: Mapping[str, str]) -> Provider | None:
 
 
 def default_model_name(environ: Mapping[str, str]) -> str | None:
-    """The model to ask where nobody is named, None where no key is set."""
+    """The model to ask if none is named; None if no key is set."""
     found = default_provider(environ)
     return f"{found.name}:{found.default_model}" if found else None

@@ -56,7 +56,7 @@ class LibraryEntry:
     attempt: int
     author: str
     gpu: str
-    device: str  # that it was verified and timed on, as people are told: "H200 (emulated)"
+    device: str  # that it was verified and timed on, as shown to people: "H200 (emulated)"
     emulated: bool
     measurement: Measurement | None
     kernel: str  # the file's identity
@@ -83,11 +83,11 @@ class LibraryKernel:
         return task
 
     def provenance(self) -> Provenance | None:
-        """Who wrote it; None for an entry made before that was kept."""
+        """Its provenance; None for an entry of an earlier version."""
         return durable.find_record(provenance_path(self.path), Provenance)
 
     def copy_provenance(self, target: Path, licence: str = "") -> None:
-        """Put the record of who wrote it beside a copy of the kernel; `licence` replaces the one on record."""
+        """Write its provenance beside a copy of the kernel; `licence` replaces the one on record."""
         found = self.provenance()
         if found is not None:
             durable.write_record(provenance_path(target), replace(found, licence=licence or found.licence))
@@ -110,7 +110,7 @@ class Library:
         self.path = path
 
     def add(self, source: RunFolder, tuned: str | None = None) -> LibraryKernel:
-        """Keep the best kernel of a run; `tuned` is the text of the `.tuned.json` that goes beside it."""
+        """Add the best kernel of a run; `tuned` is the text of the `.tuned.json` beside it."""
         run, provenance = source.load(), provenance_of(source)
         best, request = run.best, source.request()
         assert best is not None  # or it would have no provenance
@@ -155,7 +155,7 @@ class Library:
         return None
 
     def _entries(self, folder: Path) -> Iterator[LibraryKernel]:
-        """Entries that can be read; one that cannot is as good as absent, for it can be made again."""
+        """Entries that can be read. Others are ignored, since they can be made again."""
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if not durable.is_unfinished(path):
                 with contextlib.suppress(Damaged):
@@ -194,7 +194,7 @@ _SPDX = re.compile(r"SPDX-License-Identifier:\s*([\w.+() -]*[\w.+)])")
 
 
 def provenance_of(folder: RunFolder) -> Provenance:
-    """Of the best kernel so far; raises `StoreError` where none has passed."""
+    """The provenance of the best kernel; raises `StoreError` if none has passed."""
     run = folder.load()
     best = run.best
     if best is None or best.kernel is None or not isinstance(best.verdict, Passed):
@@ -263,15 +263,15 @@ def _lineage(folder: RunFolder, run: Run, last: Attempt) -> list[tuple[int, str]
         text = folder.attempt(one.number).find_text(KERNEL)
         if text is not None:
             found.append((one.number, text))
-        before = _mended(run, one) if one.stage.is_repair else one.parent
+        before = _repaired(run, one) if one.stage.is_repair else one.parent
         one = by_number.get(before) if before is not None else None
     if run.settings.start:
         found.append((0, run.settings.start))
     return found[::-1]
 
 
-def _mended(run: Run, repair: Attempt) -> int | None:
-    """The attempt that a repair mends: the last before it of an earlier step."""
+def _repaired(run: Run, repair: Attempt) -> int | None:
+    """The attempt that a repair fixes: the last before it of an earlier step."""
     earlier = [one.number for one in run.attempts if one.number < repair.number and one.step < repair.step]
     return max(earlier, default=None)
 
@@ -294,6 +294,6 @@ def _ranges(lines: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _licence(run: Run) -> str:
-    """What the person stated, or what the file given to start from says of itself."""
+    """The licence that the person gave, or that the file to start from states."""
     stated = _SPDX.search(run.settings.start)
     return run.settings.licence or (stated[1].strip() if stated else UNSTATED)

@@ -50,7 +50,7 @@ class Summary:
 
 
 def baseline_us(record: TaskRecord, name: str) -> float | None:
-    """What a baseline took beside the kernel of a task; None where it was not timed."""
+    """The time of a baseline beside the kernel of a task; None if it was not timed."""
     measured = record.measured
     if measured is None or record.status is not Status.MADE:
         return None
@@ -147,7 +147,7 @@ def _sample(suite: Suite, record: TaskRecord) -> Json:
 
 
 def _metadata(suite: Suite, record: TaskRecord) -> dict[str, str]:
-    said = {
+    facts = {
         "hardware": record.measured.gpu if record.measured else suite.device,
         "author": suite.settings.author,
         "tilewright": suite.tilewright,
@@ -157,7 +157,7 @@ def _metadata(suite: Suite, record: TaskRecord) -> dict[str, str]:
         "provisional": "not all of it was judged at the task's own size" if record.provisional else "",
         "degenerate": record.degenerate,
     }
-    return {name: text for name, text in said.items() if text}
+    return {name: text for name, text in facts.items() if text}
 
 
 def _statistics(timing: Timing, hardware: str) -> Json:

@@ -24,7 +24,7 @@ TRIES = 2
 
 
 class Lost(Exception):
-    """The process or the machine that worked on a task is gone, and nothing came back; the message says how."""
+    """The process or machine of a task is gone without a result; the message says how."""
 
 
 class Pool(Protocol):
@@ -36,16 +36,16 @@ class Pool(Protocol):
         ...
 
     def submit(self, task: SuiteTask) -> Future[TaskRecord]:
-        """Begin a task. Its future raises `Lost` where whoever worked on it is gone."""
+        """Begin a task. Its future raises `Lost` if its process or machine is gone."""
         ...
 
     def close(self) -> None:
-        """End whatever still runs; what was done of it is kept."""
+        """End what still runs; its run is kept."""
         ...
 
 
 class SuiteWatcher(Protocol):
-    """Somebody who is told how a suite goes."""
+    """Receives the progress of a suite."""
 
     def begun(self, task: SuiteTask) -> None: ...
 
@@ -56,7 +56,7 @@ class SuiteWatcher(Protocol):
 
 
 def carry_out(folder: SuiteFolder, pool: Pool, watch: SuiteWatcher) -> None:
-    """Bring every task of a suite that is not done to its end. What is done is on record before the next begins."""
+    """Carry out every task of a suite that is not done. Each is recorded before the next begins."""
     waiting = deque((task, 1) for task in folder.waiting())
     running: dict[Future[TaskRecord], tuple[SuiteTask, int]] = {}
     while waiting or running:
@@ -78,13 +78,13 @@ def carry_out(folder: SuiteFolder, pool: Pool, watch: SuiteWatcher) -> None:
             watch.done(record)
 
 
-_LAST_WORDS = 2000  # characters of its standard error
+_ERROR_TAIL = 2000  # characters of its standard error
 
-Doing = Callable[[str, str], None]  # (id of a task, what is done of it)
+Doing = Callable[[str, str], None]  # (id of a task, its progress)
 
 
 class LocalPool:
-    """So many processes at a time; `doing` hears what they say."""
+    """Processes of this machine, `size` at a time; `doing` gets the lines that they print."""
 
     def __init__(
         self,
@@ -120,14 +120,14 @@ class LocalPool:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, task: SuiteTask) -> TaskRecord:
-        before = self._folder.find(task.id)  # a fault's, which is tried again
+        before = self._folder.find(task.id)  # of a failed try
         with self._lock:
             if self._closed:
                 raise Lost("the suite was ended")
             process = start_task(self._program, self._folder, task, self._environment)
             self._running.add(process)
         try:
-            words = hear(process, lambda line: self._doing(task.id, line))
+            words = wait_for(process, lambda line: self._doing(task.id, line))
         finally:
             with self._lock:
                 self._running.discard(process)
@@ -140,7 +140,7 @@ class LocalPool:
 def start_task(
     program: Sequence[str], folder: SuiteFolder, task: SuiteTask, environment: Mapping[str, str]
 ) -> subprocess.Popen[str]:
-    """The process of one task, in a session of its own: Ctrl-C reaches the parent alone, which then ends it."""
+    """The process of one task, in its own session: Ctrl-C reaches only the parent, which then ends it."""
     return subprocess.Popen(
         [*program, str(folder.path), task.id],
         stdin=subprocess.PIPE,
@@ -153,8 +153,8 @@ def start_task(
     )
 
 
-def hear(process: subprocess.Popen[str], say: Callable[[str], None]) -> str:
-    """Wait for a process, telling what it says; returns the end of its standard error."""
+def wait_for(process: subprocess.Popen[str], say: Callable[[str], None]) -> str:
+    """Wait for a process and pass on the lines that it prints; returns the end of its standard error."""
     assert process.stdout is not None
     assert process.stderr is not None
     errors = process.stderr
@@ -175,11 +175,11 @@ def hear(process: subprocess.Popen[str], say: Callable[[str], None]) -> str:
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 stream.close()
-    return "".join(words)[-_LAST_WORDS:].strip()
+    return "".join(words)[-_ERROR_TAIL:].strip()
 
 
 def end_process(process: subprocess.Popen[str]) -> None:
-    """End a task's process and all that it started; its run stays as it stands."""
+    """End a task's process and all that it started; its run is kept."""
     kill_below(process.pid)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)

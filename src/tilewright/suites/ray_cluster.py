@@ -29,7 +29,7 @@ from tilewright.records import GpuProfile
 from tilewright.store import Store, durable
 from tilewright.store.home import HOME_VARIABLE
 from tilewright.suites.collecting import is_task_folder
-from tilewright.suites.pools import Doing, Lost, end_process, ending_words, hear, start_task
+from tilewright.suites.pools import Doing, Lost, end_process, ending_words, start_task, wait_for
 from tilewright.suites.suite_folder import KERNELS, Suite, SuiteFolder, SuiteTask, TaskRecord
 
 WORKER = (sys.executable, "-m", "tilewright.worker")
@@ -40,7 +40,7 @@ _KEPT = ("runs", "library")  # of a home
 
 @dataclass(frozen=True)
 class Parcel:
-    """A task and what it is made of: `files` lie in a folder of their own, and the request is below it."""
+    """A task and its files, which get a folder of their own on the node."""
 
     suite: Suite  # with this task alone
     files: dict[str, bytes]
@@ -49,12 +49,12 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Returned:
-    """What came of it. `lost` says how its process ended where there is no record."""
+    """The result of a task. `lost` says how its process ended if there is no record."""
 
     record: TaskRecord | None
     archive: bytes  # of what is kept
     lost: str = ""
-    gpu_lost: bool = False  # it was the GPU's worker that is gone
+    gpu_lost: bool = False  # the GPU's worker is gone
     host: str = ""
 
 
@@ -98,7 +98,7 @@ def run_parcel(parcel: Parcel, announcement: Announcement | None, relay: Relay) 
             stack.callback(end_process, process)
             if carrier is not None:
                 stack.enter_context(carrier.carrying(lambda: end_process(process)))
-            words = hear(process, lambda line: None)
+            words = wait_for(process, lambda line: None)
         record = folder.find(suite.tasks[0].id)
         trouble = carrier.trouble if carrier is not None and record is None else ""
         lost = "" if record is not None else trouble or ending_words(process.returncode, words)
@@ -130,7 +130,7 @@ def _archive(place: Path) -> bytes:
 
 
 def unpack(content: bytes, folder: SuiteFolder, home: Path) -> None:
-    """Put what came back where it belongs: kernels and runs into the suite's folder, library entries into the home."""
+    """Unpack a result: kernels and runs into the suite's folder, library entries into the home."""
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         for name, target in ((KERNELS, folder.path), ("runs", folder.path), ("library", home)):
             members = [one for one in archive.getmembers() if one.name.partition("/")[0] == name]
@@ -142,7 +142,7 @@ def unpack(content: bytes, folder: SuiteFolder, home: Path) -> None:
 
 
 class Carrier:
-    """A spool that looks like a worker's own, while its jobs are carried elsewhere by a thread of this process."""
+    """A spool that acts as a worker's, while a thread of this process sends its jobs to another machine."""
 
     def __init__(self, spool: Path, announcement: Announcement, relay: Relay) -> None:
         here = os.getpid()
@@ -163,7 +163,7 @@ class Carrier:
 
     @contextlib.contextmanager
     def carrying(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Carry jobs while the block goes on; `give_up` is called where the other end is gone."""
+        """Carry jobs while the block runs; `give_up` is called if the other machine is gone."""
         self._files.announce(self._own)
         for work in (self._beat, lambda: self._carry(give_up)):
             threading.Thread(target=work, daemon=True).start()
@@ -195,7 +195,7 @@ class Carrier:
 
 
 class GpuHost:
-    """A worker of this node's GPU behind a spool of its own; Ray makes an actor of it, which holds the GPU."""
+    """A worker for a GPU of this node, with a spool of its own. Ray makes it an actor, which holds the GPU."""
 
     def __init__(self, worker: Sequence[str] = WORKER) -> None:
         self._spool = Path(tempfile.mkdtemp(prefix="tilewright-gpu-"))
@@ -247,9 +247,9 @@ class RayCluster:
         try:
             self.ray.init(address=address, log_to_driver=False, ignore_reinit_error=True, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
-            said = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines()
             raise NoRay(
-                f"--ray {address}: no cluster answers ({said[0] if said else error}); start one with `ray start --head`"
+                f"--ray {address}: no cluster answers ({lines[0] if lines else error}); start one: `ray start --head`"
             ) from None
         self._worker = tuple(worker)
         self._gpus: dict[Any, Announcement] = {}
@@ -260,16 +260,16 @@ class RayCluster:
         count = int(self.ray.cluster_resources().get("GPU", 0))
         host = self.ray.remote(GpuHost)
         actors = [host.options(num_gpus=1, num_cpus=0).remote(self._worker) for _ in range(count)]
-        told = [actor.announcement.remote() for actor in actors]
+        pending = [actor.announcement.remote() for actor in actors]
         try:
-            announced = self.ray.get(told, timeout=_START_SECONDS)
+            announced = self.ray.get(pending, timeout=_START_SECONDS)
         except (self.ray.exceptions.RayError, self.ray.exceptions.GetTimeoutError) as error:
             raise NoRay(f"a GPU of the cluster cannot be used: {str(error).strip().splitlines()[-1]}") from None
         self._gpus = dict(zip(actors, announced, strict=True))
         return tuple(one.profile for one in announced)
 
     def next_gpu(self, gpu: str) -> tuple[Any, Announcement] | None:
-        """Of the GPUs of that name, each in turn; None where the cluster has none."""
+        """The next GPU of that name, round robin; None if the cluster has none."""
         suited = [(actor, one) for actor, one in self._gpus.items() if one.profile.name == gpu]
         self._turn += 1
         return suited[self._turn % len(suited)] if suited else None
@@ -288,7 +288,7 @@ class RayCluster:
 
 
 class RayPool:
-    """Tasks of a suite on a cluster, `size` at a time: as many as it has processors, where nothing is said."""
+    """Tasks of a suite on a cluster, `size` at a time; by default as many as it has processors."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class RayPool:
             self._cluster.ray.cancel(running, force=True)
 
     def _settle(self, task: SuiteTask, actor: Any, done: Future[Returned], made: Future[TaskRecord]) -> None:
-        """From what a node sent back, or its silence, to the task's record."""
+        """Turns what a node returned, or its loss, into the task's record."""
         self._running.pop(task.id, None)
         try:
             returned = done.result()
@@ -353,7 +353,7 @@ class RayPool:
 
 
 def _on_node(parcel: Parcel, actor: Any, announcement: Announcement | None) -> Returned:
-    """In a process of Ray's, on whichever node has room."""
+    """Runs in a Ray process, on any node with room."""
     import ray
 
     def relay(job_id: str, content: bytes) -> SpoolResult:

@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 class Status(str, Enum):
-    """What became of a task. The values are on record; `words` may be reworded."""
+    """The outcome of a task. The values are on record; `words` may change."""
 
     MADE = "made"
     NONE_PASSED = "none-passed"
@@ -58,13 +58,13 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class Suite:
-    """Which tasks, by whom, on what. It is replaced as one."""
+    """The tasks, author, settings and device of a suite."""
 
     title: str  # "KernelBench level 1"
     tasks: tuple[SuiteTask, ...]
     settings: Settings
     gpu: str  # a known GPU's name
-    device: str  # as people are told: "H200 (emulated)"
+    device: str  # as shown to people: "H200 (emulated)"
     emulated: bool
     created: str  # ISO 8601, UTC
     tilewright: str
@@ -75,7 +75,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What became of one task; on record as soon as it is done."""
+    """The result of one task."""
 
     id: str
     name: str
@@ -101,7 +101,7 @@ HEADER, TASKS, KERNELS, LOCK, GPU_TURNS = "suite.json", "tasks", "kernels", "loc
 
 
 class OtherSuite(StoreError):
-    """The folder is another suite's, or something else's."""
+    """The folder belongs to another suite, or to something else."""
 
 
 class SuiteFolder:
@@ -113,9 +113,9 @@ class SuiteFolder:
     # -- the suite --
 
     def begin(self, suite: Suite) -> Suite:
-        """Put a suite on record, or go on with the one that is there: the same but for its tasks and their budget.
+        """Record a suite, or continue the one in the folder, which may differ in its tasks and their budget.
 
-        Raises `OtherSuite` where another is there.
+        Raises `OtherSuite` if the folder has another.
         """
         before: Suite | None = durable.find_record(self.path / HEADER, Suite)
         if before is None:
@@ -141,7 +141,7 @@ class SuiteFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only process that works on this suite. It ends with the process, however that ends."""
+        """Hold the lock of the suite, which ends with the process, even if that is killed."""
         with open(self.path / LOCK, "a", encoding="utf-8") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,7 +165,7 @@ class SuiteFolder:
         return tuple(one for one in found if one is not None)
 
     def waiting(self) -> tuple[SuiteTask, ...]:
-        """The tasks that are not done, or that a fault kept from being done."""
+        """The tasks that are not done, or that failed because of a fault."""
         done = {one.id for one in self.records() if one.status is not Status.FAILED}
         return tuple(task for task in self.suite().tasks if task.id not in done)
 
@@ -173,7 +173,7 @@ class SuiteFolder:
         durable.write_text(self._task(id, "run"), run)
 
     def run_of(self, id: str) -> str:
-        """The run that was begun for a task; "" where none was."""
+        """The run that was begun for a task; "" if none."""
         return durable.read_text(self._task(id, "run")) or ""
 
     def kernel_path(self, task: SuiteTask) -> Path:
@@ -192,7 +192,7 @@ def _file(name: str) -> str:
 
 
 def _difference(before: Suite, now: Suite) -> str:
-    """In what a suite on record differs from the one that is wanted, beyond tasks and budget; "" for nothing."""
+    """How the suite on record differs from `now`, except in tasks and budget; "" if it does not."""
     same_budget = replace(before.settings, budget=now.settings.budget)
     parts = (
         (before.title, now.title, before.title),

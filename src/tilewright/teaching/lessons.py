@@ -56,7 +56,7 @@ def cleaner(secrets: Iterable[str] = (), folders: Iterable[Path] = ()) -> Clean:
 
 
 def _file_name(found: re.Match[str]) -> str:
-    """The file's name alone; a folder, which may be somebody's, has none. The stop of a sentence is no part of it."""
+    """The file's name alone; a folder, which may name a person, has none. A full stop after it is kept."""
     text = found[0].rstrip("./")
     name = text.rpartition("/")[2]
     ending = "." * (len(found[0]) - len(found[0].rstrip(".")))
@@ -105,7 +105,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Pitfall:
-    """A kernel that failed: how, and what mended it."""
+    """A kernel that failed: how, and what fixed it."""
 
     run: str
     attempt: int
@@ -115,7 +115,7 @@ class Pitfall:
     summary: str  # what its author meant to do
     evidence: str
     mended_by: int | None  # the attempt; None where the run has no repair that passed
-    remedy: str  # what the author of that said it did
+    remedy: str  # its author's summary of the fix
     change: str  # from the one file to the other
 
 
@@ -143,7 +143,7 @@ class Lessons:
 
 
 def lessons_of(folders: Iterable[RunFolder], clean: Clean) -> Lessons:
-    """The lessons of all runs, in their order; the same kernel or the same fault is told once."""
+    """The lessons of all runs, in their order; the same kernel or fault appears once."""
     read = [_RunLessons(folder, clean) for folder in folders]
     examples = {one.identity: one for part in read for one in part.examples()}
     pitfalls = {(one.words, one.evidence, one.change): one for part in read for one in part.pitfalls()}
@@ -156,7 +156,7 @@ def reference_hash(task: Task) -> str:
 
 
 def licence_of(folder: RunFolder, run: Run) -> str:
-    """Of what the run wrote, as the person stated it; `UNSTATED` where nobody did."""
+    """The licence of what the run wrote, as the person gave it; `UNSTATED` if not given."""
     return provenance_of(folder).licence if run.best is not None else run.settings.licence or records.UNSTATED
 
 

@@ -133,7 +133,7 @@ def _step_line(one: TriedStep) -> str:
 
 def _pitfall_line(one: Pitfall) -> str:
     said = f"**{plain(one.words)}** in {one.op}, {one.kind}, by: {plain(one.summary)}."
-    return f"{said} Mended by: {plain(one.remedy)}." if one.mended_by else f"{said} It was given up."
+    return f"{said} Fixed by: {plain(one.remedy)}." if one.mended_by else f"{said} It was given up."
 
 
 def _mended_first(pitfalls: tuple[Pitfall, ...]) -> list[Pitfall]:
@@ -166,7 +166,7 @@ def _example_line(one: WorkedExample) -> str:
 def _evidence_part() -> str:
     return (
         "## Evidence\n\n"
-        "- [references/pitfalls.md](references/pitfalls.md): each fault in full, with the change that mended it\n"
+        "- [references/pitfalls.md](references/pitfalls.md): each fault in full, with the change that fixed it\n"
         "- [references/steps.md](references/steps.md): each step, with its change and what it gained\n"
         f"- [{PROVENANCE}]({PROVENANCE}): where this comes from; an exam on the tasks of these runs is refused"
     )
@@ -181,7 +181,7 @@ def _pitfalls_page(pitfalls: tuple[Pitfall, ...]) -> str:
         parts.append(f"## {plain(one.words)}: {one.op}, attempt {one.attempt} of run {one.run}")
         parts += [f"Meant: {plain(one.summary)}", _fenced(one.evidence, "text")]
         if one.mended_by:
-            parts += [f"Mended by attempt {one.mended_by}: {plain(one.remedy)}", _fenced(one.change, "diff")]
+            parts += [f"Fixed by attempt {one.mended_by}: {plain(one.remedy)}", _fenced(one.change, "diff")]
         else:
             parts.append("No repair of it passed.")
     return "\n\n".join(parts if pitfalls else [*parts, "None: every kernel of these runs was right."]) + "\n"

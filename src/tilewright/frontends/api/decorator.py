@@ -23,7 +23,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
-from tilewright.frontends.api.make import Made, backward_of, make, read_arguments, returned_form
+from tilewright.frontends.api.make import FunctionReference, Made, backward_of, make, read_arguments, returned_form
 from tilewright.kernel_file import Code, KernelFile, KernelFileError, NoneApplies, Problem, Reason, op_of_task, print_op
 from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
@@ -39,19 +39,6 @@ from tilewright.tasks.lifting.definition_source import source_and_globals
 from tilewright.tasks.lifting.source_text import GlobalGuard
 
 Find = Callable[[dict[str, Any]], Operation | None]  # the operation for a call, by all its arguments
-
-
-@dataclass(frozen=True, eq=False)
-class FunctionReference:
-    """A caller's own function, with the arguments that are no inputs of the kernel."""
-
-    function: Callable[..., Any]
-    names: tuple[str, ...]
-    others: Mapping[str, Any]
-    identity: str
-
-    def __call__(self, *values: Any) -> Any:
-        return self.function(**dict(zip(self.names, values, strict=True)), **self.others)
 
 
 class KernelFamily:
@@ -430,7 +417,7 @@ class DecoratedKernel:
 
 
 class BoundMethod:
-    """A decorated function as a method of one object."""
+    """A decorated function as a method of one object; Dynamo cannot trace the making of a `types.MethodType`."""
 
     def __init__(self, kernel: DecoratedKernel, instance: Any) -> None:
         self.__self__ = instance

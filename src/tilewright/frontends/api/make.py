@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -298,6 +298,19 @@ class TaskReference:
 
     def form(self) -> Form | None:
         return returned_form(lambda **arguments: self._function(**arguments), self.task, {})
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionReference:
+    """A caller's own function, with the arguments that are no inputs of the kernel."""
+
+    function: Function
+    names: tuple[str, ...]
+    others: Mapping[str, Any]
+    identity: str
+
+    def __call__(self, *values: Any) -> Any:
+        return self.function(**dict(zip(self.names, values, strict=True)), **self.others)
 
 
 def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
