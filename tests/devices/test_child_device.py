@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 from tilewright.child import process
 from tilewright.child.process import Interrupted
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.protocol import Device, DeviceError
 from tilewright.records import Faulted, FaultKind
 
@@ -258,7 +258,7 @@ def test_a_busy_child_dies_with_its_killed_parent(tmp_path: Path, from_thread: b
 import sys, threading
 sys.path.insert(0, {str(HERE)!r})
 from tests.devices.scripted_jobs import RUNNER, scripted_job
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 device = CudaDevice(command=RUNNER)
 def work():
     device.ready()

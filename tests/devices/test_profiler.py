@@ -14,7 +14,7 @@ from benchmarks.spool_cases import make_job, tensor
 from tests.devices.scripted_jobs import RUNNER, scripted_job
 
 from tilewright.child.process import Interrupted
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.profiler import NCU, profile_job, read_report
 from tilewright.devices.watching import NotWatched
 from tilewright.records import Completed, DType, Limits, Watch, from_json, to_json

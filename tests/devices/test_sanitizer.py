@@ -10,11 +10,11 @@ import torch
 from benchmarks.spool_cases import make_job, tensor
 from tests.devices.scripted_jobs import RUNNER, scripted_job
 
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.sanitizer import SANITIZER, read_findings, sanitize_job
 from tilewright.devices.watching import NotWatched
 from tilewright.records import PROFILES, Completed, DType, FindingKind, GpuProfile, Job, Limits, ThreadRecord, Watch
-from tilewright.toolchain.toolkit import INSTALL_CUTE, find_toolkit
+from tilewright.toolchain.nvrtc import INSTALL_CUTE, find_toolkit
 
 SAID = Path(__file__).parent / "sanitizer"
 PLAN = """//! op      f(x) -> y

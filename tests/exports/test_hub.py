@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright.exports.errors import NotExportable
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.source import Source
+from tilewright.exports.writing import NotExportable
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 kernels = pytest.importorskip("kernels")

@@ -16,7 +16,7 @@ from tests.devices.spool_processes import Workers, children_of
 from tests.waiting import wait_until
 
 from tilewright.child.envelope import EnvelopeKind, message, record_in, seal, unseal
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.spool import SpoolDevice, SpoolQueue
 from tilewright.devices.spool_files import Replied, SpoolCall, SpoolFiles
 from tilewright.records import (
@@ -33,8 +33,8 @@ from tilewright.records import (
 )
 from tilewright.records.task import Dimension, NumberInput, TaskOutput, TensorInput
 from tilewright.reference import AnyReference, Reference, ReferenceProblem
+from tilewright.reference.loading import HandlerRequest, answer_in
 from tilewright.reference.spooled import KEPT, SpoolReference
-from tilewright.reference.wire import HandlerRequest, answer_in
 from tilewright.verify.distributions import draw_inputs
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 

@@ -16,7 +16,7 @@ from tests.tasks.in_process import HereReference
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure import Stopwatch
 from tilewright.prompts.verdict_text import verdict_text

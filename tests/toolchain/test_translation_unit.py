@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.records import Build, BuildFailure, BuildRequest, DType, KernelParameter, ParameterKind, PointeeKind
-from tilewright.toolchain.errors import ToolchainError
+from tilewright.toolchain.nvrtc import ToolchainError
 from tilewright.toolchain.translation_unit import KERNEL_FILE_NAME, assemble, check_against_entry, read_signature
 
 Compiled = Callable[..., Build]

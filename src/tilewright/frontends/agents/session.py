@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.exports import export as exports
-from tilewright.exports.export import Target
+from tilewright.exports import cuda_project as exports
+from tilewright.exports.cuda_project import Target
 from tilewright.exports.source import from_run
 from tilewright.frontends.agents import answers, guard
 from tilewright.frontends.agents.answers import Answer, printed

@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 from tilewright.authors import Author
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.child.process import uninterrupted
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.devices.cuda import DriverError, profiles
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.api.kernel_arguments import named_gpu

@@ -22,7 +22,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
+from tilewright.devices.inputs import DTYPE_OF_TORCH, TORCH_DTYPE
 from tilewright.frontends.api.make import FunctionReference, Made, backward_of, make, read_arguments, returned_form
 from tilewright.kernel_file import Code, KernelFile, KernelFileError, NoneApplies, Problem, Reason, op_of_task, print_op
 from tilewright.records import DType, NumberInput, Task, TensorInput

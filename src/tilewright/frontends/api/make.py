@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.frontends.api.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_request, parts_hint
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords

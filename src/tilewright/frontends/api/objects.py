@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.devices.inputs import DTYPE_OF_TORCH
 from tilewright.records import Task
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Request

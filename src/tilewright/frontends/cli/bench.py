@@ -37,7 +37,7 @@ from tilewright.measure.gpu_timing import CONTROL
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import PROFILES, Task, Timing
-from tilewright.records.intervals import Interval, ratio_interval
+from tilewright.records.measurement import Interval, ratio_interval
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
 from tilewright.store import write_text
 from tilewright.tasks.errors import BadArgument

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tilewright import records
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
-from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lines, listing_of, listing_text
 from tilewright.frontends.cli.build import arguments_line, describe_arguments, show_diagnostic, show_heading
 from tilewright.frontends.cli.lint import show_lint_section

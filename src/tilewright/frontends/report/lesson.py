@@ -41,7 +41,7 @@ from tilewright.frontends.report.runs import (
 from tilewright.frontends.report.site_facts import Counted, NotCountable, count_lines
 from tilewright.measure.floor import peak_tflops
 from tilewright.records import LAUNCH_US, Attempt, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
