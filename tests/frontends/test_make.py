@@ -28,7 +28,7 @@ from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api.make import NotAcceptedYet
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.requests import task_of
 from tilewright.models import key_variables
 from tilewright.records import Ending, Provenance, from_json
 from tilewright.runtime import NoKernelApplies

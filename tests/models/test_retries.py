@@ -6,7 +6,7 @@ from email.utils import formatdate
 import pytest
 
 from tilewright.models import ModelError, ModelRejected, ModelUnavailable, RetryPolicy
-from tilewright.models.retries import Passing, ask_until_answered, asked_wait_s, is_passing
+from tilewright.models.service import Passing, ask_until_answered, asked_wait_s, is_passing
 
 HASTY = RetryPolicy(attempts=4, first_wait_s=0.001, longest_wait_s=0.002)
 

@@ -21,7 +21,7 @@ from tilewright.frontends.cli.suite_task import PROGRAM
 from tilewright.records import Budget, Measured, Settings
 from tilewright.store import Request, RunFolder
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, carry_out
-from tilewright.suites.ray_pool import RayCluster, RayPool
+from tilewright.suites.ray_cluster import RayCluster, RayPool
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tilewright[ray]'")

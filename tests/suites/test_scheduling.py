@@ -17,7 +17,7 @@ from tilewright.child.family import process_start
 from tilewright.records import Budget
 from tilewright.store import StoreError
 from tilewright.suites import OtherSuite, Status, SuiteFolder, SuiteTask, TaskRecord, carry_out
-from tilewright.suites.local_pool import LocalPool
+from tilewright.suites.pools import LocalPool
 
 # What the process of a task does is its name: it ends well, dies the first time, dies always, or hangs.
 TASK = """
@@ -47,7 +47,7 @@ import sys
 from pathlib import Path
 from tests.suites.test_scheduling import Heard, PROGRAM
 from tilewright.suites import SuiteFolder, carry_out
-from tilewright.suites.local_pool import LocalPool
+from tilewright.suites.pools import LocalPool
 folder = SuiteFolder(Path(sys.argv[1]))
 carry_out(folder, LocalPool(folder, PROGRAM, 2), Heard())
 """

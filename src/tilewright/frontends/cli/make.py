@@ -21,10 +21,19 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tilewright.frontends.api.backward import Both, backward_output, both_words, resume_both, run_both
 from tilewright.frontends.api.choices import choose_device
 from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding
-from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, RunEnded, run_request
+from tilewright.frontends.api.running import (
+    Addition,
+    KernelFound,
+    MakeResult,
+    RunEnded,
+    WithBackward,
+    backward_output,
+    resume_with_backward,
+    run_request,
+    run_with_backward,
+)
 from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
 from tilewright.frontends.report.run_text import show_call, show_finished, show_found
 from tilewright.frontends.report.runs import (
@@ -111,8 +120,8 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     request, settings = replace(request, gpu=device.gpu), replace(settings, output=delivery.stored_output)
     with _interruptible():
         reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
-        conducted = run_both if settings.backward else run_request
-        result: MakeResult | Both = conducted(request, settings, device, reporter, fresh=fresh)
+        conducted = run_with_backward if settings.backward else run_request
+        result: MakeResult | WithBackward = conducted(request, settings, device, reporter, fresh=fresh)
     _hand_over(result, delivery)
 
 
@@ -124,7 +133,7 @@ def resume_run(name: str, addition: Addition, yes: bool, delivery: Delivery) -> 
     check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
     with _interruptible():
         reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
-        result = resume_both(folder, addition, delivery.stored_output, reporter)
+        result = resume_with_backward(folder, addition, delivery.stored_output, reporter)
     _hand_over(result, delivery)
 
 
@@ -276,9 +285,9 @@ def show_specification(console: Console, specification: Specification) -> None:
 # -- what came of it --
 
 
-def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
+def _hand_over(result: MakeResult | WithBackward, delivery: Delivery) -> None:
     """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made."""
-    if isinstance(result, Both):
+    if isinstance(result, WithBackward):
         report: object = _both_report(result, delivery)
         complete = result.forward.kernel is not None and not result.problem
     else:
@@ -290,7 +299,7 @@ def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
         raise typer.Exit(1)
 
 
-def _both_report(both: Both, delivery: Delivery) -> BothReport:
+def _both_report(both: WithBackward, delivery: Delivery) -> BothReport:
     complete = both.forward.kernel is not None and not both.problem
     forward = _report(both.forward, delivery, call=not complete)
     backward = None
@@ -300,13 +309,15 @@ def _both_report(both: Both, delivery: Delivery) -> BothReport:
         output = Path(backward_output(str(delivery.output))) if delivery.output else None
         backward = _report(both.backward, replace(delivery, output=output), call=not complete)
     if not delivery.as_json:
-        stdout_console().print(Text(f"\n{both_words(both)}", style="yellow" if both.problem else "bold"))
+        stdout_console().print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
         if complete and backward is not None:
             _show_joined_call(both, forward, backward)
     return BothReport(forward, backward, both.problem)
 
 
-def _show_joined_call(both: Both, forward: MakeReport | FoundReport, backward: MakeReport | FoundReport) -> None:
+def _show_joined_call(
+    both: WithBackward, forward: MakeReport | FoundReport, backward: MakeReport | FoundReport
+) -> None:
     """The call that uses both kernels: the forward's file alone knows nothing of the backward's."""
     kernel, gradients = both.forward.kernel, both.backward_kernel
     assert kernel is not None  # both were made

@@ -80,7 +80,7 @@ def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None
     author = reporter.following(chosen(slow), every_s=0.01)
     assert author.complete(question("0012-2"), heard.append).text == "done"
     assert reporter.lines[0] == "attempt 12, structure: asking relay:box"
-    reminder = r"attempt 12, structure: relay:box at it for \d+ s, 1,900 characters so far"
+    reminder = r"attempt 12, structure: waiting for relay:box for \d+ s, 1,900 characters so far"
     assert any(re.match(reminder, line) for line in reporter.lines[1:])
     assert len(heard) == 1
 

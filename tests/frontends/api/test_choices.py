@@ -55,7 +55,7 @@ def test_a_recording_is_named_as_a_run_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_help_and_docs_name_a_model_that_is_used_unasked() -> None:
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[3] / "docs"
     for text in ((docs / "commands.md").read_text(), (docs / "models.md").read_text()):
         assert set(re.findall(r"anthropic:[\w-]+", text)) == {f"anthropic:{providers()['anthropic'].default_model}"}
 

@@ -66,9 +66,9 @@ def test_what_a_text_was_made_from_is_watched(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(globals(), "SCALES", (2.0, numbers))
     text, used = source_and_globals(uses_much)
     assert {"F", "math", "halved", "again", "EPS", "SCALES"} <= {one.name for one in used}
-    assert all(one.is_as_it_was for one in used)
+    assert all(one.holds() for one in used)
     numbers[0] = 4.0  # in place
-    assert [one.name for one in used if not one.is_as_it_was] == ["SCALES"]
+    assert [one.name for one in used if not one.holds()] == ["SCALES"]
     assert source_and_globals(uses_much)[0] != text
 
 
@@ -117,7 +117,7 @@ def test_numbers_from_around_are_held_and_tensors_become_parameters() -> None:
     assert list(text.captured) == ["weight"]
     assert text.captured["weight"]["weight"] is weight
     torch.testing.assert_close(run(text, value, 0.5, weight=weight), function(value, 0.5))
-    with pytest.raises(BadArgument, match="closes_over uses weight of the function around it; pass them as parameters"):
+    with pytest.raises(BadArgument, match="closes_over uses weight of the enclosing function; pass them as parameters"):
         source_and_globals(function)
 
 
@@ -132,9 +132,9 @@ def test_a_number_from_around_that_has_become_another_is_noticed() -> None:
         return x * around
 
     _, found = source_and_globals(closes_over)
-    assert all(one.is_as_it_was for one in found)
+    assert all(one.holds() for one in found)
     grow()
-    assert not all(one.is_as_it_was for one in found)
+    assert not all(one.holds() for one in found)
 
 
 def test_lambdas_are_found_by_where_they_stand() -> None:
@@ -238,18 +238,18 @@ def test_what_is_read_of_own_modules_stands_in_the_text(ops: ModuleType) -> None
 def test_a_change_in_a_module_of_ones_own_is_a_change_of_the_text(ops: ModuleType) -> None:
     helpers, consts = sys.modules["tw_helpers"], sys.modules["tw_consts"]
     text, used = source_and_globals(ops.reads)
-    assert all(one.is_as_it_was for one in used)
+    assert all(one.holds() for one in used)
     for module, name, value in ((consts, "EPS", 0.75), (helpers, "EPS", 3.0), (helpers, "sized", halved)):
         before = getattr(module, name)
         setattr(module, name, value)
-        assert not all(one.is_as_it_was for one in used), name
+        assert not all(one.holds() for one in used), name
         changed = source_and_globals(ops.reads)[0]
         assert changed != text, name
         namespace: dict[str, Any] = {}
         exec(changed, namespace)
         torch.testing.assert_close(namespace["reads"](torch.ones(3)), ops.reads(torch.ones(3)))
         setattr(module, name, before)
-    assert all(one.is_as_it_was for one in used)
+    assert all(one.holds() for one in used)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, channels: int, f32: bool | None) ->
     monkeypatch.setattr(judges, "_reference_on", there)
     shapes = {"x": f"2x{channels}x9x9:f32", "w": f"4x{channels}x3x3:f32"}
     task, reference = unprobed(SOURCE, "op", shapes)
-    return judges.settling_on(GPU)(task, reference)
+    return judges.precision_settler(GPU)(task, reference)
 
 
 @pytest.mark.parametrize("channels", [3, 32])
@@ -62,7 +62,7 @@ def test_where_it_cannot_say_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> N
     few = settled(monkeypatch, 3, None)
     assert few.precision is Precision.DEFAULT_F32
     assert any("channels" in note for note in few.assumptions)
-    assert judges.settling_on(emulated_device("H200")) is settled_by_channels
+    assert judges.precision_settler(emulated_device("H200")) is settled_by_channels
 
 
 LOOKING = "import torch.nn.functional as F\n\ndef op(x, w):\n    return F.conv2d(x, w) if x.sum() != 7 else x\n"
@@ -79,7 +79,7 @@ def test_the_gpu_is_asked_at_the_operation(source: str, channels: int) -> None:
     x, w = torch.randn(8, channels, 64, 64).cuda(), torch.randn(64, channels, 3, 3).cuda()
     truth = torch.nn.functional.conv2d(x.double(), w.double())
     is_f32 = (torch.nn.functional.conv2d(x, w) - truth).norm() < 2.0**-15 * truth.norm()
-    found = judges.settling_on(choose_device(None))(task, reference)
+    found = judges.precision_settler(choose_device(None))(task, reference)
     assert found.precision is (Precision.DEFAULT_F32 if is_f32 else Precision.DTYPE)
     assert found.assumptions == ()
     if channels == 64 and torch.cuda.get_device_capability() >= (8, 0):
@@ -91,7 +91,7 @@ def test_the_gpu_is_asked_at_the_operation(source: str, channels: int) -> None:
 def test_a_gpu_that_does_not_answer_leaves_it_to_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judges, "device_uuid", lambda index: "of-a-test")
     task, reference = unprobed(SOURCE, "op", {"x": "2x3x9x9:f32", "w": "4x3x3x3:f32"})
-    found = judges.settling_on(GPU)(task, reference)
+    found = judges.precision_settler(GPU)(task, reference)
     assert found.precision is Precision.DEFAULT_F32
     assert any("channels" in note for note in found.assumptions)
 
@@ -104,7 +104,7 @@ def test_a_worker_that_sees_no_gpu_leaves_it_to_the_rule(tmp_path: Path) -> None
     try:
         wait_until(spool.is_dir)
         task, reference = unprobed(SOURCE, "op", {"x": "2x3x9x9:f32", "w": "4x3x3x3:f32"})
-        found = judges.settling_on(ChosenDevice("H200", "H200 (spool)", spool=str(spool)))(task, reference)
+        found = judges.precision_settler(ChosenDevice("H200", "H200 (spool)", spool=str(spool)))(task, reference)
     finally:
         worker.kill()
         worker.wait()
@@ -118,4 +118,4 @@ def test_a_task_without_f32_convolutions_never_reaches_the_gpu(monkeypatch: pyte
 
     monkeypatch.setattr(judges, "_reference_on", unreached)
     task, reference = unprobed("def op(x):\n    converted = x.double()\n    return converted\n", "op", {"x": "4x4:f32"})
-    assert judges.settling_on(GPU)(task, reference) == task
+    assert judges.precision_settler(GPU)(task, reference) == task

@@ -13,7 +13,7 @@ from tilewright.frontends.cli.terminal import error_text
 from tilewright.playbook.errors import NotSupported
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, RefusedRequest, Remedy, RemedyKind, TaskError
 
-SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
+SOURCE = Path(__file__).parents[3] / "src" / "tilewright"
 _OPTION = re.compile(r"(?<![-\w])--[a-z]")
 
 

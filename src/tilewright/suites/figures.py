@@ -1,9 +1,11 @@
-"""A suite in numbers: how many kernels are right, and how fast they are beside eager, torch.compile and the roofline.
+"""A suite in numbers: how many kernels are correct, and their speed beside eager, torch.compile and the roofline.
 
-As KernelBench counts: fast_p is the fraction of all tasks whose kernel is right and more than p times as fast as a
-baseline, so fast_0 is the fraction that is right. Means are over the tasks that have a kernel and that baseline.
-Modelled times have no baselines and are part of no figure but fast_0.
-"""
+As in KernelBench, fast_p is the fraction of all tasks whose kernel is correct and more than p times as fast as a
+baseline; fast_0 is the fraction that is correct. Means are over the tasks that have a kernel and that baseline.
+Modelled times have no baselines and count only for fast_0.
+
+`evaluation` and `baseline_times` write the files that KernelBench's `benchmark_eval_analysis.py` reads. Times there are
+in milliseconds, and -1 where there is none; a modelled time is none."""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from tilewright.suites.suite_records import Status, TaskRecord
+from tilewright.records import Timing
+from tilewright.suites.suite_folder import Status, Suite, TaskRecord
 
 EAGER, COMPILED, BETTER = "eager", "torch.compile", "the better of the two"
 BASELINES = (EAGER, COMPILED, BETTER)
@@ -46,7 +50,7 @@ class Summary:
 
 
 def baseline_us(record: TaskRecord, name: str) -> float | None:
-    """What a baseline took beside the kernel of a task; None where it was not timed."""
+    """The time of a baseline beside the kernel of a task; None if it was not timed."""
     measured = record.measured
     if measured is None or record.status is not Status.MADE:
         return None
@@ -100,3 +104,75 @@ def _against(made: list[TaskRecord], name: str, tasks: int) -> Against:
         geometric_mean=geometric_mean(found.values()),
         slower=tuple(task for task, ratio in found.items() if ratio < AS_FAST),
     )
+
+
+EVALUATION = "eval_results.json"
+BASELINE_FILES = {
+    EAGER: "baseline_time_torch.json",
+    COMPILED: "baseline_time_torch_compile_inductor_default.json",
+}
+NO_RUNTIME = -1.0
+
+Json = dict[str, Any]
+
+
+def evaluation(suite: Suite, records: tuple[TaskRecord, ...]) -> Json:
+    """By the number of the problem, a list of one sample."""
+    return {one.id: [_sample(suite, one)] for one in records}
+
+
+def baseline_times(suite: Suite, records: tuple[TaskRecord, ...], name: str) -> Json:
+    """By level and file, the statistics of a baseline where it was timed."""
+    found: Json = {}
+    for record in records:
+        measured = record.measured
+        timing = next((one for one in measured.baselines if one.name == name), None) if measured else None
+        if measured is not None and timing is not None:
+            found[f"{record.name}.py"] = _statistics(timing, measured.gpu)
+    return {f"level{suite.level}": found}
+
+
+def _sample(suite: Suite, record: TaskRecord) -> Json:
+    right = record.status is Status.MADE
+    measured = record.measured if right else None
+    stats = _statistics(measured.kernel, measured.gpu) if measured is not None else {}
+    return {
+        "sample_id": 0,
+        "compiled": right or record.status is Status.NONE_PASSED,
+        "correctness": right,
+        "metadata": _metadata(suite, record),
+        "runtime": stats.get("mean", NO_RUNTIME),
+        "runtime_stats": stats,
+    }
+
+
+def _metadata(suite: Suite, record: TaskRecord) -> dict[str, str]:
+    facts = {
+        "hardware": record.measured.gpu if record.measured else suite.device,
+        "author": suite.settings.author,
+        "tilewright": suite.tilewright,
+        "kernel": record.kernel,
+        "status": record.status.value,
+        "reason": record.reason,
+        "provisional": "not all of it was judged at the task's own size" if record.provisional else "",
+        "degenerate": record.degenerate,
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _statistics(timing: Timing, hardware: str) -> Json:
+    times_ms = [one / 1000.0 for one in timing.samples_us]
+    return {
+        "mean": _rounded(statistics.fmean(times_ms)),
+        "std": _rounded(statistics.pstdev(times_ms)),
+        "min": _rounded(min(times_ms)),
+        "max": _rounded(max(times_ms)),
+        "num_trials": len(times_ms),
+        "hardware": hardware,
+        "device": "cuda:0",
+    }
+
+
+def _rounded(value: float) -> float:
+    """Three significant digits would make a kernel of 0.0123 ms its neighbour's equal; four are kept."""
+    return float(f"{value:.4g}")

@@ -1,9 +1,8 @@
-"""What runs on a Ray cluster's nodes: one task in a process of its own, and for each GPU an actor with a worker.
+"""Tasks on a Ray cluster: each is a Ray task, and each GPU has an actor with a worker. A lost node costs one retry.
 
-Nodes need not share a disk. A task comes with the files it is made of and goes back with its record, its run and its
-kernel. Where the cluster has GPUs, a task's kernels go through a spool on its own node, which is carried job by job to
-the actor of a GPU; that actor has a spool too, with an ordinary worker. Nothing here imports Ray.
-"""
+Nodes need not share a disk. A task is sent with its files and comes back with its record, its run and its kernel. Where
+the cluster has GPUs, a task's kernels go through a spool on its own node, whose jobs are sent to the actor of a GPU;
+that actor has a spool too, with an ordinary worker."""
 
 from __future__ import annotations
 
@@ -19,17 +18,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tilewright.child.family import pid_space, process_start
 from tilewright.devices.spool_files import Announcement, SpoolFiles, SpoolResult
-from tilewright.store import durable
+from tilewright.records import GpuProfile
+from tilewright.store import Store, durable
 from tilewright.store.home import HOME_VARIABLE
 from tilewright.suites.collecting import is_task_folder
-from tilewright.suites.local_pool import end_process, ending_words, hear, start_task
-from tilewright.suites.suite_folder import KERNELS, SuiteFolder
-from tilewright.suites.suite_records import Suite, SuiteTask, TaskRecord
+from tilewright.suites.pools import Doing, Lost, end_process, ending_words, start_task, wait_for
+from tilewright.suites.suite_folder import KERNELS, Suite, SuiteFolder, SuiteTask, TaskRecord
 
 WORKER = (sys.executable, "-m", "tilewright.worker")
 _POLL_S, _BEAT_S = 0.05, 2.0
@@ -39,7 +40,7 @@ _KEPT = ("runs", "library")  # of a home
 
 @dataclass(frozen=True)
 class Parcel:
-    """A task and what it is made of: `files` lie in a folder of their own, and the request is below it."""
+    """A task and its files, which get a folder of their own on the node."""
 
     suite: Suite  # with this task alone
     files: dict[str, bytes]
@@ -48,12 +49,12 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Returned:
-    """What came of it. `lost` says how its process ended where there is no record."""
+    """The result of a task. `lost` says how its process ended if there is no record."""
 
     record: TaskRecord | None
     archive: bytes  # of what is kept
     lost: str = ""
-    gpu_lost: bool = False  # it was the GPU's worker that is gone
+    gpu_lost: bool = False  # the GPU's worker is gone
     host: str = ""
 
 
@@ -97,7 +98,7 @@ def run_parcel(parcel: Parcel, announcement: Announcement | None, relay: Relay) 
             stack.callback(end_process, process)
             if carrier is not None:
                 stack.enter_context(carrier.carrying(lambda: end_process(process)))
-            words = hear(process, lambda line: None)
+            words = wait_for(process, lambda line: None)
         record = folder.find(suite.tasks[0].id)
         trouble = carrier.trouble if carrier is not None and record is None else ""
         lost = "" if record is not None else trouble or ending_words(process.returncode, words)
@@ -129,7 +130,7 @@ def _archive(place: Path) -> bytes:
 
 
 def unpack(content: bytes, folder: SuiteFolder, home: Path) -> None:
-    """Put what came back where it belongs: kernels and runs into the suite's folder, library entries into the home."""
+    """Unpack a result: kernels and runs into the suite's folder, library entries into the home."""
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         for name, target in ((KERNELS, folder.path), ("runs", folder.path), ("library", home)):
             members = [one for one in archive.getmembers() if one.name.partition("/")[0] == name]
@@ -141,7 +142,7 @@ def unpack(content: bytes, folder: SuiteFolder, home: Path) -> None:
 
 
 class Carrier:
-    """A spool that looks like a worker's own, while its jobs are carried elsewhere by a thread of this process."""
+    """A spool that acts as a worker's, while a thread of this process sends its jobs to another machine."""
 
     def __init__(self, spool: Path, announcement: Announcement, relay: Relay) -> None:
         here = os.getpid()
@@ -162,7 +163,7 @@ class Carrier:
 
     @contextlib.contextmanager
     def carrying(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Carry jobs while the block goes on; `give_up` is called where the other end is gone."""
+        """Carry jobs while the block runs; `give_up` is called if the other machine is gone."""
         self._files.announce(self._own)
         for work in (self._beat, lambda: self._carry(give_up)):
             threading.Thread(target=work, daemon=True).start()
@@ -194,7 +195,7 @@ class Carrier:
 
 
 class GpuHost:
-    """A worker of this node's GPU behind a spool of its own; Ray makes an actor of it, which holds the GPU."""
+    """A worker for a GPU of this node, with a spool of its own. Ray makes it an actor, which holds the GPU."""
 
     def __init__(self, worker: Sequence[str] = WORKER) -> None:
         self._spool = Path(tempfile.mkdtemp(prefix="tilewright-gpu-"))
@@ -229,3 +230,148 @@ class GpuHost:
     def _check(self) -> None:
         if self._process.poll() is not None:
             raise RuntimeError(f"the worker of {socket.gethostname()} ended with status {self._process.returncode}")
+
+
+_START_SECONDS = 240.0
+
+
+class NoRay(RuntimeError):
+    """Ray is not installed, or the cluster is not to be reached; the message says what to do."""
+
+
+class RayCluster:
+    """A connection to a cluster, and the actors of its GPUs; `worker` is the program of a GPU's worker."""
+
+    def __init__(self, address: str, worker: Sequence[str] = WORKER) -> None:
+        self.ray = _ray()
+        try:
+            self.ray.init(address=address, log_to_driver=False, ignore_reinit_error=True, logging_level="error")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            lines = str(error).strip().splitlines()
+            raise NoRay(
+                f"--ray {address}: no cluster answers ({lines[0] if lines else error}); start one: `ray start --head`"
+            ) from None
+        self._worker = tuple(worker)
+        self._gpus: dict[Any, Announcement] = {}
+        self._turn = 0
+
+    def open_gpus(self) -> tuple[GpuProfile, ...]:
+        """Start a worker on every GPU of the cluster; the GPUs, none where it has none."""
+        count = int(self.ray.cluster_resources().get("GPU", 0))
+        host = self.ray.remote(GpuHost)
+        actors = [host.options(num_gpus=1, num_cpus=0).remote(self._worker) for _ in range(count)]
+        pending = [actor.announcement.remote() for actor in actors]
+        try:
+            announced = self.ray.get(pending, timeout=_START_SECONDS)
+        except (self.ray.exceptions.RayError, self.ray.exceptions.GetTimeoutError) as error:
+            raise NoRay(f"a GPU of the cluster cannot be used: {str(error).strip().splitlines()[-1]}") from None
+        self._gpus = dict(zip(actors, announced, strict=True))
+        return tuple(one.profile for one in announced)
+
+    def next_gpu(self, gpu: str) -> tuple[Any, Announcement] | None:
+        """The next GPU of that name, round robin; None if the cluster has none."""
+        suited = [(actor, one) for actor, one in self._gpus.items() if one.profile.name == gpu]
+        self._turn += 1
+        return suited[self._turn % len(suited)] if suited else None
+
+    def lose_gpu(self, actor: Any) -> None:
+        self._gpus.pop(actor, None)
+
+    @property
+    def processors(self) -> int:
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def close(self) -> None:
+        for actor in self._gpus:
+            self.ray.kill(actor)
+        self.ray.shutdown()
+
+
+class RayPool:
+    """Tasks of a suite on a cluster, `size` at a time; by default as many as it has processors."""
+
+    def __init__(
+        self,
+        folder: SuiteFolder,
+        program: Sequence[str],
+        cluster: RayCluster,
+        *,
+        gpu: str = "",
+        size: int | None = None,
+        doing: Doing = lambda id, what: None,
+    ) -> None:
+        self._folder = folder
+        self._program = tuple(program)
+        self._cluster = cluster
+        self._gpu = gpu  # as its driver names it; "" where kernels are emulated
+        self._wanted_size = size
+        self._doing = doing
+        self._running: dict[str, Any] = {}
+        self._task = cluster.ray.remote(_on_node).options(num_cpus=1, max_retries=0)
+
+    @property
+    def size(self) -> int:
+        return self._wanted_size or self._cluster.processors
+
+    def submit(self, task: SuiteTask) -> Future[TaskRecord]:
+        made: Future[TaskRecord] = Future()
+        parcel = packed(self._folder.suite(), task, self._program)
+        actor, announcement = None, None
+        if self._gpu:
+            chosen = self._cluster.next_gpu(self._gpu)
+            if chosen is None:
+                made.set_exception(Lost(f"the cluster has no {self._gpu} any more"))
+                return made
+            actor, announcement = chosen
+        running = self._task.remote(parcel, actor, announcement)
+        self._running[task.id] = running
+        self._doing(task.id, "on the cluster")
+        running.future().add_done_callback(lambda done: self._settle(task, actor, done, made))
+        return made
+
+    def close(self) -> None:
+        for running in self._running.values():
+            self._cluster.ray.cancel(running, force=True)
+
+    def _settle(self, task: SuiteTask, actor: Any, done: Future[Returned], made: Future[TaskRecord]) -> None:
+        """Turns what a node returned, or its loss, into the task's record."""
+        self._running.pop(task.id, None)
+        try:
+            returned = done.result()
+            if returned.gpu_lost:
+                self._cluster.lose_gpu(actor)
+            if returned.record is None:
+                raise Lost(f"{returned.lost} on {returned.host}")
+            unpack(returned.archive, self._folder, Store().home)
+            made.set_result(returned.record)
+        except Lost as lost:
+            made.set_exception(lost)
+        except self._cluster.ray.exceptions.RayError as error:
+            made.set_exception(Lost(_first_line(error)))
+        except BaseException as error:
+            made.set_exception(error)
+
+
+def _on_node(parcel: Parcel, actor: Any, announcement: Announcement | None) -> Returned:
+    """Runs in a Ray process, on any node with room."""
+    import ray
+
+    def relay(job_id: str, content: bytes) -> SpoolResult:
+        result: SpoolResult = ray.get(actor.run.remote(job_id, content))
+        return result
+
+    return run_parcel(parcel, announcement, relay)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise NoRay("--ray needs Ray: pip install 'tilewright[ray]'") from None
+    return ray

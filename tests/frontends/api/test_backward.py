@@ -13,9 +13,9 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import HereReference, ask_here
 
 import tilewright as tw
-from tilewright.frontends.api import backward
-from tilewright.frontends.api.backward import backward_output
+from tilewright.frontends.api import requests
 from tilewright.frontends.api.make import Made
+from tilewright.frontends.api.running import backward_output
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Store
 from tilewright.tasks import TaskError
@@ -152,7 +152,7 @@ def test_gradients_that_lie_are_refused_before_anything_is_made(
     home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask_here(monkeypatch)
-    monkeypatch.setattr(backward, "Reference", HereReference)
+    monkeypatch.setattr(requests, "Reference", HereReference)
     before = len(Store().runs().runs)
     done = tilewright(home, "make", f"{file}:lying", "--shape", "x=8x16:f32", "--backward")
     assert done.returncode == 2

@@ -11,7 +11,7 @@ from torch import nn
 
 from tilewright.frontends.api.objects import object_request
 from tilewright.tasks.errors import BadArgument
-from tilewright.tasks.lifting.module_source import ModuleText, held_fields, module_source
+from tilewright.tasks.lifting.module_source import ModuleText, constant_fields, module_source
 
 
 def made_of(text: ModuleText, module: nn.Module) -> Any:
@@ -104,9 +104,9 @@ def test_what_methods_reach_and_read_is_in_the_text_and_nothing_else() -> None:
     assert "unused" not in text.source
     assert "doubled" not in text.source
     assert "FACTOR = 2.0" in text.source
-    assert {one.name for one in text.held} >= {"config.eps", "config.half"}
+    assert {one.name for one in text.constants} >= {"config.eps", "config.half"}
     module.config.eps = 2.0
-    assert [one.name for one in text.held if not one.is_held_by(module)] == ["config.eps"]
+    assert [one.name for one in text.constants if not one.holds(module)] == ["config.eps"]
 
 
 def test_a_subclass_brings_what_it_inherits() -> None:
@@ -154,7 +154,7 @@ def test_large_parameters_have_no_content_in_the_text() -> None:
 
 def test_what_an_instance_holds_is_listed() -> None:
     source = "def make():\n    module.eps = 1e-06\n    module.kind = 'a'\n    module.x = f(1)\n"
-    assert held_fields(source) == ["eps = 1e-06", "kind = 'a'"]
+    assert constant_fields(source) == ["eps = 1e-06", "kind = 'a'"]
 
 
 class Uncarried(nn.Module):

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import wait_until
 
 from tilewright.frontends.api import judges
-from tilewright.frontends.api.judges import GpuTurns, GpuUse, TurnedDevice, gpu_use
+from tilewright.frontends.api.judges import GpuLock, GpuUse, LockedDevice, gpu_use
 from tilewright.records import (
     PROFILES,
     BoundPlan,
@@ -31,8 +31,8 @@ from tilewright.records import (
 ADDING = """
 import sys, time
 from pathlib import Path
-from tilewright.frontends.api.judges import GpuTurns
-number, turns = Path(sys.argv[2]), GpuTurns(Path(sys.argv[1]))
+from tilewright.frontends.api.judges import GpuLock
+number, turns = Path(sys.argv[2]), GpuLock(Path(sys.argv[1]))
 for _ in range(20):
     with turns.turn(), turns.turn():
         found = int(number.read_text())
@@ -75,8 +75,8 @@ SMALL, TIMED, LARGE = job(1000), job(1000, timed_runs=5), job(1 << 26)
 def runs_beside(tmp_path: Path, mine: Job, *, shared: bool) -> bool:
     """Whether a job runs while another process has a turn; it does at the latest when that is over."""
     inner = Device()
-    device = TurnedDevice(inner, GpuTurns(tmp_path / "gpu.lock"))  # type: ignore[arg-type]
-    with GpuTurns(tmp_path / "gpu.lock").turn(shared=shared):
+    device = LockedDevice(inner, GpuLock(tmp_path / "gpu.lock"))  # type: ignore[arg-type]
+    with GpuLock(tmp_path / "gpu.lock").turn(shared=shared):
         running = threading.Thread(target=lambda: device.execute(mine))
         running.start()
         beside = inner.ran.wait(300 if shared and mine is SMALL else 0.3)
@@ -93,23 +93,23 @@ def test_only_small_jobs_that_nobody_times_run_beside_each_other(tmp_path: Path)
 
 
 def test_three_larger_jobs_run_beside_each_other_where_memory_is_far_larger(tmp_path: Path) -> None:
-    def turns(memory_gib: int = 128) -> GpuTurns:
-        return GpuTurns(tmp_path / "gpu.lock", memory_bytes=memory_gib << 30)
+    def turns(memory_gib: int = 128) -> GpuLock:
+        return GpuLock(tmp_path / "gpu.lock", memory_bytes=memory_gib << 30)
 
     inner = Device()
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(turns().turn(shared=True, large=True))
-        TurnedDevice(inner, turns()).execute(LARGE)  # type: ignore[arg-type]
+        LockedDevice(inner, turns()).execute(LARGE)  # type: ignore[arg-type]
         inner.ran.clear()
         stack.enter_context(turns().turn(shared=True, large=True))
-        waiting = threading.Thread(target=lambda: TurnedDevice(inner, turns()).execute(LARGE))  # type: ignore[arg-type]
+        waiting = threading.Thread(target=lambda: LockedDevice(inner, turns()).execute(LARGE))  # type: ignore[arg-type]
         waiting.start()
         assert not inner.ran.wait(0.3)
     waiting.join(timeout=300)
     assert inner.ran.is_set()
-    assert turns(24).most_beside_bytes == 0
-    assert turns(80).most_beside_bytes == int(2.5 * (1 << 30))
+    assert turns(24).most_shared_bytes == 0
+    assert turns(80).most_shared_bytes == int(2.5 * (1 << 30))
 
 
 def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_
     said: list[str] = []
 
     def take(name: str, shared: bool) -> None:
-        with GpuTurns(tmp_path / "gpu.lock", say=lambda _: said.append(name)).turn(shared=shared):
+        with GpuLock(tmp_path / "gpu.lock", say=lambda _: said.append(name)).turn(shared=shared):
             order.append(name)
 
     alone = threading.Thread(target=take, args=("alone", False))
     later = threading.Thread(target=take, args=("later", True))
-    with GpuTurns(tmp_path / "gpu.lock").turn(shared=True):
+    with GpuLock(tmp_path / "gpu.lock").turn(shared=True):
         alone.start()
         wait_until(lambda: said == ["alone"])
         later.start()
@@ -140,9 +140,9 @@ def test_what_was_written_down_says_how_long_the_gpu_was_in_use(tmp_path: Path) 
         "10.0 14.0 alone 1\n20.0 21.0 shared 1\n12.0 12.5 shared 2\n20.5 22.0 shared 3\n9000.0 9001.0 alone 4\n"
     )
     assert gpu_use(log) == GpuUse(7.0, 6.0, 5)
-    with GpuTurns(tmp_path / "lock", log).turn():
+    with GpuLock(tmp_path / "lock", log).turn():
         pass
-    with GpuTurns(tmp_path / "lock").turn():  # of a run, which nobody writes down
+    with GpuLock(tmp_path / "lock").turn():  # of a run, which nobody writes down
         pass
     assert gpu_use(log).turns == 6
 
@@ -150,10 +150,10 @@ def test_what_was_written_down_says_how_long_the_gpu_was_in_use(tmp_path: Path) 
 HOLDING = """
 import sys, time
 from pathlib import Path
-from tilewright.frontends.api import judges as gpu_turns
-gpu_turns.LOCKS = Path(sys.argv[2]).parent
-gpu_turns.device_uuid = lambda index: "abc" if index == int(sys.argv[1]) else "def"
-with gpu_turns.GpuTurns.of_gpu(int(sys.argv[1]), Path(sys.argv[2])).turn():
+from tilewright.frontends.api import judges
+judges.LOCKS = Path(sys.argv[2]).parent
+judges.device_uuid = lambda index: "abc" if index == int(sys.argv[1]) else "def"
+with judges.GpuLock.of_gpu(int(sys.argv[1]), Path(sys.argv[2])).turn():
     print("in", flush=True)
     time.sleep(600)
 """
@@ -170,12 +170,12 @@ def test_all_of_a_user_share_one_lock_of_a_gpu_and_a_process_that_is_killed_give
     process = subprocess.Popen([sys.executable, "-c", HOLDING, "1", str(log)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"
-    with GpuTurns.of_gpu(1, say=said.append).turn():  # another GPU
+    with GpuLock.of_gpu(1, say=said.append).turn():  # another GPU
         assert said == []
     entered = threading.Event()
 
     def enter() -> None:
-        with GpuTurns.of_gpu(0, say=said.append).turn():
+        with GpuLock.of_gpu(0, say=said.append).turn():
             entered.set()
 
     waiting = threading.Thread(target=enter)
@@ -192,8 +192,8 @@ def test_all_of_a_user_share_one_lock_of_a_gpu_and_a_process_that_is_killed_give
 
 def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:
     inner = Device()
-    mine, other = GpuTurns(tmp_path / "lock"), GpuTurns(tmp_path / "lock")
-    device = TurnedDevice(inner, mine)  # type: ignore[arg-type]
+    mine, other = GpuLock(tmp_path / "lock"), GpuLock(tmp_path / "lock")
+    device = LockedDevice(inner, mine)  # type: ignore[arg-type]
     assert (device.index, device.profile) == (3, PROFILES["H200"])
     with other.turn():
         waiting = threading.Thread(target=lambda: device.execute(SMALL))
@@ -210,6 +210,6 @@ def test_where_no_lock_can_be_made_that_is_said_and_work_goes_on(
     monkeypatch.setattr(judges, "device_uuid", lambda index: "abc")
     (tmp_path / f"tilewright-{os.getuid()}").write_text("in the way")
     said: list[str] = []
-    with GpuTurns.of_gpu(0, say=said.append).turn():
+    with GpuLock.of_gpu(0, say=said.append).turn():
         assert len(said) == 1
-    assert said[0].startswith("others of your processes are not waited for at the GPU: ")
+    assert said[0].startswith("this process does not wait for your other processes that use the GPU: ")
