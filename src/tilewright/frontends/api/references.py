@@ -1,23 +1,26 @@
-"""What `check --reference` names: a function in a file, a module in one, a KernelBench file, or the run that made it.
+"""References and tasks for a kernel file that somebody has: what `check --reference` names, and what `bench` times.
 
-All but the first become a text of their own with a function of the op's parameters, as they do for `make`.
+A reference is a function in a file, a module in one, a KernelBench file, or the run that made the kernel. All but the
+first become a source text with a function of the op's parameters, as they do for `make`.
 """
 
 from __future__ import annotations
 
 import ast
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tilewright import tasks
 from tilewright.frontends.api.choices import ChosenDevice
-from tilewright.frontends.api.judges import settling_on
-from tilewright.frontends.api.requests import loaded
+from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.cli.program import split_reference
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.records import (
+    REACHED_BANDWIDTH,
     Dimension,
     DType,
     GpuProfile,
@@ -34,18 +37,18 @@ from tilewright.records import (
 from tilewright.store import Store, StoreError
 from tilewright.tasks.errors import BadArgument
 
-_WRITE = "write FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), a KernelBench FILE.py or the name of the run that made it"
+_USAGE = "write FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), a KernelBench FILE.py or the name of the run that made it"
 
 
 @contextmanager
 def named_reference(text: str, arguments: Mapping[str, ArgumentValue]) -> Iterator[tuple[Path, str]]:
-    """The file and the function in it; `arguments` are those of the call that is checked."""
+    """The file and the function in it. `arguments` are those of the call to check."""
     place, colon, name = text.strip().partition(".py:")
     path = Path(f"{place}.py").expanduser() if colon else Path(text)
     known = path.suffix == ".py" and path.is_file()
     module = _class(path, name.partition("(")[0]) if known else None
     if known and not colon and "def get_inputs" not in path.read_text(encoding="utf-8"):
-        raise BadArgument(f"--reference {text}: {_WRITE}")
+        raise BadArgument(f"--reference {text}: {_USAGE}")
     if colon and module is None and "(" not in name:
         yield split_reference(text)
         return
@@ -65,42 +68,38 @@ def _class(path: Path, name: str) -> ast.ClassDef | None:
 
 
 def _task(text: str, module: ast.ClassDef | None, arguments: Mapping[str, ArgumentValue]) -> Task:
-    """The task of a module or a problem file; the arguments that its `forward` takes have the sizes of the call."""
+    """The task of a module or a problem file, with the arguments of the call that its `forward` takes."""
     methods = [one for one in (module.body if module else ()) if isinstance(one, ast.FunctionDef)]
     taken = [argument.arg for one in methods if one.name == "forward" for argument in one.args.args]
     given = {name: value for name, value in arguments.items() if name in taken}
-    shapes = {name: _shape_words(spec) for name, spec in given.items() if isinstance(spec, TensorSpec)}
-    numbers = {name: str(one) for name, one in given.items() if isinstance(one, (int, float)) and one is not None}
+    shapes, _ = argument_words(given)
+    numbers = {name: str(one) for name, one in given.items() if isinstance(one, (int, float))}
     try:
         task = tasks.open_task(text, shapes, numbers, {}, tasks.TaskOptions(allow_degenerate=True, fixed_all=True))
     except tasks.TaskError as problem:
         raise BadArgument(f"--reference {text}: {problem}") from None
     if task is None:
-        raise BadArgument(f"--reference {text}: {_WRITE}")
+        raise BadArgument(f"--reference {text}: {_USAGE}")
     return task
 
 
 def _task_of_run(text: str) -> Task:
     try:
-        run = loaded(Store().open_run(text.strip()))
+        run = Store().open_run(text.strip()).find_run()
     except StoreError:
         run = None
     if run is None:
-        raise BadArgument(f"--reference {text}: there is no such file or run; {_WRITE}")
+        raise BadArgument(f"--reference {text}: there is no such file or run; {_USAGE}")
     return run.task
 
 
-def _shape_words(spec: TensorSpec) -> str:
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
-
-
-# -- the task of a kernel file that somebody has: --
+# -- tasks --
 
 _INDICES = (DType.I16, DType.I32, DType.I64)
 
 
 def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> Task:
-    """Sizes that are equal are taken for one dimension, as they mostly are.
+    """The task of a file without a reference. Equal sizes are assumed to be one dimension, which they mostly are.
 
     Raises `BadArgument` for an op with lists of numbers, `DoesNotApply` where the file does not take the call.
     """
@@ -110,8 +109,8 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
     specs = [value for value in (*arguments.values(), *results.values()) if isinstance(value, TensorSpec)]
     sizes = dict.fromkeys(size for spec in specs for size in spec.shape)
     names = {size: f"size{number}" for number, size in enumerate(sizes)}
-    # A size that is told as a number too would not follow where its dimension is made smaller.
-    told = any(isinstance(value, int) and value in sizes for value in arguments.values())
+    # A size that is given as a number too would not follow where its dimension is made smaller.
+    fixed = any(isinstance(value, int) and value in sizes for value in arguments.values())
     smallest = min((size for size in sizes if size), default=1)
     return Task(
         name=op.name,
@@ -123,7 +122,7 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
             for name in op.results
         ),
         dimensions=tuple(
-            Dimension(name, size, multiple_of=max(size, 1) if told else 1) for size, name in names.items()
+            Dimension(name, size, multiple_of=max(size, 1) if fixed else 1) for size, name in names.items()
         ),
         gpu=gpu.name,
     )
@@ -132,16 +131,16 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
 def task_of_reference(
     reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], device: ChosenDevice
 ) -> Task:
-    """What a function of a file is to compute at these arguments. Raises `RefusedRequest`."""
+    """The task of a function in a file, at these arguments. Raises `RefusedRequest`."""
     path, function = reference
     shapes, numbers = argument_words(arguments)
-    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=settling_on(device))
+    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=precision_settler(device))
     try:
         task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
     except tasks.RefusedRequest as refusal:
         if refusal.given is None or refusal.given.text:
             raise
-        # A parameter of the kernel, which nobody gave by that option.
+        # A parameter of the kernel, which was not given by that option.
         found = f"the kernel file has the parameter {refusal.given.name}, and {refusal.found}"
         raise BadArgument(f"--reference {path}:{function}: {found}; give them the same names") from None
     assert task is not None  # it names a file that is there
@@ -161,7 +160,7 @@ def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str],
 
 
 def _values(dtype: DType, smallest: int) -> NormalValues | IntegerValues:
-    """Indices that fit every dimension; every value of a byte."""
+    """Indices that are valid for every dimension; every value of a byte."""
     if dtype.is_float:
         return NormalValues()
     if dtype in _INDICES:
@@ -175,3 +174,41 @@ def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, st
     specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
     shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
     return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
+
+
+# -- the cost of a reference where no GPU can time it --
+
+MODEL_EAGER = "tilewright.frontends.api.references:model_eager"
+
+
+@dataclass(frozen=True)
+class EagerRequest:
+    task: Task
+
+
+@dataclass(frozen=True)
+class EagerAnswer:
+    time_us: float
+    kernels: int
+
+
+def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAnswer:
+    """A lower bound of a reference's time in eager PyTorch, run once on the meta device in the reference's child.
+
+    Every operation that is no view takes a launch or its bytes at the bandwidth of a long copy, on a cold cache.
+    """
+    import torch
+
+    from tilewright.frontends.finding.costs import modelled_us
+    from tilewright.frontends.finding.recording import record_function
+    from tilewright.measure.work import least_traffic
+    from tilewright.reference.torch_calls import own_arguments
+
+    gpu = request.task.profile
+    arguments = own_arguments(request.task, "meta")
+    with torch.device("meta"):
+        operations = record_function(lambda: function(**arguments))
+    times = [modelled_us(one, gpu) for one in operations]
+    evicted = least_traffic(request.task, gpu).evicted_bytes
+    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
+    return EagerAnswer((sum(times) + evicted_us) / REACHED_BANDWIDTH, sum(time > 0 for time in times))

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tilewright import records
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
-from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import costly_lines, listing_of
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport, describe_arguments
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tilewright.exports.errors import NotPublishable
-from tilewright.exports.export import Exported, Target, export
+from tilewright.exports.cuda_project import Exported, Target, export
 from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.publish import Publication, check_publishable, checked_repository, publish
 from tilewright.exports.source import Reference, Source, from_files, from_run, with_backward
-from tilewright.exports.writing import RECORD, read_record
+from tilewright.exports.writing import RECORD, NotPublishable, read_record
 from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.cli.terminal import print_json, progress, stderr_console, stdout_console

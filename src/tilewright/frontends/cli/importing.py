@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.cli.imported_checks import (
     ADAPTED,

@@ -22,7 +22,7 @@ def mcp(
     spool: program.SpoolOption = None,
 ) -> None:
     """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
-    from tilewright.frontends.agents.serving import serve_mcp
+    from tilewright.frontends.agents.tools import serve_mcp
 
     serve_mcp(root, gpu, spool)
 
@@ -32,7 +32,7 @@ def skill(
     folder: Annotated[Path, typer.Argument(help="The folder that holds an agent's skills.", show_default=False)],
 ) -> None:
     """Write the Agent Skill by which a coding agent learns to drive Tilewright, into DIR/tilewright."""
-    from tilewright.frontends.agents.skill_folder import write_skill
+    from tilewright.frontends.agents.tools import write_skill
 
     print(f"wrote {write_skill(folder)}")
 

@@ -26,10 +26,8 @@ from tilewright.records import PROFILES, UNSTATED, Emulation, Question, Reply
 from tilewright.store import AttemptFolder, NotAccepted, RunFolder, Store, StoreError, durable, write_text
 from tilewright.store.run_folder import HEADER
 from tilewright.tasks.errors import BadArgument
-from tilewright.teaching.cleaning import Clean, cleaner
 from tilewright.teaching.dataset import NoParquet, samples_of, write_jsonl, write_parquet
-from tilewright.teaching.guidance import written_guidance
-from tilewright.teaching.lessons import Example, Lessons, check_options, lessons_of
+from tilewright.teaching.lessons import Clean, Example, Lessons, check_options, cleaner, lessons_of
 from tilewright.teaching.skill import (
     NAME,
     PROVENANCE,
@@ -38,6 +36,7 @@ from tilewright.teaching.skill import (
     guidance_of,
     named,
     skill_files,
+    written_guidance,
 )
 
 # -- the runs that are taught of, from what a person named, and what must not leave this machine with them --
