@@ -10,6 +10,9 @@ READY := $(VENV)/.ready
 # Assertions are rewritten and modules compiled once, not in every process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Whatever this machine's locale is: the files here are UTF-8.
+export PYTHONUTF8 := 1
+
 .PHONY: demo test quick lint format types slow gpu sanitize docs dist clean
 
 # Runs and the library of finished kernels go to build/, so that the demo leaves a person's own alone.
@@ -25,8 +28,9 @@ demo: $(READY)
 test: lint
 	@$(MAKE) --no-print-directory -j2 types quick
 
+# Each process imports torch: beyond sixteen, memory would be what runs out.
 quick: $(READY)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --maxprocesses=16
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks
@@ -72,7 +76,7 @@ $(READY): export TILEWRIGHT_REQUIRE_COMPILED := 1
 # The constraints keep torch to one known build; CuTe's headers come without the wheel's own Python requirements.
 # Modules are compiled when they are first imported: most of the thousands that torch and transformers bring never are.
 $(READY): pyproject.toml setup.py constraints.txt src/tilewright/devices/cuda/launcher.c $(wildcard src/tilewright/ptx/core/*)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps nvidia-cutlass

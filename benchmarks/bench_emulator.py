@@ -20,7 +20,7 @@ import numpy as np
 
 from recording import write_result
 from tilewright import __version__
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers
 from tilewright.devices.emulation.plan_run import launch_request
 from tilewright.kernel_file import parse

@@ -33,12 +33,12 @@ from typing import Any
 
 from model_plot import picture
 from recording import ROOT, write_result
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile, parse
+from tilewright.measure.autotune import FEW_CHOICES, PROMISING
 from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan, NotCounted, count_plan
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.measure.sweep_choices import FEW_CHOICES, PROMISING
 from tilewright.records import MODELLED_NOISE, PROFILES, PackedLaunch, Task, from_json
 
 MEASURED = ROOT / "benchmarks" / "results" / "2026-11-16-h200-model-rows.json"
@@ -281,7 +281,7 @@ def each_operation(rows: Sequence[Modelled]) -> dict[str, Any]:
 
 def measure(path: Path) -> None:
     """Time every row of the file on this machine's GPU and write the medians back."""
-    from tilewright.devices.cuda_device import CudaDevice
+    from tilewright.devices.child_device import CudaDevice
     from tilewright.measure.gpu_timing import GpuFault, time_candidate
 
     data = Data.read(path)

@@ -23,8 +23,7 @@ import numpy as np
 from benchmarks.random_programs import WORDS, program
 from benchmarks.recording import write_result
 
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.kernel_file import parse
 from tilewright.records import PROFILES, Completed, Data, DType, Emulation, Execution, InputTensor, Limits, TensorSpec
 from tilewright.toolchain import BuiltPlan, build_plan

@@ -32,7 +32,7 @@ CALLS, ROUNDS = 2000, 7
 
 
 def prepare(archive: Path, runs: list[str]) -> None:
-    from tilewright.exports.export import Target, export
+    from tilewright.exports.cuda_project import Target, export
     from tilewright.exports.python_op import call_text, small_call
     from tilewright.exports.source import from_run
     from tilewright.exports.torch_package import covered_calls

@@ -25,9 +25,8 @@ from typing import Any
 
 import tilewright
 from recording import write_result
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.devices.cuda.driver import gpu_profile
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.spool import SpoolDevice
 from tilewright.records import (
     CaseStatus,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recording import ROOT, write_result
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import Measured, Passed, Run, to_json
 from tilewright.reference import Reference, ReferenceLimits

@@ -26,7 +26,7 @@ from benchmarks.golden_barriers import barriers, clusters, plains  # noqa: E402
 from benchmarks.golden_forms import forms  # noqa: E402
 from benchmarks.golden_tensor_copies import CopyProbe, loads, refusals, stores  # noqa: E402
 
-from tilewright.ptx.tensor_maps import PixelBox  # noqa: E402
+from tilewright.ptx.launching import PixelBox  # noqa: E402
 
 _SECONDS = 8  # that a probe may take on the GPU, its build included
 
@@ -45,12 +45,12 @@ class _Im2col:
         self.pixel_box = pixel_box
 
     def __enter__(self) -> None:
-        from tilewright.devices.cuda import tensor_maps
+        from tilewright.devices.cuda import prepared
 
-        self.before = tensor_maps.TensorMapEncoder._encoded
+        self.before = prepared.TensorMapEncoder._encoded
         pixel_box = self.pixel_box
 
-        def encoded(encoder: tensor_maps.TensorMapEncoder, address: int) -> bytes:
+        def encoded(encoder: prepared.TensorMapEncoder, address: int) -> bytes:
             record = encoder._record
             rank = len(record.shape)
             memory = ctypes.create_string_buffer(256)
@@ -67,12 +67,12 @@ class _Im2col:
                 raise RuntimeError(f"cuTensorMapEncodeIm2col refused {pixel_box}: {code}")
             return ctypes.string_at(aligned, 128)
 
-        tensor_maps.TensorMapEncoder._encoded = encoded  # type: ignore[method-assign]
+        prepared.TensorMapEncoder._encoded = encoded  # type: ignore[method-assign]
 
     def __exit__(self, *unused: object) -> None:
-        from tilewright.devices.cuda import tensor_maps
+        from tilewright.devices.cuda import prepared
 
-        tensor_maps.TensorMapEncoder._encoded = self.before  # type: ignore[method-assign]
+        prepared.TensorMapEncoder._encoded = self.before  # type: ignore[method-assign]
 
 
 def run_on_gpu(probe: CopyProbe, folder: Path) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ptx.tensor_maps import PixelBox
+from tilewright.ptx.launching import PixelBox
 
 HEAD = """\
 __device__ __forceinline__ uint32_t at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }

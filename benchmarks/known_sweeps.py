@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from tilewright.measure.sweep_memory import KNOWN, Sweep, known_sweeps
+from tilewright.measure.autotune import KNOWN, Sweep, known_sweeps
 from tilewright.records import from_json, to_json
 from tilewright.toolchain import cache_directory
 

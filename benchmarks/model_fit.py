@@ -25,7 +25,7 @@ from typing import Any
 import tilewright.measure.performance_model as model
 from bench_model import GPU, MEASURED, Data, Modelled, Row, counted, figures, tunings
 from recording import write_result
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.measure.emulated_counts import NotCounted
 from tilewright.measure.performance_model import LaunchFacts, model_launch, model_plan
 from tilewright.measure.preparation import NotPrepared

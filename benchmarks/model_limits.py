@@ -21,7 +21,7 @@ from typing import Any
 
 from bench_model import GPU, MEASURED, Data, Row, counted
 from recording import ROOT, write_result
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.measure.emulated_counts import NotCounted
 from tilewright.measure.performance_model import LaunchModel, model_launch, model_plan
 from tilewright.measure.preparation import NotPrepared

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recording import write_result
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.measure import Stopwatch
 from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest

@@ -27,11 +27,10 @@ from cutlass_tutorials import TUTORIALS, Copy, Gemm, device_source, programs_of,
 from recording import write_result
 from third_party_tasks import TASKS, Mapped, Result, Task, Value, normal
 from tilewright import __version__
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.devices.inputs import DTYPE_OF_TORCH
 from tilewright.ptx.global_memory import GlobalMemory
-from tilewright.ptx.launching import LaunchOptions, LaunchRequest
+from tilewright.ptx.launching import LaunchOptions, LaunchRequest, encoded_map
 from tilewright.ptx.program import load_program
-from tilewright.ptx.tensor_maps import encoded_map
 from tilewright.records import Build, BuildRequest, FindingRecord, TensorMap
 from tilewright.toolchain import build
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tilewright.child.process import SupervisedChild
+from tilewright.reference.loading import ReferenceSetup
 from tilewright.reference.reference import Reference, ReferenceLimits
-from tilewright.reference.wire import ReferenceSetup
 
 MOST_KEPT = 3  # each holds torch in memory
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.frontends.agents.serving import smolagents_tools
+    from tilewright.frontends.agents.tools import smolagents_tools
     from tilewright.frontends.api.decorator import kernel
     from tilewright.frontends.api.make import make
     from tilewright.frontends.finding.finding import find
@@ -18,7 +18,7 @@ _HOMES = {
     "kernel": "frontends.api.decorator",
     "load": "runtime",
     "make": "frontends.api.make",
-    "smolagents_tools": "frontends.agents.serving",
+    "smolagents_tools": "frontends.agents.tools",
 }
 __all__ = ["__version__", "find", "kernel", "load", "make", "smolagents_tools"]
 

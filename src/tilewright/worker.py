@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from types import FrameType
 
 from tilewright.child.process import Interrupted
-from tilewright.devices.cuda_device import RUNNER, CudaDevice
+from tilewright.devices.child_device import RUNNER, CudaDevice
 from tilewright.devices.protocol import DeviceError
 from tilewright.devices.spool_files import SpoolFiles
 from tilewright.devices.spool_worker import Pace, Worker

@@ -10,7 +10,7 @@ from tests.tasks.in_process import HereReference
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.playbook.errors import NotSupported, NotUnderstood
 from tilewright.playbook.understanding import understand
 from tilewright.records import (

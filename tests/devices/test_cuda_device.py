@@ -10,7 +10,7 @@ import pytest
 import torch
 from benchmarks.spool_cases import KERNELS, array_of, good_cases, make_job, tensor, with_shared_memory
 
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.records import (
     Completed,
     Data,

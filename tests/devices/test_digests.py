@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilewright.devices import digests
-from tilewright.devices.digests import digest_of
+from tilewright.devices import job_memory
+from tilewright.devices.job_memory import digest_of
 
 SIZES = (1, 7, 8, 1000, 4096, 12_345)
 
@@ -14,8 +14,8 @@ SIZES = (1, 7, 8, 1000, 4096, 12_345)
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several pieces of even a small tensor."""
-    monkeypatch.setattr(digests, "_AT_ONCE", 512)
-    digests._weights.cache_clear()
+    monkeypatch.setattr(job_memory, "_AT_ONCE", 512)
+    job_memory._weights.cache_clear()
 
 
 @pytest.mark.parametrize("size", SIZES)

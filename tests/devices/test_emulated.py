@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from benchmarks.spool_cases import HALF_TOLERANCE, KERNELS, REFERENCES, TOLERANCE, Case, array_of, good_cases
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.emulation.plan_run import sampled_blocks
 from tilewright.devices.emulation.schedules import merged
 from tilewright.kernel_file import parse

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.devices.test_emulated import H200, VALUES, numbers, simple
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.records import Completed, Emulation, FindingKind
 
 THREE = Emulation(schedules=3)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tilewright.devices.contents import ContentError
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.devices.emulation.input_content import drawn
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.records import Content, DType, Integers, Normal, Part, TensorSpec, Uniform
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tilewright.devices.contents import ContentError
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.devices.inputs import (
     GUARD_BYTE,
+    TORCH_DTYPE,
     PlacedTensor,
     allocate,
     allocation_bytes,

@@ -14,7 +14,7 @@ from benchmarks.spool_cases import make_job, tensor
 from tests.devices.scripted_jobs import RUNNER, scripted_job
 
 from tilewright.child.process import Interrupted
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.profiler import NCU, profile_job, read_report
 from tilewright.devices.watching import NotWatched
 from tilewright.records import Completed, DType, Limits, Watch, from_json, to_json
@@ -85,18 +85,18 @@ def test_the_program_called_ncu_is_asked_for_a_report_and_its_tables(
         ("echo '==ERROR== ERR_NVGPUCTRPERM - no permission'; exit 1", "may not read the GPU's counters"),
         ("echo connected; echo '==ERROR== Failed to initialize the profiler'", "Failed to initialize the profiler"),
         ("exit 0", "it said nothing"),
-        ("sleep 60", "not done after 1 s"),
+        ("sleep 600", "not done after 1 s"),
     ],
 )
 def test_reasons_for_no_profile(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NCU.variable, program(tmp_path, text))
     with pytest.raises(NotWatched, match=reason):
-        profile_job(scripted_job("p", seconds=1.0), 0)
+        profile_job(scripted_job("p", seconds=1.0 if text == "sleep 600" else 300.0), 0)
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends, soon."""
-    for _ in range(200):
+    """Whether a process ends."""
+    for _ in range(6000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (ProcessLookupError, FileNotFoundError):
@@ -108,23 +108,23 @@ def gone(pid: int) -> bool:
 
 
 def test_what_ncu_started_is_gone_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NCU.variable, program(tmp_path, f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' & wait"))
+    monkeypatch.setenv(NCU.variable, program(tmp_path, f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & wait"))
     with pytest.raises(NotWatched):
-        profile_job(scripted_job("p", seconds=1.0), 0)
+        profile_job(scripted_job("p", seconds=2.0), 0)
     assert gone(int((tmp_path / "pid").read_text()))
 
 
 def test_an_interrupt_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NCU.variable, program(tmp_path, "sleep 60"))
+    monkeypatch.setenv(NCU.variable, program(tmp_path, "sleep 600"))
     with pytest.raises(Interrupted):
-        profile_job(scripted_job("p", seconds=50.0), 0, lambda: True)
+        profile_job(scripted_job("p", seconds=500.0), 0, lambda: True)
 
 
 STARTER = """
 import pathlib, sys
 from tilewright.devices.watching import run_tool
 folder, program = pathlib.Path(sys.argv[1]), sys.argv[2]
-run_tool(("sh", "-c", 'exec "$0" -c "$1"', sys.executable, program), folder, 60.0, lambda: False)
+run_tool(("sh", "-c", 'exec "$0" -c "$1"', sys.executable, program), folder, 600.0, lambda: False)
 """
 STARTED = """
 import os, pathlib

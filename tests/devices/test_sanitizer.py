@@ -10,11 +10,11 @@ import torch
 from benchmarks.spool_cases import make_job, tensor
 from tests.devices.scripted_jobs import RUNNER, scripted_job
 
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.sanitizer import SANITIZER, read_findings, sanitize_job
 from tilewright.devices.watching import NotWatched
 from tilewright.records import PROFILES, Completed, DType, FindingKind, GpuProfile, Job, Limits, ThreadRecord, Watch
-from tilewright.toolchain.toolkit import INSTALL_CUTE, find_toolkit
+from tilewright.toolchain.nvrtc import INSTALL_CUTE, find_toolkit
 
 SAID = Path(__file__).parent / "sanitizer"
 PLAN = """//! op      f(x) -> y
@@ -141,13 +141,13 @@ case "$2" in racecheck) cat {SAID}/race.racecheck.txt ;; *) cat {SAID}/oob.syncc
         ("echo broken", "did not start: broken"),
         ("echo '========= COMPUTE-SANITIZER'; echo '========= Error: Device not supported'", "cannot use this GPU"),
         (f"cat {SAID}/smem.racecheck.txt", "did not run under memcheck: illegal memory access"),
-        ("sleep 60", "not done after 1 s"),
+        ("sleep 600", "not done after 1 s"),
     ],
 )
 def test_reasons_for_no_answer(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SANITIZER.variable, program(tmp_path, text))
     with pytest.raises(NotWatched, match=reason):
-        sanitize_job(replace(job_of("oob"), limits=Limits(seconds=1.0)), 0)
+        sanitize_job(replace(job_of("oob"), limits=Limits(seconds=1.0 if text == "sleep 600" else 300.0)), 0)
 
 
 def test_without_it_a_watched_job_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import tilewright
 from tilewright import runtime
-from tilewright.frontends.api.bound_kernel import BoundKernel
 from tilewright.frontends.api.decorator import DecoratedKernel
 from tilewright.frontends.api.make import Made, NoKernelMade, NotAcceptedYet
+from tilewright.frontends.api.objects import BoundKernel
 from tilewright.frontends.finding.finding import Finding, Swap
 from tilewright.tasks.errors import BadArgument
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from tests.checkout import known_files
 from tests.docs.blocks import ROOT
 
 HTML_ANCHOR = re.compile(r"""<a (?:id|name)=["']([^"']+)""")
@@ -18,12 +18,10 @@ HTML_ANCHOR = re.compile(r"""<a (?:id|name)=["']([^"']+)""")
 
 def pages() -> tuple[Path, ...]:
     """Every Markdown file that people read, among those that git knows or would take; records of runs are none."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     return tuple(
-        ROOT / name
-        for name in sorted(set(names))
-        if not re.match(r"src/|tests/|gallery/[^/]+/", name) and (ROOT / name).is_file()
+        ROOT / path
+        for path in known_files()
+        if path.suffix == ".md" and not re.match(r"src/|tests/|gallery/[^/]+/", path.as_posix())
     )
 
 

@@ -13,6 +13,7 @@ from tests.docs.transcripts import Differs, compare
 import tilewright
 
 README = ROOT / "README.md"
+HOME = ROOT / "docs" / "index.md"
 FOLLOWED = (README, ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md")))
 RUN = {"python", "console", "sh", "cuda"}
 
@@ -22,8 +23,8 @@ def test_every_block_is_run_or_says_what_it_needs(page: Path) -> None:
     assert [block for block in blocks_of(page) if not block.needs and block.language not in RUN] == []
 
 
-def test_the_kernel_file_in_the_readme(tmp_path: Path) -> None:
-    (block,) = (block for block in blocks_of(README) if block.language == "cuda")
+def test_the_kernel_file_on_the_first_page(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks_of(HOME) if block.language == "cuda")
     (tmp_path / "silu.cu").write_text(block.text)
     x = torch.randn(5, 77)
     torch.testing.assert_close(tilewright.load(tmp_path / "silu.cu")(x), torch.nn.functional.silu(x))

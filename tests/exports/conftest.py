@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.exports.small_op import KERNEL, REFERENCE
 
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.source import Reference, Source, from_files
 from tilewright.records import DType, TensorSpec
 

@@ -13,7 +13,7 @@ import torch
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
 from tilewright.exports import torch_package
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.source import Source, from_files, with_backward
 from tilewright.kernel_file import parse
 from tilewright.records import (

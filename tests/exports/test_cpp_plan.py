@@ -14,8 +14,8 @@ from tests.examples.cases import Case
 from tests.exports.probing import Probe, agree, expected
 from tests.runtime import plans
 
-from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import find_variants
+from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import ConstantSets, Dispatcher, KernelFile, Selected, TunedChoices, parse
 from tilewright.records import PROFILES, DType, TensorSpec
 from tilewright.runtime.specs import spec_of

@@ -13,12 +13,11 @@ import pytest
 from tests.exports.small_op import KERNEL
 from typer.testing import CliRunner
 
-from tilewright.exports.errors import NotExportable
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.python_op import small_call
 from tilewright.exports.source import Source, Standing, check_words, from_files, from_run
 from tilewright.exports.standing_text import how_it_was_judged, measurement_text
-from tilewright.exports.writing import RECORD, Folder, check_target
+from tilewright.exports.writing import RECORD, Folder, NotExportable, check_target
 from tilewright.frontends.cli.main import app
 from tilewright.records import DType, Measured, TensorSpec, Timing, to_json
 from tilewright.store import RunFolder, provenance_of, provenance_path

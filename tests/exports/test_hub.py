@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-from tilewright.exports.errors import NotExportable
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.source import Source
+from tilewright.exports.writing import NotExportable
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 kernels = pytest.importorskip("kernels")
@@ -41,19 +43,31 @@ def test_it_is_valid_for_kernel_builder(project: Path) -> None:
         assert stated == Digest.hash_variant(DigestAlgorithm.SHA256, variant).files
 
 
-def test_it_loads_and_computes(project: Path) -> None:
-    kernel = kernels.get_local_kernel(project)
-    x, weight = torch.randn(5, 64), torch.randn(64)
-    wanted = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
-    assert torch.allclose(kernel.row_scale(x, weight)[0], wanted, atol=1e-6)
+@pytest.mark.parametrize("backend", [None, "cpu"])
+def test_it_loads_and_computes(project: Path, backend: str | None) -> None:
+    """By itself `kernels` takes the variant that torch is built for, whether or not there is a GPU."""
+    kernel = kernels.get_local_kernel(project, backend=backend)
+    _check_on_cpu(kernel)
     assert kernel.__all__ == ["row_scale"]
-    assert kernel._op._native is None  # the CPU variant is the reference
+    cuda = backend is None and torch.version.cuda is not None
+    assert (kernel._op._native is not None) == cuda  # the CPU variant is the reference
 
 
-def test_the_gpu_variant_imports_without_a_gpu(project: Path) -> None:
+def test_the_gpu_variant_computes_without_a_gpu(project: Path) -> None:
+    """What a person has with torch for CUDA where no GPU is: CPU tensors run the reference there too."""
     kernel = kernels.get_local_kernel(project / "build" / "torch-cuda")
     assert kernel._op._native is not None
-    assert kernel.row_scale(torch.ones(2, 4), torch.ones(4))[1].shape == (2,)
+    _check_on_cpu(kernel)
+
+
+def _check_on_cpu(kernel: ModuleType) -> None:
+    x, weight = torch.randn(5, 64), torch.randn(64)
+    wanted = torch.rsqrt(x.square().mean(-1) + 1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled, factors = kernel.row_scale(x, weight)
+    assert torch.allclose(scaled, x * wanted[:, None] * weight, atol=1e-6)
+    assert torch.allclose(factors, wanted, atol=1e-6)
 
 
 def test_the_card_says_what_it_is(project: Path) -> None:
@@ -61,6 +75,7 @@ def test_the_card_says_what_it_is(project: Path) -> None:
     assert card.startswith("---\nlibrary_name: kernels\n")
     assert "This kernel is not verified: no run has judged this file." in card
     assert "No measurement is on record." in card
+    assert "tensors on the CPU run the reference in that variant too" in card
     assert 'get_kernel("somebody/row-scale", version=1' in card
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.exports.small_op import ATTENTION_KERNEL, ATTENTION_REFERENCE
 
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.recognition import FORMS, Form, recognise
 from tilewright.exports.source import Reference, from_files, from_run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tilewright.exports import native
-from tilewright.exports.errors import NotExportable
+from tilewright.exports.writing import NotExportable
 from tilewright.toolchain import BuildCache
 
 _PLAIN = {"module.cpp": 'extern "C" int answer() { return 42; }\n'}

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from tests.exports.hub_server import Hub
 
-from tilewright.exports.errors import NotPublishable
-from tilewright.exports.export import Target, export
+from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.publish import check_publishable, checked_repository
 from tilewright.exports.source import Source, Standing
-from tilewright.exports.writing import RECORD
+from tilewright.exports.writing import RECORD, NotPublishable
 from tilewright.frontends.cli.export import publish as publish_command
 from tilewright.records import Provenance
 

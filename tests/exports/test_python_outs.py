@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.runtime import plans
 
-from tilewright.exports.python_outs import outs_function
-from tilewright.exports.templates import rendered
+from tilewright.exports.torch_package import outs_function
+from tilewright.exports.writing import rendered
 from tilewright.kernel_file import out_specs, parse
 from tilewright.runtime.specs import spec_of
 

@@ -20,8 +20,7 @@ from tests.exports.small_op import REFERENCE
 from tilewright.exports import python_op
 from tilewright.exports.source import Source
 from tilewright.exports.standing_text import sizes_text
-from tilewright.exports.templates import rendered
-from tilewright.exports.writing import RECORD
+from tilewright.exports.writing import RECORD, rendered
 from tilewright.kernel_file import parse
 from tilewright.records import Dimension, DType, Part, Task, TaskOutput, TensorInput, TensorSpec, UniformValues
 

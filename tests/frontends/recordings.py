@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.requests import task_of
 from tilewright.records import Ending, Message, Question, Reply, Role, StopReason, Usage
 from tilewright.store import AttemptFolder, LibraryKernel, Request, Store
 from tilewright.tasks.lifting.definition_source import source_and_globals

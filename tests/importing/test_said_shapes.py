@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.importing.calls import Given
 from tilewright.importing.records import Contradiction
-from tilewright.importing.said_shapes import lies_otherwise, sized_pointers, told_numbers
+from tilewright.importing.shapes import lies_otherwise, sized_pointers, told_numbers
 
 SHAPES = {"x": ["rows", "cols"], "y": ["rows", "cols"], "w": ["cols * 3"], "n": ["rows"]}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tilewright.importing.entries import entries, flat_names, with_entries
 from tilewright.importing.recording import Launched
-from tilewright.importing.signatures import parameters
+from tilewright.importing.signatures import fields, parameters
 from tilewright.importing.sources import Kind, read_source
-from tilewright.importing.structs import fields
 
 TEXT = """
 namespace deep {

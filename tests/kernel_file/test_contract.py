@@ -97,7 +97,7 @@ def launches(example: str, shapes: dict[str, TensorSpec]) -> list[Launch]:
 def test_the_examples_of_the_specification_run() -> None:
     silu, split, hopper = fenced("cuda", SPECIFICATION)
     (launch,) = launches(silu, {"x": TensorSpec.contiguous(DType.F32, (1000,))})
-    assert (launch.grid, launch.block) == ((1, 1, 1), (256, 1, 1))
+    assert (launch.grid, launch.block) == ((4, 1, 1), (256, 1, 1))
     square = TensorSpec.contiguous(DType.F32, (1024, 1024))
     first, second = launches(split, {"a": square, "b": square})
     assert (first.kernel, first.grid, second.grid) == ("part<16>", (64, 64, 4), (1024, 1, 1))

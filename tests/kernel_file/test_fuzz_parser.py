@@ -61,7 +61,7 @@ def survives(text: str) -> None:
     assert list(problems) == sorted(problems, key=lambda problem: (problem.line, problem.column))
     with contextlib.suppress(KernelFileError):
         assert parse(autofix(text).text).plan
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 60
 
 
 @QUICK
@@ -136,7 +136,7 @@ def test_the_largest_plan_reads() -> None:
     )
     start = time.process_time()
     parse(text)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30
 
 
 @pytest.mark.slow

@@ -310,4 +310,4 @@ def test_hostile_text_takes_bounded_time(text: str) -> None:
     hidden_text(text)
     scan_source(text, ())
     scan_source("void f() {" + text, ())
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 60

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tilewright.kernel_file.expression_values import Tensor
-from tilewright.kernel_file.tensor_map import MapFault, tensor_map
+from tilewright.kernel_file.plan_steps import MapFault, tensor_map
 from tilewright.records import DType, TensorMap, TensorSpec
 
 

@@ -13,7 +13,8 @@ from tilewright.records import LintReport, LintRule, Severity, from_json
 
 def written(folder: Path, rule: LintRule, number: int) -> Path:
     path = folder / "kernel.cu"
-    path.write_text(examples(rule)[0][number])
+    firing, silent, _ = examples(rule)
+    path.write_text((firing, silent)[number])
     return path
 
 

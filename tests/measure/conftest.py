@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.records import PROFILES
 
 

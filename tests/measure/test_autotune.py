@@ -14,9 +14,18 @@ from tests.measure import kernels
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, parse
 from tilewright.measure import autotune, slower_than
-from tilewright.measure.race import LONG_US, RUNGS, Items, faster_than_default, race
-from tilewright.measure.sweep_choices import BuiltChoice, built_choices, promising, worth_timing
-from tilewright.measure.sweep_memory import SweepMemory
+from tilewright.measure.autotune import (
+    LONG_US,
+    RUNGS,
+    BuiltChoice,
+    Items,
+    SweepMemory,
+    built_choices,
+    faster_than_default,
+    promising,
+    race,
+    worth_timing,
+)
 from tilewright.records import PROFILES, GpuProfile, Passed, Task
 
 CHOICES: list[Items] = [(("A", number),) for number in range(16)]

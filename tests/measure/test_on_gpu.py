@@ -14,8 +14,7 @@ if __name__ == "__main__":
 
 from tests.measure import kernels
 
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.devices.profiler import NCU
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, autotune

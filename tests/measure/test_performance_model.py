@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.measure import kernels
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure.emulated_counts import count_plan
 from tilewright.measure.performance_model import (

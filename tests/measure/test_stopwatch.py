@@ -11,12 +11,11 @@ from tests.measure import kernels
 from tests.measure.test_gpu_timing import Diary
 from tests.tasks.in_process import JudgingReference
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile, parse
 from tilewright.measure import Stopwatch, autotune
-from tilewright.measure.autotune import spread
+from tilewright.measure.autotune import Sweep, SweepMemory, spread
 from tilewright.measure.emulated_counts import NotCounted
-from tilewright.measure.sweep_memory import Sweep, SweepMemory
 from tilewright.records import (
     MEASURED_NOISE,
     PROFILES,

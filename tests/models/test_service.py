@@ -262,8 +262,8 @@ def test_thinking_left_in_the_text_is_taken_out() -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_silent_server_is_asked_again(provider: str) -> None:
-    with serve(provider, lambda body: TEXT, [Silence(1.5)]) as server:
-        reply, _ = ask(server, provider, timeout_s=0.3)
+    with serve(provider, lambda body: TEXT, [Silence(3.0)]) as server:
+        reply, _ = ask(server, provider, timeout_s=1.5)
     assert (reply.text, reply.retries) == (TEXT, 1)
 
 
@@ -271,7 +271,7 @@ def test_a_silent_server_is_asked_again(provider: str) -> None:
 def test_a_slow_server_is_waited_for(provider: str) -> None:
     with serve(provider, lambda body: TEXT, [Silence(0.5)]) as server:
         server.pause_s = 0.02
-        reply, _ = ask(server, provider, timeout_s=10.0)
+        reply, _ = ask(server, provider, timeout_s=300.0)
     assert (reply.text, reply.retries) == (TEXT, 0)
     assert reply.seconds > 0.5
 
@@ -426,7 +426,7 @@ def test_an_interrupt_passes_through(provider: str) -> None:
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             model_at(server, provider).complete(QUESTION, interrupt)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
     assert len(server.requests) == 1
 
 

@@ -11,20 +11,18 @@ import venv
 from pathlib import Path
 
 import pytest
+from tests.checkout import ROOT, known_files
 
-ROOT = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
 PACKED = ("src/", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 
 
 def test_no_file_of_the_package_is_left_behind() -> None:
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/tilewright"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = settings["tool"]["setuptools"]["package-data"]["tilewright"]
     shipped = {path for pattern in patterns for path in (ROOT / "src" / "tilewright").glob(pattern)}
-    files = [ROOT / name for name in names if not name.endswith(".py")]
-    assert [file for file in files if file.is_file() and file not in shipped] == []
+    own = (path for path in known_files() if path.is_relative_to("src/tilewright") and path.suffix != ".py")
+    assert [path for path in own if ROOT / path not in shipped] == []
 
 
 @pytest.mark.slow
@@ -59,12 +57,10 @@ torch.testing.assert_close(tilewright.load("k.cu")(x, gate), torch.nn.functional
 
 def _copied(target: Path) -> None:
     """The files that git knows, so that nothing built earlier gets into the sdist."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    for name in filter(None, names):
-        if (ROOT / name).is_file() and name.startswith(PACKED):
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (target / name).write_bytes((ROOT / name).read_bytes())
+    for path in known_files():
+        if path.as_posix().startswith(PACKED):
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_bytes((ROOT / path).read_bytes())
 
 
 def _environment(folder: Path, wheel: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.requests import task_of
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.foresight import foresee
 from tilewright.store import Request

@@ -24,8 +24,16 @@ from tests.prompts.samples import (
 import tilewright.prompts
 from tilewright.kernel_file import parse
 from tilewright.lint.catalogue import found
-from tilewright.prompts.history import history_text, measurement_text, standing_text, tune_text
-from tilewright.prompts.question import base_of, correction_text, question_text, system_text
+from tilewright.prompts.question import (
+    base_of,
+    correction_text,
+    history_text,
+    measurement_text,
+    question_text,
+    standing_text,
+    system_text,
+    tune_text,
+)
 from tilewright.prompts.task_text import op_line, out_lines, task_text
 from tilewright.records import (
     PROFILES,

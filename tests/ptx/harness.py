@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_run import launch_request, run_library_step
+from tilewright.devices.inputs import DTYPE_OF_TORCH
 from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile
-from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
+from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult, PixelBox, encoded_map
 from tilewright.ptx.program import Program, load_program
-from tilewright.ptx.tensor_maps import PixelBox, encoded_map
 from tilewright.records import (
     PROFILES,
     BoundPlan,

@@ -19,7 +19,7 @@ SAMPLES = Path(__file__).parent / "samples"
 TEXTS = [(SAMPLES / name).read_text() for name in ("forms.ptx", "row_sum_sm80.ptx", "calls_sm100a.ptx")]
 TOKENS = sorted({token for text in TEXTS for token in re.findall(r"[%$.\w]+|[^\w\s]", text)})
 ODD = ["", "9" * 5000, "<9999999999>", "0x", "/*", "//", "\0", "é", *'-{}()[]";:%_']
-SECONDS = 5.0
+SECONDS = 30.0
 
 FUZZ = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

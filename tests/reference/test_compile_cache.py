@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.reference import Reference, ReferenceLimits, compile_cache, spares, start_ahead
+from tilewright.reference import Reference, ReferenceLimits, reference, spares, start_ahead
 from tilewright.reference.spares import end_spares, take_spare
 
 
@@ -17,27 +17,27 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_source_has_a_folder_beside_the_builds(tmp_path: Path) -> None:
-    first, again, other = (compile_cache.compile_cache(text) for text in ("a", "a", "b"))
+    first, again, other = (reference.compile_cache(text) for text in ("a", "a", "b"))
     assert first == again != other
     assert first is not None
     assert first.parent == tmp_path / "builds-compiled"
 
 
 def test_those_not_used_for_longest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_cache, "KEPT", 2)
-    made = [compile_cache.compile_cache(text) for text in "ab"]
+    monkeypatch.setattr(reference, "KEPT", 2)
+    made = [reference.compile_cache(text) for text in "ab"]
     for number, one in enumerate(made):
         assert one is not None
         os.utime(one, (number, number))
-    compile_cache.compile_cache("a")
-    third = compile_cache.compile_cache("c")
+    reference.compile_cache("a")
+    third = reference.compile_cache("c")
     assert [one is not None and one.exists() for one in (*made, third)] == [True, False, True]
 
 
 def test_a_place_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file" / "builds"))
-    assert compile_cache.compile_cache("a") is None
+    assert reference.compile_cache("a") is None
 
 
 def test_children_are_started_ahead_only_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def task(what: int) -> Task:
     )
 
 
-def ask(reference: Reference, what: int, seconds: float = 60.0) -> tuple[float, ...]:
+def ask(reference: Reference, what: int, seconds: float = 300.0) -> tuple[float, ...]:
     spec = TensorSpec.contiguous(DType.F32, (3,))
     given = ReturnedTensor("x", spec, struct.pack("<3f", 1.0, 2.0, 3.0))
     request = EvaluationRequest(task(what), (given,))
@@ -84,7 +84,7 @@ def ask(reference: Reference, what: int, seconds: float = 60.0) -> tuple[float, 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Reference]:
     os.environ["SOME_API_KEY"] = os.environ["CUDA_TOKEN"] = "secret"
-    limits = ReferenceLimits(resident_bytes=3 << 30, address_bytes=2 << 30, load_seconds=20)
+    limits = ReferenceLimits(resident_bytes=3 << 30, address_bytes=2 << 30, load_seconds=300)
     with Reference(SOURCE, "act", limits=limits, folder=Path(__file__).parent) as made:
         del os.environ["SOME_API_KEY"], os.environ["CUDA_TOKEN"]
         yield made
@@ -131,7 +131,7 @@ def test_hangs_and_deaths_are_reported_and_survived(reference: Reference) -> Non
     started = time.monotonic()
     with pytest.raises(ReferenceProblem, match=r"more than 0\.5 s answering"):
         ask(reference, 3, seconds=0.5)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120
     with pytest.raises(ReferenceProblem, match="killed by SIGKILL answering"):
         ask(reference, 9)
     assert ask(reference, 0) == (2.0, 4.0, 6.0)
@@ -178,7 +178,7 @@ def test_a_killed_parent_leaves_no_child() -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while Path(f"/proc/{child}/environ").exists() and environment(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not environment(child)

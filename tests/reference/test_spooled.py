@@ -16,7 +16,7 @@ from tests.devices.spool_processes import Workers, children_of
 from tests.waiting import wait_until
 
 from tilewright.child.envelope import EnvelopeKind, message, record_in, seal, unseal
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.spool import SpoolDevice, SpoolQueue
 from tilewright.devices.spool_files import Replied, SpoolCall, SpoolFiles
 from tilewright.records import (
@@ -33,8 +33,8 @@ from tilewright.records import (
 )
 from tilewright.records.task import Dimension, NumberInput, TaskOutput, TensorInput
 from tilewright.reference import AnyReference, Reference, ReferenceProblem
+from tilewright.reference.loading import HandlerRequest, answer_in
 from tilewright.reference.spooled import KEPT, SpoolReference
-from tilewright.reference.wire import HandlerRequest, answer_in
 from tilewright.verify.distributions import draw_inputs
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
@@ -73,14 +73,14 @@ def request(what: int = 0, factor: float = 2.0, source: str = SOURCE) -> JudgeRe
     return JudgeRequest(task, case, (y,))
 
 
-def ask(reference: AnyReference, what: int = 0, factor: float = 2.0, seconds: float = 60.0) -> bool:
+def ask(reference: AnyReference, what: int = 0, factor: float = 2.0, seconds: float = 300.0) -> bool:
     """Whether the results are judged right."""
     answer: Judgement = reference.call(JUDGE, request(what, factor), Judgement, seconds)
     return not answer.wrong
 
 
 def spooled(spool: Path, source: str = SOURCE) -> SpoolReference:
-    return SpoolReference(spool, source, "act", gpu=PROFILE, timeout=60.0)
+    return SpoolReference(spool, source, "act", gpu=PROFILE, timeout=300.0)
 
 
 def files_left(spool: Path) -> list[Path]:
@@ -231,7 +231,7 @@ def test_kernels_and_references_take_turns(served: tuple[Path, subprocess.Popen[
     found: list[bool] = []
     asking = threading.Thread(target=lambda: found.extend(ask(far) for _ in range(3)))
     asking.start()
-    device = SpoolDevice(spool, timeout=60.0, fresh=True)
+    device = SpoolDevice(spool, timeout=300.0, fresh=True)
     assert [answer_of(device.execute(scripted_job("k", "sleep 0.05", numbers=(1.0,)))) for _ in range(5)] == [[2.0]] * 5
     asking.join()
     assert found == [True, True, True]
@@ -263,7 +263,7 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         try:
-            answer: Judgement = self._reference.call(JUDGE, request(4), Judgement, 60.0)
+            answer: Judgement = self._reference.call(JUDGE, request(4), Judgement, 300.0)
             self.right = not answer.wrong
         except ReferenceProblem as problem:
             self.problem = str(problem)
@@ -280,7 +280,7 @@ def asking(spool: Path, tmp_path: Path) -> Asking:
 
 def kill_asleep(worker: subprocess.Popen[str], mark: Path) -> list[int]:
     """Kill a worker in whose hand a reference sleeps; returns its children."""
-    wait_until(mark.exists, 60.0)
+    wait_until(mark.exists)
     children = children_of(worker.pid)
     worker.kill()
     worker.wait()
@@ -293,7 +293,7 @@ def test_a_call_of_a_killed_worker_is_answered_by_the_next(
 ) -> None:
     children = kill_asleep(start(), tmp_path / "mark")
     start()
-    asking.join(60.0)
+    asking.join(300.0)
     assert asking.right is True
     assert len(children) == 2
     wait_until(lambda: not any(map(alive, children)))
@@ -316,7 +316,7 @@ def test_a_call_that_cost_two_workers_their_lives_is_not_tried_again(
         kill_asleep(start(), mark)
         mark.unlink()
     start()
-    asking.join(60.0)
+    asking.join(300.0)
     assert asking.problem.startswith(
         "it was not answered on the spool: 2 worker processes died while they had this job"
     )
@@ -327,15 +327,15 @@ def test_a_call_that_cost_two_workers_their_lives_is_not_tried_again(
 @pytest.mark.slow
 def test_a_call_in_hand_goes_back_at_ctrl_c(spool: Path, start: Workers, asking: Asking, tmp_path: Path) -> None:
     worker = start("--grace", "0.2")
-    wait_until((tmp_path / "mark").exists, 60.0)
+    wait_until((tmp_path / "mark").exists)
     children = children_of(worker.pid)
     worker.send_signal(signal.SIGINT)
-    _, words = worker.communicate(timeout=20)
+    _, words = worker.communicate(timeout=300)
     assert worker.returncode == 130
     assert words.splitlines()[-1].endswith("was returned to the spool")
     assert not any(map(alive, children))
     (waiting,) = SpoolFiles(spool).waiting()
     assert waiting.attempt == 1, "as it came: it cost nobody's life"
     start()
-    asking.join(60.0)
+    asking.join(300.0)
     assert asking.right is True

@@ -15,7 +15,7 @@ from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.models import open_model
 from tilewright.records import Question, Reply, Settings

@@ -18,7 +18,7 @@ from tests.refine.silent import Silent
 from tests.tasks.in_process import HereReference
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import Question, Reply, Run, StopReason, Usage
 from tilewright.refine import RunContext, refine

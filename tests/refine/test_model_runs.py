@@ -36,7 +36,7 @@ from tests.refine.silent import Silent
 from tests.tasks.in_process import HereReference
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.models import Model, ModelRejected, ModelUnavailable, RetryPolicy, open_model
 from tilewright.records import Attempt, BadReply, Budget, Ending, Rejected, Run, Settings, Stage, StopReason, Usage

@@ -16,7 +16,7 @@ from tests.tasks.in_process import HereReference
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure import Stopwatch
 from tilewright.prompts.verdict_text import verdict_text
@@ -316,9 +316,18 @@ class Sleepy(Scripted):
         return super().propose(situation, ask)
 
 
-def slow_person(question: Question, on_text: object) -> Reply:
-    time.sleep(2.0)
-    return Reply("relay:x", "", StopReason.END, by_person=True)
+class SlowPerson:
+    """Takes an hour over each reply, on a clock that says so."""
+
+    def __init__(self) -> None:
+        self.hours = 0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + 3600.0 * self.hours
+
+    def __call__(self, question: Question, on_text: object) -> Reply:
+        self.hours += 1
+        return Reply("relay:x", "", StopReason.END, by_person=True)
 
 
 def test_the_budget_of_seconds_ends_the_attempt_under_way_which_goes_on_when_the_run_does(
@@ -339,9 +348,13 @@ def test_the_budget_of_seconds_ends_the_attempt_under_way_which_goes_on_when_the
     assert resumed.seconds == pytest.approx(spent + resumed.attempts[0].seconds)
 
 
-def test_waiting_for_a_person_is_not_cut_short(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
-    folder = Store(tmp_path).create_run(TASK, Settings("relay:x", Budget(seconds=1.5)), ENVIRONMENT)
-    author = Sleepy([candidates.NOT_A_PLAN])
-    run = refine(folder, RunContext(author, slow_person, *bench, Silent()))
+def test_waiting_for_a_person_is_not_cut_short(
+    tmp_path: Path, bench: tuple[Referee, Stopwatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Store(tmp_path).create_run(TASK, Settings("relay:x", Budget(seconds=600.0)), ENVIRONMENT)
+    author, person = Sleepy([candidates.NOT_A_PLAN]), SlowPerson()
+    monkeypatch.setattr("tilewright.refine.time", person)
+    run = refine(folder, RunContext(author, person, *bench, Silent()))
+    assert person.hours >= 1
     assert len(run.attempts) >= 1
-    assert run.attempts[0].seconds < 1.5
+    assert run.attempts[0].seconds < 600.0

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.tasks.in_process import ask_here
 
-from tilewright.frontends.api.bound_kernel import TaskReference
+from tilewright.frontends.api.make import TaskReference
 from tilewright.frontends.finding.swapping import by_rows
 from tilewright.playbook.tracing import trace
 from tilewright.playbook.understanding import answer

@@ -12,7 +12,7 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.kernel_file.op_line import parse_op
-from tilewright.runtime import likeness
+from tilewright.runtime import quick_call
 from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
 
 OP = parse_op("f(x, mask?, n: int, eps: float, pad: int[]) -> y")
@@ -220,13 +220,13 @@ def test_another_state_of_torch_becomes_the_latest() -> None:
 
 
 def test_without_torchs_check_calls_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    likeness._is_trusted.cache_clear()
-    monkeypatch.setattr(likeness, "_check_of", lambda *tensors: lambda *others: True)  # one that tells nothing apart
+    quick_call._is_trusted.cache_clear()
+    monkeypatch.setattr(quick_call, "_check_of", lambda *tensors: lambda *others: True)  # one that tells nothing apart
     try:
         called = Called()
         assert called(*GIVEN) == "slow"
     finally:
-        likeness._is_trusted.cache_clear()
+        quick_call._is_trusted.cache_clear()
 
 
 def test_a_parameter_may_have_any_name() -> None:

@@ -566,7 +566,7 @@ def test_exported_and_pickled_for_another_process(cube: Operation, x: torch.Tens
     (tmp_path / "operation.pickle").write_bytes(pickle.dumps(cube))
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=900)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["not loaded", "equal"]
     assert re.search(r"load the file of op cube whose digest begins with [0-9a-f]{10} first", done.stderr)
@@ -614,7 +614,7 @@ def test_distributed_data_parallel(cube: Operation, tmp_path: Path) -> None:
     command = [sys.executable, "-c", TOGETHER, str(tmp_path)]
     both = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
     for one in both:
-        _, errors = one.communicate(timeout=300)
+        _, errors = one.communicate(timeout=900)
         assert one.returncode == 0, errors
 
 

@@ -165,9 +165,9 @@ def test_a_lock_is_waited_for_where_that_is_wanted(store: Store) -> None:
             assert not any(one.done() for one in waiting)
             folder.end(Ending.ATTEMPTS)
             given_up.discard()
-        assert waiting[0].result(timeout=60) is Ending.ATTEMPTS
+        assert waiting[0].result(timeout=300) is Ending.ATTEMPTS
         with pytest.raises(NoSuchRun, match="was deleted by the process that worked on it"):
-            waiting[1].result(timeout=60)
+            waiting[1].result(timeout=300)
     assert store.busy() == []
 
 
@@ -181,4 +181,4 @@ def test_runs_are_begun_one_after_the_other(store: Store) -> None:
             other = pool.submit(opened)
             time.sleep(0.2)
             store.create_run(TASK, SETTINGS, ENVIRONMENT)
-        assert other.result(timeout=60) == 1
+        assert other.result(timeout=300) == 1

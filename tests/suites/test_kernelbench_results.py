@@ -8,8 +8,7 @@ import math
 import pytest
 from tests.suites.made_records import RECORDS, made_suite
 
-from tilewright.suites.kernelbench_results import baseline_times, evaluation
-from tilewright.suites.statistics import COMPILED, EAGER
+from tilewright.suites.figures import COMPILED, EAGER, baseline_times, evaluation
 
 SAMPLE_KEYS = {"sample_id", "compiled", "correctness", "metadata", "runtime", "runtime_stats"}
 STATISTICS = {"mean", "std", "min", "max", "num_trials", "hardware", "device"}

@@ -21,7 +21,7 @@ from tilewright.frontends.cli.suite_task import PROGRAM
 from tilewright.records import Budget, Measured, Settings
 from tilewright.store import Request, RunFolder
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, carry_out
-from tilewright.suites.ray_pool import RayCluster, RayPool
+from tilewright.suites.ray_cluster import RayCluster, RayPool
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tilewright[ray]'")
@@ -80,7 +80,7 @@ def test_a_node_that_is_killed_costs_its_tasks_one_retry(tmp_path: Path, cluster
     try:
         carry_out(folder, pool, heard)
     finally:
-        killer.join(timeout=60)
+        killer.join(timeout=300)
         pool.close()
         connected.close()
     records = {one.id: one for one in folder.records()}

@@ -17,7 +17,7 @@ from tilewright.child.family import process_start
 from tilewright.records import Budget
 from tilewright.store import StoreError
 from tilewright.suites import OtherSuite, Status, SuiteFolder, SuiteTask, TaskRecord, carry_out
-from tilewright.suites.local_pool import LocalPool
+from tilewright.suites.pools import LocalPool
 
 # What the process of a task does is its name: it ends well, dies the first time, dies always, or hangs.
 TASK = """
@@ -47,7 +47,7 @@ import sys
 from pathlib import Path
 from tests.suites.test_scheduling import Heard, PROGRAM
 from tilewright.suites import SuiteFolder, carry_out
-from tilewright.suites.local_pool import LocalPool
+from tilewright.suites.pools import LocalPool
 folder = SuiteFolder(Path(sys.argv[1]))
 carry_out(folder, LocalPool(folder, PROGRAM, 2), Heard())
 """
@@ -115,12 +115,12 @@ def test_when_the_suite_is_killed_its_tasks_end_with_it(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder.path)], env=environment)
     mark = folder.path / "1.pid"
-    wait_until(lambda: mark.exists() and mark.read_text() != "", 60.0)
+    wait_until(lambda: mark.exists() and mark.read_text() != "")
     child = int(mark.read_text())
     assert process_start(child) is not None
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    wait_until(lambda: process_start(child) is None, 60.0)
+    wait_until(lambda: process_start(child) is None)
     assert [task.id for task in folder.waiting()] == ["1"]
 
 

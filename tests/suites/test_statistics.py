@@ -6,7 +6,7 @@ import pytest
 from tests.suites.made_records import RECORDS, made, measured
 
 from tilewright.suites import summarise
-from tilewright.suites.statistics import BETTER, COMPILED, EAGER, geometric_mean, speedup
+from tilewright.suites.figures import BETTER, COMPILED, EAGER, geometric_mean, speedup
 
 
 def test_the_figures_of_eight_tasks_of_which_six_are_done() -> None:

@@ -15,11 +15,11 @@ import pytest
 from tilewright.devices.protocol import Closing, Device
 from tilewright.playbook import understanding
 from tilewright.records import Dimension, Execution, Job, Origin, Task, TensorInput, from_json, to_json
-from tilewright.reference import ReferenceProblem, wire
+from tilewright.reference import ReferenceProblem, loading
 from tilewright.reference.loading import load_function
 from tilewright.tasks import drafts, gradients
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
-from tilewright.tasks.lint import examine, finding
+from tilewright.tasks.questions import examine, finding
 from tilewright.tasks.reading import folders, modules
 from tilewright.tasks.reading.parameters import match_arguments, read_shape
 from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
@@ -44,7 +44,7 @@ class HereReference(Closing):
         self, device: Device, job: Job, handler: str, request: Any, answer: Any, seconds: float = 60.0
     ) -> tuple[Execution, Any]:
         execution = device.execute(job)
-        results = wire.results_of(execution)
+        results = loading.results_of(execution)
         return execution, self.call(handler, request, answer, seconds, results) if results else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.records import Kind
-from tilewright.tasks.kinds import kind_of
+from tilewright.tasks.drafts import kind_of
 
 
 @pytest.mark.parametrize(

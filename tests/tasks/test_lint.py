@@ -12,8 +12,7 @@ from tilewright.records import DType, Origin
 from tilewright.tasks import TaskError, TaskOptions
 from tilewright.tasks.drafts import with_finding
 from tilewright.tasks.errors import Remedy, RemedyKind
-from tilewright.tasks.lint import examine, small_sizes
-from tilewright.tasks.questions import LintAnswer
+from tilewright.tasks.questions import LintAnswer, examine, small_sizes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.teaching.made_runs import SECRET
 
-from tilewright.teaching.cleaning import cleaner
+from tilewright.teaching.lessons import cleaner
 
 
 @pytest.mark.parametrize(

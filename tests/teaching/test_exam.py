@@ -17,7 +17,6 @@ from tilewright.frontends.report.rendering import markdown
 from tilewright.prompts.question import system_text
 from tilewright.records import Budget, Modelled
 from tilewright.store import RunFolder, Store
-from tilewright.teaching.cleaning import cleaner
 from tilewright.teaching.exam import (
     ATTEMPTS,
     MOST_SKILL_CHARACTERS,
@@ -31,7 +30,7 @@ from tilewright.teaching.exam import (
     skill_text,
     taught_before,
 )
-from tilewright.teaching.lessons import lessons_of
+from tilewright.teaching.lessons import cleaner, lessons_of
 from tilewright.teaching.skill import NoSkill, SkillProvenance
 
 BUDGET = Budget(attempts=4)

@@ -15,8 +15,7 @@ from tests.teaching.made_runs import EARLIER, SECRET, mended_run
 from tilewright.frontends.cli import teach
 from tilewright.records import NotFaster, Rejected
 from tilewright.store import RunFolder
-from tilewright.teaching.cleaning import cleaner
-from tilewright.teaching.lessons import check_options, lessons_of, reference_hash, telling_case
+from tilewright.teaching.lessons import check_options, cleaner, lessons_of, reference_hash, telling_case
 from tilewright.teaching.skill import missing_links, read_provenance
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tilewright.records import (
 from tilewright.toolchain import (
     BuildCache,
     BuiltPlan,
+    CompilePool,
     ToolchainError,
     bind_plan,
     build,
@@ -57,14 +57,12 @@ def test_isolated_and_in_process_builds_are_the_same(cache: BuildCache) -> None:
     assert replace(here, seconds=0) == replace(there, seconds=0)
 
 
-def test_the_second_build_comes_from_the_cache_in_a_blink(cache: BuildCache) -> None:
+def test_the_second_build_comes_from_the_cache_and_asks_no_compiler(
+    cache: BuildCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = build(REQUEST, isolated=False, cache=cache)
-    best = 1.0
-    for _ in range(5):
-        started = time.perf_counter()
-        assert build(REQUEST, cache=cache) == first
-        best = min(best, time.perf_counter() - started)
-    assert best < 0.010
+    monkeypatch.setattr(CompilePool, "run", lambda *_: pytest.fail("compiled again"))
+    assert build(REQUEST, cache=cache) == first
 
 
 def test_a_cached_build_is_called_by_the_name_asked_for(cache: BuildCache) -> None:
@@ -185,7 +183,9 @@ def test_a_plan_stands_on_its_own_with_the_numbers_of_its_call() -> None:
     one, other = scaled(), scaled(factor=3.5)
     assert isinstance(one, BuiltPlan)
     assert isinstance(other, BuiltPlan)
-    assert one.build == other.build
+    assert one.build is not None
+    assert other.build is not None
+    assert replace(one.build, seconds=0) == replace(other.build, seconds=0)  # though no cache can be kept
     (launch,), (differing,) = one.plan.steps, other.plan.steps
     assert isinstance(launch, PackedLaunch)
     assert isinstance(differing, PackedLaunch)

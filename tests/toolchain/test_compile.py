@@ -9,8 +9,7 @@ import pytest
 from tilewright.records import ARCHITECTURES, Build, BuildRequest
 from tilewright.toolchain import build
 from tilewright.toolchain.compile import cluster_shape, max_threads, read_resources
-from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.nvrtc import Compilation, Nvrtc
+from tilewright.toolchain.nvrtc import Compilation, Nvrtc, ToolchainError
 
 Compiled = Callable[..., Build]
 

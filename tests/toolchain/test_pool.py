@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.waiting import wait_until
 
 from tilewright.records import Build, BuildFailure, BuildRequest, FailureReason
 from tilewright.toolchain import BuildLimits, CompilePool
@@ -96,7 +97,7 @@ def test_bombs_end_and_the_pool_goes_on(pool: CompilePool, name: str) -> None:
     result = pool.run(request(source), "key", limits)
     assert isinstance(result, BuildFailure)
     assert result.reason in OUTCOMES[outcome]
-    assert time.monotonic() - started < limits.seconds + 3
+    assert time.monotonic() - started < limits.seconds + 60
     assert isinstance(pool.run(request(GOOD % 2), "key", BuildLimits()), Build)
     assert len(pool.child_pids()) <= pool.size
 
@@ -114,12 +115,13 @@ def test_a_child_killed_at_work_is_a_crash_and_nothing_more(pool: CompilePool) -
     results: list[Build | BuildFailure] = []
     limits = BuildLimits(seconds=60, memory_bytes=64 << 30)  # far more than it has by then
     worker = threading.Thread(target=lambda: results.append(pool.run(request(source), "key", limits)))
-    before = set(pool.child_pids())
+    pool.run(request(GOOD % 10), "key", BuildLimits())
+    before = {pid: _cpu_ticks(pid) for pid in pool.child_pids()}
     worker.start()
-    time.sleep(0.5)  # at work
-    for pid in {*before, *pool.child_pids()}:
+    wait_until(lambda: any(_cpu_ticks(pid) >= ticks + 10 for pid, ticks in before.items()))  # 0.1 s: at work
+    for pid in before:
         os.kill(pid, signal.SIGKILL)
-    worker.join(timeout=20)
+    worker.join(timeout=300)
     (result,) = results
     assert isinstance(result, BuildFailure)
     assert result.reason is FailureReason.CRASH
@@ -187,12 +189,16 @@ def test_no_child_outlives_its_parent(end: str) -> None:
     assert len(children) == 1
     if "sleep" in end:
         parent.kill()
-    parent.wait(timeout=20)
+    parent.wait(timeout=300)
     parent.stdout.close()
-    deadline = time.monotonic() + 10
-    while any(_runs(pid) for pid in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_runs(pid) for pid in children)
+    wait_until(lambda: not any(_runs(pid) for pid in children))
+
+
+def _cpu_ticks(pid: int) -> int:
+    """How long a process has computed, in hundredths of a second."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def _runs(pid: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.toolchain import ToolchainError, find_toolkit, toolkit
+from tilewright.toolchain import ToolchainError, find_toolkit, nvrtc
 
 
 def test_what_is_found_exists() -> None:
@@ -27,8 +27,8 @@ def test_the_tools_and_cute_of_the_development_environment() -> None:
 
 
 def test_nothing_found_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolkit, "_wheel_roots", list)
-    monkeypatch.setattr(toolkit, "SYSTEM_TOOLKIT", tmp_path / "none")
+    monkeypatch.setattr(nvrtc, "_wheel_roots", list)
+    monkeypatch.setattr(nvrtc, "SYSTEM_TOOLKIT", tmp_path / "none")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(ToolchainError, match="pip install nvidia-cuda-nvrtc") as caught:
         find_toolkit()
@@ -42,8 +42,8 @@ def test_a_system_toolkit_is_the_second_choice(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "lib64" / "libnvrtc.so.13").symlink_to("libnvrtc.so.13.1.7")
     (tmp_path / "include" / "cuda_fp16.h").write_text("")
     (tmp_path / "include" / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13010\n")
-    monkeypatch.setattr(toolkit, "_wheel_roots", list)
-    monkeypatch.setattr(toolkit, "SYSTEM_TOOLKIT", tmp_path / "nowhere")
+    monkeypatch.setattr(nvrtc, "_wheel_roots", list)
+    monkeypatch.setattr(nvrtc, "SYSTEM_TOOLKIT", tmp_path / "nowhere")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     found = find_toolkit()
     assert found.compiler == "NVRTC 13.1.7"
@@ -54,7 +54,7 @@ def test_a_system_toolkit_is_the_second_choice(tmp_path: Path, monkeypatch: pyte
 def test_a_library_without_headers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libnvrtc.so.13").write_bytes(b"")
-    monkeypatch.setattr(toolkit, "_wheel_roots", list)
+    monkeypatch.setattr(nvrtc, "_wheel_roots", list)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(ToolchainError, match="no CUDA headers beside it"):
         find_toolkit()
@@ -83,7 +83,7 @@ def test_headers_a_root_lacks_come_from_the_next(tmp_path: Path, monkeypatch: py
     (first / "lib" / "libnvrtc.so.13").write_bytes(b"")
     (first / "include" / "cuda_fp16.h").write_text("")
     (second / "include" / "cccl").mkdir(parents=True)
-    monkeypatch.setattr(toolkit, "_wheel_roots", lambda: [first])
+    monkeypatch.setattr(nvrtc, "_wheel_roots", lambda: [first])
     monkeypatch.setenv("CUDA_HOME", str(second))
     expected = (first / "include", second / "include" / "cccl", second / "include")
     assert find_toolkit().include_dirs == expected

@@ -9,7 +9,7 @@ import torch
 from tests.tasks.in_process import JudgingReference
 from tests.verify import tasks
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.records import PROFILES, Task
 from tilewright.reference import AnyReference
 from tilewright.verify import Referee

@@ -26,8 +26,8 @@ from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
 from tilewright.verify.cases import own_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
 from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
-from tilewright.verify.further_sizes import further_sizes
 from tilewright.verify.need_sizes import accepted_sizes, paired_sizes, turning_sizes
+from tilewright.verify.own_trial import further_sizes
 
 
 def test_cases_follow_from_the_task_alone() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from tests.tasks.in_process import JudgingReference, probed
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.records import (
     CaseStatus,
     Dimension,

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.reference.convolution_questions import ConvolutionRequest
 from tilewright.reference.convolutions import Convolved, Lying, are_likely_f32
-from tilewright.verify import convolution_precision
-from tilewright.verify.convolution_precision import relative_error
+from tilewright.verify import wide_convolution
+from tilewright.verify.wide_convolution import relative_error
 
 LIMIT = 2.0**-15
 
@@ -79,11 +79,11 @@ def test_cudnn_is_asked_as_it_is_by_default(monkeypatch: pytest.MonkeyPatch) -> 
         seen.append((cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic))
         return 2.0**-12
 
-    monkeypatch.setattr(convolution_precision, "relative_error", looked)
-    monkeypatch.setattr(convolution_precision, "convolutions_of", lambda function, task: [KINDS["plain"]])
+    monkeypatch.setattr(wide_convolution, "relative_error", looked)
+    monkeypatch.setattr(wide_convolution, "convolutions_of", lambda function, task: [KINDS["plain"]])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(cudnn, "benchmark", True)
-    answer = convolution_precision.measure(torch.relu, ConvolutionRequest(CONVOLVE))
+    answer = wide_convolution.measure(torch.relu, ConvolutionRequest(CONVOLVE))
     assert answer.f32 is False
     assert seen == [(True, True, False, False)]
     assert cudnn.benchmark

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.records import LOOP, CoverageRecord, CoveredSite, Seen, from_json, to_json
 from tilewright.records.verdict import Passed, UncoveredLine
-from tilewright.verify.coverage import Coverage
+from tilewright.verify.trial import Coverage
 
 TEXT = "one\n  two();\nthree\nfour"
 BOTH = Seen.RAN | Seen.SKIPPED

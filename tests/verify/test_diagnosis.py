@@ -9,10 +9,9 @@ import torch
 
 from tilewright.prompts.verdict_text import verdict_words
 from tilewright.records import Case, Pattern, Precision, Rejected, WrongOutput, WrongValues
-from tilewright.verify.diagnosis import diagnose
+from tilewright.verify.diagnosis import diagnose, place_of
 from tilewright.verify.expectation import expectations
 from tilewright.verify.tolerance import compare
-from tilewright.verify.wrong_places import place_of
 
 POISON = torch.tensor([-1], dtype=torch.int32).view(torch.float32)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.tasks.in_process import JudgingReference
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.records import (
     BETWEEN_0_AND_1,
     Case,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.verify import kernels, tasks
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import parse
 from tilewright.measure.preparation import job_inputs
 from tilewright.prompts.verdict_text import verdict_text, verdict_words

@@ -12,8 +12,7 @@ import pytest
 import torch
 from tests.verify import kernels, tasks
 
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.devices.protocol import Closing
 from tilewright.devices.sanitizer import SANITIZER
 from tilewright.records import (

@@ -13,8 +13,7 @@ from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
 from tilewright.verify.expectation import Roundings, expectations
 from tilewright.verify.further_looks import FurtherLooks, compare_all
-from tilewright.verify.tiles import Tiles
-from tilewright.verify.tolerance import Comparison, Expected, compare
+from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
 
 Tensors = dict[str, torch.Tensor]
 

@@ -33,11 +33,19 @@ from tilewright.records import (
 )
 from tilewright.verify import Referee
 from tilewright.verify.cases import plan_cases, value_cases
-from tilewright.verify.distributions import FLAGS, NUMBERS, WHOLE, ValueTraits, case_task, draw_inputs, values_with
+from tilewright.verify.distributions import (
+    FLAGS,
+    NUMBERS,
+    WHOLE,
+    ValueTraits,
+    case_task,
+    draw_inputs,
+    thresholds,
+    values_with,
+)
 from tilewright.verify.expectation import expectations
 from tilewright.verify.float_values import OUTLIERS, PATTERNED
 from tilewright.verify.judging_records import SurveyRequest
-from tilewright.verify.thresholds import thresholds
 from tilewright.verify.tolerance import Expected, compare
 from tilewright.verify.value_survey import survey_values
 

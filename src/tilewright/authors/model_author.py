@@ -87,8 +87,8 @@ def _read_within_two(
 
 def _refuse(reply: Reply) -> None:
     if reply.stop is StopReason.REFUSED:
-        said = " ".join(reply.text.split())[:200]
-        raise ReplyProblem(f"the model refused{f': {said}' if said else ''}")
+        text = " ".join(reply.text.split())[:200]
+        raise ReplyProblem(f"the model refused{f': {text}' if text else ''}")
 
 
 def _quoted(reply: Reply) -> str:

@@ -21,8 +21,8 @@ class PlaybookAuthor:
     """Proposes structure after structure, the most promising first; without a GPU a simple draft before them. The same
     situation always gets the same file.
 
-    What was proposed before is known by the recipes of earlier attempts. A file that somebody else gave is never
-    repaired: where it fails, the playbook's own draft takes its place, and its summary says so. `propose` raises
+    What was proposed before is known by the recipes of earlier attempts. A file of another author is never
+    repaired: if it fails, the playbook's own draft replaces it, and its summary says so. `propose` raises
     `NotSupported`, a `ValueError`, for a task outside the playbook.
     """
 
@@ -66,13 +66,13 @@ class PlaybookAuthor:
 
 
 def _with_notes(text: str, notes: tuple[str, ...]) -> str:
-    """The file with what algebra has removed said in the comment at its top."""
+    """The file, whose first comment lists what algebra has removed."""
     if not notes:
         return text
-    said = [line for one in notes for line in textwrap.wrap(f"By algebra: {one}", _COMMENT_WIDTH)]
+    lines_of_notes = [line for one in notes for line in textwrap.wrap(f"By algebra: {one}", _COMMENT_WIDTH)]
     comment, blank, rest = text.partition("\n\n")
     lines = [*comment.splitlines(), "//"] if comment.startswith("// ") else []
-    remark = "\n".join([*lines, *(f"// {line}" for line in said)])
+    remark = "\n".join([*lines, *(f"// {line}" for line in lines_of_notes)])
     return f"{remark}{blank}{rest}" if lines else f"{remark}\n\n{text}"
 
 

@@ -1,4 +1,4 @@
-"""What a child has around it: an empty folder of its own for a home, and an environment without secrets."""
+"""The surroundings of a child process: an empty folder as its home, and an environment without secrets."""
 
 from __future__ import annotations
 

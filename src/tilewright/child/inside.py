@@ -1,4 +1,4 @@
-"""The child's side: being tied to its parent, hearing what it is asked, answering.
+"""The child's side of a supervised process: requests, answers, and an end together with the parent.
 
 A program that `process` starts calls `open_channel` first. From then on it ends with its parent, in the middle of
 whatever it does, and takes all that it started with it.
@@ -34,7 +34,7 @@ class Channel:
         self._asked: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         source = os.dup(0)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)  # nobody else reads what is asked
+        os.dup2(nothing, 0)  # no other code reads the requests
         os.close(nothing)
         threading.Thread(target=self._listen, args=(source,), name="parent", daemon=True).start()
 
@@ -42,7 +42,7 @@ class Channel:
         return self._asked.get()
 
     def say(self, record: object, carried: object = None) -> None:
-        if os.getpid() != self._own:  # somebody's code forked, and its copy came back here
+        if os.getpid() != self._own:  # foreign code forked, and the copy returned here
             os._exit(0)
         view = memoryview(message(record, carried))
         try:
@@ -76,7 +76,7 @@ def open_channel(arguments: Sequence[str]) -> tuple[Channel, list[str]]:
     os.set_inheritable(options.replies, False)
     with contextlib.suppress(OSError, AttributeError):  # a C library without prctl: the closed pipe serves alone
         prctl = ctypes.CDLL(None).prctl
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whoever cuts loose below it stays below it, and is found
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a detached descendant stays below it, and is found
         if options.parent is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if options.parent is not None and os.getppid() != options.parent:
@@ -86,6 +86,6 @@ def open_channel(arguments: Sequence[str]) -> tuple[Channel, list[str]]:
 
 
 def leave(status: int) -> None:
-    """End without tidying up: in a context that may be lost, after somebody's code."""
+    """End without clean-up, since foreign code ran and the CUDA context may be lost."""
     sys.stderr.flush()
     os._exit(status)

@@ -7,14 +7,19 @@ kernel. What the runner runs jobs on, a GPU or an emulator, is its program's bus
 from __future__ import annotations
 
 import contextlib
+import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
 from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, message_in, seal
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
+from tilewright.devices.profiler import profile_job
 from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.runner import JobFinished, Progress, RunnerMessage, RunnerReady, RunnerUnready
-from tilewright.records import Execution, Faulted, FaultKind, GpuProfile, Job
+from tilewright.devices.sanitizer import sanitize_job
+from tilewright.devices.watching import NotWatched
+from tilewright.records import Completed, Execution, Faulted, FaultKind, GpuProfile, Job, Watch, to_json
 
 _STARTS = 3  # a child killed from outside while it comes up is started again, so often
 # Signals that come from outside the process: an operator, a scheduler, the kernel when memory runs out.
@@ -214,3 +219,79 @@ def _no_start(ended: Ended) -> str:
 
 def _lingers(ended: Ended) -> str:
     return "" if ended.status is not None else f" but has not ended yet ({ended.detail})"
+
+
+# -- `CudaDevice`: --
+
+GIB = 1 << 30
+RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "cuda")
+
+
+class CudaDevice(ChildDevice):
+    """GPU `index` behind a child process; see `ChildDevice` for the rest."""
+
+    def __init__(
+        self,
+        index: int = 0,
+        *,
+        start_seconds: float = 180.0,
+        host_bytes: int = 64 * GIB,
+        command: Sequence[str] = RUNNER,
+        interrupt: Callable[[], bool] = uninterrupted,
+    ) -> None:
+        super().__init__(
+            (*command, "--device", str(index)), start_seconds=start_seconds, host_bytes=host_bytes, interrupt=interrupt
+        )
+        self.index = index
+
+    def execute(self, job: Job) -> Execution:
+        """Run one job; one that is watched runs under a tool of the vendor's, in a child of its own."""
+        if job.watch is Watch.NOTHING:
+            return super().execute(job)
+        name = self.profile.name
+        try:
+            with self._lock:
+                if job.watch is Watch.COUNTERS:
+                    return Completed(job.id, name, (), (), profiles=profile_job(job, self.index, self._interrupt))
+                return Completed(job.id, name, (), (), faults=sanitize_job(job, self.index, self._interrupt))
+        except NotWatched as reason:
+            return Completed(job.id, name, (), (), not_watched=str(reason))
+
+
+# -- `EmulatedDevice`: --
+
+EMULATED_RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "emulated")
+
+
+class EmulatedDevice(ChildDevice):
+    """`profile` emulated in a child process.
+
+    `host_bytes` bounds the child's memory, address space and resident pages alike. Jobs carry PTX; see `Job.emulation`
+    for schedules, checks and sampled blocks. Inputs given by seed are drawn by numpy, whose values differ from
+    a GPU's; give `Data` where both must see the same.
+    """
+
+    def __init__(
+        self,
+        profile: GpuProfile,
+        *,
+        start_seconds: float = 60.0,
+        host_bytes: int = 16 * GIB,
+        interrupt: Callable[[], bool] = uninterrupted,
+    ) -> None:
+        command = (
+            *EMULATED_RUNNER,
+            "--profile",
+            json.dumps(to_json(profile)),
+            "--address-space",
+            str(host_bytes),
+        )
+        super().__init__(command, start_seconds=start_seconds, host_bytes=host_bytes, interrupt=interrupt)
+        self._profile = profile
+
+    @property
+    def profile(self) -> GpuProfile:
+        return self._profile
+
+    def _label(self) -> str:
+        return f"{self._profile.name} (emulated)"

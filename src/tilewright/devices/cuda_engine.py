@@ -10,9 +10,9 @@ import torch
 from cuda.bindings import __version__ as bindings_version
 from cuda.bindings import driver as cu
 
-from tilewright.devices.cuda.conditions import conditions_of
 from tilewright.devices.cuda.driver import DriverError, driver_version
 from tilewright.devices.cuda.executor import Executor
+from tilewright.devices.cuda.prepared import conditions_of
 from tilewright.devices.cuda.shared_memory import LentMemory
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 import torch
 
 from tilewright.devices.contents import POISON_BYTE, ContentError, check_content, misalignment
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.records import Content, Data, Integers, Normal, Part, Repeated, TensorSpec, Uniform
+from tilewright.records import Content, Data, DType, Integers, Normal, Part, Repeated, TensorSpec, Uniform
+
+# -- element types as torch names them --
+
+TORCH_DTYPE: dict[DType, torch.dtype] = {one: getattr(torch, one.torch_name) for one in DType}
+DTYPE_OF_TORCH: dict[torch.dtype, DType] = {ours: name for name, ours in TORCH_DTYPE.items()}
 
 COLD_L2 = 3  # times the L2 cache: so much is written before a timed run, and tensors rotate over as much
 GUARD_BYTES = 4096  # on either side of a tensor that is guarded: as far as a tile or a vector reaches past its end

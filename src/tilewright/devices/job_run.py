@@ -19,9 +19,8 @@ import torch
 
 from tilewright.devices.cuda.driver import DriverError, When, meaning
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.digests import digest_of
 from tilewright.devices.inputs import COLD_L2, allocation_bytes, rotating_sets, same_bits
-from tilewright.devices.job_memory import JobMemory, JobTensors, Lender
+from tilewright.devices.job_memory import JobMemory, JobTensors, Lender, digest_of
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,

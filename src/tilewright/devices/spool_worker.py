@@ -20,7 +20,7 @@ from typing import Protocol
 from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, record_in, unseal
 from tilewright.child.family import pid_space, process_start
 from tilewright.child.process import Interrupted
-from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.protocol import DeviceError
 from tilewright.devices.spool_files import (
     ATTEMPTS,

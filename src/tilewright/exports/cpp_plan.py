@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.exports.cpp_expressions import CppName, cpp_comment, cpp_name, cpp_string, expression
-from tilewright.exports.errors import NotExportable
+from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import KernelFile, Parameter, print_op, syntax
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, LaunchLine, LibraryLine, NeedLine, TuneLine
 from tilewright.kernel_file.expression_analysis import Analysed

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import __version__
-from tilewright.exports.errors import NotExportable
 from tilewright.exports.layers import ATTENTION, find_layer, layer_names, layers_text
 from tilewright.exports.recognition import Form
 from tilewright.exports.source import Source
-from tilewright.exports.templates import rendered
 from tilewright.exports.torch_package import PackageNames, add_package, add_python, package_values
 from tilewright.exports.variants import Variants
-from tilewright.exports.writing import Folder
+from tilewright.exports.writing import Folder, NotExportable, rendered
 from tilewright.records import to_json
 
 _HUB_NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")

@@ -6,11 +6,10 @@ shape the kernel was made for; what the kernel does not take then runs the refer
 
 from __future__ import annotations
 
-from tilewright.exports.errors import NotExportable
 from tilewright.exports.python_op import python_name
 from tilewright.exports.recognition import LAYERS, Form, fitting_forms, recognise
 from tilewright.exports.source import Source
-from tilewright.exports.templates import rendered
+from tilewright.exports.writing import NotExportable, rendered
 from tilewright.records import TensorSpec
 
 # The tanh formula goes by three names in transformers.

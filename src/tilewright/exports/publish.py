@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tilewright.exports.errors import NotExportable, NotPublishable
 from tilewright.exports.source import Standing, is_earlier
-from tilewright.exports.writing import MADE_LATER, RECORD, read_record
+from tilewright.exports.writing import MADE_LATER, RECORD, NotExportable, NotPublishable, read_record
 from tilewright.records import UNSTATED, Provenance, RecordError, from_json
 
 MOST_FILE_BYTES = 64 << 20

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tilewright.exports.errors import NotExportable
+from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import Arguments, KernelFile, Op, TunedChoices, parse, print_op
 from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, TensorSpec, from_json
 from tilewright.store import RunFolder, Store, provenance_of, provenance_path

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.exports.cpp_plan import refuse_what_is_not_carried
-from tilewright.exports.errors import NotExportable
+from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import (
     Arguments,
     Choice,

@@ -13,10 +13,22 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tilewright.exports.errors import NotExportable
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+# -- why something cannot be exported or published: --
+
+
+class NotExportable(ValueError):
+    """What was asked for cannot be exported; the message says why and what to do."""
+
+
+class NotPublishable(ValueError):
+    """What was asked for may not be published; the message says why and what to do."""
+
 
 RECORD = "tilewright-export.json"
 FORMAT = 1
@@ -85,3 +97,21 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not isinstance(files, dict) or found.get("format") != FORMAT:
         raise NotExportable(f"{folder}: {RECORD} is not of this version; export again")
     return dict(found)
+
+
+# -- templates --
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(FOLDER), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def rendered(template: str, **values: Any) -> str:
+    """The template `package/_op.py` (its file ends in .j2) with these values."""
+    return _environment().get_template(f"{template}.j2").render(**values)

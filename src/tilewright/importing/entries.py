@@ -12,9 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.importing.recording import Launched
-from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
+from tilewright.importing.signatures import (
+    fields,
+    parameter_name,
+    parameters,
+    template_name,
+    template_parameters,
+    type_of,
+)
 from tilewright.importing.sources import Item, Kind, Source
-from tilewright.importing.structs import fields, type_of
 from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 

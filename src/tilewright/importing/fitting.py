@@ -225,9 +225,9 @@ class Fitter:
 
     def _split(self, target: Values) -> Term | None:
         """`a if n <= c else b`, each side an expression of its own."""
-        started = time.monotonic()
+        started = time.thread_time()
         for condition, holds in self._conditions():
-            if time.monotonic() - started > _SPLIT_SECONDS:
+            if time.thread_time() - started > _SPLIT_SECONDS:
                 return None
             sides = [[i for i, one in enumerate(holds) if one is side] for side in (True, False)]
             if min(map(len, sides)) < _FEWEST_ON_A_SIDE:

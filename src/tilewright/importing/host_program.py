@@ -13,9 +13,8 @@ from functools import cache
 from importlib import resources
 
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
+from tilewright.importing.signatures import fields, parameter_name, parameters, template_name, template_parameters
 from tilewright.importing.sources import Item, Kind, Source
-from tilewright.importing.structs import fields
 from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 _STANDARD = re.compile(

@@ -13,12 +13,10 @@ from tilewright.importing.device_text import DeviceText, device_text
 from tilewright.importing.host_program import host_program
 from tilewright.importing.launch_sites import TYPES, Site, cut_out, launch_sites
 from tilewright.importing.models import ExtensionCall
-from tilewright.importing.plan_fitting import PlanFitter, edges
-from tilewright.importing.plan_text import PlanText
+from tilewright.importing.plan_fitting import PlanFitter, PlanText, edges
 from tilewright.importing.recording import HostChild, Launched, Pointer, Recording, Run
 from tilewright.importing.records import Contradiction, ImportProblem
-from tilewright.importing.said_shapes import lies_otherwise, sized_pointers, told_numbers
-from tilewright.importing.shapes import Outside, extents, in_order
+from tilewright.importing.shapes import Outside, extents, in_order, lies_otherwise, sized_pointers, told_numbers
 from tilewright.importing.signatures import plan_names
 from tilewright.importing.sources import TENSOR_WORDS, Item, Kind, Source
 from tilewright.kernel_file import KernelFileError, autofix, parse

@@ -11,13 +11,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tilewright.importing.local_definitions import Definition, definitions, spelled, split_declarators
+from tilewright.importing.device_text import Definition, definitions, spelled, split_declarators
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.signatures import parameter_name, parameters, split_commas, template_parameters
+from tilewright.importing.signatures import (
+    Field,
+    fields,
+    parameter_name,
+    parameters,
+    split_commas,
+    template_parameters,
+    type_of,
+)
 from tilewright.importing.sources import Item, Kind, Source, parsed
-from tilewright.importing.structs import Field, fields, type_of
 from tilewright.kernel_file.cpp_tokens import CppToken, closing
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 _NUMBERS = frozenset((
     "unsigned", "signed", "int", "long", "short", "char", "bool", "float", "double", "size_t", "uint", "ulong",

@@ -11,7 +11,7 @@ from tilewright.child.envelope import message, message_in
 from tilewright.child.process import Ended, SupervisedChild
 from tilewright.importing.records import HostAnswer, HostRequest, ImportProblem
 
-_PROGRAM = (sys.executable, "-m", "tilewright.importing.host_child")
+_PROGRAM = (sys.executable, "-m", "tilewright.importing.models")
 _RESIDENT_BYTES = 4 << 30
 _ERROR = re.compile(r"^(?P<place>[^\n:]+:\d+)(?::\d+)?: (?:fatal )?error: (?P<text>[^\n]*)", re.MULTILINE)
 

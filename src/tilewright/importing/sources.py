@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from tilewright.importing.includes import Includes
-from tilewright.importing.macros import expand_definitions
+from tilewright.importing.preprocessing import Includes, expand_definitions
 from tilewright.importing.records import ImportProblem
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing, tokenize_cpp
 

@@ -10,6 +10,8 @@ from tilewright.kernel_file.dispatch import (
     Reason,
     Selected,
     Selection,
+    TracedOut,
+    traced_outs,
 )
 from tilewright.kernel_file.evaluate import (
     Evaluation,
@@ -26,6 +28,5 @@ from tilewright.kernel_file.printer import print_op, print_plan
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.kernel_file.syntax import Op, Parameter
-from tilewright.kernel_file.traced_outs import TracedOut, traced_outs
 from tilewright.kernel_file.tuned import BadTunedRecord, NearChoice, TunedChoices, evaluate_tuned, tuned_path
 from tilewright.kernel_file.words import contract

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.compiled_plan import KernelFile
+from tilewright.kernel_file.compiled_plan import KernelFile, Lost
 from tilewright.kernel_file.cpp_tokens import hidden_text
 from tilewright.kernel_file.directives import StatementParser
 from tilewright.kernel_file.expressions import ParseFailure
 from tilewright.kernel_file.lexer import Statement, Token, read_plan_text
-from tilewright.kernel_file.plan_scope import Lost
 from tilewright.kernel_file.problems import Autofix, Code, KernelFileError, Problem
 from tilewright.kernel_file.source_scan import scan_source
 from tilewright.kernel_file.static_checks import check

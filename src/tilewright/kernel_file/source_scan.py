@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from tilewright.kernel_file import words
 from tilewright.kernel_file.assembly import ASSEMBLY_WORDS, check_assembly
+from tilewright.kernel_file.compiled_plan import CodeFacts
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
 from tilewright.kernel_file.device_state import find_device_state
-from tilewright.kernel_file.plan_scope import CodeFacts
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 
 ALLOWED_HEADERS = (

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.kernel_file import compiled_plan, expression_values, syntax, words
-from tilewright.kernel_file.compiled_plan import CompiledPlan
+from tilewright.kernel_file.compiled_plan import CodeFacts, CompiledPlan, Lost, PlanScope
 from tilewright.kernel_file.expression_analysis import Analysed
 from tilewright.kernel_file.expression_values import TENSOR, TypeKind
-from tilewright.kernel_file.plan_scope import CodeFacts, Lost, PlanScope
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, LaunchDirective, Op, Span
 from tilewright.records import BufferRole, Clearing, DType, ScalarType

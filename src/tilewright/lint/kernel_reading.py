@@ -22,7 +22,7 @@ from tilewright.ptx.control_flow import ControlFlow, branch_targets, flow, immed
 from tilewright.ptx.syntax import Address, Function, Immediate, Instruction, Module, Operand, Register
 from tilewright.records import Dim3, PackedLaunch, TensorSpec
 from tilewright.records.emulation import kernel_line
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 Mask = NDArray[np.bool_]
 _MOVES = ("ld", "st", "atom", "red", "ldmatrix", "cp")

@@ -2,25 +2,251 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError
-from tilewright.lint import build_rules, flow_rules, memory_rules, number_rules
+from tilewright.lint import memory_rules
+from tilewright.lint.catalogue import found
 from tilewright.lint.kernel_reading import KernelReading, read_kernel
+from tilewright.lint.register_values import registers_of, written_registers
+from tilewright.lint.thread_numbers import Origin
 from tilewright.ptx.parser import parse_ptx
-from tilewright.ptx.syntax import Module, PtxError
+from tilewright.ptx.syntax import Address, Function, Instruction, Module, PtxError, Space
 from tilewright.records import (
     Build,
     BuildFailure,
+    DType,
     GpuProfile,
+    Limiter,
     LintFinding,
     LintRule,
+    Occupancy,
     PackedLaunch,
+    Resources,
     Severity,
     TensorSpec,
+    occupancy,
 )
-from tilewright.toolchain import BuiltPlan, build_plan
+from tilewright.records.emulation import kernel_line
+from tilewright.toolchain import BuiltPlan, ToolchainError, build_plan, disassemble
+
+# -- rules on what the compiler made of a kernel: --
+
+_LEAST_SPILL = 32  # bytes: a register or two is kept aside for an address, and nobody notices
+_TRIM = 16  # a cliff is near where a sixteenth less of the resource avoids it
+_WORTH = 1.25  # so many times the warps
+_ANGLE_FUNCTION = re.compile(r"\b(?:sin|cos|tan|sincos)f?\s*\(")
+_ANGLE_BYTES = 28  # seven words of 2 / pi, which reduce a large angle
+_TENSOR_OPCODES = frozenset(("mma", "wmma", "wgmma", "tcgen05"))
+
+
+def spills(build: Build, launch: PackedLaunch) -> Iterator[LintFinding]:
+    resources = build.kernel(launch.kernel).resources
+    if resources.spill_bytes < _LEAST_SPILL:
+        return
+    line, share = _spilling_line(build, launch.symbol)
+    at = f", {share} of the instructions for it at this line" if line is not None else ""
+    evidence = (
+        f"{resources.spill_store_bytes} bytes of registers stored and {resources.spill_load_bytes} loaded again, "
+        f"at {resources.registers} registers a thread{at}"
+    )
+    yield found(LintRule.SPILL, launch.kernel, line, evidence)
+
+
+def _spilling_line(build: Build, symbol: str) -> tuple[int | None, str]:
+    """The line with the most local loads and stores in the machine code."""
+    try:
+        listings = disassemble(build)
+    except ToolchainError:
+        return None, ""  # no disassembler: the amount is still worth saying
+    lines = Counter(
+        instruction.line
+        for listing in listings
+        if listing.symbol == symbol
+        for instruction in listing.instructions
+        if instruction.opcode.startswith(("LDL", "STL")) and instruction.line is not None
+    )
+    if not lines:
+        return None, ""
+    line, count = lines.most_common(1)[0]
+    return line, f"{count} of {lines.total()}"
+
+
+def local_arrays(build: Build, function: Function, launch: PackedLaunch, source: str) -> Iterator[LintFinding]:
+    """Arrays that the compiler could not keep in registers, and the line that reads most of them."""
+    resources = build.kernel(launch.kernel).resources
+    size = sum(variable.size_bytes for variable in function.variables if variable.space is Space.LOCAL)
+    lines = Counter(
+        kernel_line(instruction.places)
+        for instruction in function.body
+        if instruction.opcode == "ld" and "local" in instruction.modifiers
+    )
+    if _ANGLE_FUNCTION.search(source) and size % _ANGLE_BYTES == 0:
+        return  # the function's own, for angles so large that nobody comes there
+    if size and lines and resources.stack_bytes:
+        evidence = f"{size} bytes a thread in local memory, read here"
+        yield found(LintRule.LOCAL_ARRAY, launch.kernel, lines.most_common(1)[0][0], evidence)
+
+
+def occupancy_cliffs(build: Build, function: Function, launch: PackedLaunch, gpu: GpuProfile) -> Iterator[LintFinding]:
+    """One block more would fit with a little less. Kernels on tensor cores live on registers, not on warps."""
+    if any(instruction.opcode in _TENSOR_OPCODES for instruction in function.body):
+        return
+    resources = build.kernel(launch.kernel).resources
+    threads = math.prod(launch.block)
+    smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
+    now = occupancy(gpu, resources.registers, threads, smem, resources.barriers)
+    if math.prod(launch.grid) <= now.blocks_per_sm * gpu.sms or now.fraction > 0.5:
+        return
+    nearer = _nearest(now, resources, threads, smem, gpu)
+    if nearer is not None:
+        less, then = nearer
+        evidence = (
+            f"{now.blocks_per_sm} blocks of {threads} threads fit on a multiprocessor ({now.fraction:.0%} of its "
+            "warps); "
+            f"with {less} it would be {then.blocks_per_sm} ({then.fraction:.0%})"
+        )
+        yield found(LintRule.OCCUPANCY_CLIFF, launch.kernel, launch.line, evidence)
+
+
+def _nearest(
+    now: Occupancy, resources: Resources, threads: int, smem: int, gpu: GpuProfile
+) -> tuple[str, Occupancy] | None:
+    if now.limiter is Limiter.REGISTERS:
+        for registers in range(resources.registers - 1, resources.registers - resources.registers // _TRIM - 1, -1):
+            then = occupancy(gpu, registers, threads, smem, resources.barriers)
+            if then.fraction >= _WORTH * now.fraction:
+                return f"{registers} registers in place of {resources.registers}", then
+    elif now.limiter is Limiter.SHARED_MEMORY:
+        then = occupancy(gpu, resources.registers, threads, smem - smem // _TRIM, resources.barriers)
+        if then.fraction >= _WORTH * now.fraction:
+            return f"{smem - smem // _TRIM} bytes of shared memory in place of {smem}", then
+    return None
+
+
+# -- rules on arithmetic: --
+
+_DOUBLE_WORDS = re.compile(r"\b(?:double\d?|float64_t|__d(?:add|mul|fma|div|sqrt)_r[nzud]|acc_t|accscalar_t)\b")
+_DOUBLE_LITERAL = re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w.])")
+_COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
+_FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32")
+_SHARED = "shared memory"
+
+
+# -- f64 by accident --
+
+
+def doubles(reading: KernelReading, source: str) -> Iterator[LintFinding]:
+    """Lines that turn an f32 number into an f64 one, in code that never says double."""
+    if _DOUBLE_WORDS.search(_COMMENT.sub("", source)) or any(s.dtype is DType.F64 for s in reading.tensors.values()):
+        return
+    lines = source.splitlines()
+    promoted: dict[int, int] = {}
+    for instruction in reading.function.body:
+        line = kernel_line(instruction.places)
+        if line is not None and instruction.opcode == "cvt" and instruction.modifiers[-2:] == ("f64", "f32"):
+            promoted[line] = promoted.get(line, 0) + 1
+    for line, count in promoted.items():
+        text = lines[line - 1] if line <= len(lines) else ""
+        literal = _DOUBLE_LITERAL.search(_COMMENT.sub("", text))
+        because = (
+            f"`{literal.group()}` is a double" if literal is not None else "a constant or function here is a double"
+        )
+        evidence = f"an f32 value is converted to f64 here ({count} in the code): {because}"
+        yield found(LintRule.ACCIDENTAL_DOUBLE, reading.kernel, line, evidence)
+
+
+# -- NaNs --
+
+
+def swallowed_nans(reading: KernelReading) -> Iterator[LintFinding]:
+    """Maxima and minima that stand in every way from a tensor's values to the results."""
+    function = reading.function
+    loads: dict[Origin, set[str]] = {}
+    for access in reading.accesses:
+        spec = reading.tensors.get(access.origin.name) if access.origin is not None else None
+        if access.instruction.opcode == "ld" and access.origin is not None and spec is not None and spec.dtype.is_float:
+            loads.setdefault(access.origin, set()).update(written_registers(access.instruction))
+    stored = _stored(reading)
+    if not any(_drops_nan(instruction) for instruction in function.body) or not stored:
+        return
+    for origin, registers in loads.items():
+        if not stored & _reached(function, registers, through_dropping=True):
+            continue
+        carried = _reached(function, registers, through_dropping=False)
+        if stored & carried or any(_asks_for_nan(one, carried) for one in function.body):
+            continue
+        for instruction in function.body:
+            if _drops_nan(instruction) and carried.intersection(registers_of(instruction.operands[1:])):
+                evidence = f"a NaN in {origin.name} does not reach the results: {instruction.opcode} drops it"
+                yield found(LintRule.SWALLOWED_NAN, reading.kernel, kernel_line(instruction.places), evidence)
+
+
+def _drops_nan(instruction: Instruction) -> bool:
+    words = instruction.modifiers
+    return instruction.opcode in ("max", "min") and words[-1] in _FLOATS and "NaN" not in words
+
+
+def _asks_for_nan(instruction: Instruction, carried: set[str]) -> bool:
+    """`x != x` and its kin: the kernel deals with NaNs itself."""
+    if instruction.opcode != "setp" or not carried.intersection(registers_of(instruction.operands[1:])):
+        return False
+    same = (
+        len(set(registers_of(instruction.operands[1:3]))) == 1
+        and len(list(registers_of(instruction.operands[1:3]))) > 1
+    )
+    return same or "nan" in instruction.modifiers or "num" in instruction.modifiers
+
+
+def _stored(reading: KernelReading) -> set[str]:
+    """The registers whose values go to float tensors; nothing where a store's tensor is unknown."""
+    known = {access.index: access for access in reading.accesses}
+    registers: set[str] = set()
+    for index, instruction in enumerate(reading.function.body):
+        if instruction.opcode not in ("st", "red", "atom") or "shared" in instruction.modifiers:
+            continue
+        if "local" in instruction.modifiers or "param" in instruction.modifiers:
+            return set()
+        access = known.get(index)
+        spec = reading.tensors.get(access.origin.name) if access is not None and access.origin is not None else None
+        if spec is None:
+            return set()
+        if spec.dtype.is_float:
+            registers.update(registers_of(instruction.operands[1:]))
+    return registers
+
+
+def _reached(function: Function, start: Iterable[str], *, through_dropping: bool) -> set[str]:
+    """Registers that a NaN in the first ones gets to. Shared memory counts as one place, and conditions carry none."""
+    reached = set(start)
+    changed = True
+    while changed:
+        before = len(reached)
+        for instruction in function.body:
+            if instruction.opcode == "setp" or (not through_dropping and _drops_nan(instruction)):
+                continue
+            shared = "shared" in [word.partition("::")[0] for word in instruction.modifiers]
+            sources = set(registers_of(instruction.operands[1:]))
+            if instruction.opcode in ("st", "atom", "red") and shared and sources & reached:
+                reached.add(_SHARED)
+            if instruction.opcode in ("ld", "ldmatrix", "atom") and shared:
+                reads = _SHARED in reached
+            else:
+                reads = bool(sources & reached) and not _is_address_only(instruction)
+            if reads:
+                reached.update(written_registers(instruction))
+        changed = len(reached) > before
+    return reached
+
+
+def _is_address_only(instruction: Instruction) -> bool:
+    """A load: what its address is made of is no number it carries."""
+    return instruction.opcode == "ld" and isinstance(instruction.operands[1], Address)
+
 
 _ORDER = tuple(Severity)
 _MOST_LINES = 3  # of one rule in one kernel, shown in full
@@ -30,20 +256,20 @@ _MOST_INSTRUCTIONS = 60_000  # CuTe's largest are below; the rules take seconds 
 Rule = Callable[[KernelReading], Iterator[LintFinding]]
 # Faults show where sizes do not divide; what only costs time is judged at the sizes asked for.
 _FAULTS: tuple[Rule, ...] = (
-    flow_rules.barriers,
+    memory_rules.barriers,
     memory_rules.bounds,
     memory_rules.overflow,
     memory_rules.alignment,
 )
 _COSTS: tuple[Rule, ...] = (
-    flow_rules.copies,
+    memory_rules.copies,
     memory_rules.coalescing,
     memory_rules.banks,
     memory_rules.atomics,
     memory_rules.narrow_loads,
-    flow_rules.tensor_cores,
-    flow_rules.restrict,
-    number_rules.swallowed_nans,
+    memory_rules.tensor_cores,
+    memory_rules.restrict,
+    swallowed_nans,
 )
 
 
@@ -77,9 +303,9 @@ def _launch(
     if function is None:
         return
     if not faults_only:
-        yield from build_rules.spills(build, launch)
-        yield from build_rules.local_arrays(build, function, launch, plan.evaluation.file.text)
-        yield from build_rules.occupancy_cliffs(build, function, launch, plan.evaluation.gpu)
+        yield from spills(build, launch)
+        yield from local_arrays(build, function, launch, plan.evaluation.file.text)
+        yield from occupancy_cliffs(build, function, launch, plan.evaluation.gpu)
     if len(function.body) > _MOST_INSTRUCTIONS:
         unread.append(f"{launch.kernel} has {len(function.body):,} instructions; its accesses were not looked at")
         return
@@ -93,7 +319,7 @@ def _launch(
         for rule in (*_FAULTS, *(() if faults_only or index != (0, 0, 0) else _COSTS)):
             yield from rule(reading)
         if not faults_only and index == (0, 0, 0):
-            yield from number_rules.doubles(reading, plan.evaluation.file.text)
+            yield from doubles(reading, plan.evaluation.file.text)
 
 
 def _other_sizes(built: BuiltPlan, arguments: Mapping[str, ArgumentValue]) -> Iterator[BuiltPlan]:

@@ -44,8 +44,7 @@ from tilewright.ptx.syntax import (
     Vector,
 )
 from tilewright.records import Dim3
-from tilewright.records.gpu import WARP_LANES
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import WARP_LANES, reached
 
 _MOST_PASSES = 30  # over each block, on average
 

@@ -6,18 +6,318 @@ known by the code of its choices, so an edit that leaves the launched kernels as
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import math
+import os
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
+from pathlib import Path
 
-from tilewright.kernel_file import KernelFile, combinations
-from tilewright.measure.race import Items, Runner, choice_words, faster_than_default, race
+from tilewright.kernel_file import Choice, Evaluation, KernelFile, KernelFileError, combinations, evaluate
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.measure.sweep_choices import BuiltChoice, built_choices, promising, sweep_key, worth_timing
-from tilewright.measure.sweep_memory import ProcessMemory, Sweep, SweepMemory
-from tilewright.records import MEASURED_NOISE, JudgedAnswer, Passed, RefusedChoice, TuneResult
+from tilewright.records import (
+    MEASURED_NOISE,
+    Build,
+    BuildFailure,
+    GpuProfile,
+    JudgedAnswer,
+    PackedLaunch,
+    Passed,
+    RecordError,
+    RefusedChoice,
+    Task,
+    TimesByRound,
+    TuneResult,
+    from_json,
+    ratio_interval,
+    to_json,
+)
+from tilewright.toolchain import BuiltPlan, build_many, cache_directory, launch_occupancy
+from tilewright.toolchain.ptx_text import parse_ptx
 from tilewright.verify import Referee
+
+# -- choices of a file timed against each other: --
+
+RUNGS = ((3, 0.5), (5, 0.25), (7, 0.0), (7, 0.0))  # runs of each choice, and the part of all that goes on
+# Of calls that take so long, which scatter little, and whose every timing takes a while.
+LONG_US, RUNGS_OF_LONG = 1000.0, ((2, 0.25), (5, 0.0), (5, 0.0))
+FEWEST = 3  # that stay to the end
+_SCATTER = 3.0  # times the spread of a choice's own runs: within so much it may still be the fastest
+
+Items = tuple[tuple[str, int | bool], ...]
+Time = Callable[
+    [Items, int], tuple[float, ...] | None
+]  # a choice and so many runs: their microseconds, None: it failed
+Say = Callable[[str], None]
+
+
+@dataclass
+class Runner:
+    """One choice on its way."""
+
+    choice: Items
+    rounds: list[tuple[float, ...]] = field(default_factory=list)
+
+    @property
+    def by_round(self) -> TimesByRound:
+        return tuple(self.rounds)
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(time for one in self.rounds for time in one)
+
+    @property
+    def least_us(self) -> float:
+        """What it may come to when it is timed more: its best run, less what its runs scatter."""
+        times = sorted(time for one in self.rounds for time in one)
+        spread = times[len(times) // 2] - times[0]
+        return times[0] - (_SCATTER - 1.0) * spread
+
+
+def race(
+    choices: Sequence[Items], time: Time, say: Say, *, scatters: bool, floor_us: float = 0.0
+) -> tuple[list[Runner], int]:
+    """Every choice with its times, the default first, and how many failed. Times that do not `scatter` need one run,
+    and those of calls that no kernel does in less than a millisecond few."""
+    field_ = [Runner(choice) for choice in choices]
+    standing, failed = list(field_), 0
+    rungs = (RUNGS_OF_LONG if floor_us >= LONG_US else RUNGS) if scatters else ((1, 0.0),)
+    for number, (runs, part) in enumerate(rungs):
+        back = scatters and number == len(rungs) - 1
+        for place, runner in enumerate(reversed(standing) if back else standing):
+            words = choice_words(runner.choice)
+            say(f"tuning {place + 1}/{len(standing)}" + (f": {words}" if words else ""))
+            times = time(runner.choice, runs)
+            if times is None:
+                failed += 1
+                runner.rounds.clear()
+                field_.remove(runner)
+            else:
+                runner.rounds.append(times)
+        standing = _going_on([one for one in standing if one.rounds], choices[0], max(FEWEST, int(part * len(choices))))
+        if len(standing) < 2:
+            break
+    return field_, failed
+
+
+def choice_words(choice: Items) -> str:
+    return ", ".join(f"{name} = {str(value).lower()}" for name, value in choice)
+
+
+def _going_on(standing: list[Runner], default: Items, count: int) -> list[Runner]:
+    """The fastest so many, whoever may still be the fastest, and the default; in the order they had."""
+    if not standing:
+        return []
+    ranked = sorted(standing, key=lambda one: one.median_us)
+    best_us = ranked[0].median_us
+    staying = ranked[:count] + [one for one in ranked[count : 2 * count] if one.least_us < best_us]
+    return [one for one in standing if one in staying or one.choice == default]
+
+
+def faster_than_default(runners: Sequence[Runner], default: Items, gain: float) -> list[Items]:
+    """The choices that gain enough over the default, beyond what times scatter; the fastest first."""
+    own = next((one for one in runners if one.choice == default), None)
+    ranked = sorted(runners, key=lambda one: one.median_us)
+    if own is None:
+        return [one.choice for one in ranked]
+    return [one.choice for one in ranked if one is not own and _beats(one, own, gain)]
+
+
+def _beats(one: Runner, default: Runner, gain: float) -> bool:
+    if not one.median_us < default.median_us * (1.0 - gain):
+        return False
+    if max(len(one.by_round[0]), len(default.by_round[0])) == 1:
+        return True  # times that do not scatter
+    return ratio_interval(one.by_round, default.by_round, paired=False).high < 1.0
+
+
+# -- the choices of a sweep, built: --
+
+FAR_LESS = 0.25  # of the threads that the fullest choice has on the GPU at once
+FEW_CHOICES = 8  # beside the default: so many are timed without asking the model
+PROMISING = 0.25  # of all choices, the default among them
+MORE_SPILLED = 256  # bytes beyond the choice that spills least: a few outside of loops cost nothing
+
+
+@dataclass(frozen=True)
+class BuiltChoice:
+    """One choice as it would run at the task's sizes. `code`: of the kernels it launches, and of how it does."""
+
+    choice: Items
+    code: str
+    fits: bool  # every launch can be resident
+    spill_bytes: int
+    resident_threads: int  # at once on the whole GPU, of its largest launch
+
+
+def built_choices(
+    file: KernelFile, task: Task, gpu: GpuProfile, choices: Sequence[Choice]
+) -> tuple[BuiltChoice | None, ...]:
+    """Every choice built, on all cores at once; None for one that no GPU takes or that does not build."""
+    arguments = task.arguments()
+    evaluations: dict[int, Evaluation] = {}
+    for number, choice in enumerate(choices):
+        with contextlib.suppress(KernelFileError):  # such as a block of 2,048 threads
+            evaluations[number] = evaluate(file, arguments, gpu, choice)
+    asked = {number: wanted for number, one in evaluations.items() if (wanted := one.build_request()) is not None}
+    builds = dict(zip(asked, build_many(list(asked.values())), strict=True))
+    made: list[BuiltChoice | None] = [None] * len(choices)
+    for number, evaluation in evaluations.items():
+        build = builds.get(number)
+        if not isinstance(build, BuildFailure):
+            plan = BuiltPlan.of(evaluation, build, arguments)
+            made[number] = _built(tuple(choices[number].items()), plan, gpu)
+    return tuple(made)
+
+
+def _built(choice: Items, plan: BuiltPlan, gpu: GpuProfile) -> BuiltChoice:
+    launches, build = plan.plan.launches, plan.build
+    if build is None:
+        return BuiltChoice(choice, "", True, 0, 0)
+    resources = [build.kernel(launch.kernel).resources for launch in launches]
+    residents = [launch_occupancy(one, found, gpu) for one, found in zip(launches, resources, strict=True)]
+    threads = [
+        min(math.prod(launch.grid), gpu.sms * resident.blocks_per_sm) * math.prod(launch.block)
+        for launch, resident in zip(launches, residents, strict=True)
+    ]
+    return BuiltChoice(
+        choice,
+        _code(build, plan),
+        all(one.blocks_per_sm > 0 for one in residents),
+        sum(one.spill_bytes for one in resources),
+        max(threads, default=0),
+    )
+
+
+def _code(build: Build, plan: BuiltPlan) -> str:
+    """A digest of what runs: the launched kernels' instructions without line numbers, and their launches."""
+    module = parse_ptx(build.ptx)
+    launched = {launch.symbol for launch in plan.plan.launches}
+    functions = [one for one in module.functions.values() if not one.is_entry or one.name in launched]
+    text = [[one.name, one.declaration, [statement.text for statement in one.statements]] for one in functions]
+    scratch = [[one.name, list(one.spec.shape), one.spec.dtype.value] for one in plan.plan.buffers]
+    launches = [_launch(one) if isinstance(one, PackedLaunch) else repr(one) for one in plan.plan.steps]
+    return hashlib.sha256(json.dumps([build.arch, text, scratch, launches]).encode()).hexdigest()
+
+
+def _launch(launch: PackedLaunch) -> list[object]:
+    """All of a launch but the line it stands on."""
+    sizes = [launch.grid, launch.block, launch.dynamic_smem_bytes, launch.cluster, launch.cooperative, launch.pdl]
+    fields = [repr(launch.pointers), repr(launch.maps), repr(launch.late)]
+    return [launch.symbol, sizes, launch.block_template.hex(), fields]
+
+
+def worth_timing(built: Sequence[BuiltChoice]) -> list[BuiltChoice]:
+    """The default, which is the first, and those of the others that may be faster."""
+    default, *others = built
+    fullest = max(one.resident_threads for one in built)
+    least_spilled = min(one.spill_bytes for one in built)
+    kept, seen = [default], {default.code}
+    for one in others:
+        repeats = bool(one.code) and one.code in seen
+        starved = one.resident_threads < FAR_LESS * fullest
+        if repeats or starved or not one.fits or one.spill_bytes > least_spilled + MORE_SPILLED:
+            continue
+        kept.append(one)
+        seen.add(one.code)
+    return kept
+
+
+def promising(choices: Sequence[BuiltChoice], modelled_us: Callable[[BuiltChoice], float | None]) -> list[BuiltChoice]:
+    """The default, and of the others the part that a model puts first; what it knows nothing of stays."""
+    default, *others = choices
+    if len(others) < FEW_CHOICES:
+        return list(choices)
+    scores = {one.choice: modelled_us(one) for one in others}
+    known = sorted(score for score in scores.values() if score is not None)
+    count = max(1, int(PROMISING * len(choices)) - 1)
+    most_us = known[min(count, len(known)) - 1] if known else math.inf
+    return [default, *(one for one in others if (score := scores[one.choice]) is None or score <= most_us)]
+
+
+def sweep_key(built: Sequence[BuiltChoice], task: Task, gpu: GpuProfile, measured: bool) -> str:
+    """By what a sweep is known again: the code of its choices, the inputs, the GPU, and whether times are measured."""
+    inputs = {name: [spec.dtype.value, list(spec.shape), list(spec.stride)] for name, spec in task.specs().items()}
+    values = [repr(one.values) for one in task.tensors]
+    choices = [[list(map(list, one.choice)), one.code] for one in built]
+    parts = [gpu.name, measured, inputs, values, choices]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+# -- sweeps that were made before: --
+
+KNOWN = Path(__file__).with_name("known_sweeps.json")
+_MOST = 4096  # sweeps; those made first go first
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The times of a sweep's choices in microseconds, by rounds; the default is the first."""
+
+    times_us: tuple[tuple[tuple[tuple[str, int | bool], ...], tuple[tuple[float, ...], ...]], ...]
+
+
+class SweepMemory:
+    """A folder with a file for each sweep, whole or absent. By default beside the builds; `known` is only read."""
+
+    def __init__(self, folder: Path | None = None, known: Path = KNOWN) -> None:
+        builds = cache_directory()
+        self._known = known
+        self._folder = folder or builds.with_name(f"{builds.name}-tuned")
+
+    def find(self, key: str) -> Sweep | None:
+        """A sweep on record, here or with the package; one that cannot be read is as good as absent."""
+        with contextlib.suppress(OSError, ValueError, RecordError):
+            found: Sweep = from_json(Sweep, json.loads(self._path(key).read_text("utf-8")))
+            return found
+        return known_sweeps(self._known).get(key)
+
+    def keep(self, key: str, sweep: Sweep) -> None:
+        """Put a sweep on record; where that cannot be done, it is made again."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".writing-")
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(to_json(sweep), stream)
+            os.replace(temporary, self._path(key))
+            self._make_room()
+
+    def _make_room(self) -> None:
+        kept = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for path in kept[: max(0, len(kept) - _MOST)]:
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+
+@cache
+def known_sweeps(path: Path = KNOWN) -> Mapping[str, Sweep]:
+    """Those that come with the package, by their keys."""
+    with contextlib.suppress(OSError):
+        return {key: from_json(Sweep, one) for key, one in json.loads(path.read_text("utf-8")).items()}
+    return {}
+
+
+class ProcessMemory(SweepMemory):
+    """The same without a folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sweeps: dict[str, Sweep] = {}
+
+    def find(self, key: str) -> Sweep | None:
+        return self._sweeps.get(key)
+
+    def keep(self, key: str, sweep: Sweep) -> None:
+        self._sweeps[key] = sweep
+
 
 CHECKED = 4  # winners that are judged before the default is kept
 RUNS_ALONE = 5  # of a file beside the best so far
@@ -26,7 +326,6 @@ _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
 _MODELLED = ProcessMemory()
 
-Say = Callable[[str], None]
 _Answered = tuple[Items, JudgedAnswer | None]
 
 

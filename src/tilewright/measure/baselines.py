@@ -147,7 +147,7 @@ def _empty_arguments(request: BaselineRequest) -> dict[str, Any]:
     """What the reference is called with, but for contents."""
     import torch
 
-    from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+    from tilewright.devices.inputs import TORCH_DTYPE
 
     device = torch.device("cuda", request.device)
     arguments: dict[str, Any] = {one.name: one.value for one in request.task.numbers}

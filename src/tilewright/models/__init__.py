@@ -11,6 +11,10 @@ from tilewright.models.protocol import (
     ModelRejected,
     ModelUnavailable,
     NoRecordedReply,
+    RetryPolicy,
+    default_model_name,
+    default_provider,
+    key_variables,
+    open_model,
+    providers,
 )
-from tilewright.models.provider_table import default_model_name, default_provider, key_variables, open_model, providers
-from tilewright.models.retries import RetryPolicy

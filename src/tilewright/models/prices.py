@@ -58,7 +58,7 @@ def _look_up(path: Path, provider: str, model: str) -> Price | None:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadPriceTable(f"the price table {path} cannot be read ({error}); mend it or unset it") from None
+        raise BadPriceTable(f"the price table {path} cannot be read ({error}); correct it or unset it") from None
     rows = table.get(provider, {})
     if not isinstance(rows, dict):
         raise BadPriceTable(f"{path}: [{provider}] must be a table of models")

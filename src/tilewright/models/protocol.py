@@ -1,21 +1,29 @@
-"""What a model is to the rest of the house: whom to ask, how asking can fail, what an adapter declares and is given.
+"""The protocol of models: their names and providers, what an adapter declares and is given, and how a request can fail.
+
+A name is `provider:` and what the provider makes of the rest. A module of this package whose name ends in `_model` is
+an adapter, and lists its providers in `PROVIDERS`; it imports its SDK when a model is opened, since that takes seconds.
 
 A refusal of the model itself is no error: it is a `Reply` whose `stop` says so. So is a reply cut at its length.
-Keys come from the environment, go to the service they are for, and appear nowhere else.
-"""
+Keys come from the environment, go to the service they are for, and appear nowhere else."""
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
+import pkgutil
+import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
+import tilewright.models
 from tilewright.records import NoReply, Question, Reply
 
 if TYPE_CHECKING:
     from tilewright.models.prices import Price
-    from tilewright.models.retries import RetryPolicy
 
 OnText = Callable[[str], None]
 _SHORTEST_KEY = 8  # a shorter value is no key, and removing it everywhere would garble ordinary text
@@ -42,11 +50,11 @@ class MissingPackage(ModelError):
 
 
 class ModelRejected(ModelError):
-    """The service said no and would say so again: wrong key, no such model, bad request."""
+    """The service rejected the request, and would again: wrong key, no such model, bad request."""
 
 
 class ModelUnavailable(ModelError):
-    """Still failing after every retry, or nobody answered in time."""
+    """It still fails after every retry, or did not answer in time."""
 
 
 class NoRecordedReply(ModelError):
@@ -54,7 +62,7 @@ class NoRecordedReply(ModelError):
 
 
 class Model(Protocol):
-    """Somebody who answers questions.
+    """Answers questions.
 
     `complete` passes text to `on_text` as it arrives and returns the whole reply. Where a connection is lost midway the
     question is asked again, so `on_text` may then see the beginning of a second answer; the reply holds that one alone.
@@ -72,31 +80,46 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
+class RetryPolicy:
+    """Waits double from `first_wait_s` to `longest_wait_s`, each drawn anew within a quarter either way."""
+
+    attempts: int = 6
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 30.0
+    longest_asked_s: float = 120.0  # a server that asks for more patience than this is given up
+    give_up_at: float = math.inf  # in `time.monotonic`: nothing is asked again that would have to wait past it
+
+    def wait_s(self, retry: int) -> float:
+        """The wait before retry number `retry`, from 0."""
+        return min(self.longest_wait_s, self.first_wait_s * 2.0**retry) * random.uniform(0.75, 1.25)
+
+
+@dataclass(frozen=True)
 class Provider:
-    """Whom a name before the colon stands for. Every adapter module lists its own, as `PROVIDERS`."""
+    """The provider behind a name before the colon. Every adapter module lists its own in `PROVIDERS`."""
 
     name: str
     open: Callable[[Opening], Model]
     key: str = ""  # the environment variable with its key; "" where none is needed
     address: str = ""  # the variable with the address of a server of one's own, which may want no key
     base_url: str | None = None  # of the service, where its client does not know it
-    default_model: str = ""  # asked where the key is set and nobody is named
+    default_model: str = ""  # used if the key is set and no model is named
     rank: int = 100  # of several whose keys are set, the lowest is asked
     package: str = ""  # that it needs, as it is imported
-    install: str = ""  # what pip is told to have it, where that is not the package's name
+    install: str = ""  # the name for pip, if that is not the package's name
     takes_path: bool = False  # what follows the colon is a path
 
     def own_server(self, base_url: str | None, environ: Mapping[str, str]) -> str | None:
         return base_url or (environ.get(self.address) if self.address else None) or None
 
     def lacks_key(self, base_url: str | None, environ: Mapping[str, str]) -> bool:
-        """Whether it cannot be asked because its key is not set."""
+        """Whether it needs a key that is not set."""
         return bool(self.key) and not environ.get(self.key, "").strip() and not self.own_server(base_url, environ)
 
 
 @dataclass(frozen=True)
 class Scrubber:
-    """Takes every key of the environment out of a text, also where a server has sent it back."""
+    """Removes every key of the environment from a text, also from a server's answer."""
 
     secrets: tuple[str, ...] = ()
 
@@ -125,13 +148,13 @@ def key_of(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def say_on_stderr(text: str) -> None:
-    """Where notices go unless told otherwise: that a relay waits, that a question is asked again."""
+    """The default for notices, such as that a relay waits or a question is asked again."""
     print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What an adapter is opened with. The environment holds keys, so it is never shown."""
+    """The arguments of an adapter. The environment has keys, so it is never shown."""
 
     provider: Provider
     model: str  # what follows the provider's colon
@@ -145,3 +168,51 @@ class Opening:
     @property
     def name(self) -> str:
         return f"{self.provider.name}:{self.model}"
+
+
+@cache
+def providers() -> Mapping[str, Provider]:
+    """The table of providers by name, in the order of their ranks, and of one rank by name."""
+    names = [one.name for one in pkgutil.iter_modules(tilewright.models.__path__) if one.name.endswith("_model")]
+    adapters = [importlib.import_module(f"tilewright.models.{name}") for name in names]
+    found = [one for adapter in adapters for one in adapter.PROVIDERS]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.rank, one.name))}
+
+
+def key_variables() -> tuple[str, ...]:
+    """Every environment variable that may hold a key."""
+    return tuple(one.key for one in providers().values() if one.key)
+
+
+def open_model(
+    name: str,
+    *,
+    base_url: str | None = None,
+    say: Callable[[str], None] = say_on_stderr,
+    environ: Mapping[str, str] | None = None,
+    retries: RetryPolicy | None = None,
+    timeout_s: float = 600.0,
+) -> Model:
+    """The model of that name, ready to be asked; no request is made yet. `ModelError` where that cannot be."""
+    provider, colon, model = name.partition(":")
+    if not colon or not model or provider not in providers():
+        raise BadModelName(
+            f'"{name}" names no model; write PROVIDER:MODEL with one of {", ".join(providers())}, '
+            "for example anthropic:claude-sonnet-5-5 or relay:DIRECTORY"
+        )
+    environ = os.environ if environ is None else environ
+    scrub = Scrubber.of(environ, key_variables())
+    known = providers()[provider]
+    return known.open(Opening(known, model, environ, scrub, retries or RetryPolicy(), timeout_s, base_url, say))
+
+
+def default_provider(environ: Mapping[str, str]) -> Provider | None:
+    """The first provider whose key is set, None where none is."""
+    able = (one for one in providers().values() if one.default_model and environ.get(one.key, "").strip())
+    return next(able, None)
+
+
+def default_model_name(environ: Mapping[str, str]) -> str | None:
+    """The model to ask if none is named; None if no key is set."""
+    found = default_provider(environ)
+    return f"{found.name}:{found.default_model}" if found else None

@@ -1,7 +1,7 @@
 """Questions as files: for a person, or a coding agent, who answers by writing a file.
 
     DIR/0003-1.prompt.md      the question, with a head that says where the reply belongs
-    DIR/0003-1.reply.md       the reply, written by whoever answers
+    DIR/0003-1.reply.md       the reply
     DIR/0003-1.old-1.md       a reply to an earlier, different question of that id, moved out of the way
 
 The head of a prompt holds a digest of the question. A run that was interrupted and asks the same again takes the reply
@@ -88,8 +88,8 @@ class RelayModel:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             claim.close()
-            said = f"{self.directory} is in use by another run; give this one a directory of its own"
-            raise ModelError(said) from None
+            problem = f"{self.directory} is in use by another run; give this one a directory of its own"
+            raise ModelError(problem) from None
         self._claim = claim
 
     def _path(self, question: Question, kind: str) -> Path:

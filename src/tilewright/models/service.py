@@ -1,8 +1,10 @@
-"""What the adapters of HTTP services share: asking, hearing a stream to its end, counting, reading failures.
+"""What the adapters of HTTP services share: requests, streams, retries, token counts and error messages.
 
-Both official SDKs come from one generator: their clients take the same arguments and their exceptions carry the same
+Both official SDKs come from one generator: their clients take the same arguments and their exceptions have the same
 names and fields. So an adapter says how a question is sent and what an event means, and nothing here imports an SDK.
-"""
+
+The SDKs' own retries are switched off. They end once the first byte of a stream has arrived, and a stream that is cut
+must be requested again as a whole; two layers of retries would multiply."""
 
 from __future__ import annotations
 
@@ -11,13 +13,101 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from tilewright.models.prices import Price, find_price
-from tilewright.models.protocol import MissingKey, ModelError, ModelRejected, OnText, Opening, Scrubber, key_of
-from tilewright.models.retries import Passing, ask_until_answered, asked_wait_s, is_passing
+from tilewright.models.protocol import (
+    MissingKey,
+    ModelError,
+    ModelRejected,
+    ModelUnavailable,
+    OnText,
+    Opening,
+    RetryPolicy,
+    Scrubber,
+    key_of,
+)
 from tilewright.records import Cut, Question, Reply, StopReason, Usage
+
+PASSING_STATUSES = frozenset({408, 409, 425, 429})  # and every 5xx, Anthropic's 529 among them
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A failure that may pass, and the wait that the server asks for."""
+
+    reason: str
+    asked_s: float | None = None
+
+
+def is_passing(status: int) -> bool:
+    return status in PASSING_STATUSES or status >= 500
+
+
+def asked_wait_s(headers: Mapping[str, str]) -> float | None:
+    """What `Retry-After` asks for: seconds, milliseconds in the form both SDKs know, or a date."""
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000.0
+    text = headers.get("retry-after")
+    if text is None:
+        return None
+    if (seconds := _number(text)) is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else -1.0
+    except ValueError:
+        return None
+    return value if 0.0 <= value < float("inf") else None
+
+
+def ask_until_answered(
+    once: Callable[[], T],
+    failure_of: Callable[[Exception], Passing | ModelError | None],
+    policy: RetryPolicy,
+    who: str,
+    say: Callable[[str], None],
+) -> tuple[T, int]:
+    """What `once` returns, and how many retries that took.
+
+    `failure_of` reads an exception: one that may pass, one that is final, or None for one that is not the service's.
+    The exceptions of the SDKs hold the request with its key, so they are never chained to the one raised here.
+    """
+    for attempt in range(policy.attempts):
+        try:
+            return once(), attempt
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+        if isinstance(failure, ModelError):
+            raise failure
+        if failure.asked_s is not None and failure.asked_s > policy.longest_asked_s:
+            raise ModelUnavailable(
+                f"{who} asks to wait {failure.asked_s:.0f} s ({failure.reason}); resume the run later"
+            )
+        if attempt + 1 == policy.attempts:
+            raise ModelUnavailable(
+                f"{who} did not answer in {policy.attempts} attempts; the last failed because {failure.reason}"
+            )
+        wait_s = max(policy.wait_s(attempt), failure.asked_s or 0.0)
+        if time.monotonic() + wait_s > policy.give_up_at:
+            raise ModelUnavailable(
+                f"{who} did not answer, and there is no time left to ask again; the last attempt failed because "
+                f"{failure.reason}"
+            )
+        say(f"{who}: {failure.reason}; asking again in {wait_s:.1f} s")
+        time.sleep(wait_s)
+    raise ValueError("a retry policy has at least one attempt")
+
 
 T = TypeVar("T")
 ASKED_AGAIN = "\n\n[broken off here and asked again]\n\n"
@@ -93,10 +183,10 @@ class ServiceModel(ABC):
 
     def complete(self, question: Question, on_text: OnText) -> Reply:
         started = time.monotonic()
-        hearing, bill = Hearing(on_text, self._service.scrub), Bill(self.price)
+        incoming, bill = ReplyStream(on_text, self._service.scrub), Bill(self.price)
         with bill.on_failure():
             answer, retries = ask_until_answered(
-                lambda: self._once(question, hearing, bill),
+                lambda: self._once(question, incoming, bill),
                 self._failure_of,
                 self.opening.retries,
                 self.name,
@@ -114,22 +204,22 @@ class ServiceModel(ABC):
         )
         return reply.after(bill.cut)
 
-    def _once(self, question: Question, hearing: Hearing, bill: Bill) -> StreamedAnswer:
+    def _once(self, question: Question, incoming: ReplyStream, bill: Bill) -> StreamedAnswer:
         """The answer of one stream, taken in up to its end."""
         answer = self.answer()
-        hearing.begin()
+        incoming.begin()
         try:
             with self.stream(question) as stream:
                 for event in self._events(stream, answer):
                     if text := answer.add(event):
-                        hearing.add(text)
+                        incoming.add(text)
             if not answer.whole:
                 raise StreamCut("the stream ended before the reply did")
         except Exception:
             if answer.begun:
                 bill.add(answer.usage(question))
             raise
-        hearing.end()
+        incoming.end()
         return answer
 
     def _events(self, stream: Iterable[T], answer: StreamedAnswer) -> Iterator[T]:
@@ -183,21 +273,21 @@ class StreamCut(Exception):
     """A stream that broke or ended before the model had finished."""
 
 
-class Hearing:
-    """A reply as it comes in, passed on without keys: what may be the beginning of one waits for the next piece."""
+class ReplyStream:
+    """Passes on a reply as it arrives, without keys: what may be the beginning of a key waits for the next piece."""
 
     def __init__(self, on_text: OnText, scrub: Scrubber) -> None:
         self._on_text = on_text
         self._scrub = scrub
         self._held = ""
-        self._heard = False
+        self._passed_on = False
 
     def begin(self) -> None:
-        """An answer begins; whoever has heard part of an earlier one is told that it does not count."""
+        """Begin an answer; if part of an earlier one was passed on, a note says that it does not count."""
         self._held = ""
-        if self._heard:
+        if self._passed_on:
             self._on_text(ASKED_AGAIN)
-            self._heard = False
+            self._passed_on = False
 
     def add(self, piece: str) -> None:
         text = self._scrub(self._held + piece)
@@ -211,12 +301,12 @@ class Hearing:
 
     def _pass_on(self, text: str) -> None:
         if text:
-            self._heard = True
+            self._passed_on = True
             self._on_text(text)
 
 
 class Bill:
-    """What the streams of one question that were cut have cost so far."""
+    """The cost of the streams of one question that were cut."""
 
     def __init__(self, price: Price | None) -> None:
         self._price = price
@@ -227,7 +317,7 @@ class Bill:
 
     @contextmanager
     def on_failure(self) -> Iterator[None]:
-        """A question that fails for good takes the bill along."""
+        """A question that fails finally carries its cost in the error."""
         try:
             yield
         except ModelError as error:
@@ -249,7 +339,7 @@ def shown_address(base_url: str) -> str:
 
 @dataclass(frozen=True)
 class Service:
-    """A service as its user knows it, for sentences about it."""
+    """The facts of a service for messages about it."""
 
     name: str  # of the model, as asked for
     key_variable: str
@@ -261,14 +351,14 @@ class Service:
 
     def failure(self, status: int, body: object, fallback: str, headers: Mapping[str, str]) -> Passing | ModelError:
         """An HTTP error: one that may pass, or a final one in a sentence."""
-        said = self.quote(body, fallback)
+        message = self.quote(body, fallback)
         if is_passing(status) and not _is_spent(body):
-            return Passing(f"the service answered {status}: {said}", asked_wait_s(headers))
-        return ModelRejected(f"{self.name}: {self._advice(status)} ({status}): {said}")
+            return Passing(f"the service answered {status}: {message}", asked_wait_s(headers))
+        return ModelRejected(f"{self.name}: {self._advice(status)} ({status}): {message}")
 
     def quote(self, body: object, fallback: str) -> str:
-        """What the service said, short, on one line and without keys."""
-        text = " ".join(self.scrub(_said(body) or fallback).split())
+        """The service's message, short, on one line and without keys."""
+        text = " ".join(self.scrub(_message(body) or fallback).split())
         return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "..."
 
     def _advice(self, status: int) -> str:
@@ -299,7 +389,7 @@ def _field(body: object, key: str) -> Any:
     return inner.get(key) if isinstance(inner, dict) else body.get(key)
 
 
-def _said(body: object) -> str | None:
+def _message(body: object) -> str | None:
     for key in ("message", "detail"):
         if (found := _field(body, key)) is not None:
             return str(found)

@@ -11,7 +11,7 @@ from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import NumberKind, Pointwise, Reduce, RowProgram, Value, renumbered
 from tilewright.playbook.space import Space
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
 

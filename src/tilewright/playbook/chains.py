@@ -18,7 +18,7 @@ from tilewright.playbook.lowering import Item, Lowering
 from tilewright.playbook.row_program import Load, NumberKind, Reduce, RowProgram, Value, arguments_of, renumbered
 from tilewright.playbook.space import Space
 from tilewright.records import DType, Task, TaskOutput, TensorInput
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 _DTYPES = {NumberKind.FLOAT: DType.F32, NumberKind.INT: DType.I64}
 

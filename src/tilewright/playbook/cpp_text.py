@@ -13,7 +13,7 @@ from tilewright.playbook import row_program
 from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction, RowProgram
 from tilewright.records import DType
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 _INLINE_LENGTH = 48  # a longer expression gets a name
 _INLINE_LOAD_LENGTH = 20  # and a longer load too, where there are several

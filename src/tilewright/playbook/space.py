@@ -28,7 +28,7 @@ from tilewright.playbook.row_program import (
 )
 from tilewright.playbook.tracing import ProbeSet
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright import records
 from tilewright.kernel_file import contract
-from tilewright.prompts.history import history_text, standing_text
 from tilewright.prompts.rendering import render, render_with_idioms
 from tilewright.prompts.task_text import PRODUCT_KINDS, gpu_text, task_text
-from tilewright.prompts.verdict_text import verdict_text
+from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import (
     KIB,
     Attempt,
@@ -33,6 +34,252 @@ from tilewright.records import (
     Task,
     Unsupported,
 )
+
+# -- what was tried so far, one line per attempt, and how the best file stands --
+
+MOST_LINES = 10
+MOST_CHOICES = 24
+_TERMS = 3
+_WORTH_TELLING = 0.02  # of the time, that a term changed by
+_AT_LEAST = 1.03  # of the least traffic's time: nothing worth having is left there
+
+
+def history_text(attempts: tuple[records.Attempt, ...], noise: float, *, terms: bool = False) -> str:
+    """One line per attempt: what it was, what became of it; older ones in one line together. "" where there is none.
+
+    `terms`: with the resources that took longest in the model, which are part of the profile.
+    """
+    kept = _kept(attempts, noise)
+    older, recent = attempts[:-MOST_LINES], attempts[-MOST_LINES:]
+    lines = [_condensed(older, kept)] if older else []
+    return "\n".join([*lines, *(_line(one, kept, noise) + _facts(one, terms) for one in recent)])
+
+
+def _kept(attempts: tuple[records.Attempt, ...], noise: float) -> list[records.Attempt]:
+    """The attempts that became the best when they were made, in order; the last of them is the best now."""
+    kept: list[records.Attempt] = []
+    for one in attempts:
+        if one.passed and (not kept or one.beats(kept[-1], noise)):
+            kept.append(one)
+    return kept
+
+
+def standing_text(attempt: records.Attempt, noise: float, *, bound: bool = False) -> str:
+    """How the best file stands: where it is right, its time beside the floor, what the tuner tried, what beats it.
+
+    `bound`: with what each resource alone would take; what each line takes is for the profile.
+    """
+    parts = [verdict_text(attempt.verdict)]
+    parts.append(measurement_text(attempt.measurement) if attempt.measurement else "No time is known for it.")
+    if bound and isinstance(attempt.measurement, records.Modelled):
+        parts.append(_bound_text(attempt.measurement))
+    if attempt.tune:
+        parts.append(tune_text(attempt.tune))
+    if attempt.measurement:
+        wanted_us = attempt.measurement.time_us * (1.0 - noise)
+        parts.append(
+            f"To be kept, the next file must be right and take less than {_time(wanted_us)} ({_percent(noise)} less)."
+        )
+    return "\n".join(part for part in parts if part)
+
+
+def measurement_text(measurement: records.Measurement) -> str:
+    """A measured or a modelled time in full; a modelled one is called so."""
+    sizes = ", ".join(f"{name}={size}" for name, size in measurement.sizes.items())
+    if isinstance(measurement, records.Measured):
+        return _measured(measurement, sizes)
+    return _modelled(measurement, sizes)
+
+
+def tune_text(tune: records.TuneResult) -> str:
+    """Every choice that the tuner tried, the fastest first. "" where there was nothing to choose."""
+    if len(tune.tried) < 2 and not tune.failed:
+        return ""
+    ranked = sorted(tune.tried, key=lambda pair: pair[1])
+    shown, left = ranked[:MOST_CHOICES], ranked[MOST_CHOICES:]
+    names = "/".join(name for name, _ in tune.choice)
+    listed = "; ".join(_entry(choice, time_us) for choice, time_us in shown)
+    more = f"; {len(left)} more, the worst {_entry(*left[-1])}" if left else ""
+    more += f"; {tune.failed} did not build or were wrong" if tune.failed else ""
+    more += f"; {tune.skipped} were not tried" if tune.skipped else ""
+    said = f"Tuner: {_choice(tune.choice)} is in use"
+    if ranked and tune.choice != ranked[0][0]:
+        said += " (the default is kept unless another is right and clearly faster)"
+    return f"{said}. Tried, {names} and us: {listed}{more}."
+
+
+# -- lines --
+
+
+def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> str:
+    origin = f" from #{one.parent}" if one.parent is not None else ""
+    said = f"#{one.number} {one.stage.value}{origin}: {_one_line(one.summary) or 'no summary'}"
+    if not one.passed:
+        return f"{said} -> {verdict_words(one.verdict)}{_where(one)}"
+    if one.time_us is None:
+        return f"{said} -> right, no time{'' if one in kept else '; not kept'}"
+    against = next((before for before in reversed(kept) if before.number < one.number), None)  # the best at that time
+    said += f" -> right, {_time(one.time_us)}{' (modelled)' if isinstance(one.measurement, records.Modelled) else ''}"
+    if against is None or against.time_us is None:
+        return said + (", kept" if one in kept else ", not kept")
+    compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
+    if one in kept:
+        return f"{said}, {compared}: kept"
+    if one.is_provisional and not against.is_provisional:
+        return f"{said}, {compared}: reverted, because it is only provisionally right and #{against.number} is verified"
+    why = _short(one.time_us, against.time_us, noise)
+    return f"{said}, {compared}{why}: reverted{_changes(one.measurement, against.measurement)}"
+
+
+def _changes(one: records.Measurement | None, against: records.Measurement | None) -> str:
+    """Which of the model's terms changed most: why a step gained nothing."""
+    if not (isinstance(one, records.Modelled) and isinstance(against, records.Modelled)):
+        return ""
+    before, after = ({term.name: term.time_us for term in made.terms} for made in (against, one))
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in (*before, *after)}
+    worth = [name for name in changes if abs(changes[name]) >= _WORTH_TELLING * against.time_us]
+    ranked = sorted(worth, key=lambda name: -abs(changes[name]))[:_TERMS]
+    told = ", ".join(f"{name} {before.get(name, 0.0):.3g} to {after.get(name, 0.0):.3g}" for name in ranked)
+    return f" (resources alone: {told} us)" if told else ""
+
+
+def _short(time_us: float, against_us: float, noise: float) -> str:
+    """Why a faster file was not kept."""
+    if time_us >= against_us:
+        return ""
+    if time_us >= against_us * (1.0 - noise):
+        return f", below the {_percent(noise)} needed"
+    return ", within what times scatter"
+
+
+def _facts(one: records.Attempt, terms: bool) -> str:
+    """What may help to see why a file that passed is as fast as it is."""
+    facts = []
+    if one.passed and isinstance(one.measurement, records.Modelled):
+        facts.append(_occupancy(one.measurement))
+    if one.passed and one.tune and len(one.tune.tried) > 1:
+        facts.append(f"best {_choice(one.tune.choice)}")
+    if terms and one.passed and isinstance(one.measurement, records.Modelled):
+        ranked = sorted(one.measurement.terms, key=lambda term: -term.time_us)[:_TERMS]
+        facts.append(", ".join(f"{term.name} {term.time_us:.3g}" for term in ranked) + " us")
+    return f" [{'; '.join(facts)}]" if facts else ""
+
+
+def _compared(time_us: float, against_us: float) -> str:
+    if time_us == against_us:
+        return "as fast as"
+    if time_us < against_us:
+        return f"{_percent(1.0 - time_us / against_us)} faster than"
+    return f"{_percent(time_us / against_us - 1.0)} slower than"
+
+
+def _condensed(older: tuple[records.Attempt, ...], kept: list[records.Attempt]) -> str:
+    counts = Counter("right" if one.passed else verdict_words(one.verdict).partition(":")[0] for one in older)
+    best = [one for one in older if one in kept]
+    outcome = ", ".join(f"{count} {what}" for what, count in counts.items())
+    line = f"#{older[0].number}-#{older[-1].number}: {outcome}"
+    if best:
+        time = f", {_time(best[-1].time_us)}" if best[-1].time_us is not None else ""
+        line += f"; best #{best[-1].number}{time}: {_one_line(best[-1].summary)}"
+    return line
+
+
+def _where(one: records.Attempt) -> str:
+    verdict = one.verdict
+    if isinstance(verdict, records.Rejected) and isinstance(verdict.evidence, records.WrongValues):
+        return f" at {', '.join(f'{name}={size}' for name, size in verdict.evidence.case.sizes.items())}"
+    return ""
+
+
+def _measured(measurement: records.Measured, sizes: str) -> str:
+    said = (
+        f"Measured on {measurement.gpu} at {sizes}: {_time(measurement.time_us)}{_scatter(measurement.kernel)}; "
+        f"{_floor(measurement)}, so {measurement.fraction:.0%} of it is reached."
+    )
+    for one in measurement.baselines:
+        said += f" {one.name}: {_time(one.median_us)}{_scatter(one)}."
+    return " ".join([said, *measurement.notes])
+
+
+def _scatter(timing: records.Timing) -> str:
+    """` (+- 0.3)`: half of where its median lies with 95 %; nothing where it does not scatter."""
+    half = timing.interval_us.half_width
+    return f" (+- {half:.2g})" if half else ""
+
+
+def _modelled(measurement: records.Modelled, sizes: str) -> str:
+    """The time beside the floor. What makes it up is the profile, which is for the last stage."""
+    count = measurement.launches
+    return (
+        f"Modelled (not measured) for {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; "
+        f"{_floor(measurement)}, {measurement.fraction:.0%} of the time. "
+        f"{count} {'launch' if count == 1 else 'launches'}, {measurement.grid_blocks:,} blocks, "
+        f"{_occupancy(measurement)}.{_reachable(measurement)}"
+    )
+
+
+def _reachable(measurement: records.Modelled) -> str:
+    if not measurement.reachable_us:
+        return ""
+    return (
+        f" The model gives {_time(measurement.reachable_us)} to a kernel that moves only the least bytes, in one "
+        f"launch: this file takes {_percent(measurement.time_us / measurement.reachable_us - 1.0)} more."
+    )
+
+
+def _bound_text(measurement: records.Modelled) -> str:
+    if not measurement.bounds:
+        return ""
+    longest, *others = measurement.bounds
+    share = longest.time_us / measurement.time_us if measurement.time_us else 0.0
+    seen = f" ({longest.detail})" if longest.name == "latency" and longest.detail else ""
+    said = f"Bound by {longest.name}{seen}: {_time(longest.time_us)} if it were alone, {share:.0%} of the time"
+    least_us = measurement.reachable_us - records.FIRST_LAUNCH_US
+    if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
+        said += ", which is its least: every byte moves once"
+    told = ", ".join(f"{term.name} {term.time_us:.3g}" for term in others)
+    return f"{said}. The others alone: {told} us." if told else f"{said}."
+
+
+def _floor(measurement: records.Measurement) -> str:
+    launch_us = records.LAUNCH_US
+    return (
+        f"the floor is {_time(measurement.floor_us)} ({launch_us:g} us for a launch, "
+        f"{_time(measurement.floor_us - launch_us)} for bytes or products at the vendor's figures)"
+    )
+
+
+def _occupancy(measurement: records.Modelled) -> str:
+    spills = f"{measurement.spill_bytes} bytes spilled" if measurement.spill_bytes else "no spills"
+    registers = f"{measurement.registers} registers a thread, " if measurement.registers else ""
+    return f"occupancy {measurement.occupancy:.0%}, {registers}{spills}"
+
+
+def _choice(choice: tuple[tuple[str, int | bool], ...]) -> str:
+    return " ".join(f"{name}={_value(value)}" for name, value in choice) or "no choice"
+
+
+def _entry(choice: tuple[tuple[str, int | bool], ...], time_us: float) -> str:
+    return f"{'/'.join(_value(value) for _, value in choice)} {time_us:.4g}"
+
+
+def _value(value: int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _time(microseconds: float | None) -> str:
+    if microseconds is None:
+        return "no time"
+    return f"{microseconds:,.0f} us" if microseconds >= 1000 else f"{microseconds:.4g} us"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100.0 * fraction:.0f} %" if abs(fraction) >= 0.1 else f"{100.0 * fraction:.2g} %"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
 
 _CUTE_WORD = re.compile(r"\bcute\b|\bcutlass\b", re.IGNORECASE)
 _HALF = (DType.F16, DType.BF16)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.records import ALL_CHECKS, Check, CountsRecord, CoverageRecord, FindingRecord, TouchRecord
+from tilewright.ptx.syntax import PtxError
+from tilewright.records import ALL_CHECKS, Check, CountsRecord, CoverageRecord, FindingRecord, TensorMap, TouchRecord
 from tilewright.records.steps import Dim3
 
 
@@ -47,3 +51,86 @@ class LaunchResult:
     seconds: float
     touches: tuple[TouchRecord, ...] = ()  # where they were asked for
     incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
+
+
+# -- clusters --
+
+_MOST_BLOCKS = 16
+
+
+def cluster_extents(kernel: str, built_for: tuple[int, ...] | None, asked: Dim3 | None, grid: Dim3) -> Dim3:
+    """Blocks of a cluster along each axis; raises `PtxError` for what no launch can have."""
+    built: Dim3 | None = None
+    if built_for is not None:
+        x, y, z, *_ = (*built_for, 1, 1)
+        built = x, y, z
+    extents = asked or built or (1, 1, 1)
+    if built is not None and extents != built:
+        raise PtxError(f"`{kernel}` was built for clusters of {built} blocks, not {extents}")
+    if min(extents) < 1 or math.prod(extents) > _MOST_BLOCKS:
+        raise PtxError(f"`{kernel}`: a cluster of {extents} blocks is not allowed; {_MOST_BLOCKS} is the most")
+    if any(blocks % extent for blocks, extent in zip(grid, extents, strict=True)):
+        raise PtxError(f"`{kernel}`: a grid of {grid} is not made of clusters of {extents} blocks")
+    return extents
+
+
+def clusters_of(blocks: Sequence[int], grid: Dim3, extents: Dim3) -> tuple[int, ...]:
+    """Numbers of the clusters that these blocks belong to."""
+    x, y, _ = (blocks_along // extent for blocks_along, extent in zip(grid, extents, strict=True))
+    found = set()
+    for block in blocks:
+        i, j, k = block % grid[0], block // grid[0] % grid[1], block // grid[0] // grid[1]
+        found.add(i // extents[0] + x * (j // extents[1] + y * (k // extents[2])))
+    return tuple(sorted(found))
+
+
+def peer_block(block: int, rank: int, grid: Dim3, extents: Dim3) -> int:
+    """The block of that rank in the cluster of another."""
+    at = (block % grid[0], block // grid[0] % grid[1], block // grid[0] // grid[1])
+    inside = (rank % extents[0], rank // extents[0] % extents[1], rank // extents[0] // extents[1])
+    i, j, k = (a - a % extent + b for a, b, extent in zip(at, inside, extents, strict=True))
+    return i + grid[0] * (j + grid[1] * k)
+
+
+# -- tensor maps for the emulator: --
+
+MAP_BYTES = 128
+_LAYOUT = struct.Struct("<8sQ4Q5I5H10B6h2H24x")
+_MAGIC = b"TWTMAP1\0"
+_ALIGNMENT = 16
+_RANK = 5
+
+
+@dataclass(frozen=True)
+class PixelBox:
+    """What an im2col map has beside a tiled one: corners relative to the tensor's, and the size of a column."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels: int
+    pixels: int
+
+
+def encoded_map(record: TensorMap, address: int, pixel_box: PixelBox | None = None) -> bytes:
+    """The map over a tensor at `address`; raises `PtxError` where the driver would refuse it."""
+    if address % _ALIGNMENT:
+        raise PtxError(f"map {record.name}: {record.tensor} lies at {address:#x}, and maps need {_ALIGNMENT} bytes")
+    rank = len(record.shape)
+
+    def padded(values: tuple[int, ...], count: int = _RANK) -> tuple[int, ...]:
+        return (*values, *(0,) * (count - len(values)))
+
+    corners = (0,) * 6 if pixel_box is None else (*padded(pixel_box.lower, 3), *padded(pixel_box.upper, 3))
+    column = (0, 0) if pixel_box is None else (pixel_box.channels, pixel_box.pixels)
+    kinds = (rank, record.data_type, record.swizzle_mode, int(record.fill_nan), int(pixel_box is not None))
+    return _LAYOUT.pack(
+        _MAGIC,
+        address,
+        *padded(record.stride_bytes, _RANK - 1),
+        *padded(tuple(extent - 1 for extent in record.shape)),
+        *padded(record.box),
+        *padded(record.step),
+        *kinds,
+        *corners,
+        *column,
+    )

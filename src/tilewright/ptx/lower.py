@@ -7,16 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tilewright.ptx import (
-    lower_bits,
-    lower_bulk,
-    lower_cluster,
-    lower_compare,
+    lower_asynchronous,
     lower_control,
     lower_float,
     lower_integer,
-    lower_mbarrier,
     lower_memory,
-    lower_warp,
     lower_wgmma,
     syntax,
 )
@@ -39,14 +34,14 @@ _OUTSIDE = 3
 
 OPCODES: dict[str, Opcode] = {
     **lower_integer.OPCODES,
-    **lower_bits.OPCODES,
+    **lower_integer.BIT_OPCODES,
     **lower_float.OPCODES,
-    **lower_compare.OPCODES,
+    **lower_float.COMPARE_OPCODES,
     **lower_memory.OPCODES,
-    **lower_mbarrier.OPCODES,
-    **lower_bulk.OPCODES,
-    **lower_warp.OPCODES,
-    **lower_cluster.OPCODES,
+    **lower_asynchronous.MBARRIER_OPCODES,
+    **lower_asynchronous.OPCODES,
+    **lower_control.WARP_OPCODES,
+    **lower_asynchronous.CLUSTER_OPCODES,
     **lower_wgmma.OPCODES,
     **lower_control.OPCODES,
 }

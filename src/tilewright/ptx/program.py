@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import itertools
 import math
 import os
 import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from tilewright.ptx.clusters import cluster_extents, clusters_of
-from tilewright.ptx.counted import CountedInstructions
-from tilewright.ptx.coverage import CoveredSites
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
-from tilewright.ptx.launching import LaunchRequest, LaunchResult
+from tilewright.ptx.launching import LaunchRequest, LaunchResult, cluster_extents, clusters_of
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
 from tilewright.ptx.native import (
     FunctionInfo,
@@ -30,10 +29,130 @@ from tilewright.ptx.native import (
 )
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.reporting import Reporter, missed_sentences
-from tilewright.ptx.syntax import Module, PtxError, Space, UnsupportedPtx, Variable
-from tilewright.records import Check
+from tilewright.ptx.syntax import Instruction, Module, PtxError, Space, UnsupportedPtx, Variable
+from tilewright.records import KERNEL_FILE_NAME, Check, CountsRecord, CoverageRecord, CoveredSite, InstructionRecord
+from tilewright.records.emulation import LOOP
 from tilewright.records.gpu import MAX_THREADS_PER_BLOCK
 from tilewright.records.steps import Dim3
+
+# -- what of a kernel ran in a launch, by source line: --
+
+_Rows = list[list[int]]  # of each instruction, those of the core's table
+
+
+@dataclass(frozen=True)
+class CoveredSites:
+    """Which rows of the core's table belong to which site. The same for every launch of a kernel."""
+
+    program: str
+    sites: tuple[tuple[tuple[int, ...], str, int], ...]  # lines, what stands there, how many of them
+    rows: npt.NDArray[np.int64]  # of all instructions, in the order of the sites
+    starts: npt.NDArray[np.int64]  # of each instruction, among these
+
+    @staticmethod
+    def of(kernel: LoweredKernel) -> CoveredSites:
+        rows: dict[tuple[tuple[int, ...], str], _Rows] = {}
+        digest = hashlib.sha256()
+        for loop in kernel.loops:
+            rows.setdefault((_lines(loop.branch), LOOP), []).append([loop.mark])
+        last: Instruction | None = None
+        for row, origin in enumerate(kernel.origins):
+            if origin is None:
+                continue
+            lines = _lines(origin)
+            known = rows.setdefault((lines, origin.opcode), [])
+            if origin is last:
+                known[-1].append(row)
+            else:
+                known.append([row])
+                digest.update(f"{lines} {origin.text}\n".encode())
+            last = origin
+        return CoveredSites(
+            digest.hexdigest(),
+            tuple((lines, what, len(found)) for (lines, what), found in rows.items()),
+            np.array([row for found in rows.values() for one in found for row in one], np.int64),
+            np.cumsum([0, *(len(one) for found in rows.values() for one in found)], dtype=np.int64)[:-1],
+        )
+
+    def coverage(self, request: LaunchRequest, seen: Bytes) -> CoverageRecord:
+        each = np.bitwise_or.reduceat(seen[self.rows], self.starts).tobytes().hex() if self.sites else ""
+        sites, at = [], 0
+        for lines, what, count in self.sites:
+            sites.append(CoveredSite(lines, what, each[at : at + 2 * count]))
+            at += 2 * count
+        return CoverageRecord(request.shown_as or request.kernel, request.launch_line, self.program, tuple(sites))
+
+
+def _lines(origin: Instruction) -> tuple[int, ...]:
+    return tuple(place.line for place in origin.places if place.file == KERNEL_FILE_NAME)
+
+
+# -- counters by instruction --
+
+_OF_THE_FIRST = 2  # columns: executions and lanes of an instruction are those of its first row, the others are sums
+
+
+@dataclass(frozen=True)
+class CountedInstructions:
+    """Which rows of the core's table belong to which instruction; one that was lowered to several has them in a row.
+
+    The same for every launch of a kernel, so it is made once.
+    """
+
+    instructions: tuple[Instruction, ...]
+    rows: npt.NDArray[np.int64]  # all that belong to an instruction
+    starts: npt.NDArray[np.int64]  # of each instruction, among these
+
+    @staticmethod
+    def of(kernel: LoweredKernel) -> CountedInstructions:
+        instructions: list[Instruction] = []
+        rows: list[int] = []
+        starts: list[int] = []
+        for row, origin in enumerate(kernel.origins):
+            if origin is None:
+                continue
+            if not instructions or origin is not instructions[-1]:
+                instructions.append(origin)
+                starts.append(len(rows))
+            rows.append(row)
+        return CountedInstructions(tuple(instructions), np.array(rows, np.int64), np.array(starts, np.int64))
+
+    def counts(
+        self, request: LaunchRequest, raw: ctypes.Array[RawCount], launch: RawLaunch, cluster: Dim3
+    ) -> CountsRecord:
+        grid_blocks = math.prod(request.grid)
+        blocks = request.options.blocks
+        return CountsRecord(
+            kernel=request.shown_as or request.kernel,
+            launch_line=request.launch_line,
+            blocks=grid_blocks if blocks is None else launch.block_count * math.prod(cluster),
+            grid_blocks=grid_blocks,
+            warp_instructions=launch.warp_instructions,
+            thread_instructions=launch.thread_instructions,
+            instructions=tuple(
+                _instruction_record(one, row) for one, row in zip(self.instructions, self._sums(raw), strict=True)
+            ),
+        )
+
+    def _sums(self, raw: ctypes.Array[RawCount]) -> list[list[int]]:
+        if not self.instructions:
+            return []
+        table = np.frombuffer(memoryview(raw).cast("B"), dtype=np.uint64).reshape(len(raw), -1)[self.rows]
+        sums = np.add.reduceat(table, self.starts, axis=0)
+        sums[:, :_OF_THE_FIRST] = table[self.starts, :_OF_THE_FIRST]
+        listed: list[list[int]] = sums.tolist()
+        return listed
+
+
+_FIELDS = tuple(field.name for field in fields(InstructionRecord))
+
+
+def _instruction_record(one: Instruction, row: list[int]) -> InstructionRecord:
+    """Twice as quick as the constructor, which sets a frozen record field by field: a launch makes thousands."""
+    made = object.__new__(InstructionRecord)
+    vars(made).update(zip(_FIELDS, (one.ptx_line, one.text, one.places, *row), strict=True))
+    return made
+
 
 _FIRST_MODULE_ADDRESS = 0x6000_0000_0000
 _MODULE_BYTES = 1 << 34

@@ -6,9 +6,8 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from tilewright.ptx.clusters import peer_block
 from tilewright.ptx.global_memory import MemoryRegion
-from tilewright.ptx.launching import LaunchRequest
+from tilewright.ptx.launching import LaunchRequest, peer_block
 from tilewright.ptx.lower import LoweredKernel
 from tilewright.ptx.native import (
     LOCAL_WINDOW,

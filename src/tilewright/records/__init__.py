@@ -5,23 +5,15 @@ different things by one.
 """
 
 from tilewright.records.build import *
-from tilewright.records.carried import *
-from tilewright.records.conversation import *
-from tilewright.records.derivative import *
-from tilewright.records.display import *
 from tilewright.records.dtypes import *
 from tilewright.records.emulation import *
 from tilewright.records.execution import *
 from tilewright.records.formulas import *
 from tilewright.records.gpu import *
 from tilewright.records.gpu_identity import *
-from tilewright.records.intervals import *
 from tilewright.records.json_form import *
 from tilewright.records.lint import *
 from tilewright.records.measurement import *
-from tilewright.records.occupancy import *
-from tilewright.records.profile import *
-from tilewright.records.reaching import *
 from tilewright.records.run import *
 from tilewright.records.steps import *
 from tilewright.records.task import *

@@ -7,9 +7,32 @@ from enum import Enum
 from typing import ClassVar
 
 from tilewright.records.emulation import EmulatedRun, Emulation, FindingRecord
-from tilewright.records.profile import KernelProfile
 from tilewright.records.steps import BoundPlan
 from tilewright.records.tensors import TensorSpec
+
+# -- profiler counters --
+
+
+@dataclass(frozen=True)
+class LineSamples:
+    """How often a line of the kernel file was found waiting or issuing, and for what it waited most."""
+
+    line: int
+    samples: int
+    waits: dict[str, int]  # reason -> samples, the most frequent first
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """One launch as the profiler saw it, with a cold cache. A figure that it did not give is not in `figures`."""
+
+    kernel: str
+    duration_us: float
+    figures: dict[str, float]  # by the names of `FIGURES` in devices.profiler
+    waits: dict[str, float]  # reason -> share of all samples, the largest first
+    samples: int
+    lines: tuple[LineSamples, ...]  # in the order of the file
+
 
 # -- how an input is made on the device --
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import importlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -290,3 +291,28 @@ def _fields(kind: type) -> dict[str, tuple[_Decoder, bool]]:
         field.name: (_decoder(hints[field.name]), field.default is missing and field.default_factory is missing)
         for field in dataclasses.fields(kind)
     }
+
+
+# -- exceptions that reach other processes: --
+
+
+class Carried(Exception):
+    """One whose own arguments are not those of `Exception`, which is how pickle would make it again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[Carried], arguments: tuple[Any, ...]) -> Carried:
+    return kind.__new__(kind, *arguments)
+
+
+# -- notebook display --
+
+
+class Displayed:
+    """Something that a notebook shows as HTML. What that looks like is the front end's to say."""
+
+    def _repr_html_(self) -> str:
+        # Looked up by name and late: records know nothing above them, and nobody but a notebook asks.
+        return str(importlib.import_module("tilewright.frontends.report.run_report").html_of(self))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import ClassVar
 
-from tilewright.records.derivative import Derivative
 from tilewright.records.dtypes import DType
 from tilewright.records.execution import Part
 from tilewright.records.formulas import SizeFormula
@@ -17,6 +16,38 @@ from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.records.json_form import to_json
 from tilewright.records.steps import ScalarType
 from tilewright.records.tensors import TensorSpec
+
+# -- what a backward task has to do with its forward one: --
+
+BACKWARD = "_backward"  # how the name of a backward op ends
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """An input or a result of the forward that the backward is given, under the same name."""
+
+    name: str
+    bytes: int  # at the task's own sizes
+    is_result: bool = False
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """The backward's arguments are `gradients`, then `saved`, then the forward's numbers; its results go with `by`."""
+
+    forward: str  # hash of the forward task
+    op: str  # its name
+    results: tuple[str, ...]  # the forward's results whose gradients are taken
+    gradients: tuple[str, ...]  # what these gradients are called among the backward's arguments
+    saved: tuple[SavedTensor, ...]
+    by: tuple[str, ...]  # the inputs that get a gradient, in the order of the backward's results
+    without: tuple[tuple[str, str], ...] = ()  # tensors that get none, and why
+    autograd_bytes: int | None = None  # what PyTorch's autograd would keep; None where that was not found out
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(one.bytes for one in self.saved)
+
 
 # -- what an input holds, without a seed --
 

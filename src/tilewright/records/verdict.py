@@ -7,10 +7,9 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
-from tilewright.records.display import Displayed
 from tilewright.records.emulation import FindingKind, FindingRecord
 from tilewright.records.execution import Digest, FaultKind
-from tilewright.records.json_form import formerly
+from tilewright.records.json_form import Displayed, formerly
 from tilewright.records.task import Layout
 
 

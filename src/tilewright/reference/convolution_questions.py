@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tilewright.records import Task
 
 LIST = "tilewright.reference.convolutions:list_convolutions"
-WARM = "tilewright.verify.convolution_precision:warm"
-MEASURE = "tilewright.verify.convolution_precision:measure"  # where a GPU is
+WARM = "tilewright.verify.wide_convolution:warm"
+MEASURE = "tilewright.verify.wide_convolution:measure"  # where a GPU is
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.child.envelope import Envelope, message
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
 from tilewright.devices.protocol import Closing, Device
 from tilewright.records import Execution, Job
-from tilewright.reference import compile_cache as caches
-from tilewright.reference import spares, wire
+from tilewright.reference import loading, spares
 from tilewright.reference.protocol import ReferenceProblem
+
+# -- torch.compile cache --
+
+KEPT = 256  # folders; those not used for longest go first
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def compile_cache(source: str) -> Path | None:
+    """The folder of a source, made and marked as used now; None where nothing can be kept."""
+    root = _root()
+    folder = root / hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:20]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        _make_room(root)
+    except OSError:
+        return None
+    return folder
+
+
+def _root() -> Path:
+    """Beside the builds: see `toolchain.cache`."""
+    named = os.environ.get("TILEWRIGHT_CACHE")
+    builds = Path(named).expanduser() if named else Path.home() / ".cache" / "tilewright" / "builds"
+    return builds.with_name("compiled" if named is None else f"{builds.name}-compiled")
+
+
+def _make_room(root: Path) -> None:
+    folders = list(root.iterdir())
+    if len(folders) <= KEPT:
+        return
+    with contextlib.suppress(OSError):  # another process may tidy up too
+        for folder in sorted(folders, key=lambda one: one.stat().st_mtime)[: len(folders) - KEPT]:
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 _PROGRAM = (sys.executable, "-m", "tilewright.reference.reference_child")
 T = TypeVar("T")
@@ -74,9 +112,9 @@ class Reference(Closing):
         threads = self._limits.threads or min(len(os.sched_getaffinity(0)), 8)
         bound = None if self._limits.gpu else self._limits.address_bytes
         place = os.path.abspath(folder) if os.fspath(folder) else ""
-        cache = caches.compile_cache(source) if self._limits.gpu else None
-        environment = ((caches.VARIABLE, str(cache)),) if cache is not None else ()
-        self._setup = wire.ReferenceSetup(
+        cache = compile_cache(source) if self._limits.gpu else None
+        environment = ((VARIABLE, str(cache)),) if cache is not None else ()
+        self._setup = loading.ReferenceSetup(
             source, function, place, threads, bound, self._limits.file_bytes, environment, self._limits.gpu
         )
         self._lock = threading.Lock()
@@ -97,8 +135,8 @@ class Reference(Closing):
         what `request` is. Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError`
         where the handler is.
         """
-        envelope = self.exchange(message(wire.HandlerRequest(handler), request), seconds)
-        made: T = wire.answer_in(envelope, handler, answer)
+        envelope = self.exchange(message(loading.HandlerRequest(handler), request), seconds)
+        made: T = loading.answer_in(envelope, handler, answer)
         return made
 
     def call_on_run(
@@ -106,11 +144,11 @@ class Reference(Closing):
     ) -> tuple[Execution, T | None]:
         """Run a job on a device of this machine, then `handler` on its results; see `call`."""
         execution = device.execute(job)
-        results = wire.results_of(execution)
+        results = loading.results_of(execution)
         if not results:
             return execution, None
-        asked = message(wire.HandlerRequest(handler, results), request)
-        return execution, wire.answer_in(self.exchange(asked, seconds), handler, answer)
+        asked = message(loading.HandlerRequest(handler, results), request)
+        return execution, loading.answer_in(self.exchange(asked, seconds), handler, answer)
 
     def exchange(self, payload: bytes, seconds: float) -> Envelope:
         """Send a sealed request as it stands, and return the child's reply as it came.
@@ -165,14 +203,14 @@ class Reference(Closing):
     def _load(self, child: SupervisedChild) -> None:
         payload = message(self._setup)
         for seconds, doing, wanted in (
-            (self._limits.start_seconds, "while Python and torch started", wire.TorchImported),
-            (self._limits.load_seconds, "while it was imported", wire.ReferenceLoaded),
+            (self._limits.start_seconds, "while Python and torch started", loading.TorchImported),
+            (self._limits.load_seconds, "while it was imported", loading.ReferenceLoaded),
         ):
             _, reply = _converse(child, payload, seconds, doing)
             payload = b""
-            if isinstance(reply, wire.ReferenceFault):
+            if isinstance(reply, loading.ReferenceFault):
                 raise ReferenceProblem(reply.message)
-            if isinstance(reply, wire.HandlerFault):
+            if isinstance(reply, loading.HandlerFault):
                 raise RuntimeError(f"the reference's process cannot start: {reply.traceback}")
             if not isinstance(reply, wanted):
                 raise ReferenceProblem(f"the reference's process said {type(reply).__name__} {doing}")
@@ -202,9 +240,9 @@ def _key(limits: ReferenceLimits) -> spares.Key:
 
 def _converse(
     child: SupervisedChild, payload: bytes, seconds: float, doing: str
-) -> tuple[Envelope, wire.ReferenceReply]:
+) -> tuple[Envelope, loading.ReferenceReply]:
     """Send something and wait for the reply; raises `ReferenceProblem` where the child has ended instead."""
-    outcome = child.converse(payload, seconds, lambda envelope: (envelope, wire.reply_in(envelope)))
+    outcome = child.converse(payload, seconds, lambda envelope: (envelope, loading.reply_in(envelope)))
     if isinstance(outcome, Ended):
         raise ReferenceProblem(_obituary(outcome, seconds, doing))
     return outcome

@@ -19,7 +19,7 @@ from typing import Any
 
 from tilewright.child.envelope import Envelope, carried_in, message_in
 from tilewright.child.inside import Channel, leave, open_channel
-from tilewright.reference import wire
+from tilewright.reference import loading
 from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory
 from tilewright.reference.protocol import ReferenceProblem
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
     import torch  # before anything is asked, while the parent does something else
 
-    setup = message_in(channel.next(), wire.ReferenceSetup)
+    setup = message_in(channel.next(), loading.ReferenceSetup)
     torch.set_num_threads(setup.threads)
     function = _load(setup, channel)
     if setup.gpu:
@@ -68,49 +68,49 @@ def _left_clean() -> bool:
     return True
 
 
-def _load(setup: wire.ReferenceSetup, channel: Channel) -> Callable[..., Any] | None:
+def _load(setup: loading.ReferenceSetup, channel: Channel) -> Callable[..., Any] | None:
     try:
         _limit(setup)
         os.environ.update(setup.environment)
-        channel.say(wire.TorchImported())
+        channel.say(loading.TorchImported())
         function = load_function(setup.source, setup.function, setup.folder, Path(os.environ["HOME"]))
     except Exception as error:
         channel.say(_reply_to(error, setup))
         return None
-    channel.say(wire.ReferenceLoaded())
+    channel.say(loading.ReferenceLoaded())
     return function
 
 
 def _answer(
-    function: Callable[..., Any], envelope: Envelope, setup: wire.ReferenceSetup
-) -> tuple[wire.ReferenceReply, object]:
+    function: Callable[..., Any], envelope: Envelope, setup: loading.ReferenceSetup
+) -> tuple[loading.ReferenceReply, object]:
     """The reply to a request, and the record it carries."""
     try:
-        request = message_in(envelope, wire.HandlerRequest)
+        request = message_in(envelope, loading.HandlerRequest)
         module, _, name = request.handler.partition(":")
         handler = getattr(importlib.import_module(module), name)
         hints = typing.get_type_hints(handler)
         given = next(hint for name, hint in list(hints.items())[1:] if name != "return")
         results = (request.results,) if request.results else ()
-        return wire.Answered(), handler(function, carried_in(envelope, given), *results)
+        return loading.Answered(), handler(function, carried_in(envelope, given), *results)
     except BaseException as error:  # sys.exit of the reference too
         return _reply_to(error, setup), None
 
 
-def _reply_to(error: BaseException, setup: wire.ReferenceSetup) -> wire.ReferenceReply:
+def _reply_to(error: BaseException, setup: loading.ReferenceSetup) -> loading.ReferenceReply:
     if isinstance(error, ReferenceProblem):
-        return wire.ReferenceFault(str(error))
+        return loading.ReferenceFault(str(error))
     if out_of_memory(error) and setup.address_bytes is not None:
         line = line_of_reference(error)
         place = f" (line {line})" if line is not None else ""
         limit = f"{setup.address_bytes >> 20} MiB"
-        return wire.ReferenceFault(f"the reference needs more than the {limit} it may have{place}")
+        return loading.ReferenceFault(f"the reference needs more than the {limit} it may have{place}")
     if line_of_reference(error) is not None or isinstance(error, (SystemExit, KeyboardInterrupt)):
-        return wire.ReferenceFault(f"the reference failed: {describe(error)}")
-    return wire.HandlerFault("".join(traceback.format_exception(error)))
+        return loading.ReferenceFault(f"the reference failed: {describe(error)}")
+    return loading.HandlerFault("".join(traceback.format_exception(error)))
 
 
-def _limit(setup: wire.ReferenceSetup) -> None:
+def _limit(setup: loading.ReferenceSetup) -> None:
     """Limits counted from what the process has already, torch included."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (setup.file_bytes, setup.file_bytes))
     if setup.address_bytes is not None:

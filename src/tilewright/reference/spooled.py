@@ -12,7 +12,7 @@ from tilewright.devices.protocol import Closing, Device, DeviceError
 from tilewright.devices.spool import SpoolQueue
 from tilewright.devices.spool_files import Replied, SpoolCall
 from tilewright.records import Execution, GpuProfile, Job
-from tilewright.reference import wire
+from tilewright.reference import loading
 from tilewright.reference.protocol import ReferenceProblem
 from tilewright.reference.reference import Reference, ReferenceLimits
 
@@ -62,7 +62,7 @@ class SpoolReference(Closing):
             function=self._function,
             handler=handler,
             seconds=seconds,
-            request=message(wire.HandlerRequest(handler), request),
+            request=message(loading.HandlerRequest(handler), request),
             job=job,
         )
         ticket = self._queue.submit(call.id, seal(EnvelopeKind.CALL, call, gpu=self._gpu.name))
@@ -77,7 +77,7 @@ class SpoolReference(Closing):
 
 def _answer_in(replied: Replied, handler: str, answer: Any) -> Any:
     try:
-        return wire.answer_in(unseal(replied.content), handler, answer)
+        return loading.answer_in(unseal(replied.content), handler, answer)
     except EnvelopeError as error:
         raise ReferenceProblem(f"what the worker answered cannot be read: {error}") from None
 
@@ -100,21 +100,21 @@ class References:
             asked = _checked(call)
             request = call.request
             if ran is not None:
-                results = wire.results_of(ran)
+                results = loading.results_of(ran)
                 if not results:
                     return b""
-                request = asked.sealed_with(wire.HandlerRequest(call.handler, results))
+                request = asked.sealed_with(loading.HandlerRequest(call.handler, results))
             envelope = self._reference(key).exchange(request, call.seconds)
         except ReferenceProblem as problem:
             self._drop(key)
-            return message(wire.ReferenceFault(str(problem)))
+            return message(loading.ReferenceFault(str(problem)))
         except RuntimeError as error:  # a child that cannot start, say
             self._drop(key)
-            return message(wire.HandlerFault(str(error)))
+            return message(loading.HandlerFault(str(error)))
         except BaseException:
             self._drop(key)
             raise
-        if not isinstance(wire.reply_in(envelope), wire.Answered):
+        if not isinstance(loading.reply_in(envelope), loading.Answered):
             self._drop(key)  # an error on the GPU stays with its process
         return envelope.sealed()
 
@@ -139,7 +139,7 @@ def _checked(call: SpoolCall) -> Envelope:
     """The request must be one, and for a handler of this package."""
     try:
         envelope = unseal(call.request)
-        request = message_in(envelope, wire.HandlerRequest)
+        request = message_in(envelope, loading.HandlerRequest)
     except EnvelopeError as error:
         raise ReferenceProblem(f"the worker cannot read what it was asked: {error}") from None
     if request.handler != call.handler or not call.handler.startswith(_OWN):

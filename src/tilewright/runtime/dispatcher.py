@@ -2,12 +2,87 @@
 
 from __future__ import annotations
 
+import hashlib
+import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from tilewright.runtime.op_schema import NAMESPACE
+from tilewright.kernel_file import KernelFile, Op, Parameter
+from tilewright.records import ScalarType
+
+# -- an op line as torch's dispatcher has it: --
+
+NAMESPACE = "tilewright"
+DIGITS = 10  # of the digest of the files
+REFERENCE_DIGITS = 6
+
+_TYPES = {ScalarType.INT: "SymInt", ScalarType.FLOAT: "float", ScalarType.BOOL: "bool"}
+
+
+def files_digest(files: Sequence[KernelFile]) -> str:
+    """Of what the files say, in order; where they lie and what was tuned for them has no part in it."""
+    return hashlib.sha256("\n".join(file.identity for file in files).encode()).hexdigest()
+
+
+def schema_name(op: Op, files: Sequence[KernelFile], reference: str) -> str:
+    """`silu_3f0c9a1b2d`, or `silu_3f0c9a1b2d_77aa01` with a reference: equal in every process that loads the same."""
+    name = f"{op.name}_{files_digest(files)[:DIGITS]}"
+    return f"{name}_{reference[:REFERENCE_DIGITS]}" if reference else name
+
+
+def reference_digest(reference: Any, strict: bool, backward: str = "") -> str:
+    """The identity of a reference: what it says of itself, else its name and its code; and of a backward's files.
+
+    Empty where there is neither.
+    """
+    if reference is None and not backward:
+        return ""
+    said = getattr(reference, "identity", None)
+    code = getattr(getattr(reference, "__func__", reference), "__code__", None)
+    if isinstance(said, str):
+        parts: tuple[object, ...] = (strict, backward, said)
+    else:
+        kind = type(reference)
+        names = (
+            getattr(reference, "__module__", kind.__module__),
+            getattr(reference, "__qualname__", kind.__qualname__),
+        )
+        parts = (
+            strict,
+            backward,
+            *names,
+            *((code.co_code, code.co_names, _constants(code)) if code is not None else ()),
+        )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _constants(code: Any) -> list[str]:
+    """A nested function's code object has an address in its repr, which differs from process to process."""
+    return [
+        f"{one.co_code.hex()} {one.co_names} {_constants(one)}" if hasattr(one, "co_code") else repr(one)
+        for one in code.co_consts
+    ]
+
+
+def arguments_text(op: Op) -> str:
+    """The parameters as a schema writes them. It has no defaults: torch would leave out what equals them."""
+    return ", ".join(_argument(parameter, number) for number, parameter in enumerate(op.parameters))
+
+
+def results_text(op: Op) -> str:
+    return "Tensor" if len(op.results) == 1 else f"({', '.join('Tensor' for _ in op.results)})"
+
+
+def _argument(parameter: Parameter, number: int) -> str:
+    name = f"{parameter.name}_" if keyword.iskeyword(parameter.name) else parameter.name
+    if parameter.scalar is None:
+        kind = f"Tensor(a{number}!)" if parameter.in_place else "Tensor"
+    else:
+        kind = _TYPES[parameter.scalar] + ("[]" if parameter.is_list else "")
+    return f"{kind}{'?' if parameter.optional else ''} {name}"
+
 
 _c: Any = torch._C  # half of it has no types
 # It lives as long as the process: its end would take every operator with it.

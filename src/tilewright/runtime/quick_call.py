@@ -8,16 +8,74 @@ as `dataclasses` does it, because a loop over parameters would cost more than th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.autograd import forward_ad
 
 from tilewright.kernel_file import Op, Parameter
 from tilewright.records import ScalarType
 from tilewright.runtime import ordinary
-from tilewright.runtime.likeness import Alike, likeness, nothing_alike
+
+# -- comparing a call with an earlier one --
+
+Alike = Callable[..., bool]  # one tensor for each of those it was made of
+
+
+def nothing_alike(*tensors: Any) -> bool:
+    """The check of a call that no other is like."""
+    return False
+
+
+def likeness(tensors: Sequence[torch.Tensor | None]) -> Alike:
+    """What tells whether other tensors are as these are now; where that cannot be told, nothing is like them."""
+    if not tensors or any(one is None for one in tensors) or not _is_trusted():
+        return nothing_alike
+    return _check_of(*tensors)
+
+
+def _check_of(*tensors: Any) -> Alike:
+    guards: Any = torch._C._dynamo.guards
+    check: Alike = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
+
+
+@functools.cache
+def _is_trusted() -> bool:
+    """Whether torch's check exists, takes another tensor of the same kind, and no tensor of another kind."""
+    try:
+        return _tells_apart()
+    except Exception:  # of another torch, in which it may be anything
+        return False
+
+
+def _tells_apart() -> bool:
+    one = torch.zeros(1)
+    matrix = torch.zeros(2, 2)
+    is_one, is_matrix = _check_of(one), _check_of(matrix, matrix)
+    others = (
+        torch.zeros(1, dtype=torch.int32),
+        torch.zeros(1, device="meta"),
+        torch.zeros(1, requires_grad=True),
+        torch.zeros(2),
+        torch.zeros(()),
+        torch.nn.Parameter(one, requires_grad=False),
+        torch._neg_view(one),
+        torch._efficientzerotensor((1,)),
+        None,
+        1.0,
+    )
+    return (
+        is_one(torch.ones(1))
+        and not any(is_one(other) for other in others)
+        and is_matrix(torch.ones(2, 2), matrix)
+        and not is_matrix(matrix, matrix.t())
+        and not is_matrix(matrix.t(), matrix)
+    )
+
 
 # tensors, their addresses (0 where absent), numbers: all in the order of the op's parameters
 Entry = Callable[[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]], Any]

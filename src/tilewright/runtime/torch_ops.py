@@ -16,9 +16,7 @@ import torch
 from torch._ops import _OpNamespace
 
 from tilewright.runtime.backward import Backward
-from tilewright.runtime.errors import LoadError
-from tilewright.runtime.last_resort import Reference
-from tilewright.runtime.op_schema import (
+from tilewright.runtime.dispatcher import (
     DIGITS,
     NAMESPACE,
     REFERENCE_DIGITS,
@@ -26,6 +24,8 @@ from tilewright.runtime.op_schema import (
     reference_digest,
     schema_name,
 )
+from tilewright.runtime.errors import LoadError
+from tilewright.runtime.last_resort import Reference
 from tilewright.runtime.torch_op import Host, TorchOp
 
 _OURS = re.compile(rf"(?P<op>\w+)_(?P<files>[0-9a-f]{{{DIGITS}}})(_[0-9a-f]{{{REFERENCE_DIGITS}}}(_\d+)?)?")

@@ -3,6 +3,5 @@
 from tilewright.store.attempt_folder import AttemptFolder
 from tilewright.store.durable import Damaged, NoSuchRun, NotAccepted, RunBusy, StoreError, write_text
 from tilewright.store.home import NEWEST, RunList, Store, run_folders
-from tilewright.store.library import LibraryEntry, LibraryKernel, provenance_path
-from tilewright.store.provenance import line_authors, provenance_of
+from tilewright.store.library import LibraryEntry, LibraryKernel, line_authors, provenance_of, provenance_path
 from tilewright.store.run_folder import Header, Request, RunFolder

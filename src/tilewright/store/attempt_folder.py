@@ -32,17 +32,17 @@ _ABOUT_THE_KERNEL = (
     "tune",
     "measurement",
     "unmeasured",
-)  # remembered of one candidate; another makes them void
+)  # of one candidate; another candidate deletes them
 _ATTEMPT = "attempt.json"
 
 
 class AttemptFolder:
-    """The folder of attempt `number`; it comes into being with the first thing written."""
+    """The folder of attempt `number`, created with its first file."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.path = path
         self.number = number
-        self._streaming: set[int] = set()  # replies of which a part has come in since their question was asked
+        self._streaming: set[int] = set()  # replies of which a part has arrived
 
     # -- questions and replies --
 
@@ -67,7 +67,7 @@ class AttemptFolder:
         return reply
 
     def _asked(self, k: int, question: Question, ask: Callable[[Question], Reply]) -> Reply:
-        """The reply that `ask` gets. What is spent without one is kept, and counts with the one that comes at last."""
+        """The reply that `ask` gets. The cost of failed requests is kept, and added to that of the reply."""
         path = self.path / f"unanswered-{k}.json"
         spent: Cut = durable.find_record(path, Cut) or Cut()
         try:
@@ -78,9 +78,9 @@ class AttemptFolder:
             raise
 
     def stream(self, k: int, piece: str) -> None:
-        """Add to the part of the `k`-th reply that has come in; it goes when the whole reply is stored.
+        """Append to the partial file of the `k`-th reply, which is deleted when the whole reply is stored.
 
-        The part that an interrupted process left is kept until the first piece of a new reply takes its place.
+        The part that an interrupted process left is kept until the first piece of a new reply.
         """
         durable.make_folder(self.path)
         mode = "a" if k in self._streaming else "w"
@@ -107,9 +107,9 @@ class AttemptFolder:
         durable.remove(self._partial(k))
 
     def _set_aside(self, k: int) -> None:
-        """Put the `k`-th question and all that followed from it out of the way, under a name made of the question.
+        """Move the `k`-th question and all later ones aside, under a name made of the question.
 
-        The reply goes first, so that wherever this stops, a reply in place is one to the question in place.
+        The reply is moved first, so that a reply in place always belongs to the question in place.
         """
         while (old := read_text(self._question(k))) is not None:
             for stem in (f"reply-{k}", f"question-{k}"):
@@ -131,7 +131,7 @@ class AttemptFolder:
     def _partial(self, k: int) -> Path:
         return self.path / f"reply-{k}.partial.md"
 
-    # -- the candidate and what is found out about it --
+    # -- the candidate and its results --
 
     def remember(self, name: str, kind: type[T] | Any, make: Callable[[], T]) -> T:
         """The record called `name`, of type `kind` (a union and `X | None` too): the one on record, or else `make()`,
@@ -143,7 +143,7 @@ class AttemptFolder:
         return found
 
     def save_text(self, name: str, text: str) -> None:
-        """Keep a text, such as `kernel.cu`. Another kernel than the one there makes what is remembered of it void."""
+        """Save a text, such as `kernel.cu`. A different kernel deletes the results of the one before."""
         path = self.path / name
         if read_text(path) == text:
             return
@@ -153,7 +153,7 @@ class AttemptFolder:
         self._save(name, text)
 
     def text(self, name: str) -> str:
-        """A text that was saved; raises `Damaged` where it was not."""
+        """A saved text; raises `Damaged` if there is none."""
         found = self.find_text(name)
         if found is None:
             raise Damaged(f"{self.path / name} is missing")
@@ -162,10 +162,8 @@ class AttemptFolder:
     def find_text(self, name: str) -> str | None:
         return read_text(self.path / name)
 
-    # -- the whole --
-
     def finish(self, attempt: Attempt) -> None:
-        """Put the attempt on record; from now on it is one of the run's."""
+        """Record the attempt, which makes it one of the run's."""
         if attempt.number != self.number:
             raise ValueError(f"attempt {attempt.number} does not belong into the folder of attempt {self.number}")
         self._save(_ATTEMPT, durable.record_text(attempt))
@@ -180,7 +178,7 @@ class AttemptFolder:
 
 
 def question_text(question: Question) -> str:
-    """A question to be read by a person."""
+    """A question as text for a person."""
     parts = [f"# {question.id}\n\n## system\n\n{question.system.strip()}\n"]
     parts += [f"## {message.role.value}\n\n{message.text.strip()}\n" for message in question.messages]
     return "\n".join(parts)

@@ -30,7 +30,7 @@ class StoreError(RuntimeError):
 
 
 class NoSuchRun(StoreError):
-    """No run is meant by what was said, or more than one."""
+    """No run has that name, or more than one matches it."""
 
 
 class RunBusy(StoreError):
@@ -38,7 +38,7 @@ class RunBusy(StoreError):
 
 
 class NotAccepted(StoreError):
-    """There is a request in words whose specification nobody has accepted yet, and so no task."""
+    """A request in words whose specification is not accepted yet, so that it has no task."""
 
 
 class Damaged(StoreError):
@@ -46,7 +46,7 @@ class Damaged(StoreError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path`, in place of what was there. What UTF-8 cannot say becomes a question mark."""
+    """Replace the file at `path` by `text`. What UTF-8 cannot encode becomes a question mark."""
     temporary = _temporary_beside(path)
     try:
         with open(temporary, "xb") as stream:
@@ -68,7 +68,7 @@ def write_record(path: Path, record: object) -> None:
 
 
 def record_text(record: object) -> str:
-    """A record as it stands in a file. Any text survives it: what is not ASCII is escaped."""
+    """The text of a record's file. Characters outside ASCII are escaped."""
     return json.dumps(to_json(record), indent=1) + "\n"
 
 
@@ -145,7 +145,7 @@ def remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder and all in it; until it is gone it bears the name of an unfinished one."""
+    """Delete a folder and everything in it; meanwhile it has the name of an unfinished one."""
     temporary = _temporary_beside(path)
     path.rename(temporary)
     shutil.rmtree(temporary, ignore_errors=True)
@@ -153,7 +153,7 @@ def remove_folder(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the folder's own entries written out: without it a rename may be lost with the machine's power."""
+    """Sync the entries of a folder: without it a rename may be lost in a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -162,12 +162,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file or folder is one that its writer did not live to finish, or is still writing."""
+    """Whether a file or folder is still being written, or its writer was killed."""
     return path.name.startswith(_TEMPORARY)
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Remove what killed writers left under `folder`; only for who holds the lock that its writers hold."""
+    """Remove what killed writers left under `folder`. The caller holds the lock of its writers."""
     for path in folder.rglob(f"{_TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -36,7 +36,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True)
 class BrokenRun:
-    """A folder among the runs that cannot be read as one."""
+    """A folder of a run that cannot be read."""
 
     path: str
     problem: str
@@ -49,7 +49,7 @@ class RunList:
     runs: tuple[Run, ...]
     waiting: tuple[WaitingRequest, ...] = ()
     broken: tuple[BrokenRun, ...] = ()
-    workers: dict[str, str] = field(default_factory=dict)  # of runs worked on at this moment: id -> `process 4711`
+    workers: dict[str, str] = field(default_factory=dict)  # of runs in progress: id -> `process 4711`
 
 
 class Store:
@@ -95,7 +95,7 @@ class Store:
             ) from None
 
     def open_run(self, text: str) -> RunFolder:
-        """The run meant by an id, the beginning of one, a path, or `last`."""
+        """The run of an id, a prefix of an id, a path, or `last`."""
         if (Path(text) / HEADER).is_file():
             return RunFolder(Path(text))
         folders = self._folders()
@@ -137,12 +137,12 @@ class Store:
         )
 
     def busy(self) -> list[RunFolder]:
-        """The runs that somebody works on at this moment."""
+        """The runs that a process works on at present."""
         return [folder for folder in self._folders() if folder.worker]
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """Be the only process that looks for a run and begins it where there is none; a moment's work."""
+        """Hold the lock under which a run is looked up and, if there is none, created."""
         self._check_home()
         with open(self.home / "opening.lock", "a", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -150,7 +150,7 @@ class Store:
 
     @property
     def place(self) -> Path:
-        """The folder that the runs' folders lie in."""
+        """The folder of all runs."""
         return self.home / "runs"
 
     def _folders(self) -> list[RunFolder]:

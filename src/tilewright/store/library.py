@@ -1,24 +1,31 @@
-"""The local library: finished kernels by the hash of their task, found again free in any later process.
+"""The local library: finished kernels by the hash of their task, found again at no cost by any later process.
 
     library/TASKHASH/RUN-N/  entry.json  task.json  request.json
                              NAME.cu  NAME.cu.tuned.json  NAME.cu.provenance.json
 
-An entry is one attempt of one run, whole or absent, and never changed. Which is best is worked out each time.
-"""
+An entry is one attempt of one run, whole or absent, and never changed. The best entry is found at each look-up. The
+provenance of a kernel, which attempt wrote which line, comes from the files of its run."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tilewright.records import (
     BACKWARD,
+    UNSTATED,
     Attempt,
+    CaseStatus,
+    Contribution,
     Measured,
     Measurement,
+    Passed,
     Provenance,
     Run,
     Task,
@@ -27,8 +34,7 @@ from tilewright.records import (
 )
 from tilewright.store import durable
 from tilewright.store.attempt_folder import KERNEL
-from tilewright.store.durable import Damaged
-from tilewright.store.provenance import provenance_of
+from tilewright.store.durable import Damaged, StoreError
 from tilewright.store.run_folder import REQUEST, TASK, Request, RunFolder
 
 ENTRY = "entry.json"
@@ -50,7 +56,7 @@ class LibraryEntry:
     attempt: int
     author: str
     gpu: str
-    device: str  # that it was verified and timed on, as people are told: "H200 (emulated)"
+    device: str  # that it was verified and timed on, as shown to people: "H200 (emulated)"
     emulated: bool
     measurement: Measurement | None
     kernel: str  # the file's identity
@@ -77,11 +83,11 @@ class LibraryKernel:
         return task
 
     def provenance(self) -> Provenance | None:
-        """Who wrote it; None for an entry made before that was kept."""
+        """Its provenance; None for an entry of an earlier version."""
         return durable.find_record(provenance_path(self.path), Provenance)
 
     def copy_provenance(self, target: Path, licence: str = "") -> None:
-        """Put the record of who wrote it beside a copy of the kernel; `licence` replaces the one on record."""
+        """Write its provenance beside a copy of the kernel; `licence` replaces the one on record."""
         found = self.provenance()
         if found is not None:
             durable.write_record(provenance_path(target), replace(found, licence=licence or found.licence))
@@ -104,7 +110,7 @@ class Library:
         self.path = path
 
     def add(self, source: RunFolder, tuned: str | None = None) -> LibraryKernel:
-        """Keep the best kernel of a run; `tuned` is the text of the `.tuned.json` that goes beside it."""
+        """Add the best kernel of a run; `tuned` is the text of the `.tuned.json` beside it."""
         run, provenance = source.load(), provenance_of(source)
         best, request = run.best, source.request()
         assert best is not None  # or it would have no provenance
@@ -149,7 +155,7 @@ class Library:
         return None
 
     def _entries(self, folder: Path) -> Iterator[LibraryKernel]:
-        """Entries that can be read; one that cannot is as good as absent, for it can be made again."""
+        """Entries that can be read. Others are ignored, since they can be made again."""
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if not durable.is_unfinished(path):
                 with contextlib.suppress(Damaged):
@@ -181,3 +187,113 @@ def _rank(kernel: LibraryKernel) -> tuple[bool, int, float, float]:
     if measurement is None:
         return (provisional, 2, 0.0, newness)
     return (provisional, 0 if isinstance(measurement, Measured) else 1, measurement.time_us, newness)
+
+
+GIVEN = "given"
+_SPDX = re.compile(r"SPDX-License-Identifier:\s*([\w.+() -]*[\w.+)])")
+
+
+def provenance_of(folder: RunFolder) -> Provenance:
+    """The provenance of the best kernel; raises `StoreError` if none has passed."""
+    run = folder.load()
+    best = run.best
+    if best is None or best.kernel is None or not isinstance(best.verdict, Passed):
+        raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
+    verdict = best.verdict
+    right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    ratios = [one.error_ratio for one in right if one.error_ratio is not None]
+    return Provenance(
+        op=run.task.name,
+        kernel=best.kernel,
+        task_hash=run.task.hash,
+        run=run.id,
+        created=run.created,
+        tilewright=run.environment.tilewright,
+        licence=_licence(run),
+        contributions=_contributions(folder, run, best),
+        verified_on=() if verdict.is_provisional else tuple(dict.fromkeys(one.device for one in right if one.device)),
+        right_cases=len(right),
+        worst_error=max(ratios, default=None),
+        measurement=best.measurement,
+        notes=verdict.notes,
+        degenerate=run.task.degenerate,
+        unjudged=verdict.unjudged,
+    )
+
+
+def line_authors(folder: RunFolder, run: Run, attempt: Attempt) -> list[int]:
+    """For every line of an attempt's file the attempt that wrote it; 0 for the file given to start from."""
+    authors: list[int] = []
+    lines: list[str] = []
+    for number, text in _lineage(folder, run, attempt):
+        fresh = text.splitlines()
+        authors = _inherited(lines, authors, fresh, number)
+        lines = fresh
+    return authors
+
+
+def _contributions(folder: RunFolder, run: Run, best: Attempt) -> tuple[Contribution, ...]:
+    authors = line_authors(folder, run, best)
+    by_number = {one.number: one for one in run.attempts}
+    made = []
+    for number in sorted(set(authors)):
+        ranges = _ranges([line for line, author in enumerate(authors, start=1) if author == number])
+        attempt = by_number.get(number)
+        if attempt is None:
+            made.append(Contribution(0, "start", GIVEN, "the file given to start from", (), ranges))
+            continue
+        replies = folder.attempt(number).replies()
+        author = replies[-1].model if replies else run.settings.author
+        prompts = _prompts(folder, number)
+        made.append(Contribution(number, attempt.stage.value, author, attempt.summary, prompts, ranges))
+    return tuple(made)
+
+
+def _prompts(folder: RunFolder, number: int) -> tuple[str, ...]:
+    found = folder.attempt(number).question_texts()
+    return tuple(hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() for text in found)
+
+
+def _lineage(folder: RunFolder, run: Run, last: Attempt) -> list[tuple[int, str]]:
+    """The files that led to an attempt's, the oldest first."""
+    by_number = {one.number: one for one in run.attempts}
+    found: list[tuple[int, str]] = []
+    one: Attempt | None = last
+    while one is not None:
+        text = folder.attempt(one.number).find_text(KERNEL)
+        if text is not None:
+            found.append((one.number, text))
+        before = _repaired(run, one) if one.stage.is_repair else one.parent
+        one = by_number.get(before) if before is not None else None
+    if run.settings.start:
+        found.append((0, run.settings.start))
+    return found[::-1]
+
+
+def _repaired(run: Run, repair: Attempt) -> int | None:
+    """The attempt that a repair fixes: the last before it of an earlier step."""
+    earlier = [one.number for one in run.attempts if one.number < repair.number and one.step < repair.step]
+    return max(earlier, default=None)
+
+
+def _inherited(before: Sequence[str], authors: Sequence[int], after: Sequence[str], number: int) -> list[int]:
+    made = [number] * len(after)
+    for one in difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        made[one.b : one.b + one.size] = authors[one.a : one.a + one.size]
+    return made
+
+
+def _ranges(lines: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    ranges: list[tuple[int, int]] = []
+    for line in lines:
+        if ranges and ranges[-1][1] == line - 1:
+            ranges[-1] = (ranges[-1][0], line)
+        else:
+            ranges.append((line, line))
+    return tuple(ranges)
+
+
+def _licence(run: Run) -> str:
+    """The licence that the person gave, or that the file to start from states."""
+    stated = _SPDX.search(run.settings.start)
+    return run.settings.licence or (stated[1].strip() if stated else UNSTATED)

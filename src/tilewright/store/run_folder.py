@@ -31,14 +31,14 @@ _LOOKED_AT_SECONDS = 0.1  # far longer than `worker` holds the lock in order to 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for, from which the task is made: enough to go on with words after a crash."""
+    """What a person asked for, from which the task is made."""
 
     text: str  # words, a path, or Python source
     shapes: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     gpu: str = "H200"
-    precision: Precision | None = None  # None: nobody said any
+    precision: Precision | None = None  # None: not given
     goal: Goal = Goal.THROUGHPUT
     allow_library: bool = False
     fixed: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Header:
-    """What is said of a run as a whole. It is replaced as one, so a run is never half reopened."""
+    """The facts of a run as a whole. The file is replaced as one, so a run is never half reopened."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("cut_short",)
 
@@ -80,7 +80,7 @@ class RunFolder:
         return header
 
     def load(self) -> Run:
-        """The run as it stands: its finished attempts, in order. What was begun and not finished is left alone."""
+        """The run with its finished attempts, in order."""
         header = self.header()
         if not (self.path / TASK).exists() and (self.path / REQUEST).exists() and not self.attempt(1).path.exists():
             raise NotAccepted(
@@ -100,6 +100,13 @@ class RunFolder:
             cut_short=header.cut_short,
         )
 
+    def find_run(self) -> Run | None:
+        """The run; None while it has no task."""
+        try:
+            return self.load()
+        except NotAccepted:
+            return None
+
     def _attempts(self) -> tuple[Attempt, ...]:
         with contextlib.suppress(FileNotFoundError):
             numbers = sorted(int(path.name) for path in (self.path / ATTEMPTS).iterdir() if path.name.isdecimal())
@@ -113,33 +120,29 @@ class RunFolder:
 
     @property
     def stamp(self) -> tuple[object, ...]:
-        """Something that is another as soon as anything in the run is. Every file but a reply that is coming in is put
-        in place by a rename, which its folder shows."""
+        """A value that changes whenever the run does. Every file but an incoming reply is put in place by a rename,
+        which changes its folder."""
         attempts = _marks(self.path / ATTEMPTS)
         last = _marks(self.path / ATTEMPTS / attempts[-1][0]) if attempts else []
         return (*_marks(self.path), *attempts, *last)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds files and folders alone, as every run of ours does: a link may lead anywhere."""
+        """Whether it has only files and folders: a link may lead anywhere."""
         modes = (path.lstat().st_mode for path in (self.path, *self.path.rglob("*")))
         return all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes)
 
-    # -- a request in words --
-
     def request(self) -> Request | None:
-        """What the person asked for; None where only the task is known."""
+        """The person's request; None if only the task is known."""
         return durable.find_record(self.path / REQUEST, Request)
 
     def accept(self, task: Task) -> None:
         """Give a run that began as words its task."""
         durable.write_record(self.path / TASK, task)
 
-    # -- its course --
-
     @property
     def untouched(self) -> bool:
-        """Whether nobody has answered anything and nothing was made: deleting the run would lose no work."""
+        """Whether there is no reply and no attempt yet, so that deleting the run loses no work."""
         files = (path for path in (self.path / ATTEMPTS).rglob("*") if path.is_file())
         return all(path.name.startswith("question-") for path in files)
 
@@ -152,17 +155,17 @@ class RunFolder:
         durable.write_record(self.path / HEADER, replace(self.header(), ending=ending))
 
     def cut_short(self, number: int, seconds: float) -> None:
-        """Put down that the budget ended an attempt after so many seconds; what it has made lies in its folder."""
+        """Record that the budget ended an attempt after so many seconds. Its files are kept."""
         header = self.header()
         durable.write_record(self.path / HEADER, replace(header, cut_short=(*header.cut_short, (number, seconds))))
 
     def reopen(self, settings: Settings) -> None:
-        """Let a run go on under other settings: more budget, a hint. Its ending, if it had one, is taken back."""
+        """Let a run continue with other settings, such as more budget or a hint. Its ending is removed."""
         durable.write_record(self.path / HEADER, replace(self.header(), settings=settings, ending=None))
 
     @property
     def worker(self) -> str:
-        """Who works on the run at this moment, such as `process 4711`; "" for nobody."""
+        """The process that works on the run, such as `process 4711`; "" if none."""
         try:
             with open(self.path / LOCK, encoding="utf-8") as stream:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -174,10 +177,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
-        """Be the only process that works on this run. It ends with the process, however that ends.
+        """Hold the lock of the run, which ends with the process, even if that is killed.
 
-        Where another process holds it, `RunBusy` is raised at once, or its end is waited for; `NoSuchRun` is raised
-        where that process has deleted the run.
+        If another process holds it, this raises `RunBusy` or, with `wait`, waits. It raises `NoSuchRun` if that process
+        deletes the run.
         """
         with self._lock_file() as stream:
             deadline = time.monotonic() + _LOOKED_AT_SECONDS
@@ -208,7 +211,7 @@ class RunFolder:
 
 
 def _marks(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, time of change and size of what is in a folder; what goes away meanwhile is not there."""
+    """Name, time of change and size of every entry of a folder."""
     marks = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
         for entry in found:

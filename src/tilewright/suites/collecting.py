@@ -1,4 +1,4 @@
-"""The tasks of a suite: KernelBench's problem files, or whatever a folder holds that `make` would take."""
+"""The tasks of a suite: KernelBench's problem files, or whatever in a folder `make` accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.store import Request
-from tilewright.suites.suite_records import SuiteTask
+from tilewright.suites.suite_folder import SuiteTask
 
 LISTING = "suite.toml"
 _PROBLEM = re.compile(r"(?P<number>\d+)_.*\.py")
@@ -18,7 +18,7 @@ _OPTIONS = ("shape", "set", "fill")  # of a listed task, as `make` calls them
 
 
 class NoTasks(ValueError):
-    """The folder holds no such tasks; the message says what was looked for."""
+    """The folder has no such tasks; the message says what was looked for."""
 
 
 def numbers_in(text: str) -> tuple[int, ...]:
@@ -122,8 +122,8 @@ def _listed_task(folder: Path, listing: Path, entry: dict[str, Any]) -> SuiteTas
     unknown = next((key for key in entry if key not in {"request", "name", *_OPTIONS}), None)
     request = entry.get("request")
     if unknown is not None or not isinstance(request, str) or not request:
-        said = f"{unknown!r} is unknown" if unknown is not None else "a task has no request"
-        raise NoTasks(f"{listing}: {said}; a task has request, name, {', '.join(_OPTIONS)}")
+        found = f"{unknown!r} is unknown" if unknown is not None else "a task has no request"
+        raise NoTasks(f"{listing}: {found}; a task has request, name, {', '.join(_OPTIONS)}")
     given: dict[str, dict[str, str]] = {}
     for key in _OPTIONS:
         table = entry.get(key, {})

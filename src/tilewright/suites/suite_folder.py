@@ -1,12 +1,11 @@
-"""A suite's folder: the truth about a suite, whole whenever its writer was killed.
+"""A suite on disk: its tasks, the result of each, and the folder that has them. Every file is whole or absent.
 
-suite.json        which tasks, by whom, on what
-tasks/ID.json     what became of a task, written when it is done
+suite.json        the tasks, the author, the settings and the device
+tasks/ID.json     the result of a task, written when it is done
 tasks/ID.run      the run that makes a task's kernel, from its first step on
 kernels/NAME.cu   the kernels
-gpu.turns         every turn at the GPU of this machine: began, ended, alone or shared, and whose
-lock              held by the one process that works on the suite
-"""
+gpu.turns         every turn at the GPU of this machine: began, ended, alone or shared, and the process
+lock              held by the one process that works on the suite"""
 
 from __future__ import annotations
 
@@ -14,17 +13,95 @@ import contextlib
 import fcntl
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
-from tilewright.store import StoreError, durable
-from tilewright.suites.suite_records import FORMAT, Status, Suite, SuiteTask, TaskRecord
+from tilewright.records import Measured, Measurement, Settings
+from tilewright.store import Request, StoreError, durable
+
+FORMAT = 1
+
+
+class Status(str, Enum):
+    """The outcome of a task. The values are on record; `words` may change."""
+
+    MADE = "made"
+    NONE_PASSED = "none-passed"
+    UNSUPPORTED = "unsupported"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+    @property
+    def words(self) -> str:
+        match self:
+            case Status.MADE:
+                return "kernel made"
+            case Status.NONE_PASSED:
+                return "no kernel passed"
+            case Status.UNSUPPORTED:
+                return "the author cannot write it"
+            case Status.REFUSED:
+                return "no task to be judged by"
+            case Status.FAILED:
+                return "a fault of the machine, of a service or of tilewright"
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """One task: `id` is unique in its suite, `name` is what people call it."""
+
+    id: str
+    name: str
+    request: Request
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tasks, author, settings and device of a suite."""
+
+    title: str  # "KernelBench level 1"
+    tasks: tuple[SuiteTask, ...]
+    settings: Settings
+    gpu: str  # a known GPU's name
+    device: str  # as shown to people: "H200 (emulated)"
+    emulated: bool
+    created: str  # ISO 8601, UTC
+    tilewright: str
+    level: int | None = None  # of KernelBench
+    fresh: bool = False  # kernels of the library are not taken
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """The result of one task."""
+
+    id: str
+    name: str
+    status: Status
+    reason: str = ""  # one sentence, where no kernel was made
+    seconds: float = 0.0
+    run: str = ""
+    attempts: int = 0
+    summary: str = ""  # the author's line on the best attempt
+    kernel: str = ""  # its file, below the suite's folder
+    measurement: Measurement | None = None
+    provisional: bool = False  # right wherever it was judged, which is not everywhere
+    degenerate: str = ""  # why passing proves nothing
+    from_library: bool = False
+    tries: int = 1
+
+    @property
+    def measured(self) -> Measured | None:
+        return self.measurement if isinstance(self.measurement, Measured) else None
+
 
 HEADER, TASKS, KERNELS, LOCK, GPU_TURNS = "suite.json", "tasks", "kernels", "lock", "gpu.turns"
 
 
 class OtherSuite(StoreError):
-    """The folder is another suite's, or something else's."""
+    """The folder belongs to another suite, or to something else."""
 
 
 class SuiteFolder:
@@ -36,9 +113,9 @@ class SuiteFolder:
     # -- the suite --
 
     def begin(self, suite: Suite) -> Suite:
-        """Put a suite on record, or go on with the one that is there: the same but for its tasks and their budget.
+        """Record a suite, or continue the one in the folder, which may differ in its tasks and their budget.
 
-        Raises `OtherSuite` where another is there.
+        Raises `OtherSuite` if the folder has another.
         """
         before: Suite | None = durable.find_record(self.path / HEADER, Suite)
         if before is None:
@@ -64,7 +141,7 @@ class SuiteFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only process that works on this suite. It ends with the process, however that ends."""
+        """Hold the lock of the suite, which ends with the process, even if that is killed."""
         with open(self.path / LOCK, "a", encoding="utf-8") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +165,7 @@ class SuiteFolder:
         return tuple(one for one in found if one is not None)
 
     def waiting(self) -> tuple[SuiteTask, ...]:
-        """The tasks that are not done, or that a fault kept from being done."""
+        """The tasks that are not done, or that failed because of a fault."""
         done = {one.id for one in self.records() if one.status is not Status.FAILED}
         return tuple(task for task in self.suite().tasks if task.id not in done)
 
@@ -96,7 +173,7 @@ class SuiteFolder:
         durable.write_text(self._task(id, "run"), run)
 
     def run_of(self, id: str) -> str:
-        """The run that was begun for a task; "" where none was."""
+        """The run that was begun for a task; "" if none."""
         return durable.read_text(self._task(id, "run")) or ""
 
     def kernel_path(self, task: SuiteTask) -> Path:
@@ -115,7 +192,7 @@ def _file(name: str) -> str:
 
 
 def _difference(before: Suite, now: Suite) -> str:
-    """In what a suite on record differs from the one that is wanted, beyond tasks and budget; "" for nothing."""
+    """How the suite on record differs from `now`, except in tasks and budget; "" if it does not."""
     same_budget = replace(before.settings, budget=now.settings.budget)
     parts = (
         (before.title, now.title, before.title),

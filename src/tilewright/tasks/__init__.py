@@ -1,13 +1,14 @@
 """From a request to a `Task`: a reference that was run, inputs whose shapes were probed, a lint of what it proves."""
 
-from tilewright.tasks.drafts import Foresee, TaskOptions, task_op_line
+from tilewright.tasks.drafts import Foresee, TaskOptions, called_names, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
 from tilewright.tasks.gradients import backward_task, derivative_words, refuse_without_gradients
-from tilewright.tasks.kinds import called_names
 from tilewright.tasks.own_precision import Settle, may_convolve, settled_by_channels
 from tilewright.tasks.reading.folders import (
     fit_specification,
+    open_task,
     task_from_folder,
+    task_from_source,
     task_from_specification,
     write_task_folder,
 )
@@ -18,4 +19,3 @@ from tilewright.tasks.reading.modules import (
     task_from_module,
     task_from_module_source,
 )
-from tilewright.tasks.reading.requests import open_task, task_from_source

@@ -18,8 +18,7 @@ from tilewright.prompts.question import question_text, system_text
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Question, Reply, Run, Situation, Stage, from_json
 from tilewright.store import RunFolder, write_text
-from tilewright.teaching.cleaning import Clean
-from tilewright.teaching.lessons import KERNEL, licence_of
+from tilewright.teaching.lessons import KERNEL, Clean, licence_of
 
 RECORDED, RENDERED = "recorded", "rendered"
 UNREADABLE = "no usable reply"
@@ -128,7 +127,13 @@ class _Judged:
         return self.folder.attempt(self.attempt.number).find_text(KERNEL) or ""
 
     def _sample(
-        self, messages: list[tuple[str, str]], said: str, number: int, reply: Reply | None, digest: str, judged: bool
+        self,
+        messages: list[tuple[str, str]],
+        reply_text: str,
+        number: int,
+        reply: Reply | None,
+        digest: str,
+        judged: bool,
     ) -> Sample:
         run, attempt, clean = self.run, self.attempt, self.clean
         passed, measurement = judged and attempt.passed, attempt.measurement if judged and attempt.passed else None
@@ -139,7 +144,7 @@ class _Judged:
         return Sample(
             id=f"{run.id}/{attempt.number}/{number}",
             prompt=tuple(ChatMessage(role, clean(text)) for role, text in messages),
-            completion=(ChatMessage("assistant", clean(said)),),
+            completion=(ChatMessage("assistant", clean(reply_text)),),
             prompt_source=RECORDED if reply else RENDERED,
             kernel=clean(kernel),
             author=clean(reply.model if reply else run.settings.author),

@@ -96,7 +96,7 @@ class Exam:
 
 
 def skill_text(folder: Path) -> str:
-    """What a student is told: the body of SKILL.md, then the files it links to, as far as there is room."""
+    """What a student gets: the body of SKILL.md, then the files it links to, as far as there is room."""
     path = folder / "SKILL.md"
     if not path.is_file():
         raise NoSkill(f"{folder}: it has no SKILL.md; give a skill's folder")
@@ -109,10 +109,10 @@ def skill_text(folder: Path) -> str:
         file = (folder / name).resolve()
         if not file.is_file() or folder.resolve() not in file.parents or file.suffix not in (".md", ".cu", ".py"):
             continue
-        said = f"## {name}\n\n````\n{file.read_text('utf-8', 'replace').rstrip()}\n````"
-        if len(said) <= left:
-            parts.append(said)
-            left -= len(said)
+        part = f"## {name}\n\n````\n{file.read_text('utf-8', 'replace').rstrip()}\n````"
+        if len(part) <= left:
+            parts.append(part)
+            left -= len(part)
     return "\n\n".join(parts)
 
 

@@ -1,21 +1,67 @@
-"""What runs show, from their records alone: kernels that are right, what was wrong and what mended it, what paid.
+"""What runs show, from their records alone: correct kernels, failures and their repairs, and steps that paid.
 
-Nothing is run and nobody is asked here. Texts are those of the runs, cleaned of what belongs to this machine.
-"""
+Nothing is run and no model is asked. Texts are those of the runs, without paths and keys of this machine: absolute
+paths become file names, and what looks like a key is removed. Only a path below a folder at the root of a file system
+counts as a path, so `a /rows/columns` stays."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tilewright import records
 from tilewright.prompts.replies import table_line
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Passed, Rejected, Run, Task, TensorSpec
 from tilewright.store import RunFolder, provenance_of
-from tilewright.teaching.cleaning import Clean
+
+Clean = Callable[[str], str]
+
+HIDDEN_PATH, HIDDEN_KEY = "PATH", "KEY"
+_ROOTS = ("home", "Users", "root", "tmp", "var", "opt", "usr", "mnt", "media", "srv", "data", "scratch", "workspace")
+_IN_A_PATH = r"[^\s\"'`<>|;,()\[\]{}*?\\:]"
+_KEYS = re.compile(
+    r"\b(?:sk-[\w-]{16,}|hf_\w{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,}|"
+    r"eyJ[\w-]{16,}\.[\w-]{16,}\.[\w-]+)"
+)
+
+
+def cleaner(secrets: Iterable[str] = (), folders: Iterable[Path] = ()) -> Clean:
+    """A function from a text to the same without paths of this machine, and without `secrets`.
+
+    `folders` are hidden to the letter, blanks in their names included; so are those of the person and of the process.
+    """
+    here = (Path.home(), Path.cwd(), Path(tempfile.gettempdir()), *folders)
+    named = sorted({str(one.resolve()) for one in here} | {str(one) for one in here}, key=len, reverse=True)
+    exact = [re.escape(one) for one in named if one.count("/") > 1 and one.startswith("/")]
+    roots = "|".join(sorted({re.escape(one) for one in (*_ROOTS, *os.listdir("/"))}, key=len, reverse=True))
+    general = rf"/(?:{roots})(?=/)"
+    path = re.compile(
+        rf"(?:(?<![\w.~/)\]}}])|(?<=-[ILo]))(?:file://)?(?:{'|'.join((*exact, general))})(?!\w)(?:/{_IN_A_PATH}*)*"
+    )
+    hidden = [one for one in secrets if len(one) >= 8]
+
+    def clean(text: str) -> str:
+        for secret in hidden:
+            text = text.replace(secret, HIDDEN_KEY)
+        return path.sub(_file_name, _KEYS.sub(HIDDEN_KEY, text))
+
+    return clean
+
+
+def _file_name(found: re.Match[str]) -> str:
+    """The file's name alone; a folder, which may name a person, has none. A full stop after it is kept."""
+    text = found[0].rstrip("./")
+    name = text.rpartition("/")[2]
+    ending = "." * (len(found[0]) - len(found[0].rstrip(".")))
+    return (name if re.fullmatch(r".+\.[A-Za-z]\w{0,7}", name) else HIDDEN_PATH) + ending
+
 
 KERNEL = "kernel.cu"
 _MOST_CHANGED_LINES = 60
@@ -59,7 +105,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Pitfall:
-    """A kernel that failed: how, and what mended it."""
+    """A kernel that failed: how, and what fixed it."""
 
     run: str
     attempt: int
@@ -69,7 +115,7 @@ class Pitfall:
     summary: str  # what its author meant to do
     evidence: str
     mended_by: int | None  # the attempt; None where the run has no repair that passed
-    remedy: str  # what the author of that said it did
+    remedy: str  # its author's summary of the fix
     change: str  # from the one file to the other
 
 
@@ -97,7 +143,7 @@ class Lessons:
 
 
 def lessons_of(folders: Iterable[RunFolder], clean: Clean) -> Lessons:
-    """The lessons of all runs, in their order; the same kernel or the same fault is told once."""
+    """The lessons of all runs, in their order; the same kernel or fault appears once."""
     read = [_RunLessons(folder, clean) for folder in folders]
     examples = {one.identity: one for part in read for one in part.examples()}
     pitfalls = {(one.words, one.evidence, one.change): one for part in read for one in part.pitfalls()}
@@ -110,7 +156,7 @@ def reference_hash(task: Task) -> str:
 
 
 def licence_of(folder: RunFolder, run: Run) -> str:
-    """Of what the run wrote, as the person stated it; `UNSTATED` where nobody did."""
+    """The licence of what the run wrote, as the person gave it; `UNSTATED` if not given."""
     return provenance_of(folder).licence if run.best is not None else run.settings.licence or records.UNSTATED
 
 

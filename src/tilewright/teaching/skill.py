@@ -1,22 +1,26 @@
 """An Agent Skill of what runs taught: SKILL.md, worked examples beside their references, and the evidence.
 
 SKILL.md                    what to do and what to avoid, within the specification's limits
-examples/NAME.cu, NAME.py   kernels that passed, to the letter, and the reference of each
-references/pitfalls.md      every fault: what was meant, how it failed, what mended it
-references/steps.md         every step from one kernel that is right to the next, with what it gained
+examples/NAME.cu, NAME.py   kernels that passed, unchanged, and the reference of each
+references/pitfalls.md      every failure: what was tried, how it failed, what fixed it
+references/steps.md         every step from one correct kernel to the next, with its gain
 references/provenance.json  the runs it was made of, by which an exam knows tasks that are not held out
 skill_meta.json             the same in short, as upskill keeps it
-"""
+
+Its guidance is made of the records, or written by a model, which is asked once more if its reply cannot be used."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.records import UNSTATED, RecordError, from_json, to_json
+from tilewright.prompts.rendering import render
+from tilewright.prompts.replies import ReplyProblem
+from tilewright.records import UNSTATED, Message, Question, RecordError, Reply, Role, StopReason, from_json, to_json
 from tilewright.tasks import task_op_line
 from tilewright.teaching.lessons import Example, Lessons, Pitfall, TaughtRun, TriedStep, check_options
 
@@ -129,7 +133,7 @@ def _step_line(one: TriedStep) -> str:
 
 def _pitfall_line(one: Pitfall) -> str:
     said = f"**{plain(one.words)}** in {one.op}, {one.kind}, by: {plain(one.summary)}."
-    return f"{said} Mended by: {plain(one.remedy)}." if one.mended_by else f"{said} It was given up."
+    return f"{said} Fixed by: {plain(one.remedy)}." if one.mended_by else f"{said} It was given up."
 
 
 def _mended_first(pitfalls: tuple[Pitfall, ...]) -> list[Pitfall]:
@@ -162,7 +166,7 @@ def _example_line(one: WorkedExample) -> str:
 def _evidence_part() -> str:
     return (
         "## Evidence\n\n"
-        "- [references/pitfalls.md](references/pitfalls.md): each fault in full, with the change that mended it\n"
+        "- [references/pitfalls.md](references/pitfalls.md): each fault in full, with the change that fixed it\n"
         "- [references/steps.md](references/steps.md): each step, with its change and what it gained\n"
         f"- [{PROVENANCE}]({PROVENANCE}): where this comes from; an exam on the tasks of these runs is refused"
     )
@@ -177,7 +181,7 @@ def _pitfalls_page(pitfalls: tuple[Pitfall, ...]) -> str:
         parts.append(f"## {plain(one.words)}: {one.op}, attempt {one.attempt} of run {one.run}")
         parts += [f"Meant: {plain(one.summary)}", _fenced(one.evidence, "text")]
         if one.mended_by:
-            parts += [f"Mended by attempt {one.mended_by}: {plain(one.remedy)}", _fenced(one.change, "diff")]
+            parts += [f"Fixed by attempt {one.mended_by}: {plain(one.remedy)}", _fenced(one.change, "diff")]
         else:
             parts.append("No repair of it passed.")
     return "\n\n".join(parts if pitfalls else [*parts, "None: every kernel of these runs was right."]) + "\n"
@@ -240,3 +244,61 @@ def read_provenance(folder: Path) -> SkillProvenance | None:
 def missing_links(body: str, files: dict[str, str]) -> list[str]:
     """The links of a text that lead to no file of the skill; addresses elsewhere are no business of ours."""
     return [one for one in LINK.findall(body) if "://" not in one and one not in files]
+
+
+MOST_GUIDANCE_LINES, MOST_GUIDANCE_CHARACTERS = 300, 24_000
+_SHOWN_CHARACTERS = 60_000  # of each part of the evidence
+_SHOWN_EXAMPLES = 6
+_FENCED = re.compile(r"\A```+(?:markdown|md)?\n(.*)\n```+\Z", re.DOTALL)
+
+
+def written_guidance(
+    summary: str, files: dict[str, str], worked: tuple[WorkedExample, ...], ask: Callable[[int, Question], Reply]
+) -> str:
+    """What the model makes of the evidence; `ask` has the number of the question. Raises `ReplyProblem`."""
+    links = {path: text for path, text in files.items() if path.startswith(("examples/", "references/"))}
+    system = render(
+        "teach_system",
+        most_lines=MOST_GUIDANCE_LINES,
+        most_characters=MOST_GUIDANCE_CHARACTERS,
+        files=sorted(links),
+    )
+    user = render(
+        "teach",
+        summary=summary,
+        pitfalls=_cut(files["references/pitfalls.md"]),
+        steps=_cut(files["references/steps.md"]),
+        examples=[(one.name, one.example.kernel.rstrip()) for one in worked[:_SHOWN_EXAMPLES]],
+    )
+    first = Message(Role.USER, user)
+    reply = ask(1, Question("0001-1", system, (first,)))
+    try:
+        return _read(reply, links)
+    except ReplyProblem as problem:
+        said = reply.text.strip()[:MOST_GUIDANCE_CHARACTERS] or "(empty reply)"
+        again = Message(Role.USER, f"That cannot be used: {problem}. Reply again with the whole text.")
+        second = Question("0001-2", system, (first, Message(Role.ASSISTANT, said), again))
+        return _read(ask(2, second), links)
+
+
+def _read(reply: Reply, files: dict[str, str]) -> str:
+    if reply.stop is not StopReason.END:
+        raise ReplyProblem("the model refused" if reply.stop is StopReason.REFUSED else "the reply was cut off")
+    text = reply.text.replace("\r\n", "\n").strip()
+    fenced = _FENCED.match(text)
+    text = fenced[1].strip() if fenced else text
+    if not text.startswith("# "):
+        raise ReplyProblem("the text does not begin with a `# ` heading")
+    if len(text.splitlines()) > MOST_GUIDANCE_LINES or len(text) > MOST_GUIDANCE_CHARACTERS:
+        raise ReplyProblem(
+            f"the text has {len(text.splitlines())} lines and {len(text):,} characters; at most {MOST_GUIDANCE_LINES} "
+            f"and {MOST_GUIDANCE_CHARACTERS:,} are allowed"
+        )
+    missing = missing_links(text, files)
+    if missing:
+        raise ReplyProblem(f"a link leads to {missing[0]}, which is no file of the skill")
+    return text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}\n(cut here)"

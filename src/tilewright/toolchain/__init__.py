@@ -1,6 +1,7 @@
 """NVRTC builds of kernel files: cubin, PTX, resource use and located diagnostics, cached by content."""
 
 from tilewright.toolchain.builder import (
+    BuildCache,
     BuiltPlan,
     LaunchReport,
     bind_plan,
@@ -13,8 +14,6 @@ from tilewright.toolchain.builder import (
     launch_occupancy,
     report_launch,
 )
-from tilewright.toolchain.cache import BuildCache
-from tilewright.toolchain.errors import ToolchainError
+from tilewright.toolchain.nvrtc import ToolchainError, Toolkit, find_toolkit
 from tilewright.toolchain.pool import BuildLimits, CompilePool
 from tilewright.toolchain.sass import SassInstruction, SassListing, disassemble, highlights, sass_text
-from tilewright.toolchain.toolkit import Toolkit, find_toolkit

@@ -17,10 +17,8 @@ from tilewright.child.envelope import message_in
 from tilewright.child.inside import open_channel
 from tilewright.records import BuildFailure, FailureReason
 from tilewright.toolchain.compile import compile_request
-from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.nvrtc import load_nvrtc
+from tilewright.toolchain.nvrtc import ToolchainError, find_toolkit, load_nvrtc
 from tilewright.toolchain.pool import CompileAnswer, CompileRequest, ToolchainFault
-from tilewright.toolchain.toolkit import find_toolkit
 
 _LARGEST_FILE_BYTES = 1 << 20
 _OPEN_FILES = 64

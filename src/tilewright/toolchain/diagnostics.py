@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.records import KERNEL_FILE_NAME, BuildRequest, Diagnostic, Severity
+from tilewright.toolchain.nvrtc import INSTALL_CUTE, Toolkit
 from tilewright.toolchain.ptx_text import line_of_ptx_line
-from tilewright.toolchain.toolkit import INSTALL_CUTE, Toolkit
 from tilewright.toolchain.translation_unit import PRELUDE_NAME, SIGNATURE_NAME, TranslationUnit
 
 MAX_DIAGNOSTICS = 50

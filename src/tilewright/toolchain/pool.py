@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tilewright.child.envelope import message, message_in
 from tilewright.child.process import Ended, EndedBy, SupervisedChild
 from tilewright.records import Build, BuildFailure, BuildRequest, FailureReason
-from tilewright.toolchain.errors import ToolchainError
+from tilewright.toolchain.nvrtc import ToolchainError
 
 _PROGRAM = (sys.executable, "-m", "tilewright.toolchain.compile_child")
 _MEMORY_WORDS = re.compile("bad_alloc|out of memory|memory exhausted|Cannot allocate memory", re.IGNORECASE)

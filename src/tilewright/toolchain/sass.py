@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.records import KERNEL_FILE_NAME, Build
-from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.toolkit import INSTALL_TOOLS, find_toolkit
+from tilewright.toolchain.nvrtc import INSTALL_TOOLS, ToolchainError, find_toolkit
 
 DISASSEMBLY_SECONDS = 120.0
 

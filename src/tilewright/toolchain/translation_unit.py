@@ -22,8 +22,7 @@ from tilewright.records import (
     ParameterKind,
     PointeeKind,
 )
-from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.toolkit import Toolkit
+from tilewright.toolchain.nvrtc import ToolchainError, Toolkit
 
 # Absolute, because the compiler would put the working directory in front of a relative name and the same source would
 # give different bytes in different places; and, as the kernel file's own name, in a folder that does not exist, because

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from tilewright.records import Case, IndexValues, NormalValues, Task
 from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
-from tilewright.verify.case_work import Sizes, is_small, work_of
+from tilewright.verify.case_work import EDGES, OUTSIDE, Sizes, is_small, work_of
 from tilewright.verify.distributions import (
     FLAGS,
     NUMBERS,
@@ -29,7 +29,6 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.domain_edges import EDGES, OUTSIDE
 from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
 from tilewright.verify.need_sizes import Accepts, accepted_sizes
 from tilewright.verify.whole_values import ALIKE, LEAST, NEXT_TO_LEAST

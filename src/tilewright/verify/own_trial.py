@@ -3,26 +3,121 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation
-from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, WrongValues
+from tilewright.records import Case, CaseResult, CaseStatus, Task, TensorSpec, UncoveredLine, WrittenPart, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_work import Sizes
+from tilewright.verify.case_sizes import BASE, is_filter, permitted, sizes_of
+from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
 from tilewright.verify.cases import again_values
 from tilewright.verify.distributions import TASK
-from tilewright.verify.far_places import not_reached
-from tilewright.verify.further_sizes import further_sizes
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.need_sizes import Accepts
 from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_again, sample_own_call
 from tilewright.verify.trial import Trial, Wrong, sizes_text
 
+# -- places of large tensors that an index of 32 bits does not reach, and whether blocks that were judged came there --
+
+_LIMITS = (1 << 31, 1 << 32)  # of elements and of bytes, in signed and unsigned integers
+
+
+def not_reached(task: Task, called: Sizes, written: tuple[WrittenPart, ...], *, judged: bool) -> str:
+    """What no judged block reached in a call at these sizes, in a clause; "" where there is no such thing."""
+    own, given = {**task.specs(), **task.output_specs()}, {**task.specs(called), **task.output_specs(called)}
+    for name, spec in own.items():
+        for limit in _LIMITS:
+            for unit, size in (("elements", 1), ("bytes", spec.dtype.itemsize)):
+                if spec.numel * size <= limit:
+                    continue
+                if (
+                    not judged
+                    or given[name].numel * size <= limit
+                    or not _reaches(task, name, spec, written, limit / size)
+                ):
+                    return f"{name} has more than {limit:,} {unit}, and no judged block is known to have come so far"
+    return ""
+
+
+def _reaches(task: Task, name: str, spec: TensorSpec, written: tuple[WrittenPart, ...], element: float) -> bool:
+    """Whether a result was written from there on; what was read is seen in the results."""
+    if name not in {one.name for one in task.outputs}:
+        return True
+    part = next((one for one in written if one.name == name), None)
+    if part is None:
+        return False
+    last = sum(max(places) * step for places, step in zip(part.indices, spec.stride, strict=True))
+    return last >= element
+
+
+# -- sizes between small ones and the task's own, for cases that are run because of what they cover --
+
+_MOST_WORK = 100_000_000
+_MOST_BYTES = 36 << 20
+_MOST_DIMENSIONS = 6  # whose sizes are combined
+_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
+
+Constants = Callable[[Sizes], frozenset[Hashable]]
+
+
+def further_sizes(task: Task, constants: Constants) -> Iterator[Sizes]:
+    """Affordable sizes, each dimension at its own size, at parts of it, or small: in turn those nearest to the task's
+    own, and those whose code is, where sizes are written into it."""
+    found = sorted(_affordable(task), key=lambda one: one[0])
+    seen: set[tuple[tuple[str, int], ...]] = set()
+    for sizes in _in_turn(_largest(found), _alike(task, found, constants)):
+        if tuple(sizes.items()) not in seen:
+            seen.add(tuple(sizes.items()))
+            yield sizes
+
+
+def _affordable(task: Task) -> Iterator[tuple[float, Sizes]]:
+    """With how far each is from the task's own sizes. Filters keep theirs."""
+    base = sizes_of(task, BASE)
+    results = {axis for one in task.outputs for axis in one.shape}
+    varying = [one for one in task.free if one.varies and not is_filter(one, results)]
+    if base is None or len(varying) > _MOST_DIMENSIONS:
+        return
+    base |= {one.name: one.size for one in task.free if is_filter(one, results)}
+    choices = [
+        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
+        for one in varying
+    ]
+    work = work_estimate(task)
+    for chosen in itertools.product(*choices):
+        sizes = task.complete({**base, **dict(zip((one.name for one in varying), chosen, strict=True))})
+        if work(sizes) <= _MOST_WORK and task.is_sound(sizes) and bytes_of(task, sizes) <= _MOST_BYTES:
+            away = sum(abs(math.log(size / one.size)) for one, size in zip(varying, chosen, strict=True) if one.size)
+            yield away, sizes
+
+
+def _largest(found: Iterable[tuple[float, Sizes]]) -> Iterator[Sizes]:
+    """Those that no earlier one has at least as large in every way."""
+    kept: list[Sizes] = []
+    for _, sizes in found:
+        if not any(all(sizes[name] <= other[name] for name in sizes) for other in kept):
+            kept.append(sizes)
+            yield sizes
+
+
+def _alike(task: Task, found: Iterable[tuple[float, Sizes]], constants: Constants) -> Iterator[Sizes]:
+    """Those whose code has most of the own call's constants first."""
+    own = constants(task.sizes)
+    if own:
+        yield from (sizes for _, sizes in sorted(found, key=lambda one: (len(own - constants(one[1])), one[0])))
+
+
+def _in_turn(first: Iterator[Sizes], second: Iterator[Sizes]) -> Iterator[Sizes]:
+    for pair in itertools.zip_longest(first, second):
+        yield from (one for one in pair if one is not None)
+
+
 FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for what it covers
-_JUDGE = "tilewright.verify.own_judging:judge_written"
+_JUDGE = "tilewright.verify.judging:judge_written"
 _JUDGE_SECONDS = 60.0
 _SEED = 501
 _MOST_FURTHER = 5

@@ -35,16 +35,7 @@ from tilewright.verify.need_sizes import (
 )
 from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
 from tilewright.verify.scheduled import scheduled_cases, several_of_each
-from tilewright.verify.trial import (
-    CaseOutcome,
-    NotRun,
-    Right,
-    Trial,
-    Wrong,
-    ran_out,
-    sizes_text,
-    smallest_failing,
-)
+from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
 InVain = Callable[[], Evidence | None]

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Case, IndexValues, Task
 from tilewright.reference.torch_calls import call_reference, to_torch
+from tilewright.verify.case_work import ANYWHERE, BOTH, EDGES, LOWER, OUTSIDE, UPPER, bounded
 from tilewright.verify.distributions import (
     NUMBERS,
     TASK,
@@ -28,7 +29,6 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.domain_edges import ANYWHERE, BOTH, EDGES, LOWER, OUTSIDE, UPPER, bounded
 from tilewright.verify.float_values import INFINITE, NAN_ROWS, PATTERNED, SPECIAL
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.records import TensorSpec
 
 HERE = Path(__file__).parent

@@ -91,7 +91,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(machine), "PYTHONPATH": str(ROOT)}
     scripts = (PROFILE, MODULES, REFUSALS)
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + EACH, *scripts], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", BEGIN + EACH, *scripts], env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     printed = done.stdout.split("-- next --\n")

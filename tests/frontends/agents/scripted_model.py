@@ -38,7 +38,7 @@ class ScriptedModel(Model):  # type: ignore[misc]
             self._run = asked[1]
         if f"Wrote {_EXPORTED}" in read:
             return "final_answer", {"answer": _EXPORTED}
-        if asked and "kept: it is the best so far" in read:
+        if asked and ", kept." in read:
             return "export", {"run": self._run, "destination": _EXPORTED}
         if asked and "the result is 0.5 (1/2) times what it should be" in read:
             return "submit_kernel", {"run": self._run, "attempt": int(asked[2]), "edits": MENDED_BY_EDIT}

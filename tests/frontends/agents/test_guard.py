@@ -8,15 +8,15 @@ import pytest
 
 from tilewright.frontends.agents.guard import (
     MOST_SOURCE_CHARACTERS,
-    Meant,
+    Redactor,
     Refused,
-    Veil,
+    SourceTarget,
     checked_entries,
     checked_source,
     checked_words,
-    inside,
-    meant_by,
     open_run,
+    path_below,
+    source_target,
 )
 from tilewright.store import Store
 
@@ -99,9 +99,9 @@ def test_what_is_no_python_is_refused(source: str, said: str) -> None:
 
 def test_a_function_or_a_module_is_meant() -> None:
     source = "class Norm: ...\ndef f(x): return x\n"
-    assert meant_by(source, "f") == Meant("f")
-    assert meant_by(source, " Norm ") == Meant("Norm", "Norm()")
-    assert meant_by(source, "Norm(256, eps=1e-5)") == Meant("Norm", "Norm(256, eps=1e-05)")
+    assert source_target(source, "f") == SourceTarget("f")
+    assert source_target(source, " Norm ") == SourceTarget("Norm", "Norm()")
+    assert source_target(source, "Norm(256, eps=1e-5)") == SourceTarget("Norm", "Norm(256, eps=1e-05)")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_function_or_a_module_is_meant() -> None:
 )
 def test_nothing_else_is_meant(wanted: str) -> None:
     with pytest.raises(Refused):
-        meant_by("class Norm: ...\ndef f(x): return x\n", wanted)
+        source_target("class Norm: ...\ndef f(x): return x\n", wanted)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_words_that_are_words_are_taken() -> None:
 )
 def test_a_path_stays_below_the_root(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused, match="is no path to write to"):
-        inside(tmp_path, name)
+        path_below(tmp_path, name)
 
 
 def test_a_link_does_not_lead_out_and_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_a_link_does_not_lead_out_and_nothing_is_overwritten(tmp_path: Path) -> 
     (root / "link").symlink_to(outside)
     (root / "kept.cu").write_text("mine")
     with pytest.raises(Refused, match="leads out of the folder"):
-        inside(root, "link/x.cu")
+        path_below(root, "link/x.cu")
     with pytest.raises(Refused, match="is there already"):
-        inside(root, "kept.cu")
-    assert inside(root, "a/b.cu") == root / "a" / "b.cu"
+        path_below(root, "kept.cu")
+    assert path_below(root, "a/b.cu") == root / "a" / "b.cu"
 
 
 @pytest.mark.parametrize("name", ["../runs", "/etc", "a/b", "last", "A-b", "", "x" * 100, "a--b", "softmax-abcd"])
@@ -165,6 +165,6 @@ def test_entries_are_few_short_and_named() -> None:
 
 
 def test_places_of_the_machine_are_taken_out(tmp_path: Path) -> None:
-    veil = Veil(tmp_path / "root", tmp_path / "home")
-    assert veil(f"{tmp_path}/home/runs/a and {tmp_path}/root/b") == "HOME/runs/a and ROOT/b"
-    assert str(Path.home()) not in veil(f"{Path.home()}/.ssh/id")
+    redact = Redactor(tmp_path / "root", tmp_path / "home")
+    assert redact(f"{tmp_path}/home/runs/a and {tmp_path}/root/b") == "HOME/runs/a and ROOT/b"
+    assert str(Path.home()) not in redact(f"{Path.home()}/.ssh/id")

@@ -11,8 +11,7 @@ from skills_ref.validator import validate
 from tests.frontends.in_process import tilewright
 from typer.main import get_command
 
-from tilewright.frontends.agents.skill_folder import skill_files
-from tilewright.frontends.agents.tools import TOOLS
+from tilewright.frontends.agents.tools import TOOLS, skill_files
 from tilewright.frontends.cli.main import COMMANDS, app
 from tilewright.frontends.report.runs import PROVISIONAL
 from tilewright.records.verdict import _REASONS

@@ -17,13 +17,12 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
-from tilewright.frontends.agents.actions import Session
 from tilewright.frontends.agents.answers import Answer, measurement_facts
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
-from tilewright.frontends.agents.mcp_server import McpDesk
-from tilewright.frontends.agents.smolagents_tools import TilewrightTool
-from tilewright.frontends.agents.tools import TOOLS, Toolbox
+from tilewright.frontends.agents.mcp_server import McpServer
+from tilewright.frontends.agents.session import Session
+from tilewright.frontends.agents.tools import TOOLS, Toolbox, tools_of
 from tilewright.frontends.api import judges
 from tilewright.frontends.cli.main import COMMANDS
 from tilewright.records import Measured, Timing
@@ -144,7 +143,7 @@ def test_a_finished_run_is_found_and_opened_again(toolbox: Toolbox, run: str) ->
 
 def test_an_agent_of_smolagents_mends_its_kernel_by_the_diagnosis(toolbox: Toolbox) -> None:
     model = ScriptedModel(as_code=False)
-    tools = [TilewrightTool(tool, toolbox) for tool in TOOLS.values()]
+    tools = tools_of(toolbox)
     agent = ToolCallingAgent(tools=tools, model=model, max_steps=8, verbosity_level=0)
     assert agent.run("Make me a kernel of scaled_silu.") == "agent/silu.cu"
     x = torch.randn(5, 7)
@@ -189,7 +188,7 @@ def test_a_client_of_the_protocol_has_the_same_tools(toolbox: Toolbox) -> None:
         heard.append(message or "")
 
     async def drive() -> None:
-        async with Client(McpDesk(toolbox).server()) as client:
+        async with Client(McpServer(toolbox).server()) as client:
             listed = {one.name: one for one in (await client.list_tools()).tools}
             assert {name: one.input_schema for name, one in listed.items()} == {
                 name: tool.schema() for name, tool in TOOLS.items()
@@ -250,7 +249,7 @@ def test_a_fault_of_the_program_shows_nothing_of_it(
     def breaks(*_: object, **__: object) -> Answer:
         raise KeyError("secret-of-this-machine")
 
-    monkeypatch.setattr("tilewright.frontends.agents.actions.history", breaks)
+    monkeypatch.setattr("tilewright.frontends.agents.session.Session.history", breaks)
     assert "fault of tilewright itself (KeyError)" in refusal(toolbox, "history")
     assert "secret-of-this-machine" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api.make import NotAcceptedYet
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.requests import task_of
 from tilewright.models import key_variables
 from tilewright.records import Ending, Provenance, from_json
 from tilewright.runtime import NoKernelApplies
@@ -80,7 +81,7 @@ def ending(*children: subprocess.Popen[str]) -> Iterator[None]:
 
 def wait_until(condition: Callable[[], bool], *children: subprocess.Popen[str]) -> None:
     """Until it holds, while these processes live."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         for child in children:
@@ -124,7 +125,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         assert busy.returncode == 3
         assert f"being worked on by process {child.pid}" in busy.stderr
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
-        stderr = child.communicate(timeout=60)[1]
+        stderr = child.communicate(timeout=300)[1]
         assert child.returncode == 130, stderr
     # Resumed with the first author, and from another folder.
     done = tilewright(home, "resume", name, "--model", f"replay:{recording}", "--json", folder=folder)
@@ -249,7 +250,7 @@ def test_those_who_ask_for_the_same_share_one_run(home: Path, tmp_path: Path) ->
             assert said in heard(third, "waiting")
             # Ctrl-C in one that waits leaves the others alone.
             os.killpg(third.pid, signal.SIGINT)
-            stderr = third.communicate(timeout=60)[1]
+            stderr = third.communicate(timeout=300)[1]
             assert third.returncode == 130
             assert stderr == f"tilewright: interrupted; run {run.id} of process {first.pid} goes on\n"
             assert (first.poll(), second.poll()) == (None, None)
@@ -259,7 +260,7 @@ def test_those_who_ask_for_the_same_share_one_run(home: Path, tmp_path: Path) ->
             with ThreadPoolExecutor(1) as pool:
                 fourth = pool.submit(tilewright, home, *asked, "--json")
                 with Correspondent(box, {"0000-1": SPECIFICATION, "0001-1": RIGHT}) as somebody:
-                    stdout, stderr = second.communicate(timeout=120)
+                    stdout, stderr = second.communicate(timeout=600)
                 assert second.returncode == 0, stderr
                 assert fourth.result().returncode == 0, fourth.result().stderr
     assert somebody.answered == ["0000-1", "0001-1"]  # and nobody asked again
@@ -282,9 +283,11 @@ def heard(child: subprocess.Popen[str], end: str) -> str:
 
 
 def test_a_shared_run_that_is_given_up_is_begun_anew(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
     model = f"replay:{record(tmp_path / 'r', ('0000-1', SPECIFICATION))}"
     request = Request(WORDS, {"x": "64:f32"})
     given_up = Store(home).create_run(None, replace(SETTINGS, author=model), ENVIRONMENT, request)
@@ -292,16 +295,12 @@ def test_a_shared_run_that_is_given_up_is_begun_anew(
     with ThreadPoolExecutor(1) as pool, other.lock():
         with given_up.lock():
             made = pool.submit(tw.make, WORDS, x="64:f32", gpu="H200", model=model)
-            said = ""
-            while "waiting for it" not in said:
-                assert not made.done(), made.exception()
-                time.sleep(0.1)  # reading empties what is written meanwhile: in a tight loop the sentence can get lost
-                said += capsys.readouterr().err
-                time.sleep(0.02)
-            assert f"run     {given_up.id}, which process" in said
+            wait_until(lambda: "waiting for it" in said.getvalue() or made.done())
+            assert not made.done(), made.exception()
+            assert f"run     {given_up.id}, which process" in said.getvalue()
             given_up.discard()
         with pytest.raises(NotAcceptedYet) as caught:
-            made.result(timeout=60)
+            made.result(timeout=300)
     assert caught.value.run not in (given_up.path.name, other.id)
 
 
@@ -318,32 +317,31 @@ def test_who_asks_at_the_very_same_moment_shares_too(
         return caught.value.run
 
     with Correspondent(box, {"0000-1": SPECIFICATION}) as somebody, ThreadPoolExecutor(3) as pool:
-        runs = {one.result(timeout=60) for one in [pool.submit(asking) for _ in range(3)]}
+        runs = {one.result(timeout=300) for one in [pool.submit(asking) for _ in range(3)]}
     assert runs == {one.id for one in Store(home).runs().waiting}
     assert len(runs) == 1
     assert somebody.answered == ["0000-1"]
 
 
 def test_what_another_makes_for_the_same_task_is_taken_over(
-    home: Path, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask_here(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
     task = task_of(Request(function, {"x": "64:f32"}))
     assert task is not None
     folder = Store(home).create_run(task, replace(SETTINGS, author="playbook"), ENVIRONMENT)
     with ThreadPoolExecutor(1) as pool:
         with folder.lock():
             made = pool.submit(tw.make, function, x="64:f32", gpu="H200", author="playbook")
-            said = ""
-            while "waiting for it" not in said:
-                assert not made.done(), made.exception()
-                time.sleep(0.1)  # reading empties what is written meanwhile: in a tight loop the sentence can get lost
-                said += capsys.readouterr().err
+            wait_until(lambda: "waiting for it" in said.getvalue() or made.done())
+            assert not made.done(), made.exception()
             folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
             folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
             folder.end(Ending.ATTEMPTS)
-        run = made.result(timeout=60).run
+        run = made.result(timeout=300).run
     assert run is not None
     assert run.id == folder.id
     assert made.result().kernel.read_text() == kernel_text(RIGHT)

@@ -75,7 +75,7 @@ def test_a_suite_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None
     command += ["--workers", "2", "--attempts", "3", "--out", str(out)]
     environment = {**os.environ, "TILEWRIGHT_HOME": str(home)}
     first = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300.0
+    deadline = time.monotonic() + 900.0
     while not list(home.glob("runs/double-*/attempts/0001/attempt.json")):
         assert time.monotonic() < deadline
         assert first.poll() is None, "it was to be killed before its end"

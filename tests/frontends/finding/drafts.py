@@ -10,7 +10,7 @@ from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
 from tilewright.frontends.api import make as api
 from tilewright.frontends.api.objects import ObjectRequest
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.requests import task_of
 from tilewright.frontends.finding import kernels
 from tilewright.playbook.understanding import understand
 from tilewright.records import Ending

@@ -15,7 +15,7 @@ from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api.objects import object_request
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.requests import task_of
 from tilewright.frontends.finding.finding import Finding
 
 transformers = pytest.importorskip("transformers")

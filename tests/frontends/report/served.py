@@ -73,7 +73,7 @@ class Client:
     server: ViewServer
 
     def get(self, address: str, method: str = "GET", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=300)
         with contextlib.closing(connection):
             connection.request(
                 method, address, headers={name.replace("_", "-"): text for name, text in headers.items()}

@@ -395,11 +395,11 @@ def test_the_command_serves_until_it_is_interrupted(home: Path, folder: RunFolde
         assert process.stdout is not None
         said = process.stdout.readline().split()
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        with opener.open(said[2], timeout=60) as answer:
+        with opener.open(said[2], timeout=300) as answer:
             assert answer.url.endswith(at(folder))
             assert "12.5" in answer.read().decode()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
 
 
 @pytest.mark.slow

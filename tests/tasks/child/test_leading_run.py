@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
-from tilewright.tasks.child.leading_run import leading_inputs
+from tilewright.tasks.child.lint_run import leading_inputs
 
 F32 = DType.F32
 ROWS, COLS, CHANNELS = Dimension("rows", 12), Dimension("cols", 20), Dimension("channels", 8)

@@ -130,7 +130,7 @@ def crowded_elsewhere(seed: str) -> str:
     script = "from tests.tasks.child.test_least_sizes import crowded; print(crowded())"
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=600, check=True
     )
     return done.stdout.strip()
 

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 
 from tilewright.records import DType, TensorInput
 from tilewright.tasks.child import trials
-from tilewright.tasks.child.strict_calls import StrictCalls, StrictFunctions
-from tilewright.tasks.child.trials import Trials
+from tilewright.tasks.child.trials import StrictCalls, StrictFunctions, Trials
 
 X = (TensorInput("x", DType.F32, ("rows", "cols")),)
 

@@ -21,8 +21,7 @@ import torch
 from tests.tasks.in_process import JudgingReference, ask_here
 from tests.verify.corpus.entries import Entry, task_of
 
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.records import PROFILES, Case, Passed, Rejected, Verdict
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.verify import Referee

@@ -21,7 +21,7 @@ from tilewright.devices.cuda.driver import DriverError, LoadedKernel, gpu_profil
 from tilewright.devices.cuda.launcher import Launcher, make_launcher
 from tilewright.devices.cuda.plan_layout import lay_out
 from tilewright.devices.cuda.prepared import DeviceMemory, PreparedPlan
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.records import BoundPlan, GpuProfile, PackedLaunch, TensorSpec
 
 

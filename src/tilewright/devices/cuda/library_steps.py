@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
+from tilewright.devices.inputs import DTYPE_OF_TORCH, TORCH_DTYPE
 from tilewright.records import Buffer, DType, LibraryCall, LibraryValue, TensorArgument
 
 

@@ -6,18 +6,159 @@ What can be known before a call is computed once, when `PreparedPlan` is made; `
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
+from cuda.bindings import driver as cu
 
+from tilewright.devices.cuda.driver import DriverError, check, device, error_name
 from tilewright.devices.cuda.launcher import Launcher, Number, failure_of
 from tilewright.devices.cuda.library_steps import LibraryStep
 from tilewright.devices.cuda.plan_layout import DeviceSequence, PlanLayout, SlotAddress
-from tilewright.devices.cuda.tensor_maps import TensorMapEncoder
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.records import Buffer, DType, LibraryCall, TensorSpec
+from tilewright.devices.inputs import TORCH_DTYPE
+from tilewright.records import Buffer, DType, GpuConditions, LibraryCall, TensorMap, TensorSpec
+
+# -- what a GPU says of its clocks: --
+
+_LIBRARY = "libnvidia-ml.so.1"
+_SM, _MEMORY = 1, 2  # nvmlClockType_t
+# nvmlClocksEventReasons: those that hold a busy GPU below its highest clock.
+_REASONS = {
+    0x02: "clocks that somebody set",
+    0x04: "the power limit",
+    0x08: "a slowdown of the hardware",
+    0x20: "heat",
+    0x40: "heat",
+    0x80: "the power supply",
+}
+
+
+class _Refused(Exception):
+    """The library answered with an error."""
+
+
+class _Nvml:
+    """The library, opened for one GPU."""
+
+    def __init__(self, index: int) -> None:
+        self._library = ctypes.CDLL(_LIBRARY)
+        self._call("nvmlInit_v2")
+        address = check(cu.cuDeviceGetPCIBusId(32, device(index)), f"find the bus address of cuda:{index}")
+        self._gpu = ctypes.c_void_p()
+        self._call("nvmlDeviceGetHandleByPciBusId_v2", bytes(address).rstrip(b"\0"), ctypes.byref(self._gpu))
+
+    def conditions(self) -> GpuConditions:
+        clock = self._number("nvmlDeviceGetClockInfo", _SM)
+        held = self._held_back()
+        return GpuConditions(
+            least_sm_mhz=clock,
+            most_sm_mhz=clock,
+            memory_mhz=self._number("nvmlDeviceGetClockInfo", _MEMORY),
+            possible_sm_mhz=self._number("nvmlDeviceGetMaxClockInfo", _SM),
+            celsius=self._number("nvmlDeviceGetTemperature", 0),
+            held_back=tuple(dict.fromkeys(words for bit, words in _REASONS.items() if held & bit)),
+        )
+
+    def _number(self, function: str, of: int) -> int:
+        found = ctypes.c_uint()
+        self._call(function, self._gpu, ctypes.c_uint(of), ctypes.byref(found))
+        return found.value
+
+    def _held_back(self) -> int:
+        found = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._gpu, ctypes.byref(found))
+        return found.value
+
+    def _call(self, function: str, *arguments: object) -> None:
+        try:
+            answer = getattr(self._library, function)(*arguments)
+        except AttributeError as error:
+            raise _Refused(f"{_LIBRARY} has no {function}") from error
+        if answer:
+            raise _Refused(f"{function} answered {answer}")
+
+
+@cache
+def _opened(index: int) -> _Nvml | None:
+    try:
+        return _Nvml(index)
+    except (OSError, DriverError, _Refused):
+        return None
+
+
+def conditions_of(index: int) -> GpuConditions | None:
+    """The clocks of cuda:`index` as they are now; None where nobody can tell."""
+    opened = _opened(index)
+    try:
+        return opened.conditions() if opened is not None else None
+    except _Refused:
+        return None
+
+
+# -- tMA descriptors: --
+
+DESCRIPTOR_BYTES = 128
+_DESCRIPTOR_ALIGNMENT = 64  # the driver refuses to encode into less
+_KEPT_PER_MAP = 256
+
+_L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}
+
+
+class TensorMapEncoder:
+    """Encodes one map for any address. `library` is libcuda as ctypes sees it."""
+
+    def __init__(self, library: ctypes.CDLL, record: TensorMap) -> None:
+        rank = len(record.shape)
+        self._record = record
+        self._encode = library.cuTensorMapEncodeTiled
+        self._shape = (ctypes.c_uint64 * rank)(*record.shape)
+        self._stride_bytes = (ctypes.c_uint64 * max(rank - 1, 1))(*record.stride_bytes)
+        self._box = (ctypes.c_uint32 * rank)(*record.box)
+        self._step = (ctypes.c_uint32 * rank)(*record.step)
+        self._kept: dict[int, bytes] = {}
+
+    def descriptor(self, address: int) -> bytes:
+        """The descriptor for a tensor at `address`."""
+        kept = self._kept.get(address)
+        return kept if kept is not None else self._encoded(address)
+
+    def _encoded(self, address: int) -> bytes:
+        record = self._record
+        memory = ctypes.create_string_buffer(DESCRIPTOR_BYTES + _DESCRIPTOR_ALIGNMENT)
+        start = ctypes.addressof(memory)
+        aligned = -(-start // _DESCRIPTOR_ALIGNMENT) * _DESCRIPTOR_ALIGNMENT
+        code = self._encode(
+            ctypes.c_void_p(aligned),
+            ctypes.c_int(record.data_type),
+            ctypes.c_uint32(len(record.shape)),
+            ctypes.c_void_p(address),
+            self._shape,
+            self._stride_bytes,
+            self._box,
+            self._step,
+            ctypes.c_int(0),  # no interleave
+            ctypes.c_int(record.swizzle_mode),
+            ctypes.c_int(_L2_PROMOTION[record.l2_bytes]),
+            ctypes.c_int(int(record.fill_nan)),
+        )
+        if code:
+            raise DriverError(
+                error_name(code),
+                code,
+                f"encode map {record.name} over {record.tensor} at {address:#x}: {record.dtype}, innermost first: "
+                f"shape {record.shape}, stride {record.stride_bytes} bytes, box {record.box}, step {record.step}, "
+                f"swizzle {record.swizzle}",
+            )
+        encoded = ctypes.string_at(aligned, DESCRIPTOR_BYTES)
+        if len(self._kept) >= _KEPT_PER_MAP:
+            self._kept.clear()
+        self._kept[address] = encoded
+        return encoded
+
 
 Tensors = Sequence[torch.Tensor | None]
 Addresses = tuple[int, ...]

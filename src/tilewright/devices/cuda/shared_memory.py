@@ -15,7 +15,7 @@ from cuda.bindings import driver as cu
 
 from tilewright.devices.cuda import driver
 from tilewright.devices.cuda.driver import DriverError, check, current
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.devices.protocol import NotOpened
 from tilewright.records import SharedTensor
 

@@ -204,7 +204,7 @@ def tensor_copy(memory: PlanMemory, name: str) -> torch.Tensor:
     """A CPU tensor with the elements and strides of one in the emulator's memory."""
     import torch
 
-    from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+    from tilewright.devices.inputs import TORCH_DTYPE
 
     spec = memory.spec(name)
     raw = torch.empty(spec.storage_bytes, dtype=torch.uint8)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, storage_bytes, tensor_copy
-from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
+from tilewright.ptx.launching import MAP_BYTES, LaunchOptions, LaunchRequest, LaunchResult, encoded_map
 from tilewright.ptx.syntax import PtxError, UnsupportedPtx
-from tilewright.ptx.tensor_maps import MAP_BYTES, encoded_map
 from tilewright.records import (
     BoundPlan,
     Buffer,

@@ -1,31 +1,46 @@
-"""An agent as an author of the loop: it has one reply in hand, or none.
+"""An agent as an author of the loop, and the judges that are kept for it between two calls of a tool.
 
-The loop asks; where no reply is at hand, `Pending` ends the work with the question on record, and whoever drives the
-run hands the question to the agent. So between two calls of a tool nothing is kept but the run's own folder: a server
-that is killed, or another one, goes on from there.
+The loop asks. Where the agent has submitted no reply, `Pending` stops the work with the question on record, and the
+tool answers with that question. Between two calls only the run's folder is needed: another server can continue it.
+Judges are kept only to save time, since importing torch takes seconds and a referee remembers the truth of its cases.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 from tilewright.authors import Ask
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.frontends.api.choices import ChosenAuthor
+from tilewright.frontends.api.choices import ChosenAuthor, ChosenDevice
+from tilewright.frontends.api.judges import Judges, Say, judges
 from tilewright.frontends.api.reporter import Reporter
 from tilewright.models.prices import NOTHING
-from tilewright.records import Attempt, NoReply, Proposal, Question, Reply, Run, Situation, Specification, StopReason
+from tilewright.records import (
+    Attempt,
+    NoReply,
+    Proposal,
+    Question,
+    Reply,
+    Run,
+    Settings,
+    Situation,
+    Specification,
+    StopReason,
+    Task,
+)
 from tilewright.store import RunFolder
 
-OnText = Callable[[str], None]
+MOST_KEPT = 2  # judges; each has torch in memory
+KEPT_SECONDS = 600.0
 
 
 class Pending(NoReply):
-    """The loop waits for the agent: this is what it is asked."""
+    """The loop waits for the agent's answer to this question."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -34,98 +49,76 @@ class Pending(NoReply):
 
 @dataclass(frozen=True)
 class Submission:
-    """What an agent sends for one attempt, as the text that a model would reply."""
+    """What an agent sends for an attempt, as the text that a model would reply."""
 
     attempt: int
     text: str
 
 
-class AgentTurn:
-    """What the agent gives to the loop in one call of a tool: one submission at most, or that it has no more to give.
+class AgentAuthor(ModelAuthor):
+    """Replies with the submission of one tool call, if there is one. `done`: the agent ends the run.
 
-    What the agent thinks and what it reads costs it, not the run, so no tokens are counted.
+    The agent is asked what a model would be asked. Its own tokens cost the run nothing. Words are specified by the
+    built-in grammar; an agent that means something else gives the reference itself.
     """
 
     def __init__(self, name: str, submission: Submission | None = None, *, done: bool = False) -> None:
-        self.name = name
-        self.done = done
+        super().__init__(name)
         self._submission = submission
+        self._done = done
 
     @property
     def is_empty(self) -> bool:
+        """Whether the submission has been used."""
         return self._submission is None
 
     @contextmanager
-    def opened(self, name: str, base_url: str, say: Callable[[str], None], seconds: float) -> Iterator[ChosenAuthor]:
-        """This agent, as the loop's author; the other arguments are for models that are called."""
-        yield ChosenAuthor(self.name, AgentAuthor(self), self.complete, NOTHING)
+    def opened(self, name: str, base_url: str, say: Say, seconds: float) -> Iterator[ChosenAuthor]:
+        """This author for the loop; the arguments are for models, which are called."""
+        yield ChosenAuthor(self.name, self, self.complete, NOTHING)
 
-    def complete(self, question: Question, on_text: OnText) -> Reply:
+    def complete(self, question: Question, on_text: Callable[[str], None]) -> Reply:
         given = self._submission
-        if given is None or question_attempt(question) != given.attempt:
+        if given is None or int(question.id.partition("-")[0]) != given.attempt:
             raise Pending(question)
         self._submission = None
         on_text(given.text)
         return Reply(model=self.name, text=given.text, stop=StopReason.END, dollars=0.0)
 
-
-class AgentAuthor(ModelAuthor):
-    """Asks the agent what a model would be asked. Words are specified by the built-in grammar; an agent that means
-    something else gives the reference itself."""
-
-    def __init__(self, turn: AgentTurn) -> None:
-        super().__init__(turn.name)
-        self._turn = turn
-
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
         return PlaybookAuthor().specify(words, shapes, gpu, ask)
 
     def propose(self, situation: Situation, ask: Ask) -> Proposal | None:  # type: ignore[override]
-        return None if self._turn.done else super().propose(situation, ask)
-
-
-def question_attempt(question: Question) -> int:
-    """The attempt that a question is of: 3 of `0003-1`."""
-    return int(question.id.partition("-")[0])
-
-
-# -- what an agent's front end hears while a kernel is made, and how the work is stopped --
-
-Progress = Callable[[str], None]
+        return None if self._done else super().propose(situation, ask)
 
 
 class Cancelled(RuntimeError):
-    """The agent does not wait for the work any more. What was done is on record."""
+    """The client cancelled the call. What was done is on record."""
 
     def __init__(self) -> None:
         super().__init__("cancelled; what was submitted is on record, and is judged with the next call for this run")
 
 
 class AgentReporter(Reporter):
-    """Passes on what goes on, and stops the work at the next word once it is cancelled.
+    """Sends progress to the client, and raises `Cancelled` at the next message after the client cancels."""
 
-    Whoever calls a tool has accepted the specification, or the tool would not have been carried so far.
-    """
-
-    def __init__(self, progress: Progress = lambda _: None, cancelled: threading.Event | None = None) -> None:
+    def __init__(self, progress: Say = lambda _: None, cancelled: threading.Event | None = None) -> None:
         self._progress = progress
         self._cancelled = cancelled or threading.Event()
-        self.run: Run | None = None  # as it stood when the work on it began
+        self.run: Run | None = None  # at the start of the work
 
     def is_cancelled(self) -> bool:
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """Raises `Cancelled` where nobody waits any more."""
         if self._cancelled.is_set():
             raise Cancelled
 
     def say(self, text: str, title: str = "") -> None:
         self.working(f"{title}: {text}" if title else text)
 
-    def remind(self, text: str) -> None: ...
-
-    def accept(self, folder: RunFolder, specification: Specification) -> None: ...
+    def accept(self, folder: RunFolder, specification: Specification) -> None:
+        """The tool was called with accept=true."""
 
     @contextmanager
     def live(self, what: str = "") -> Iterator[None]:
@@ -145,3 +138,86 @@ class AgentReporter(Reporter):
 
     def attempted(self, run: Run, attempt: Attempt) -> None:
         self._progress(f"attempt {attempt.number} is on record")
+
+
+# -- judges --
+
+
+@dataclass
+class _Kept:
+    """Judges that are waiting or at work. `say` and `stopped` are those of the present call."""
+
+    say: Say
+    stopped: Callable[[], bool]
+    processes: ExitStack = field(default_factory=ExitStack)
+    judges: Judges | None = None
+
+    def open(self, task: Task, settings: Settings, device: ChosenDevice) -> None:
+        opened = judges(task, settings, device, lambda text: self.say(text), lambda: self.stopped())
+        self.judges = self.processes.enter_context(opened)
+
+
+class KeptJudges:
+    """Keeps the judges of the last tasks for some minutes; safe for several threads.
+
+    A call for a task whose judges are at work, or for another task, opens judges of its own.
+    """
+
+    def __init__(self, seconds: float = KEPT_SECONDS) -> None:
+        self._seconds = seconds
+        self._waiting: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    @contextmanager
+    def judged(
+        self, task: Task, settings: Settings, device: ChosenDevice, say: Say, stopped: Callable[[], bool]
+    ) -> Iterator[Judges]:
+        """Judges for one call. They are kept if it ends without an error, or with `Pending`."""
+        key = (task.hash, device, settings.baselines, settings.against)
+        with self._lock:
+            kept = self._waiting.pop(key, None)
+        if kept is None:
+            kept = _Kept(say, stopped)
+            kept.open(task, settings, device)
+        kept.say, kept.stopped = say, stopped
+        assert kept.judges is not None
+        try:
+            yield kept.judges
+        except Pending:
+            self._keep(key, kept)
+            raise
+        except BaseException:
+            kept.processes.close()
+            raise
+        self._keep(key, kept)
+
+    def _keep(self, key: Hashable, kept: _Kept) -> None:
+        kept.say, kept.stopped = lambda _: None, lambda: False
+        with self._lock:
+            surplus = [self._waiting.pop(key)] if key in self._waiting else []
+            self._waiting[key] = kept
+            while len(self._waiting) > (0 if self._closed else MOST_KEPT):
+                surplus.append(self._waiting.popitem(last=False)[1])
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(self._seconds, self._end_all)
+            self._timer.daemon = True
+            self._timer.start()
+        for one in surplus:
+            one.processes.close()
+
+    def _end_all(self) -> None:
+        with self._lock:
+            surplus, self._waiting = list(self._waiting.values()), OrderedDict()
+        for one in surplus:
+            one.processes.close()
+
+    def close(self) -> None:
+        """End the judges that wait; those at work end when their call does."""
+        with self._lock:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+        self._end_all()

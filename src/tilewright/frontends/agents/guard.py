@@ -1,8 +1,8 @@
-"""What an agent's arguments may be: how long, which names, which paths, what Python. Refusals are one sentence each.
+"""Checks of an agent's arguments: lengths, names, paths, and Python source. A refusal is one sentence.
 
-A reference runs in a child process with limits and without secrets, but it is Python, and could open files or
-connections there. So source that comes over a tool is read first: it may import a few numerical packages, and may
-neither reach for files, processes or the network nor look names up by text, behind which it could hide that.
+A reference runs in a child process with limits and without secrets, but it could still open files or connections. So
+its source is checked first: it may import a few numerical packages. It may not use files, processes or the network, nor
+look names up by strings, which could hide such a use.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tilewright.store import NoSuchRun, RunFolder, Store
 
@@ -26,6 +27,8 @@ _RUN_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST_RUN_ID = 80
 _NAME_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
+T = TypeVar("T")
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -35,8 +38,8 @@ IMPORTS = _names(
     "__future__ abc collections dataclasses einops enum fractions functools itertools math numbers numpy operator "
     "torch typing"
 )
-# Attributes of what may be imported that reach for files, processes, other code or the network, or that look up
-# attributes by text.
+# Attributes of the allowed packages that reach files, processes, other code or the network, or look up attributes by
+# strings.
 _FORBIDDEN_ATTRIBUTES = _names(
     "load save hub jit package ops classes cpp_extension load_library library distributed multiprocessing from_file "
     "fromfile fromregex tofile memmap loadtxt savetxt genfromtxt savez savez_compressed save_to_file open_memmap dump "
@@ -53,7 +56,7 @@ _HARMLESS_DUNDERS = _names("__init__ __future__ __name__ __call__ __post_init__"
 
 
 class Refused(ValueError):
-    """A call of a tool that is refused: one sentence with what is wrong and what to do."""
+    """A refused call of a tool: one sentence that says what is wrong and what to do."""
 
 
 def checked_text(name: str, text: str, most: int) -> str:
@@ -65,7 +68,7 @@ def checked_text(name: str, text: str, most: int) -> str:
 
 
 def checked_entries(name: str, entries: dict[str, str]) -> dict[str, str]:
-    """Such as shapes by parameter."""
+    """Texts by parameter, such as shapes."""
     if len(entries) > MOST_ENTRIES:
         raise Refused(f"{name} has {len(entries)} entries, and may have {MOST_ENTRIES}")
     for key, value in entries.items():
@@ -76,7 +79,7 @@ def checked_entries(name: str, entries: dict[str, str]) -> dict[str, str]:
 
 
 def checked_words(words: str) -> str:
-    """Words; a path among them would be read as one."""
+    """Words that cannot be taken for a path, which would be opened."""
     words = checked_text("words", words, MOST_WORDS_CHARACTERS).strip()
     if not words:
         raise Refused("words are empty; say what is to be computed")
@@ -87,7 +90,7 @@ def checked_words(words: str) -> str:
 
 
 def open_run(store: Store, name: str) -> RunFolder:
-    """The run of that very name: no path, and no beginning of a name that might mean another one tomorrow."""
+    """The run of exactly that name: no path, and no prefix, which might match another run later."""
     if len(name) > _LONGEST_RUN_ID or not _RUN_ID.fullmatch(name):
         raise Refused(f"{name[:60]!r} is no name of a run; history lists the names")
     try:
@@ -99,8 +102,8 @@ def open_run(store: Store, name: str) -> RunFolder:
     return folder
 
 
-def inside(root: Path, name: str) -> Path:
-    """A path below `root`, where nothing is yet; raises `Refused` for any other."""
+def path_below(root: Path, name: str) -> Path:
+    """A path below `root` that does not exist yet; raises `Refused` for any other."""
     parts = name.split("/")
     if len(name) > _MOST_ENTRY_CHARACTERS or not all(_NAME_PART.fullmatch(part) for part in parts):
         raise Refused(
@@ -115,19 +118,19 @@ def inside(root: Path, name: str) -> Path:
     return path
 
 
-# -- Python --
+# -- Python source --
 
 
 @dataclass(frozen=True)
-class Meant:
-    """What of a source is meant: a function, or a class and the expression that makes a module of it."""
+class SourceTarget:
+    """A function of a source, or a class and the expression that makes a module of it."""
 
     name: str
     module: str = ""
 
 
-def meant_by(source: str, wanted: str) -> Meant:
-    """A name of a function or class that a checked source defines, or a class with arguments: `Norm(256, eps=1e-5)`."""
+def source_target(source: str, wanted: str) -> SourceTarget:
+    """The function or class that `wanted` names in a checked source, with arguments or not: `Norm(256, eps=1e-5)`."""
     checked_text("function", wanted, _MOST_ENTRY_CHARACTERS)
     try:
         node = ast.parse(wanted.strip(), mode="eval").body
@@ -147,11 +150,11 @@ def meant_by(source: str, wanted: str) -> Meant:
     if kind is None or (call is not None and kind is not ast.ClassDef):
         what = "class" if call is not None else "function or class"
         raise Refused(f"source defines no {what} {name.id!r} at its top level; it defines {', '.join(kinds) or 'none'}")
-    return Meant(name.id, "" if kind is ast.FunctionDef else ast.unparse(call) if call else f"{name.id}()")
+    return SourceTarget(name.id, "" if kind is ast.FunctionDef else ast.unparse(call) if call else f"{name.id}()")
 
 
 def checked_source(source: str) -> str:
-    """A reference that may be run; raises `Refused` with the line at fault."""
+    """Source that may run as a reference; raises `Refused` with the line at fault."""
     checked_text("source", source, MOST_SOURCE_CHARACTERS)
     try:
         tree = ast.parse(source)
@@ -170,14 +173,13 @@ def checked_source(source: str) -> str:
 
 
 def _reaches_out(node: ast.AST) -> str:
-    """What a node does that a reference may not; "" where it is harmless."""
-    if isinstance(node, ast.Import):
-        return next((_importing(alias.name) for alias in node.names if _importing(alias.name)), "")
-    if isinstance(node, ast.ImportFrom):
-        if node.level:
-            return "is a relative import"
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
-        return next((_importing(name) for name in names if _importing(name)), "")
+    """What a node does that a reference may not; "" if it is allowed."""
+    if isinstance(node, ast.ImportFrom) and node.level:
+        return "is a relative import"
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        refused = (f"imports {prefix}{one.name}" for one in node.names if not _may_import(prefix + one.name))
+        return next(refused, "")
     if isinstance(node, ast.Name) and (node.id in _FORBIDDEN_NAMES or _is_hidden(node.id)):
         return f"uses {node.id}"
     if isinstance(node, ast.Attribute) and (node.attr in _FORBIDDEN_ATTRIBUTES or _is_hidden(node.attr)):
@@ -185,24 +187,22 @@ def _reaches_out(node: ast.AST) -> str:
     return ""
 
 
-def _importing(name: str) -> str:
+def _may_import(name: str) -> bool:
     first, *rest = name.split(".")
-    if first not in IMPORTS:
-        return f"imports {name}"
-    found = next((part for part in rest if part in _FORBIDDEN_ATTRIBUTES or _is_hidden(part) or part == "*"), None)
-    return f"imports {name}" if found else ""
+    hidden = any(part in _FORBIDDEN_ATTRIBUTES or _is_hidden(part) or part == "*" for part in rest)
+    return first in IMPORTS and not hidden
 
 
 def _is_hidden(name: str) -> bool:
-    """`__class__`, `_C`, `_dynamo`: ways behind what an object or a module offers."""
+    """`__class__`, `_C`, `_dynamo`: internals of an object or a module."""
     return (name.startswith("__") and name not in _HARMLESS_DUNDERS) or name in _PRIVATE_PARTS
 
 
-# -- what goes out --
+# -- answers --
 
 
-class Veil:
-    """Takes the places of this machine out of a text: of the runs, of the root's parents, of the person's home."""
+class Redactor:
+    """Replaces paths of this machine in texts and JSON values: of the runs, the root, the package, the user's home."""
 
     def __init__(self, root: Path, home: Path) -> None:
         package = Path(__file__).resolve().parents[3]
@@ -212,7 +212,14 @@ class Veil:
             ((place, name) for place, name in places.items() if len(place) > 1), key=lambda one: -len(one[0])
         )
 
-    def __call__(self, text: str) -> str:
-        for place, name in self._places:
-            text = text.replace(place, name)
-        return text
+    def __call__(self, value: T) -> T:
+        made: Any = value
+        if isinstance(value, str):
+            for place, name in self._places:
+                made = made.replace(place, name)
+        elif isinstance(value, dict):
+            made = {key: self(one) for key, one in value.items()}
+        elif isinstance(value, list):
+            made = [self(one) for one in value]
+        redacted: T = made
+        return redacted

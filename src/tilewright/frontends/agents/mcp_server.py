@@ -1,7 +1,7 @@
-"""`tilewright mcp`: the tools of agents over the Model Context Protocol, on stdin and stdout.
+"""`tilewright mcp`: the tools over the Model Context Protocol, on stdin and stdout.
 
-Actions run in threads, so the event loop always answers: progress goes out while they work, and a cancelled call
-is told to stop. What a tool refuses is an error of the tool, with one sentence, never one of the protocol.
+Tools run in threads, so the event loop always answers: progress is sent while they work, and a cancelled call is told
+to stop. A refusal is an error of the tool with one sentence, never an error of the protocol.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,9 +23,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from tilewright import __version__
-from tilewright.frontends.agents import answers
-from tilewright.frontends.agents.actions import Session
-from tilewright.frontends.agents.answers import Answer
+from tilewright.frontends.agents.answers import KERNEL, Answer
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
@@ -37,103 +33,38 @@ from tilewright.prompts.advice import GPU_FAMILIES, card, family_card
 from tilewright.records import Kind, to_json
 from tilewright.store import StoreError
 
-# -- what an agent can read beside its tools: --
-
-SCHEME = "tilewright://"
-_MARKDOWN, _JSON, _CUDA = "text/markdown", "application/json", "text/x-cuda"
-_LISTED_RUNS = 20
-_RUN = re.compile(r"runs/([^/]+)(?:/(task|kernel|attempts/(\d{1,4})))?")
-
-
-@dataclass(frozen=True)
-class Described:
-    """Something to be read, as a list shows it. `uri` has a name in braces where it stands for many."""
-
-    uri: str
-    name: str
-    description: str
-    mime_type: str = _MARKDOWN
-
-
-@dataclass(frozen=True)
-class Text:
-    text: str
-    mime_type: str = _MARKDOWN
-
-
-TEMPLATES = (
-    Described(f"{SCHEME}runs/{{run}}", "run", "A run's record: task, settings, attempts.", _JSON),
-    Described(f"{SCHEME}runs/{{run}}/task", "task", "The reference of a run's task.", "text/x-python"),
-    Described(f"{SCHEME}runs/{{run}}/kernel", "kernel", "The best kernel file of a run.", _CUDA),
-    Described(f"{SCHEME}runs/{{run}}/attempts/{{number}}", "attempt", "An attempt: verdict, times, file."),
-)
-
-
-def listed(session: Session) -> tuple[Described, ...]:
-    """What there is: the fixed texts, and the newest runs."""
-    fixed = [Described(f"{SCHEME}kernel-format", "kernel format", "What a kernel file is and may do.")]
-    fixed += [
-        Described(f"{SCHEME}advice/{kind.value}", f"advice: {kind.value}", f"What pays for {kind.value} kernels.")
-        for kind in Kind
-    ]
-    fixed += [
-        Described(f"{SCHEME}gpu/{family}", f"GPU family {family}", f"What pays on {family}.") for family in GPU_FAMILIES
-    ]
-    runs = session.store.runs().runs[:_LISTED_RUNS]
-    return (*fixed, *(Described(f"{SCHEME}runs/{one.id}", one.id, f"A run of {one.task.name}.", _JSON) for one in runs))
-
-
-def read(toolbox: Toolbox, uri: str) -> Text:
-    """The text behind a URI; raises `Refused`."""
-    path = uri.removeprefix(SCHEME)
-    if path == "kernel-format":
-        return Text(contract())
-    kind, _, name = path.partition("/")
-    if kind == "advice" and name in {one.value for one in Kind}:
-        return Text(card(Kind(name)))
-    if kind == "gpu" and name in GPU_FAMILIES:
-        return Text(family_card(name))
-    found = _RUN.fullmatch(path)
-    if not uri.startswith(SCHEME) or found is None:
-        raise Refused(f"there is no {uri[:80]!r} to read; the list of resources has what there is")
-    return _of_run(toolbox, found[1], found[2] or "", int(found[3] or 0))
-
-
-def _of_run(toolbox: Toolbox, name: str, part: str, number: int) -> Text:
-    if number:
-        return Text(toolbox.call("history", {"run": name, "attempt": number}, AgentReporter()).text)
-    try:
-        folder, run = toolbox.session.opened(name)
-    except StoreError as error:
-        raise Refused(toolbox.veil(str(error))) from None
-    if part == "task":
-        return Text(run.task.reference, "text/x-python")
-    if part == "kernel":
-        if run.best is None:
-            raise Refused(f"no attempt of run {name} has passed, so it has no kernel")
-        return Text(folder.attempt(run.best.number).text(answers.KERNEL), _CUDA)
-    return Text(toolbox.veil(json.dumps(finite(to_json(run)), indent=1, allow_nan=False)), _JSON)
-
-
 INSTRUCTIONS = (
     "Tilewright turns a PyTorch operation into one verified CUDA kernel file. You are the author: specify says what is "
     "to be computed (show the reference to the person, then accept), submit_kernel sends a file and brings back a "
     "verdict or a diagnosis and the next question, until the run ends or you finish it; export writes the kernel. No "
     "GPU is needed: without one kernels run in an emulator and times are modelled, and are said to be."
 )
-
-_AT_ONCE = 2  # actions at work; each has child processes of its own
-_BETWEEN_NOTICES_S = 0.2
+SCHEME = "tilewright://"
+_MARKDOWN, _JSON, _CUDA, _PYTHON = "text/markdown", "application/json", "text/x-cuda", "text/x-python"
+_LISTED_RUNS = 20
+_RUN = re.compile(r"runs/([^/]+)(?:/(task|kernel|attempts/(\d{1,4})))?")
+_AT_ONCE = 2  # calls at work; each has child processes of its own
+_NOTICE_INTERVAL_S = 0.2
 
 Context = ServerRequestContext[Any]
 
+TEMPLATES = [
+    types.ResourceTemplate(uri_template=f"{SCHEME}runs/{{run}}{path}", name=name, description=text, mime_type=kind)
+    for path, name, text, kind in (
+        ("", "run", "A run's record: task, settings, attempts.", _JSON),
+        ("/task", "task", "The reference of a run's task.", _PYTHON),
+        ("/kernel", "kernel", "The best kernel file of a run.", _CUDA),
+        ("/attempts/{number}", "attempt", "An attempt: verdict, times, file.", _MARKDOWN),
+    )
+]
 
-class McpDesk:
-    """A toolbox behind a protocol."""
+
+class McpServer:
+    """Serves a toolbox to one client."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
-        self._at_work = anyio.CapacityLimiter(_AT_ONCE)
+        self._limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     def server(self) -> Server[Any]:
         return Server(
@@ -147,6 +78,8 @@ class McpDesk:
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
         )
+
+    # -- tools --
 
     async def _list_tools(self, context: Context, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -169,80 +102,108 @@ class McpDesk:
         if client is not None:
             self._toolbox.session.agent = client.client_info.name
         try:
-            answer = await self._done(context, params.name, params.arguments or {})
-        except Refused as refusal:
-            return types.CallToolResult(content=[types.TextContent(type="text", text=str(refusal))], is_error=True)
+            answer = await self._called(context, params.name, params.arguments or {})
+        except (Refused, Cancelled) as error:
+            return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
         text = types.TextContent(type="text", text=answer.text)
         return types.CallToolResult(content=[text], structured_content=answer.facts)
 
-    async def _done(self, context: Context, name: str, arguments: Mapping[str, Any]) -> Answer:
-        """An action in a thread. The thread of a cancelled call stops by itself, soon."""
-        cancelled, notices = threading.Event(), _Notices(context)
-        reporter = AgentReporter(notices.tell, cancelled)
+    async def _called(self, context: Context, name: str, arguments: Mapping[str, Any]) -> Answer:
+        """A tool in a thread. The thread of a cancelled call stops by itself, soon."""
+        cancelled = threading.Event()
+        reporter = AgentReporter(_Progress(context).send, cancelled)
         work = functools.partial(self._toolbox.call, name, arguments, reporter)
         try:
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._at_work)
-        except Cancelled as error:
-            raise Refused(str(error)) from None
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         finally:
             cancelled.set()
 
     # -- resources --
 
     async def _list_resources(self, context: Context, params: Any) -> types.ListResourcesResult:
-        found = await anyio.to_thread.run_sync(listed, self._toolbox.session)
-        return types.ListResourcesResult(
-            resources=[
-                types.Resource(uri=one.uri, name=one.name, description=one.description, mime_type=one.mime_type)
-                for one in found
-            ]
-        )
+        return types.ListResourcesResult(resources=await anyio.to_thread.run_sync(self._resources))
 
     async def _list_templates(self, context: Context, params: Any) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(
-            resource_templates=[
-                types.ResourceTemplate(
-                    uri_template=one.uri, name=one.name, description=one.description, mime_type=one.mime_type
-                )
-                for one in TEMPLATES
-            ]
-        )
+        return types.ListResourceTemplatesResult(resource_templates=TEMPLATES)
 
     async def _read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            found = await anyio.to_thread.run_sync(read, self._toolbox, uri)
+            text, mime_type = await anyio.to_thread.run_sync(self._read, uri)
         except Refused as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
-        contents = types.TextResourceContents(uri=uri, mime_type=found.mime_type, text=found.text)
+        contents = types.TextResourceContents(uri=uri, mime_type=mime_type, text=text)
         return types.ReadResourceResult(contents=[contents])
 
+    def _resources(self) -> list[types.Resource]:
+        """The fixed texts, and the newest runs."""
+        rows = [("kernel-format", "kernel format", "What a kernel file is and may do.")]
+        rows += [(f"advice/{one.value}", f"advice: {one.value}", f"What pays for {one.value} kernels.") for one in Kind]
+        rows += [(f"gpu/{one}", f"GPU family {one}", f"What pays on {one}.") for one in GPU_FAMILIES]
+        found = self._toolbox.session.store.runs().runs[:_LISTED_RUNS]
+        rows += [(f"runs/{one.id}", one.id, f"A run of {one.task.name}.") for one in found]
+        return [
+            types.Resource(
+                uri=f"{SCHEME}{path}",
+                name=name,
+                description=text,
+                mime_type=_JSON if path.startswith("runs/") else _MARKDOWN,
+            )
+            for path, name, text in rows
+        ]
 
-class _Notices:
-    """Progress of one call, from its thread to the client; so many a second at most, and none after its end."""
+    def _read(self, uri: str) -> tuple[str, str]:
+        """The text at a URI, and its MIME type; raises `Refused`."""
+        path = uri.removeprefix(SCHEME)
+        if path == "kernel-format":
+            return contract(), _MARKDOWN
+        kind, _, name = path.partition("/")
+        if kind == "advice" and name in {one.value for one in Kind}:
+            return card(Kind(name)), _MARKDOWN
+        if kind == "gpu" and name in GPU_FAMILIES:
+            return family_card(name), _MARKDOWN
+        found = _RUN.fullmatch(path)
+        if not uri.startswith(SCHEME) or found is None:
+            raise Refused(f"there is no {uri[:80]!r} to read; the list of resources has what there is")
+        return self._read_run(found[1], found[2] or "", int(found[3] or 0))
+
+    def _read_run(self, name: str, part: str, number: int) -> tuple[str, str]:
+        if number:
+            return self._toolbox.call("history", {"run": name, "attempt": number}, AgentReporter()).text, _MARKDOWN
+        try:
+            folder, run = self._toolbox.session.opened(name)
+        except StoreError as error:
+            raise Refused(self._toolbox.redact(str(error))) from None
+        if part == "task":
+            return run.task.reference, _PYTHON
+        if part == "kernel":
+            if run.best is None:
+                raise Refused(f"no attempt of run {name} has passed, so it has no kernel")
+            return folder.attempt(run.best.number).text(KERNEL), _CUDA
+        return self._toolbox.redact(json.dumps(finite(to_json(run)), indent=1, allow_nan=False)), _JSON
+
+
+class _Progress:
+    """Sends the progress of a call from its thread to the client, a few times a second at most."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._count = 0
         self._last = 0.0
 
-    def tell(self, text: str) -> None:
+    def send(self, text: str) -> None:
         now = time.monotonic()
-        if now - self._last < _BETWEEN_NOTICES_S:
+        if now - self._last < _NOTICE_INTERVAL_S:
             return
         self._last, self._count = now, self._count + 1
         anyio.from_thread.run(self._context.session.report_progress, float(self._count), None, text)
 
 
-def serve(root: Path, *, gpu: str = "", spool: str = "") -> None:
-    """Serve one client until it goes away."""
-    session = Session(root, gpu=gpu, spool=spool)
-    try:
-        anyio.run(_serve, McpDesk(Toolbox(session)).server())
-    finally:
-        session.close()
+def serve(toolbox: Toolbox) -> None:
+    """Serve one client until it closes stdin."""
+    anyio.run(_serve, McpServer(toolbox).server())
 
 
 async def _serve(server: Server[Any]) -> None:

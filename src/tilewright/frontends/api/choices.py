@@ -1,7 +1,7 @@
-"""Who writes, where kernels run, and a run's settings, from what a person said. Nothing is spent here.
+"""The author, the device and the settings of a run, from a person's options. Nothing is spent here.
 
-The author is the model that is named, else one whose key is set, else the built-in playbook. Candidates run on a GPU
-that is reached through a spool, on one of this machine, or emulated.
+The author is the model that is named, else one whose key is set, else the built-in playbook. Kernels run on a GPU
+behind a spool, on a GPU of this machine, or in the emulator.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 from tilewright.authors import Author
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.child.process import uninterrupted
+from tilewright.devices.child_device import CudaDevice, EmulatedDevice
 from tilewright.devices.cuda import DriverError, profiles
-from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.api.kernel_arguments import named_gpu
@@ -47,21 +46,21 @@ from tilewright.store import Store
 from tilewright.tasks.errors import BadArgument
 
 PLAYBOOK = "playbook"
-AGENT = "agent"  # `agent:NAME` wrote through `tilewright mcp` or a tool of its own
-SPOOL_SECONDS = 20.0  # to wait for a worker to announce itself
+AGENT = "agent"  # `agent:NAME` writes through the tools for agents
+SPOOL_SECONDS = 20.0  # to wait for a worker to register
 
 
-# -- who writes --
+# -- authors --
 
 
 @dataclass(frozen=True)
 class ChosenAuthor:
-    """An author ready to be asked, and what it costs."""
+    """An author that is open, and its price."""
 
     name: str
     author: Author
     complete: Complete
-    price: Price | None  # None where it is not known
+    price: Price | None  # None if unknown
 
     @property
     def price_words(self) -> str:
@@ -77,7 +76,7 @@ class ChosenAuthor:
 
 
 def author_name(model: str | None, author: str | None, environ: Mapping[str, str]) -> str:
-    """The author's name for the record, from what was said and which keys are set."""
+    """The author's name for the record, from the options and the keys that are set."""
     if author is not None and author != PLAYBOOK:
         raise BadArgument(f"--author {author}: the built-in author is called {PLAYBOOK}; name a model with --model")
     if author is not None and model is not None:
@@ -96,7 +95,7 @@ def author_name(model: str | None, author: str | None, environ: Mapping[str, str
 
 
 def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
-    """Raises `MissingKey` for a model that needs a key which is not set; opening it later would say the same."""
+    """Raises `MissingKey` for a model whose key is not set, before anything is opened."""
     provider = providers().get(name.partition(":")[0])
     if provider is not None and provider.lacks_key(base_url, environ):
         raise MissingKey(f"{name} needs a key; set {provider.key} in the environment, or choose --author {PLAYBOOK}")
@@ -106,16 +105,16 @@ def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
 def open_author(
     name: str, base_url: str, say: Callable[[str], None], seconds: float = math.inf
 ) -> Iterator[ChosenAuthor]:
-    """The author of that name. Raises `ModelError` where its model cannot be opened; nothing is asked of it.
+    """Opens the author of that name. Raises `ModelError` if its model cannot be opened.
 
-    `seconds`: how long from now a service that fails may be asked again.
+    `seconds`: for how long a failing service may be retried.
     """
     if name == PLAYBOOK:
         if base_url:
             raise BadArgument("--base-url is for a model's server; name the model with --model")
-        from tilewright.authors.playbook_author import PlaybookAuthor  # the only author that needs the playbook
+        from tilewright.authors.playbook_author import PlaybookAuthor  # no other author needs the playbook
 
-        yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
+        yield ChosenAuthor(name, PlaybookAuthor(), _no_model, None)
         return
     if name.startswith(f"{AGENT}:"):
         raise BadArgument(
@@ -131,7 +130,7 @@ def open_author(
 
 
 def checked_url(url: str | None, author: str = "") -> str:
-    """An address as a run may store it; raises `BadArgument` for one that is none, or has a password in it."""
+    """A valid address, which a run may store; raises `BadArgument` for one with a password in it."""
     if not url:
         return ""
     if author == PLAYBOOK:
@@ -144,22 +143,22 @@ def checked_url(url: str | None, author: str = "") -> str:
     return url
 
 
-def _nobody(question: Question, on_text: Callable[[str], None]) -> Reply:
+def _no_model(question: Question, on_text: Callable[[str], None]) -> Reply:
     raise AssertionError(f"the playbook asked a model: {question.id}")
 
 
-# -- where kernels run --
+# -- devices --
 
 
 @dataclass(frozen=True)
 class ChosenDevice:
-    """Where kernels are verified and timed, for which known GPU. `index`: a GPU of this machine; `spool`: a folder."""
+    """The device that verifies and times kernels: a GPU of this machine, one behind a spool, or the emulator."""
 
     gpu: str  # a name of `PROFILES`
     label: str  # "H200 (emulated)", "NVIDIA H200 (cuda:0)"
-    index: int | None = None
-    spool: str = ""
-    note: str = ""  # why not on the GPU that is here
+    index: int | None = None  # of a GPU of this machine
+    spool: str = ""  # its folder
+    note: str = ""  # why the GPU of this machine is not used
 
     @property
     def is_emulated(self) -> bool:
@@ -172,7 +171,7 @@ class ChosenDevice:
 
 
 def choose_device(gpu: str | None, spool: str = "") -> ChosenDevice:
-    """The device for a GPU that was asked for by name or architecture, or for the one at hand where none was."""
+    """The device for a GPU named by model or architecture; if `gpu` is None, for the GPU at hand."""
     wanted = None if gpu is None else named_gpu(gpu)
     if spool:
         return _spool_device(wanted, spool)
@@ -190,7 +189,7 @@ def emulated_device(gpu: str, note: str = "") -> ChosenDevice:
 
 
 def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
-    """The device to go on with a run that began there: measured and modelled times are never mixed."""
+    """The device for continuing a run: measured and modelled times are never mixed."""
     if began.emulated:
         if spool:
             raise BadArgument("this run's times are modelled, and go on so; make it anew with --fresh --spool DIR")
@@ -208,9 +207,9 @@ def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
 def open_devices(
     device: ChosenDevice, interrupt: Callable[[], bool] = uninterrupted
 ) -> Iterator[tuple[Device, Device | None]]:
-    """The emulator, whose process starts with the first job, and the GPU where there is one.
+    """The emulator, whose process starts with the first job, and the GPU if there is one.
 
-    Through a spool every job runs anew: a time that was measured for another run is not this one's.
+    Through a spool every job runs again, so that no time measured for another run is used.
     """
     with ExitStack() as stack:
         emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu], interrupt=interrupt))
@@ -225,14 +224,14 @@ def open_devices(
 
 
 def gpu_reference(device: ChosenDevice, task: Task, gpu: Device | None) -> SpoolReference | None:
-    """The task's reference where the GPU is; None where that is this machine, or where there is no GPU."""
+    """The task's reference on the machine of a spool's GPU; None without a spool."""
     if not device.spool or gpu is None:
         return None
     return SpoolReference(device.spool, task.reference, task.function, gpu=gpu.profile)
 
 
 def known_profile(profile: GpuProfile) -> GpuProfile:
-    """The known GPU that a device of the driver is, or the typical one of its architecture."""
+    """The known GPU of that name, or the typical one of its architecture."""
     known = known_gpu(profile.name, profile.cc) or TYPICAL.get(profile.arch)
     if known is None:
         raise BadArgument(f"{profile.name} has architecture {profile.arch}; known are {', '.join(ARCHITECTURES)}")
@@ -262,7 +261,7 @@ def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
 def with_checked(
     settings: Settings, *, base_url: str | None, spool: str | os.PathLike[str] | None, against: str, licence: str
 ) -> Settings:
-    """The settings with what has to be checked first; a run may be resumed from another folder."""
+    """The settings with these options, checked. Paths become absolute: a run may be resumed from another folder."""
     return replace(
         settings,
         base_url=checked_url(base_url, settings.author),
@@ -273,9 +272,9 @@ def with_checked(
 
 
 def checked_against(text: str, elsewhere: bool = False) -> str:
-    """`MODULE:FUNCTION` whose module can be found from here, or nothing. It is imported only to be timed.
+    """`MODULE:FUNCTION`, or "". The module must be found here, unless another machine times it (`elsewhere`).
 
-    Where that happens `elsewhere`, only the machine that times it can tell whether it is found.
+    It is imported only to be timed.
     """
     if not text:
         return ""
@@ -288,7 +287,7 @@ def checked_against(text: str, elsewhere: bool = False) -> str:
 
 
 def checked_baselines(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of baselines, each once."""
+    """Names of baselines, without duplicates."""
     wanted = tuple(dict.fromkeys(name.strip() for name in names))
     unknown = next((name for name in wanted if name not in BASELINES), None)
     if unknown is not None:
@@ -297,7 +296,7 @@ def checked_baselines(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_licence(text: str) -> str:
-    """An SPDX expression, or nothing."""
+    """An SPDX expression, or ""."""
     if text and not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", text.strip()):
         raise BadArgument(f"--license {text}: write an SPDX expression, such as Apache-2.0 or MIT OR Apache-2.0")
     return text.strip()

@@ -1,8 +1,8 @@
-"""`@tilewright.kernel`: the function is the specification, the oracle and the fallback.
+"""`@tilewright.kernel`: the function is the specification, the reference and the fallback.
 
-A call uses the library's finished kernel for these shapes, or runs the function itself and says so once. It never
-spends anything and starts no process; `make` does, when it is asked to. A call in which torch has a part (compiling,
-exporting, transforming) goes through an operator that stands for all of the function's kernels.
+A call uses the library's finished kernel for its shapes, or runs the function with one warning. It spends nothing and
+starts no process; only `make` does. A call that torch traces, to compile, export or transform it, goes through a torch
+operator that stands for all of the function's kernels.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
-from tilewright.frontends.api.bound_kernel import FunctionReference, form_of_task
-from tilewright.frontends.api.make import Made, backward_of, make, read_arguments
+from tilewright.devices.inputs import DTYPE_OF_TORCH, TORCH_DTYPE
+from tilewright.frontends.api.make import FunctionReference, Made, backward_of, make, read_arguments, returned_form
 from tilewright.kernel_file import Code, KernelFile, KernelFileError, NoneApplies, Problem, Reason, op_of_task, print_op
 from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
@@ -35,15 +35,14 @@ from tilewright.runtime.returned import Form
 from tilewright.runtime.torch_ops import operator_of
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 from tilewright.tasks.errors import BadArgument
-from tilewright.tasks.lifting.definition_source import Global, source_and_globals
-
-# -- a decorated function's kernels as one operator of torch, for calls that are traced --
+from tilewright.tasks.lifting.definition_source import source_and_globals
+from tilewright.tasks.lifting.source_text import GlobalGuard
 
 Find = Callable[[dict[str, Any]], Operation | None]  # the operation for a call, by all its arguments
 
 
 class KernelFamily:
-    """The finished kernels of one function that have the same op line."""
+    """The finished kernels of a function that have the same op line, as one torch operator for traced calls."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class KernelFamily:
         find: Find,
         backward: Backward | None = None,
     ) -> None:
-        """`backward`: the one of the first file, whose own reference takes what it was not made for."""
+        """`backward` belongs to the first file; its reference takes the calls that it was not made for."""
         self.files = tuple(files)
         self.op = files[0].plan.op
         self.last_resort = LastResort(self.op, reference, strict=False)
@@ -67,7 +66,7 @@ class KernelFamily:
         self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
 
     def takes(self, bound: Mapping[str, Any]) -> bool:
-        """Whether a call is of a kind that some kernel was made for, whatever its sizes. Dynamo traces this."""
+        """Whether some kernel was made for a call like this one at any size. Dynamo traces this."""
         for name, value in self.others:
             if isinstance(bound[name], torch.Tensor) or bound[name] != value:
                 return False
@@ -82,29 +81,27 @@ class KernelFamily:
         return self.returned.filled(results, bound)
 
     def run_values(self, *values: Any) -> Any:
-        """What the operator runs."""
+        """The implementation of the operator."""
         bound = {**dict(zip(self.names, values, strict=True)), **dict(self.others)}
         operation = self._find(bound)
         if operation is None:
-            raise self._nobody("no kernel was made for these sizes, or something that the function reads", values)
+            raise self._refusal("no kernel was made for these sizes, or something that the function reads", values)
         try:
             return operation.run_values(*values)
         except CallRefused as refusal:
-            raise self._nobody(str(refusal), values) from None
+            raise self._refusal(str(refusal), values) from None
 
-    def _nobody(self, found: str, values: Sequence[Any]) -> NoFileTakes:
+    def _refusal(self, found: str, values: Sequence[Any]) -> NoFileTakes:
         problem = Problem(Code.DOES_NOT_APPLY, 0, 0, found, "make a kernel for this call")
         return NoFileTakes(NoneApplies((Reason(self.op.name, problem),)), values)
 
 
+@dataclass(frozen=True, eq=False)
 class _Kind:
-    """What of a task's inputs is the same at every size: dtypes, numbers of dimensions, numbers."""
+    """What is the same at every size of a task: dtypes, ranks, numbers."""
 
-    def __init__(
-        self, numbers: tuple[tuple[str, Any], ...], tensors: tuple[tuple[str, Any, int, bool, bool], ...]
-    ) -> None:
-        self.numbers = numbers
-        self.tensors = tensors  # name, dtype, dimensions, whether the first leads, whether it may be absent
+    numbers: tuple[tuple[str, Any], ...]
+    tensors: tuple[tuple[str, Any, int, bool, bool], ...]  # name, dtype, rank, first dimension leads, optional
 
     @staticmethod
     def of(task: Task) -> _Kind:
@@ -130,7 +127,7 @@ class _Kind:
         return True
 
 
-_MOST_SAID = 16  # kinds of reasons that a function warns of
+_MOST_WARNINGS = 16  # of one function
 Call = tuple[tuple[str, object], ...]  # every argument by name: a tensor's dtype and shape, any other value
 
 
@@ -143,7 +140,7 @@ def kernel(*, strict: bool = False) -> Callable[[Callable[..., Any]], DecoratedK
 
 
 def kernel(function: Callable[..., Any] | None = None, *, strict: bool = False) -> Any:
-    """Have a PyTorch function use its finished kernels. `strict`: a call for which there is none raises."""
+    """Decorate a PyTorch function so that it uses its finished kernels. `strict`: a call without one raises."""
     if function is None:
         return functools.partial(DecoratedKernel, strict=strict)
     return DecoratedKernel(function, strict)
@@ -165,9 +162,9 @@ class DecoratedKernel:
         self._plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in self._signature.parameters.values())
         self._operations: dict[Call, Operation | None] = {}
         self._families: tuple[KernelFamily, ...] | None = None
-        self._said: set[Hashable] = set()
-        self._source: str | None = None  # the function's text as it was looked at last, and what that was made from
-        self._globals: tuple[Global, ...] = ()
+        self._warned: set[Hashable] = set()
+        self._source: str | None = None  # the function's text, valid while all guards hold
+        self._guards: tuple[GlobalGuard, ...] = ()
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -186,45 +183,48 @@ class DecoratedKernel:
         except NoFileTakes as refusal:
             reasons = [str(reason) for reason in refusal.none.reasons]
             strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in bound.values())
-            ways = reasons if strided else [*reasons, self._remedy(bound)]  # a kernel made anew wants no strides either
-            lines = tuple((one.file, one.problem.code, one.problem.line) for one in refusal.none.reasons)
-            kind = ("strided" if strided else "refused", *lines)
-            return self._reference(kind, "no kernel takes this call", "\n  ".join([":", *ways]), args, kwargs)
+            lines = reasons if strided else [*reasons, self._remedy(bound)]  # no kernel is made for strides
+            places = tuple((one.file, one.problem.code, one.problem.line) for one in refusal.none.reasons)
+            kind = ("strided" if strided else "refused", *places)
+            return self._reference(kind, "no kernel takes this call", "\n  ".join([":", *lines]), args, kwargs)
         except CallRefused as refusal:
             why = str(refusal).removeprefix(f"{self._name}: ")
             return self._reference(type(refusal).__name__, why, "", args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: the function gets the instance, as any function of a class does."""
+        """As a method of a class, it gets the instance as its first argument."""
         return self if instance is None else BoundMethod(self, instance)
 
     def __deepcopy__(self, memo: object) -> DecoratedKernel:
-        """Itself, as for any function."""
+        """Itself, as for a function."""
         return self
 
     def __copy__(self) -> DecoratedKernel:
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """By name where it is found under its name, as for any function, else by the function's."""
+        """By its name if it is found under that, as for a function, else by the undecorated function."""
         found: Any = sys.modules.get(self.function.__module__)
         for part in self.function.__qualname__.split("."):
             found = getattr(found, part, None)
         return self.function.__qualname__ if found is self else (DecoratedKernel, (self.function, self.strict))
 
     def __prepare_scriptable__(self) -> Callable[..., Any]:
-        """Asked by `torch.jit.script`, which reads Python source: that of the function."""
+        """`torch.jit.script` reads the source of the undecorated function."""
         return self.function
 
     def make(self, **arguments: Any) -> Made:
-        """Make a kernel for these shapes: `f.make(x="4096x1024:bf16")`, or tensors; takes the options of `make` too."""
+        """Make a kernel for these shapes, given as text or tensors: `f.make(x="4096x1024:bf16")`.
+
+        It takes the options of `tilewright.make` too.
+        """
         made = make(self.function, **arguments)
-        assert isinstance(made, Made)  # a decorated function has no tensors of its own
+        assert isinstance(made, Made)  # a decorated function has no captured tensors
         self.forget()
         return made
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Which kernel file takes such a call and with what launches, or that the function itself runs and why."""
+        """Which kernel file takes such a call and with what launches, or why the function itself runs."""
         bound = self._bound(args, kwargs)
         operation = self._operation(bound)
         if operation is None:
@@ -233,7 +233,7 @@ class DecoratedKernel:
         return str(operation.explain(**{name: bound[name] for name in names}))
 
     def forget(self) -> None:
-        """Look into the library again at the next call: another process may have made a kernel."""
+        """Search the library again at the next call: another process may have made a kernel."""
         self._operations.clear()
         self._families = None
 
@@ -250,7 +250,7 @@ class DecoratedKernel:
         return bound.arguments
 
     def _operation(self, bound: dict[str, Any]) -> Operation | None:
-        self._look_around()
+        self._check_guards()
         call = tuple((name, _kind_of(value)) for name, value in bound.items())
         try:
             hash(call)
@@ -261,10 +261,10 @@ class DecoratedKernel:
         return self._operations[call]
 
     def _load(self, bound: dict[str, Any]) -> Operation | None:
-        """The finished kernels that were made for such a call, the one for these very sizes first."""
+        """The finished kernels that were made for such a call, those for the nearest sizes first."""
         distances = ((self._distance(made, bound), made) for made in self._made())
-        taking = [(distance, made) for distance, made in distances if distance is not None]
-        ordered = [kernel for _, kernel in sorted(taking, key=lambda one: one[0])]
+        fitting = [(distance, made) for distance, made in distances if distance is not None]
+        ordered = [made for _, made in sorted(fitting, key=lambda one: one[0])]
         if not ordered:
             return None
         try:
@@ -272,7 +272,7 @@ class DecoratedKernel:
             paths = [kernel.path for kernel in ordered]
             names = tuple(one.name for one in task.inputs)
             others = {name: value for name, value in bound.items() if name not in names}
-            form = form_of_task(self.function, task, others)
+            form = returned_form(self.function, task, others)
             files = read_files(paths, allow_library=True)
             reference = self._function_reference("kernel", names, others)
             backward = backward_of(ordered[0])
@@ -287,7 +287,7 @@ class DecoratedKernel:
     # -- calls that torch traces --
 
     def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call through the operator of the kernels made for its kind, else the function itself, to be traced."""
+        """The call through the operator of the kernels made for its kind, else the function, which is traced."""
         if self._plain and not any(name not in self._signature.parameters for name in kwargs):
             bound = {**self._defaults, **dict(zip(self._signature.parameters, args, strict=False)), **kwargs}
             if len(bound) == len(self._signature.parameters):
@@ -295,12 +295,12 @@ class DecoratedKernel:
                 for family in self._families or ():
                     if family.takes(bound):
                         return family.call(bound)
-        self._say_traced()
+        self._warn_traced()
         return self.function(*args, **kwargs)
 
     def _look_for_families(self) -> None:
-        """Look which kernels there are, once for each trace."""
-        self._look_around()
+        """Search the library, once for each trace."""
+        self._check_guards()
         if self._families is None:
             with disable_modes():
                 self._families = tuple(self._make_families())
@@ -320,12 +320,12 @@ class DecoratedKernel:
                 continue
             (_, task, others), tasks = group[0], [task for _, task, _ in group]
             reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
-            form = form_of_task(self.function, task, others)
+            form = returned_form(self.function, task, others)
             backward = backward_of(group[0][0])
             yield KernelFamily(files, tasks, reference, form, self._operation, backward)
 
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
-        """The arguments that a kernel has no input for, as it was made with them; None where that is not known."""
+        """The arguments that are no inputs of the kernel, with the values it was made with; None if unknown."""
         inputs = {one.name for one in task.inputs}
         found = {}
         for name in self._signature.parameters:
@@ -339,12 +339,12 @@ class DecoratedKernel:
                 return None
         return found
 
-    def _say_traced(self) -> None:
-        """Said while something traces the call, so without its shapes."""
+    def _warn_traced(self) -> None:
+        """Shapes are not known while a call is traced."""
         if self.strict:
             raise NoKernelApplies(f"{self._name}: no kernel was made for a call of this kind; make one first", ())
-        if "traced" not in self._said:
-            self._said.add("traced")
+        if "traced" not in self._warned:
+            self._warned.add("traced")
             warnings.warn(
                 f"{self._name}: no kernel was made for a call of this kind, so the function itself is traced (said "
                 "once)", ReferenceUsed, stacklevel=4,
@@ -361,20 +361,20 @@ class DecoratedKernel:
             if request.function == self._name and request.text == self._source:
                 yield made
 
-    def _look_around(self) -> None:
-        """Forget the kernels found so far where something that the function reads, or one it calls, has changed."""
-        if self._source is not None and all(one.is_as_it_was for one in self._globals):
+    def _check_guards(self) -> None:
+        """Forget the kernels found so far if the function, or something that it reads or calls, has changed."""
+        if self._source is not None and all(one.holds() for one in self._guards):
             return
         try:
-            source, self._globals = source_and_globals(self.function)
+            source, self._guards = source_and_globals(self.function)
         except BadArgument:  # `make` will say why
-            source, self._globals = "", ()
+            source, self._guards = "", ()
         if source != self._source:
             self._source = source
             self.forget()
 
     def _distance(self, made: LibraryKernel, bound: dict[str, Any]) -> int | None:
-        """How many sizes of a call are not those that a kernel was made for; None where it does not take the call."""
+        """How many sizes of a call differ from those that a kernel was made for; None if it does not take the call."""
         try:
             task, request = made.task(), made.request()
         except StoreError:
@@ -382,34 +382,34 @@ class DecoratedKernel:
         inputs = {one.name: one for one in task.inputs}
         if not inputs.keys() <= bound.keys() or request is None:
             return None
-        if any(not self._stands(name, bound[name], request) for name in bound.keys() - inputs.keys()):
+        if any(not self._has_value(name, bound[name], request) for name in bound.keys() - inputs.keys()):
             return None
         return _size_distance(task, bound)
 
-    def _stands(self, name: str, value: Any, request: Request) -> bool:
-        """Whether an argument that is none of the kernel's has the value that it was made with."""
+    def _has_value(self, name: str, value: Any, request: Request) -> bool:
+        """Whether an argument that is no input of the kernel has the value that it was made with."""
         if isinstance(value, torch.Tensor):
             return False
         if name in request.numbers:
             return value is not None and read_arguments({name: value})[1].get(name) == request.numbers[name]
         return bool(value == self._signature.parameters[name].default)
 
-    # What Dynamo must not trace but run, once for each trace.
+    # Dynamo runs these once for each trace, instead of tracing them.
     _look_for_families._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    _say_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _warn_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _reference(self, kind: Hashable, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the function itself, and say why, then what would help: once for each kind of reason, of which a number
-        that is another in every call must not make ever more."""
+        """Run the function itself, with one warning for each `kind` of reason. There is a limit, since a number that
+        differs in every call would give a new kind each time."""
         if self.strict:
             raise NoKernelApplies(f"{self._name}: {why}{remedy}", ())
-        if kind not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(kind)
-            once = "said once" if len(self._said) < _MOST_SAID else "said once, and of further kinds no more"
+        if kind not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(kind)
+            once = "said once" if len(self._warned) < _MOST_WARNINGS else "said once, and of further kinds no more"
             warnings.warn(
                 f"{self._name}: {why}, so the function itself runs ({once}){remedy}", ReferenceUsed, stacklevel=3
             )
-        with without_autocast():  # an op takes tensors as they are, with a kernel and without one
+        with without_autocast():  # a kernel takes tensors as they are, so the function does too
             return self.function(*args, **kwargs)
 
     def _remedy(self, bound: dict[str, Any]) -> str:
@@ -417,7 +417,7 @@ class DecoratedKernel:
 
 
 class BoundMethod:
-    """A decorated function as a method of one object."""
+    """A decorated function as a method of one object; Dynamo cannot trace the making of a `types.MethodType`."""
 
     def __init__(self, kernel: DecoratedKernel, instance: Any) -> None:
         self.__self__ = instance
@@ -431,14 +431,14 @@ class BoundMethod:
 
 
 def _kind_of(value: object) -> object:
-    """What a kernel is chosen by: a tensor's layout, never its content."""
+    """What a kernel is chosen by: the dtype and shape of a tensor, never its data."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, tuple(value.shape), value.requires_grad)
     return (type(value), value)
 
 
 def _kind_without_sizes(bound: dict[str, Any]) -> Hashable:
-    """What a call is told apart by where there is no kernel for it: dtypes, ranks and numbers."""
+    """Dtypes, ranks and numbers: calls without a kernel that share them get one warning."""
     found: list[Hashable] = []
     for value in bound.values():
         if isinstance(value, torch.Tensor):
@@ -460,7 +460,7 @@ def _value_text(value: object) -> str:
 
 
 def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
-    """How many dimensions of a call have another size than the task; None where the task does not cover the call."""
+    """How many dimensions of a call differ in size from the task; None if the task does not cover the call."""
     sizes: dict[str, int] = {}
     leading = {name for name, _ in task.leading}
     for one in task.inputs:
@@ -481,9 +481,9 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
 
 
 def _fits(one: TensorInput, value: object, sizes: dict[str, int], leads: bool) -> bool:
-    """Whether a tensor has the dtype and rank of an input, and sizes that agree with those before it.
+    """Whether a tensor has the dtype and rank of an input, and sizes that agree with `sizes`, which are extended.
 
-    Where its first dimension `leads`, it stands for any number of them, also for none.
+    A first dimension that `leads` stands for any number of dimensions, or none.
     """
     if not isinstance(value, torch.Tensor):
         return value is None and one.optional

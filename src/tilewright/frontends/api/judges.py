@@ -1,4 +1,8 @@
-"""Who judges and who times the kernels of a task, with the processes they need: opened as one, closed as one."""
+"""The referee and the stopwatch of a task, with the processes they need, on a GPU that other processes use too.
+
+Processes of one user take turns at a GPU of this machine by a lock file. What is timed has the GPU alone; small jobs
+that nobody times share it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -30,208 +33,10 @@ from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channe
 from tilewright.verify import Referee
 from tilewright.verify.judging_records import JudgeRequest
 
-# -- several processes of this machine, one GPU: --
-
-_BETWEEN_GOES = 300.0  # seconds
-_MUCH_MEMORY = 40 << 30
-_SHARE_OF_MEMORY = 32  # judging a call that is worked out whole takes some ten times its tensors
-_MOST_BESIDE = 3  # larger jobs at a time
-LOCKS = Path("/tmp")  # and not TMPDIR, which a batch system may set anew for every job
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class GpuUse:
-    """How long anybody had a turn at the GPU, and how long nobody had between two turns."""
-
-    busy_s: float
-    idle_s: float
-    turns: int
-
-
-def gpu_use(log: Path) -> GpuUse:
-    """What was written down of turns. A long time without any lies between two goes, and is neither."""
-    lines = log.read_text().splitlines() if log.exists() else []
-    turns = sorted((float(began), float(ended)) for began, ended, *_ in map(str.split, lines))
-    busy = idle = 0.0
-    reached = turns[0][0] if turns else 0.0
-    for began, ended in turns:
-        idle += began - reached if 0.0 < began - reached < _BETWEEN_GOES else 0.0
-        busy += max(0.0, ended - max(began, reached))
-        reached = max(reached, ended)
-    return GpuUse(busy, idle, len(turns))
-
-
-def _unheard(text: str) -> None: ...
-
-
-class GpuTurns:
-    """Turns at the GPU that a lock file stands for. Within a turn of this object further ones are part of it.
-
-    `log`: where each gets a line, with the machine's clock. `say` is told when a turn has to be waited for.
-    `memory_bytes` is the GPU's; nothing is known of it where that is 0.
-    """
-
-    def __init__(
-        self, path: Path, log: Path | None = None, say: Callable[[str], None] = _unheard, memory_bytes: int = 0
-    ) -> None:
-        self.most_beside_bytes = memory_bytes // _SHARE_OF_MEMORY if memory_bytes >= _MUCH_MEMORY else 0
-        self._path = path
-        self._entrance = path.with_suffix(".next")  # held by whoever is next: nobody comes in before it
-        self._log = log
-        self._say = say
-        self._lock = threading.RLock()
-        self._depth = 0
-
-    @classmethod
-    def of_gpu(
-        cls, index: int, log: Path | None = None, say: Callable[[str], None] = _unheard, memory_bytes: int = 0
-    ) -> GpuTurns:
-        """Turns at a GPU of this machine, for all processes of this user whatever number they know it by."""
-        folder = LOCKS / f"tilewright-{os.getuid()}"
-        path = folder / f"gpu-{device_uuid(index)}.lock"
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            path.open("ab").close()
-        except OSError as error:
-            say(f"others of your processes are not waited for at the GPU: {error}")
-            path = Path(tempfile.mkdtemp(prefix="tilewright-")) / path.name
-        return cls(path, log, say, memory_bytes)
-
-    @contextmanager
-    def turn(self, *, shared: bool = False, large: bool = False) -> Iterator[None]:
-        """Alone at the GPU, or beside others that share it, few of which may be large."""
-        with self._lock:
-            if self._depth:
-                yield
-                return
-            with self._place() if shared and large else nullcontext(), open(self._path, "ab") as held:
-                with open(self._entrance, "ab") as entrance:
-                    self._take(entrance, fcntl.LOCK_EX)
-                    self._take(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-                self._depth, began = 1, time.time()
-                try:
-                    yield
-                finally:
-                    self._depth = 0
-                    self._write_down(began, "shared" if shared else "alone")
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """One of the places for large jobs; where all are taken, that which this process always waits for."""
-        places = [self._path.with_suffix(f".{number}") for number in range(_MOST_BESIDE)]
-        own = os.getpid() % _MOST_BESIDE
-        for path in (*places[own:], *places[:own]):
-            with open(path, "ab") as place:
-                try:
-                    fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                yield
-                return
-        with open(places[own], "ab") as place:
-            self._take(place, fcntl.LOCK_EX)
-            yield
-
-    def _take(self, file: BinaryIO, how: int) -> None:
-        try:
-            fcntl.flock(file, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._say("waiting for the GPU, which another process uses")
-            fcntl.flock(file, how)
-
-    def _write_down(self, began: float, how: str) -> None:
-        if self._log is not None:
-            with open(self._log, "a") as log:
-                log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
-
-
-def turn_at(index: int | None, say: Callable[[str], None] = _unheard) -> AbstractContextManager[None]:
-    """Alone at a GPU of this machine; None: it is another's, whose worker has one job at a time."""
-    return nullcontext() if index is None else GpuTurns.of_gpu(index, say=say).turn()
-
-
-class _Size(Enum):
-    """How a job of a size uses the GPU. Its bytes are those of all its tensors."""
-
-    TINY = (1 << 19) - 1  # whatever its elements are, they are judged on the CPU
-    SMALL = 64 << 20  # judging it takes a few GB at most
-    LARGE = 1 << 62  # alone, but where it is little of the GPU's memory
-
-    @classmethod
-    def of(cls, size: int) -> _Size:
-        return next(one for one in cls if size <= one.value)
-
-
-def _bytes_of(job: Job) -> int:
-    specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
-    return sum(one.storage_bytes for one in specs)
-
-
-def _untimed(turns: GpuTurns, size: int) -> AbstractContextManager[None]:
-    """The turn of something that nobody times, and that has tensors of so many bytes."""
-    large = _Size.of(size) is _Size.LARGE
-    return turns.turn(shared=not large or size <= turns.most_beside_bytes, large=large)
-
-
-class TurnedDevice(Closing):
-    """A GPU whose every job takes a turn, but for those under a sanitizer: of the seconds that takes, a few
-    milliseconds are the GPU's."""
-
-    def __init__(self, device: Device, turns: GpuTurns) -> None:
-        self._device = device
-        self.turns = turns
-        self.index: int = getattr(device, "index", 0)
-
-    @property
-    def profile(self) -> GpuProfile:
-        return self._device.profile
-
-    def execute(self, job: Job) -> Execution:
-        if job.watch is Watch.FAULTS:
-            return self._device.execute(job)
-        alone = job.timed_runs or job.watch is Watch.COUNTERS
-        with self.turns.turn() if alone else _untimed(self.turns, _bytes_of(job)):
-            return self._device.execute(job)
-
-    def close(self) -> None:
-        self._device.close()
-
-
-class TurnedReference:
-    """A reference beside that GPU. It works there only where it judges, and then in the turn of the job it judges."""
-
-    def __init__(self, reference: AnyReference, turns: GpuTurns) -> None:
-        self._reference = reference
-        self._turns = turns
-
-    @property
-    def sees_gpu(self) -> bool:
-        return self._reference.sees_gpu
-
-    def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        outputs = request.outputs if isinstance(request, JudgeRequest) else ()
-        with self._judging(sum(len(one.content) for one in outputs)) if outputs else nullcontext():
-            made: T = self._reference.call(handler, request, answer, seconds)
-            return made
-
-    def call_on_run(
-        self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
-    ) -> tuple[Execution, T | None]:
-        with self._judging(_bytes_of(job)) if isinstance(device, TurnedDevice) else nullcontext():
-            return self._reference.call_on_run(device, job, handler, request, answer, seconds)
-
-    def _judging(self, size: int) -> AbstractContextManager[None]:
-        return nullcontext() if _Size.of(size) is _Size.TINY else _untimed(self._turns, size)
-
-    def close(self) -> None:
-        self._reference.close()
-
-
 Say = Callable[[str], None]
 Judges = tuple[Referee, Stopwatch]
 OpenJudges = Callable[[Task, Settings, ChosenDevice, Say], AbstractContextManager[Judges]]
+T = TypeVar("T")
 
 
 @contextmanager
@@ -243,21 +48,21 @@ def judges(
     interrupt: Callable[[], bool] = uninterrupted,
     log: Path | None = None,
 ) -> Iterator[Judges]:
-    """The referee and the stopwatch of a task. Where `interrupt` says yes, what is in hand ends with `Interrupted`.
+    """The referee and the stopwatch of a task. Once `interrupt` returns true, the job under way raises `Interrupted`.
 
-    Other processes may use the same GPU of this machine, and each waits for its turn; `log` is where those are noted.
+    `log`: a file that gets a line for each turn at the GPU of this machine.
     """
-    # Inputs too large to carry are drawn where the kernel runs, and judged there.
+    # Inputs too large to send are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     with (
         Reference(task.reference, task.function, limits=limits, interrupt=interrupt) as own,
         choices.open_devices(device, interrupt) as (emulator, gpu),
     ):
         reference: AnyReference = own
-        turns = None
+        lock = None
         if device.index is not None and gpu is not None:
-            turns = GpuTurns.of_gpu(device.index, log, say, gpu.profile.memory_bytes)
-            reference, gpu = TurnedReference(own, turns), TurnedDevice(gpu, turns)
+            lock = GpuLock.of_gpu(device.index, log, say, gpu.profile.memory_bytes)
+            reference, gpu = LockedReference(own, lock), LockedDevice(gpu, lock)
         far = choices.gpu_reference(device, task, gpu)
         with (
             Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
@@ -270,36 +75,213 @@ def judges(
                 baselines=settings.baselines,
                 against=settings.against,
                 say=say,
-                turn=turns.turn if turns is not None else nullcontext,
+                turn=lock.turn if lock is not None else nullcontext,
             ) as stopwatch,
         ):
             yield referee, stopwatch
 
 
-def logged_judges(log: Path) -> OpenJudges:
-    """Judges that write down their turns at this machine's GPU."""
-    return partial(judges, log=log)
+# -- the lock of a GPU --
+
+_PAUSE_S = 300.0  # without a turn: the time between two invocations of a suite
+_MUCH_MEMORY = 40 << 30
+_SHARE_OF_MEMORY = 32  # judging a call whose values are computed whole takes some ten times its tensors
+_MOST_LARGE = 3  # large jobs that share a GPU
+LOCKS = Path("/tmp")  # and not TMPDIR, which a batch system may set anew for every job
 
 
-# -- in what PyTorch computes the f32 convolutions of a task on the GPU at hand: --
+@dataclass(frozen=True)
+class GpuUse:
+    """For how long the GPU was in use, and for how long it was idle between two turns."""
+
+    busy_s: float
+    idle_s: float
+    turns: int
 
 
-def settling_on(device: ChosenDevice) -> Settle:
-    """Who finds out the precision of a task for which nobody said one: the GPU, or without one the rule."""
-    return settled_by_channels if device.is_emulated else partial(_settled, device)
+def gpu_use(log: Path) -> GpuUse:
+    """Reads a log of turns. A long pause lies between two invocations, and does not count as idle."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    turns = sorted((float(began), float(ended)) for began, ended, *_ in map(str.split, lines))
+    busy = idle = 0.0
+    reached = turns[0][0] if turns else 0.0
+    for began, ended in turns:
+        idle += began - reached if 0.0 < began - reached < _PAUSE_S else 0.0
+        busy += max(0.0, ended - max(began, reached))
+        reached = max(reached, ended)
+    return GpuUse(busy, idle, len(turns))
 
 
-def _settled(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
+def _ignore(text: str) -> None: ...
+
+
+class GpuLock:
+    """A lock file for a GPU, reentrant within this object. `log` gets a line for each turn, with the machine's clock.
+
+    `say` is called when the GPU has to be waited for. `memory_bytes` is the GPU's memory, 0 if unknown.
+    """
+
+    def __init__(self, path: Path, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> None:
+        self.most_shared_bytes = memory_bytes // _SHARE_OF_MEMORY if memory_bytes >= _MUCH_MEMORY else 0
+        self._path = path
+        self._next = path.with_suffix(".next")  # held by the process that is next, so that none overtakes it
+        self._log = log
+        self._say = say
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    @classmethod
+    def of_gpu(cls, index: int, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> GpuLock:
+        """The lock that all processes of this user share, whatever number they know the GPU by."""
+        folder = LOCKS / f"tilewright-{os.getuid()}"
+        path = folder / f"gpu-{device_uuid(index)}.lock"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            say(f"this process does not wait for your other processes that use the GPU: {error}")
+            path = Path(tempfile.mkdtemp(prefix="tilewright-")) / path.name
+        return cls(path, log, say, memory_bytes)
+
+    @contextmanager
+    def turn(self, *, shared: bool = False, large: bool = False) -> Iterator[None]:
+        """The GPU alone or, if `shared`, with other processes, few of which may run something `large`."""
+        with self._lock:
+            if self._depth:
+                yield
+                return
+            with self._large_slot() if shared and large else nullcontext(), open(self._path, "ab") as held:
+                with open(self._next, "ab") as entrance:
+                    self._take(entrance, fcntl.LOCK_EX)
+                    self._take(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+                self._depth, began = 1, time.time()
+                try:
+                    yield
+                finally:
+                    self._depth = 0
+                    self._write_log(began, "shared" if shared else "alone")
+
+    def untimed(self, size: int) -> AbstractContextManager[None]:
+        """The turn of a job that is not timed and has tensors of `size` bytes."""
+        large = size > _SMALL_BYTES
+        return self.turn(shared=not large or size <= self.most_shared_bytes, large=large)
+
+    @contextmanager
+    def _large_slot(self) -> Iterator[None]:
+        """A slot for a large job; where all are taken, this process always waits for the same one."""
+        slots = [self._path.with_suffix(f".{number}") for number in range(_MOST_LARGE)]
+        own = os.getpid() % _MOST_LARGE
+        for path in (*slots[own:], *slots[:own]):
+            with open(path, "ab") as slot:
+                try:
+                    fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield
+                return
+        with open(slots[own], "ab") as slot:
+            self._take(slot, fcntl.LOCK_EX)
+            yield
+
+    def _take(self, file: BinaryIO, how: int) -> None:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._say("waiting for the GPU, which another process uses")
+            fcntl.flock(file, how)
+
+    def _write_log(self, began: float, how: str) -> None:
+        if self._log is not None:
+            with open(self._log, "a") as log:
+                log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
+
+
+def locked_gpu(index: int | None, say: Say = _ignore) -> AbstractContextManager[None]:
+    """A GPU of this machine alone. None is a GPU behind a spool, whose worker runs one job at a time."""
+    return nullcontext() if index is None else GpuLock.of_gpu(index, say=say).turn()
+
+
+_TINY_BYTES = (1 << 19) - 1  # of all tensors of a job: up to here they are judged on the CPU
+_SMALL_BYTES = 64 << 20  # judging takes a few GB at most
+
+
+def _bytes_of(job: Job) -> int:
+    specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
+    return sum(one.storage_bytes for one in specs)
+
+
+class LockedDevice(Closing):
+    """A GPU that is locked for every job but those under a sanitizer, which use the GPU for milliseconds of seconds."""
+
+    def __init__(self, device: Device, lock: GpuLock) -> None:
+        self._device = device
+        self._lock = lock
+        self.index: int = getattr(device, "index", 0)
+
+    @property
+    def profile(self) -> GpuProfile:
+        return self._device.profile
+
+    def execute(self, job: Job) -> Execution:
+        if job.watch is Watch.FAULTS:
+            return self._device.execute(job)
+        alone = job.timed_runs or job.watch is Watch.COUNTERS
+        with self._lock.turn() if alone else self._lock.untimed(_bytes_of(job)):
+            return self._device.execute(job)
+
+    def close(self) -> None:
+        self._device.close()
+
+
+class LockedReference:
+    """A reference that shares the GPU. It works there only while it judges, in the turn of the job that it judges."""
+
+    def __init__(self, reference: AnyReference, lock: GpuLock) -> None:
+        self._reference = reference
+        self._lock = lock
+
+    @property
+    def sees_gpu(self) -> bool:
+        return self._reference.sees_gpu
+
+    def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
+        outputs = request.outputs if isinstance(request, JudgeRequest) else ()
+        with self._judging(sum(len(one.content) for one in outputs)):
+            made: T = self._reference.call(handler, request, answer, seconds)
+            return made
+
+    def call_on_run(
+        self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
+    ) -> tuple[Execution, T | None]:
+        with self._judging(_bytes_of(job)) if isinstance(device, LockedDevice) else nullcontext():
+            return self._reference.call_on_run(device, job, handler, request, answer, seconds)
+
+    def _judging(self, size: int) -> AbstractContextManager[None]:
+        return nullcontext() if size <= _TINY_BYTES else self._lock.untimed(size)
+
+    def close(self) -> None:
+        self._reference.close()
+
+
+# -- the precision in which PyTorch computes f32 convolutions on the GPU at hand --
+
+
+def precision_settler(device: ChosenDevice) -> Settle:
+    """Finds the precision of a task where none was given: the GPU is asked or, without one, a rule is applied."""
+    return settled_by_channels if device.is_emulated else partial(_settled_on, device)
+
+
+def _settled_on(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
     if likely_f32(task, reference) == ():
         return task
-    is_f32 = _measured(device, task)
+    is_f32 = _measured_f32(device, task)
     if is_f32 is None:
         return settled_by_channels(task, reference)
     return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
 
 
-def _measured(device: ChosenDevice, task: Task) -> bool | None:
-    """None where the GPU cannot say, or an older worker is not able to ask it."""
+def _measured_f32(device: ChosenDevice, task: Task) -> bool | None:
+    """None where the GPU cannot tell, or an older worker has no such question."""
     with _reference_on(device, task) as reference:
         try:
             answer: PrecisionAnswer = reference.call(MEASURE, ConvolutionRequest(task), PrecisionAnswer)
@@ -312,7 +294,7 @@ def _measured(device: ChosenDevice, task: Task) -> bool | None:
 
 @contextmanager
 def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
-    """The task's reference where the GPU is, which is its own for so long where that is this machine."""
+    """The task's reference where the GPU is; a GPU of this machine is locked meanwhile."""
     if device.index is None:
         gpu = SpoolDevice(device.spool, arch=PROFILES[device.gpu].arch)
         yield SpoolReference(device.spool, task.reference, task.function, gpu=gpu.profile)
@@ -320,7 +302,7 @@ def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
     limits = ReferenceLimits.on_gpu(device.index)
     with Reference(task.reference, task.function, limits=limits) as reference:
         start_ahead(limits)  # for the judges, who come next
-        with suppress(ReferenceProblem, RuntimeError):  # the next call says it again
+        with suppress(ReferenceProblem, RuntimeError):  # the next call raises it again
             reference.call(WARM, ConvolutionRequest(task), PrecisionAnswer)
-        with turn_at(device.index):
+        with locked_gpu(device.index):
             yield reference

@@ -1,4 +1,4 @@
-"""What `build` and `check` take beside a kernel file: GPUs by name, and arguments of its op, said or guessed.
+"""Options that go with a kernel file: GPUs by name, and the arguments of its op, given or guessed.
 
 `--shape x=4096x1024:bf16`, `--set eps=1e-5`, `--fill x=uniform:0:1`.
 """
@@ -39,14 +39,14 @@ from tilewright.records import (
 )
 from tilewright.tasks.errors import BadArgument
 
-# -- what a file's `need` lines say of its tensors, read from the plan: --
+# -- shapes that the `need` lines of a plan ask for --
 
 _Term = tuple[str, int]  # a tensor and one of its dimensions
 
 
 @dataclass
 class NeededShapes:
-    """What is known of each tensor; what is not known is missing."""
+    """What is known of each tensor."""
 
     dtypes: dict[str, DType] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class NeededShapes:
     _numbers: dict[_Term, int] = field(default_factory=dict)
 
     def guess(self, names: Sequence[str], dtype: DType, shapes: Sequence[tuple[int, ...]]) -> list[TensorSpec]:
-        """Tensors that are as is needed, and otherwise of this dtype and like those of `shapes`."""
+        """Specs that meet the needs; where nothing is needed, they have this dtype and sizes from `shapes`."""
         usual = {len(one): one for one in reversed(shapes)}  # of several the first
         made: dict[_Term, int] = {}
         specs = []
@@ -84,16 +84,14 @@ class NeededShapes:
             options.append(f"--shape {name}={sizes}:{dtype.value if dtype else 'DTYPE'}")
         return " ".join(options)
 
-    # -- what is put together --
-
     def _first(self, term: _Term) -> _Term:
-        """The dimension that stands for all that are the same as this one."""
+        """The dimension that represents all that equal this one."""
         while term in self._same:
             term = self._same[term]
         return term
 
     def set_equal(self, one: syntax.Expr, other: syntax.Expr) -> None:
-        """Take note of `one == other`, where it says something of a tensor."""
+        """Add what `one == other` says about a tensor."""
         match one, other:
             case syntax.Literal(), _ if not isinstance(other, syntax.Literal):
                 self.set_equal(other, one)
@@ -118,7 +116,7 @@ class NeededShapes:
 
 
 def needed_shapes(file: KernelFile, given: Mapping[str, ArgumentValue]) -> NeededShapes:
-    """What the plan's `need` lines say, `given` tensors known."""
+    """The needs of a plan, together with the tensors that are given."""
     found = NeededShapes()
     for name, spec in given.items():
         if isinstance(spec, TensorSpec):
@@ -154,9 +152,9 @@ GUESS_SECONDS = 2.0
 
 Shapes = Sequence[tuple[int, ...]]
 
-# Shapes most kernels take, the commonest first; one is tried for every tensor, then mixtures.
+# Shapes that most kernels take, the most common first; all tensors get the same one first, then mixtures.
 GUESSED_SHAPES: Shapes = ((512, 1024), (1024,), (1024, 1024), (8, 64, 1024), (8, 64, 32, 32), ())
-# The same, small enough to emulate: odd sizes first, because those find what round ones hide.
+# Shapes small enough to emulate; odd sizes come first, because they find faults that round ones hide.
 SMALL_SHAPES: tuple[Shapes, ...] = (
     ((7, 203), (203,), (203, 203), (3, 7, 203), (2, 203, 3, 5), ()),
     ((7, 136), (136,), (136, 136), (3, 7, 136), (2, 136, 6, 4), ()),
@@ -173,7 +171,7 @@ GUESSED_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.I64, DType.I32, DType.
 def named_gpu(text: str) -> GpuProfile:
     """A known GPU by its name or its architecture: `H200`, `rtx4090`, `sm_90a`, `sm_90`."""
     plain = text.lower().replace(" ", "")
-    for full in (plain, f"{plain}a"):  # sm_90 is built as sm_90a: the device is targeted exactly
+    for full in (plain, f"{plain}a"):  # sm_90 is built as sm_90a
         if full in TYPICAL:
             return TYPICAL[full]
     for name, profile in PROFILES.items():
@@ -196,8 +194,8 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name or not value.strip():
-            said = text.strip() if text.strip()[:1].isdigit() and not equals else "VALUE"
-            raise BadArgument(f"{option} {text}: write {option} NAME={said}")
+            example = text.strip() if text.strip()[:1].isdigit() and not equals else "VALUE"
+            raise BadArgument(f"{option} {text}: write {option} NAME={example}")
         if name in made:
             raise BadArgument(f"{option} {text}: {name} is given twice")
         made[name] = value.strip()
@@ -205,7 +203,7 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
-    """What the options say, checked against the op's parameters."""
+    """The values of the options, checked against the op's parameters."""
     values: dict[str, ArgumentValue] = {}
     parameters = {parameter.name: parameter for parameter in op.parameters}
     for option, other, texts in (("--shape", "--set", shapes), ("--set", "--shape", scalars)):
@@ -247,7 +245,7 @@ def _number(parameter: Parameter, text: str) -> int | float | bool:
 
 
 def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
-    """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: what tensors hold, where the usual will not do."""
+    """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: the contents of tensors."""
     contents: dict[str, Content] = {}
     tensors = [one.name for one in op.tensors]
     for seed, (name, value) in enumerate(pairs("--fill", fills).items()):
@@ -282,15 +280,15 @@ def complete_arguments(
     gpu: GpuProfile,
     guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
 ) -> tuple[dict[str, ArgumentValue], bool]:
-    """The given arguments with the rest guessed so that the file applies, and whether a tensor had to be guessed.
+    """The given arguments with the others guessed so that the file applies, and whether a tensor was guessed.
 
-    `guesses` are lists of shapes; tensors get theirs from one list, the first from which the file takes them.
+    `guesses` are lists of shapes. All tensors get shapes of one list: the first from which the file takes them.
     """
     wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]
     base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
     if not wanted:
         return base, False
-    deadline = time.monotonic() + GUESS_SECONDS
+    deadline = time.thread_time() + GUESS_SECONDS
     reason = ""
     needed, names = needed_shapes(file, given), [p.name for p in wanted]
     ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
@@ -315,7 +313,7 @@ def complete_arguments(
                 reason = reason or str(refusal)
             except KernelFileError:
                 pass
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             break
     raise BadArgument(
         f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {needed.words(names)}"
@@ -356,7 +354,7 @@ def _default(parameter: Parameter) -> ArgumentValue:
 
 
 def _mixtures(count: int, guesses: Sequence[Shapes]) -> Iterator[tuple[TensorSpec, ...]]:
-    """Specs for `count` tensors: one dtype for all first, then one tensor of another dtype, over all shapes."""
+    """Specs for `count` tensors over all shapes: first with one dtype, then with one tensor of another dtype."""
     patterns: list[tuple[DType, ...]] = [(dtype,) * count for dtype in GUESSED_DTYPES]
     for common, other, odd in itertools.product(GUESSED_DTYPES[:3], GUESSED_DTYPES, range(count)):
         if common is not other and count > 1:
@@ -367,8 +365,8 @@ def _mixtures(count: int, guesses: Sequence[Shapes]) -> Iterator[tuple[TensorSpe
 
 
 def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Every tuple of options: those whose first tensor is a matrix or more first, then by how few differ."""
-    if count > 4:  # too many mixtures to try them all
+    """Every tuple of shapes: those whose first tensor has two or more dimensions first, then by how few differ."""
+    if count > 4:  # too many mixtures to try all
         return ((option,) * count for option in options)
     mixtures = itertools.product(options, repeat=count)
     return iter(sorted(mixtures, key=lambda mixture: (len(mixture[0]) < 2, len(set(mixture)))))

@@ -1,24 +1,28 @@
-"""The Python API: `make` turns a request into a callable, `kernel` a function into one that uses its finished kernels.
+"""`tilewright.make` in Python: a request in, a callable out.
 
-Nothing here spends anything at import or in a call: only `make` does, and it says first who writes, for how much.
+Nothing is spent at import or in a call: only `make` spends anything, and it first says who writes and at what price.
 It prints plain lines on stderr and needs no terminal packages.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontends.api.backward import both_words, run_both
-from tilewright.frontends.api.bound_kernel import BoundKernel, TaskReference
+import torch
+
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.frontends.api.choices import author_name, checked_baselines, choose_device, with_checked
-from tilewright.frontends.api.objects import ObjectRequest, object_request, parts_hint
+from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_request, parts_hint
 from tilewright.frontends.api.reporter import NotAcceptedYet, PlainReporter, Reporter, in_keywords
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
-from tilewright.frontends.api.running import KernelFound, run_request
+from tilewright.frontends.api.running import KernelFound, run_request, run_with_backward
 from tilewright.frontends.report.finished import answer_blocks, finished, made_before, made_html
 from tilewright.frontends.report.rendering import plain_text
 from tilewright.frontends.report.runs import addition_words, found_words
@@ -27,6 +31,7 @@ from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.files import read_files, read_tuned
+from tilewright.runtime.returned import Form, form_of
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
 from tilewright.tasks.errors import BadArgument
@@ -38,7 +43,7 @@ _BUDGET = Budget()
 
 
 class NoKernelMade(Carried, RuntimeError):
-    """The run ended, and no attempt passed; `run` says what was tried."""
+    """The run ended, and no attempt passed. `run` has the attempts and why each was rejected."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -49,12 +54,11 @@ class NoKernelMade(Carried, RuntimeError):
 
 
 class Made:
-    """A finished kernel as a function. `kernel` is its file, `task` what it computes, `entry` where it comes from.
+    """A finished kernel as a function. `kernel` is its file, `task` what it computes, `entry` its origin.
 
-    `run` is None where the kernel was found in the library; `backward` is what was made for its gradients, or None.
-    Where the kernel does not take a call, the reference runs
-    and a warning says so once; a reference that a model wrote for words is never run in this process: such a call
-    raises `NoKernelApplies`.
+    `run` is None where the kernel was found in the library; `backward` is the kernel for its gradients, or None.
+    Where the kernel does not take a call, the reference runs, with one warning. A reference that a model wrote for
+    words never runs in this process: such a call raises `NoKernelApplies`.
     """
 
     def __init__(self, kernel: LibraryKernel, run: Run | None, *, own_reference: bool) -> None:
@@ -75,7 +79,7 @@ class Made:
         self.__doc__ = self.operation.__doc__
 
     def as_backward(self, forward: Task) -> Backward | None:
-        """Itself as what makes the gradients of a forward; None where it is no backward."""
+        """This kernel as the one for the gradients of `forward`; None if it is no backward kernel."""
         derivative = self.task.derivative
         if derivative is None:
             return None
@@ -89,22 +93,22 @@ class Made:
         return self.operation(*args, **kwargs)
 
     def __deepcopy__(self, memo: object) -> Made:
-        """Itself: nothing of it changes."""
+        """Itself: it is immutable."""
         return self
 
     def __copy__(self) -> Made:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its place in the library, from where it is taken again; of the run that made it nothing is kept."""
-        return _taken_again, (*self._from, self.operation.files[0].identity)
+        """By its place in the library; `run` is not kept."""
+        return _unpickled, (*self._from, self.operation.files[0].identity)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Which file takes such a call and with what launches, or why none does; builds, and runs nothing."""
+        """Which file takes such a call and with what launches, or why none does. It builds, and runs nothing."""
         return str(self.operation.explain(*args, **kwargs))
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Build ahead what calls like this one need."""
+        """Build in advance what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
 
     def _repr_html_(self) -> str:
@@ -122,16 +126,15 @@ class Made:
 
 
 def backward_of(kernel: LibraryKernel) -> Backward | None:
-    """What makes the gradients of a kernel's calls; None where no kernel was made for them."""
+    """The kernel for the gradients of a kernel's calls; None if there is none."""
     found = kernel.backward()
     return None if found is None else Made(found, None, own_reference=True).as_backward(kernel.task())
 
 
-def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
-    """What was pickled."""
+def _unpickled(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
     made = Made(kernel, None, own_reference=own_reference)
     if made.operation.files[0].identity != identity:
-        raise LoadError(f"{kernel.path} is not the file it was when this was pickled; make it anew")
+        raise LoadError(f"{kernel.path} has changed since this was pickled; make it anew")
     return made
 
 
@@ -166,22 +169,25 @@ def make(
     quiet: bool = False,
     **arguments: Any,
 ) -> Made | BoundKernel:
-    """A callable for a request: words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or an object.
+    """Make a callable for a request, or find it in the library.
 
-    An object is a Python function, a lambda, a closure, a `functools.partial`, an nn.Module or a method of one. What is
-    made of a module, or of a function with tensors from around it, is called as they are and follows their tensors.
+    `request` is words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or a Python object: a
+    function, a lambda, a closure, a `functools.partial`, an nn.Module or a method of one. The result for a module, or
+    for a function with tensors from an enclosing one, is called as they are and uses their tensors.
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
-    number; `shapes` takes the same as a dictionary. A kernel made before is found in the library, free. Otherwise an
-    author writes one, with at most so many `attempts`, `tokens`, `dollars` and `seconds`: the model named, else one
-    whose key is set, else the built-in playbook; `candidates` are those of each step, and a kernel at the fraction
-    `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
-    `yes` accepts a specification of words unseen; a script needs it, since nobody is there to be asked. `start` is
-    the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
-    that is kept in the record of the kernel's provenance. With `backward` a kernel for the gradients is made too, in a
-    run of its own with the same budget; without one, or where none could be made, calls that need gradients run the
-    function's autograd. `precision` is what kernel and `baselines` are held to alike; left out, what PyTorch computes
-    by default on the GPU at hand.
+    number. `shapes` takes the same as a dictionary, and `values` says what tensors hold, such as
+    `{"x": "uniform:-1:1"}`.
+
+    A kernel that was made before is found in the library, at no cost. Otherwise an author writes one: the model named,
+    else one whose key is set, else the built-in playbook. `attempts`, `tokens`, `dollars` and `seconds` are limits;
+    `candidates` is the number of attempts for each step; a kernel that reaches the fraction `enough` of the roofline
+    ends the run. `fresh` makes a new kernel in any case, and `start` is the text of a kernel file to improve. `yes`
+    accepts the specification of words without asking, which a script needs.
+
+    `precision` applies to the kernel and to the `baselines`; the default is what PyTorch uses on the GPU at hand. With
+    `backward` a kernel for the gradients is made too, in a run of its own with the same budget. Without one, calls that
+    need gradients use the function's autograd. `license` is an SPDX expression for the kernel's provenance record.
     """
     writer = author_name(model, author, os.environ)
     budget = Budget(attempts, tokens, dollars, seconds)
@@ -215,13 +221,13 @@ def _request(
 
 
 def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, reporter: Reporter, wanted: str) -> Made:
-    """What is made or found for a request; `wanted` is the author named for it, if any."""
+    """`wanted` is the author named for the request, if any."""
     device = choose_device(gpu, settings.spool)
     try:
         request = replace(request, gpu=device.gpu)
         if settings.backward:
-            both = run_both(request, settings, device, reporter, fresh=fresh)
-            reporter.say(both_words(both))
+            both = run_with_backward(request, settings, device, reporter, fresh=fresh)
+            reporter.say(both.words)
             result = both.forward
         else:
             result = run_request(request, settings, device, reporter, fresh=fresh)
@@ -239,7 +245,7 @@ def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, re
 
 
 def _say_ignored(found: KernelFound, wanted: str, reporter: Reporter) -> None:
-    """Say which options a kernel of the library leaves without effect; without such, nothing."""
+    """Say which options have no effect on a kernel from the library."""
     if wanted and wanted != found.kernel.entry.author:
         reporter.say(found_words(found.kernel.entry, wanted, "fresh=True"))
     if found.licence:
@@ -249,7 +255,7 @@ def _say_ignored(found: KernelFound, wanted: str, reporter: Reporter) -> None:
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Keyword arguments as the texts a request holds: tensors and numbers."""
+    """Keyword arguments as the texts of a request: tensors and numbers."""
     tensors: dict[str, str] = {}
     numbers: dict[str, str] = {}
     for name, value in arguments.items():
@@ -274,3 +280,68 @@ def _tensor_text(name: str, value: Any) -> str:
     spec = read_spec("make", name, value)
     assert spec is not None
     return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+
+
+# -- the reference of a finished kernel --
+
+
+class TaskReference:
+    """The reference of a task as a function of its inputs. Its text is run in this process on first use."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.identity = f"task {task.hash} {hashlib.sha256(task.reference.encode()).hexdigest()}"
+
+    def __call__(self, *values: Any) -> Any:
+        return self._function(**{one.name: value for one, value in zip(self.task.inputs, values, strict=True)})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TaskReference, (self.task,)
+
+    @cached_property
+    def _function(self) -> Function:
+        namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{self.task.name}"}
+        exec(compile(self.task.reference, f"<the reference of {self.task.name}>", "exec"), namespace)
+        function: Function = namespace[self.task.function]
+        return function
+
+    def form(self) -> Form | None:
+        return returned_form(lambda **arguments: self._function(**arguments), self.task, {})
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionReference:
+    """A caller's own function, with the arguments that are no inputs of the kernel."""
+
+    function: Function
+    names: tuple[str, ...]
+    others: Mapping[str, Any]
+    identity: str
+
+    def __call__(self, *values: Any) -> Any:
+        return self.function(**dict(zip(self.names, values, strict=True)), **self.others)
+
+
+def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
+    """The form of what a function returns for a task's inputs; None where no call of it succeeds.
+
+    It is called without data: on the meta device, which costs nothing, else with fake tensors, for which torch imports
+    its compiler. A function that reads values is called with ones.
+    """
+    in_place = [one.name for one in task.tensors if one.in_place]
+    for device, mode in (("meta", contextlib.nullcontext), ("cpu", _fake_mode), ("cpu", contextlib.nullcontext)):
+        with contextlib.suppress(Exception), mode(), torch.no_grad():
+            arguments: dict[str, Any] = dict.fromkeys(one.name for one in task.inputs)
+            arguments |= {one.name: one.value for one in task.numbers}
+            for name, spec in task.specs().items():
+                empty = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
+                arguments[name] = empty.fill_(1)
+            return form_of(function(**arguments, **others), arguments, in_place)
+    return None
+
+
+def _fake_mode() -> contextlib.AbstractContextManager[Any]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode: contextlib.AbstractContextManager[Any] = FakeTensorMode(allow_non_fake_inputs=True)
+    return mode

@@ -1,8 +1,10 @@
-"""A Python object as a request: a function, a lambda, a closure, a partial, a module, a method of one.
+"""Kernels of Python objects: the request for a function, module or method, and its kernel called in the object's place.
 
-The text of a request stands alone, so the object is written down as source. What it has beside its arguments -
-parameters of a module, tensors of the function around it - become inputs of the kernel, and `Original` says where they
-are found at a call.
+A request is source text that stands alone, so the object is written down as source. What it has beside its arguments,
+such as a module's parameters or tensors from an enclosing function, becomes inputs of the kernel, which are looked up
+again at every call: training, loading weights and moving to a device are followed. Plain values, such as an eps, are
+constants of the kernel, and guards check them. Where a guard fails, where a call gives an argument that the kernel
+does not have, or in training mode where that matters, the object itself runs, with one warning.
 """
 
 from __future__ import annotations
@@ -10,24 +12,43 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.frontends.api.bound_kernel import Original
+from tilewright.devices.inputs import DTYPE_OF_TORCH
+from tilewright.records import Task
+from tilewright.runtime import ReferenceUsed
 from tilewright.store import Request
+from tilewright.tasks import module_call
 from tilewright.tasks.errors import BadArgument
-from tilewright.tasks.lifting.definition_source import FunctionText, function_text
-from tilewright.tasks.lifting.module_source import drawn_like, module_source
-from tilewright.tasks.lifting.source_text import undecorated
+from tilewright.tasks.lifting.definition_source import function_text
+from tilewright.tasks.lifting.module_source import AttributeGuard, drawn_like, module_source
+from tilewright.tasks.lifting.source_text import GlobalGuard, undecorated
+from tilewright.tasks.reading.python_source import usable_name
+
+# -- from an object to a request --
+
+
+@dataclass(frozen=True)
+class Original:
+    """The object that a kernel was made from: how it is called, and what it adds to the arguments of a call."""
+
+    function: Callable[..., Any]
+    parameters: tuple[inspect.Parameter, ...]
+    globals: Sequence[GlobalGuard] = ()  # of a function
+    module: torch.nn.Module | None = None  # whose parameters are inputs
+    constants: Sequence[AttributeGuard] = ()  # of the module
+    captured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # namespaces of tensors, by input
+    trains_otherwise: bool = False  # training mode may compute something else
 
 
 @dataclass(frozen=True)
 class ObjectRequest:
-    """A request, and what its kernel is bound to; None where it is called with all its inputs."""
+    """`original` is None where the kernel is called with all its inputs."""
 
     request: Request
     original: Original | None
@@ -36,7 +57,7 @@ class ObjectRequest:
 def object_request(
     asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
 ) -> ObjectRequest:
-    """Raises `BadArgument` for what cannot be carried."""
+    """Raises `BadArgument` for an object that cannot stand in a source text."""
     asked = undecorated(asked)
     if isinstance(asked, type) and issubclass(asked, torch.nn.Module):
         raise BadArgument(f"{asked.__name__} is a class; give an instance of it: {asked.__name__}(...)")
@@ -44,36 +65,35 @@ def object_request(
         return _of_module(asked, asked.forward, tensors, numbers, values)
     if isinstance(asked, types.MethodType):
         if not isinstance(asked.__self__, torch.nn.Module):
-            said = f"{type(asked.__self__).__name__}.{asked.__name__}"
-            raise BadArgument(f"{said} is a method of an object that is no nn.Module; write a function that calls it")
+            name = f"{type(asked.__self__).__name__}.{asked.__name__}"
+            raise BadArgument(f"{name} is a method of an object that is no nn.Module; write a function that calls it")
         return _of_module(asked.__self__, asked, tensors, numbers, values)
     if not isinstance(asked, functools.partial):
         asked = inspect.unwrap(asked)
     if _is_of_torch(asked):
         return ObjectRequest(_of_torch(asked, tensors, numbers, values), None)
-    text = function_text(asked)
-    given = {name: _shape_text(name, namespace[name]) for name, namespace in text.captured.items()}
-    drawn = {name: drawn_like(namespace[name]) for name, namespace in text.captured.items()}
-    request = Request(
-        text.source,
-        {**tensors, **given},
-        dict(numbers),
-        {**{name: one for name, one in drawn.items() if one}, **values},
-        function=text.function,
-    )
-    return ObjectRequest(request, _original_of(asked, text) if text.captured else None)
-
-
-def _original_of(asked: Callable[..., Any], text: FunctionText) -> Original:
-    parameters = tuple(one for one in inspect.signature(asked).parameters.values() if one.name not in text.captured)
-    return Original(asked, parameters, text.globals, captured=text.captured)
+    return _of_function(asked, tensors, numbers, values)
 
 
 def parts_hint(module: torch.nn.Module) -> str:
-    """What to do with a layer of several, where no kernel is made of the whole; "" for one that has no parts."""
+    """What to do where no kernel can be made of a module as a whole; "" for one that has no parts."""
     if next(module.children(), None) is None:
         return ""
     return "; of a whole layer, `tilewright find` (tilewright.find) makes kernels for the parts that are worth one"
+
+
+def _of_function(
+    asked: Callable[..., Any], tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
+) -> ObjectRequest:
+    text = function_text(asked)
+    captured = {name: namespace[name] for name, namespace in text.captured.items()}
+    shapes = {**tensors, **{name: tensor_text(name, tensor) for name, tensor in captured.items()}}
+    drawn = {name: words for name, tensor in captured.items() if (words := drawn_like(tensor))}
+    request = Request(text.source, shapes, dict(numbers), {**drawn, **values}, function=text.function)
+    if not captured:
+        return ObjectRequest(request, None)
+    parameters = tuple(one for one in inspect.signature(asked).parameters.values() if one.name not in captured)
+    return ObjectRequest(request, Original(asked, parameters, text.globals, captured=text.captured))
 
 
 def _of_module(
@@ -87,14 +107,21 @@ def _of_module(
         text = module_source(module, method.__name__)
     except BadArgument as refusal:
         raise BadArgument(f"{refusal}{parts_hint(module)}") from None
-    name = type(module).__name__ if method.__name__ == "forward" else f"{type(module).__name__}_{method.__name__}"
+    is_forward, name = method.__name__ == "forward", type(module).__name__
     request = Request(
-        text.source, dict(tensors), dict(numbers), {**text.values, **values}, function=name, module=text.build
+        text.source,
+        dict(tensors),
+        dict(numbers),
+        {**text.values, **values},
+        function=name if is_forward else f"{name}_{method.__name__}",
+        module=text.build,
     )
     parameters = tuple(inspect.signature(method).parameters.values())
-    called = module if method.__name__ == "forward" else method  # with its hooks
-    original = Original(called, parameters, module=module, held=text.held, trains_otherwise=text.trains_otherwise)
-    return ObjectRequest(request, original)
+    called = module if is_forward else method  # with its hooks
+    return ObjectRequest(
+        request,
+        Original(called, parameters, module=module, constants=text.constants, trains_otherwise=text.trains_otherwise),
+    )
 
 
 def _is_of_torch(asked: Any) -> bool:
@@ -103,7 +130,7 @@ def _is_of_torch(asked: Any) -> bool:
 
 
 def _of_torch(asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]) -> Request:
-    """A function of torch's own is called, not copied: its text is about much else."""
+    """The text calls a function of torch; a copy of its source would bring much that has no part in the result."""
     name = getattr(asked, "__name__", "function")
     places = {"torch.nn.functional": torch.nn.functional, "torch": torch}
     place = next((one for one, module in places.items() if getattr(module, name, None) is asked), None)
@@ -116,16 +143,146 @@ def _of_torch(asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str]
     known = [one for one in parameters if one.name in (*tensors, *numbers) or one.default is one.empty]
     taken = ", ".join(one.name for one in known if one.name in tensors or one.default is one.empty)
     plain = [one for one in known if one.name in numbers and one.default is not one.empty]
-    held = "".join(f", {one.name}={numbers[one.name]}" for one in plain)
+    defaults = "".join(f", {one.name}={numbers[one.name]}" for one in plain)
     called = ", ".join(f"{one.name}={one.name}" for one in known)
-    text = f"import {place}\n\n\ndef {name}({taken}{held}):\n    return {place}.{name}({called})\n"
+    text = f"import {place}\n\n\ndef {name}({taken}{defaults}):\n    return {place}.{name}({called})\n"
     return Request(text, dict(tensors), dict(numbers), dict(values), function=name)
 
 
-def _shape_text(name: str, tensor: torch.Tensor) -> str:
+def tensor_text(name: str, tensor: torch.Tensor) -> str:
+    """`4096x1024:bf16`."""
     dtype = DTYPE_OF_TORCH.get(tensor.dtype)
     if dtype is None:
         raise BadArgument(
             f"{name} is a tensor of {tensor.dtype}; kernel files have {', '.join(DTYPE_OF_TORCH.values())}"
         )
     return f"{'x'.join(map(str, tensor.shape))}:{dtype.value}"
+
+
+# -- from a call of the object to a call of the kernel --
+
+
+@dataclass(frozen=True)
+class _Input:
+    """Where an input of the kernel comes from: an argument, a parameter by its path, or a captured tensor."""
+
+    argument: str = ""
+    path: tuple[str, ...] = ()
+    captured: str = ""
+
+
+class ArgumentMap:
+    """Maps the arguments of a call to those of the kernel, for any module like the one it was made from."""
+
+    def __init__(self, task: Task, original: Original) -> None:
+        self.original = original
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._positional = tuple(one.name for one in original.parameters if one.kind in kinds)
+        self._defaults = {one.name: one.default for one in original.parameters if one.default is not one.empty}
+        call = module_call(task)
+        self._constants = {**self._defaults, **(call.held if call else {})}
+        state, arguments = (call.state, call.arguments) if call else ({}, {})
+        self._inputs = tuple(
+            _Input(path=tuple(state[one.name].split(".")))
+            if one.name in state
+            else _Input(captured=one.name)
+            if one.name in original.captured
+            else _Input(argument=arguments.get(one.name) or _own_name(one.name, original))
+            for one in task.inputs
+        )
+        self._taken = frozenset(one.argument for one in self._inputs if one.argument)
+
+    def values(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+        """The kernel's arguments for a call, or why it does not take the call."""
+        reason = self._failed_guard(module)
+        if reason:
+            return reason, []
+        if len(args) > len(self._positional):
+            return "there are more arguments than it takes", []  # the original raises the error
+        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        for name, value in given.items():
+            if name not in self._taken and not (name in self._constants and _same(value, self._constants[name])):
+                return f"the kernel was made without {name}", []
+        given = {**self._defaults, **given}
+        values: list[Any] = []
+        for one in self._inputs:
+            if one.path:
+                values.append(functools.reduce(getattr, one.path, module))
+            elif one.captured:
+                values.append(self.original.captured[one.captured][one.captured])
+            elif one.argument in given:
+                values.append(given[one.argument])
+            else:
+                return f"{one.argument} is not given", []
+        return "", values
+
+    def _failed_guard(self, module: Any) -> str:
+        """What has changed since the kernel was made."""
+        if module is not None and module.training and self.original.trains_otherwise:
+            return "it is in training mode"
+        for one in self.original.constants:
+            if not one.holds(module):
+                return f"{one.name} has changed since the kernel was made"
+        for guard in self.original.globals:
+            if not guard.holds():
+                return f"{guard.name} has changed since the kernel was made"
+        return ""
+
+
+class BoundKernel:
+    """A kernel that is called like the object it was made from. `made` is the kernel as a function of all its inputs.
+
+    Everything else of `made` is here too: `kernel`, `task`, `entry`, `run`, `operation`.
+    """
+
+    def __init__(self, made: Any, original: Original) -> None:
+        self.made = made
+        self.original = original
+        self._map = ArgumentMap(made.task, original)
+        self._warned: set[str] = set()
+        self.__name__ = made.task.name
+        self.__doc__ = made.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reason, values = self._map.values(self.original.module, args, kwargs)
+        module = self.original.module
+        if module is not None and (module._forward_hooks or module._forward_pre_hooks):
+            reason = "it has hooks"
+        if not reason:
+            return self.made(*values)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            text = f"{self.__name__}: {reason}, so the original runs (said once)"
+            warnings.warn(text, ReferenceUsed, stacklevel=2)
+        return self.original.function(*args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Which file takes such a call and with what launches, or why the original would run."""
+        reason, values = self._map.values(self.original.module, args, kwargs)
+        return f"{self.__name__}: {reason}, so the original runs" if reason else str(self.made.explain(*values))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Build in advance what calls like this one need."""
+        reason, values = self._map.values(self.original.module, args, kwargs)
+        if not reason:
+            self.made.prepare(*values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "made":
+            raise AttributeError(name)
+        return getattr(self.made, name)
+
+    def __repr__(self) -> str:
+        kind = "a function" if self.original.module is None else type(self.original.module).__name__
+        return f"<{self.__name__} bound to {kind}; {self.made!r}>"
+
+
+def _own_name(name: str, original: Original) -> str:
+    """The argument's name in the object: a name that has a meaning in a launch plan is replaced there."""
+    return next((one.name for one in original.parameters if usable_name(one.name) == name), name)
+
+
+def _same(value: object, constant: object) -> bool:
+    if value is constant:
+        return True
+    return type(value) is type(constant) and not isinstance(value, torch.Tensor) and value == constant

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import ast
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tilewright import tasks
 from tilewright.frontends.api.choices import ChosenDevice
-from tilewright.frontends.api.judges import settling_on
-from tilewright.frontends.api.requests import installed_name, is_named_object, resolved
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.judges import precision_settler
+from tilewright.frontends.api.requests import installed_name, is_named_object, resolved, task_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.records import (
+    REACHED_BANDWIDTH,
     Dimension,
     DType,
     GpuProfile,
@@ -144,7 +145,7 @@ _INDICES = (DType.I16, DType.I32, DType.I64)
 
 
 def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> Task:
-    """Sizes that are equal are taken for one dimension, as they mostly are.
+    """The task of a file without a reference. Equal sizes are assumed to be one dimension, which they mostly are.
 
     Raises `BadArgument` for an op with lists of numbers, `DoesNotApply` where the file does not take the call.
     """
@@ -154,8 +155,8 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
     specs = [value for value in (*arguments.values(), *results.values()) if isinstance(value, TensorSpec)]
     sizes = dict.fromkeys(size for spec in specs for size in spec.shape)
     names = {size: f"size{number}" for number, size in enumerate(sizes)}
-    # A size that is told as a number too would not follow where its dimension is made smaller.
-    told = any(isinstance(value, int) and value in sizes for value in arguments.values())
+    # A size that is given as a number too would not follow where its dimension is made smaller.
+    fixed = any(isinstance(value, int) and value in sizes for value in arguments.values())
     smallest = min((size for size in sizes if size), default=1)
     return Task(
         name=op.name,
@@ -167,7 +168,7 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
             for name in op.results
         ),
         dimensions=tuple(
-            Dimension(name, size, multiple_of=max(size, 1) if told else 1) for size, name in names.items()
+            Dimension(name, size, multiple_of=max(size, 1) if fixed else 1) for size, name in names.items()
         ),
         gpu=gpu.name,
     )
@@ -176,16 +177,16 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
 def task_of_reference(
     reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], device: ChosenDevice
 ) -> Task:
-    """What a function of a file is to compute at these arguments. Raises `RefusedRequest`."""
+    """The task of a function in a file, at these arguments. Raises `RefusedRequest`."""
     path, function = reference
     shapes, numbers = argument_words(arguments)
-    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=settling_on(device))
+    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=precision_settler(device))
     try:
         task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
     except tasks.RefusedRequest as refusal:
         if refusal.given is None or refusal.given.text:
             raise
-        # A parameter of the kernel, which nobody gave by that option.
+        # A parameter of the kernel, which was not given by that option.
         found = f"the kernel file has the parameter {refusal.given.name}, and {refusal.found}"
         raise BadArgument(f"--reference {path}:{function}: {found}; give them the same names") from None
     assert task is not None  # it names a file that is there
@@ -205,7 +206,7 @@ def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str],
 
 
 def _values(dtype: DType, smallest: int) -> NormalValues | IntegerValues:
-    """Indices that fit every dimension; every value of a byte."""
+    """Indices that are valid for every dimension; every value of a byte."""
     if dtype.is_float:
         return NormalValues()
     if dtype in _INDICES:
@@ -219,3 +220,41 @@ def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, st
     specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
     shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
     return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
+
+
+# -- the cost of a reference where no GPU can time it --
+
+MODEL_EAGER = "tilewright.frontends.api.references:model_eager"
+
+
+@dataclass(frozen=True)
+class EagerRequest:
+    task: Task
+
+
+@dataclass(frozen=True)
+class EagerAnswer:
+    time_us: float
+    kernels: int
+
+
+def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAnswer:
+    """A lower bound of a reference's time in eager PyTorch, run once on the meta device in the reference's child.
+
+    Every operation that is no view takes a launch or its bytes at the bandwidth of a long copy, on a cold cache.
+    """
+    import torch
+
+    from tilewright.frontends.finding.costs import modelled_us
+    from tilewright.frontends.finding.recording import record_function
+    from tilewright.measure.work import least_traffic
+    from tilewright.reference.torch_calls import own_arguments
+
+    gpu = request.task.profile
+    arguments = own_arguments(request.task, "meta")
+    with torch.device("meta"):
+        operations = record_function(lambda: function(**arguments))
+    times = [modelled_us(one, gpu) for one in operations]
+    evicted = least_traffic(request.task, gpu).evicted_bytes
+    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
+    return EagerAnswer((sum(times) + evicted_us) / REACHED_BANDWIDTH, sum(time > 0 for time in times))

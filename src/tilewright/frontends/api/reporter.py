@@ -1,6 +1,6 @@
-"""What is said and asked during a run. `Reporter` is what a front end implements; `PlainReporter` is Python's.
+"""Messages during a run. `Reporter` is the interface that every front end implements; `PlainReporter` is Python's.
 
-It prints plain lines on stderr and needs no terminal packages; the command line has a reporter of its own.
+It also phrases refusals for each front end: with options, with keywords, or with the arguments of a tool.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from tilewright.frontends.api.choices import PLAYBOOK, ChosenAuthor
-from tilewright.frontends.report.runs import rows, seconds_words, speedup_words, spend_words, time_words
+from tilewright.frontends.report.runs import attempt_words, rows, seconds_words, spend_words
 from tilewright.records import Attempt, Carried, Question, Reply, Run, Situation, Specification
 from tilewright.store import RunFolder
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, RefusedRequest, RemedyKind
 
-REMIND_SECONDS = 30.0  # between two lines on something that is awaited
+REMIND_SECONDS = 30.0  # between two reminders
 
 
 class NotAcceptedYet(Carried, RuntimeError):
-    """A request in words was specified, and nobody has accepted the specification; it is here to be read."""
+    """A request in words has a specification that was not accepted yet; `specification` is what to read."""
 
     def __init__(self, message: str, run: str, specification: Specification) -> None:
         self.run = run
@@ -31,51 +31,48 @@ class NotAcceptedYet(Carried, RuntimeError):
 
 
 class Reporter:
-    """A front end as the making of a kernel sees it: it is told what goes on, and asked to accept a specification.
+    """Receives the messages of a run, and accepts specifications for a person. It is a `refine.Watcher`.
 
-    It is a `refine.Watcher`, once there is a run.
+    The methods do nothing here, but for `accept`, which a front end must implement.
     """
 
-    stage = ""  # of the attempt under way
+    stage = ""  # of the present attempt
 
     def say(self, text: str, title: str = "") -> None:
-        """A line for a person, after a short title where there is one."""
-        raise NotImplementedError
+        """A line for a person, after a short title if there is one."""
 
     def remind(self, text: str) -> None:
-        """A line that somebody is at work, for where no live line shows it."""
-        raise NotImplementedError
+        """A line that says what the program waits for, where no live line shows it."""
 
     def accept(self, folder: RunFolder, specification: Specification) -> None:
-        """Have a person accept what an author took the words of a run to mean; raises `NotAcceptedYet`."""
+        """Have a person accept the specification of a run in words; raises `NotAcceptedYet`."""
         raise NotImplementedError
 
     def live(self, what: str = "") -> AbstractContextManager[None]:
-        """While something goes on: what it is may be seen on a live line."""
+        """Shows `what` on a live line while the block runs."""
         return nullcontext()
 
     def following(self, chosen: ChosenAuthor, every_s: float = REMIND_SECONDS) -> ChosenAuthor:
-        """The same author; it is said when it is asked and, from time to time, that it has not answered yet."""
+        """The same author, with reminders while it has not replied."""
 
         def complete(question: Question, on_text: Callable[[str], None]) -> Reply:
-            about, characters = _about(question, self.stage), 0
+            number, characters = question.id.partition("-")[0].lstrip("0"), 0  # 3 of `0003-1`
+            about = f"attempt {number}, {self.stage}" if number else "specification"
 
-            def heard(text: str) -> None:
+            def count(text: str) -> None:
                 nonlocal characters
                 characters += len(text)
                 on_text(text)
 
-            def still(seconds: float) -> None:
-                came = f"{characters:,} characters so far" if characters else "no word yet"
-                self.remind(f"{about}: {chosen.name} at it for {seconds_words(seconds)}, {came}")
+            def remind(seconds: float) -> None:
+                progress = f"{characters:,} characters so far" if characters else "no reply yet"
+                self.remind(f"{about}: waiting for {chosen.name} for {seconds_words(seconds)}, {progress}")
 
             self.remind(f"{about}: asking {chosen.name}")
-            with reminding(still, every_s):
-                return chosen.complete(question, heard)
+            with reminding(remind, every_s):
+                return chosen.complete(question, count)
 
         return replace(chosen, complete=complete)
-
-    # -- what a watcher is told --
 
     def started(self, run: Run) -> None:
         if run.settings.author == PLAYBOOK and run.settings.hints and run.settings.hints[-1][0] == len(run.attempts):
@@ -94,31 +91,25 @@ class Reporter:
 
 
 @contextmanager
-def reminding(still: Callable[[float], None], every_s: float = REMIND_SECONDS) -> Iterator[None]:
-    """While the block goes on, call `still` from time to time with the seconds it has taken."""
-    began, over = time.monotonic(), threading.Event()
+def reminding(remind: Callable[[float], None], every_s: float = REMIND_SECONDS) -> Iterator[None]:
+    """Calls `remind` every so many seconds while the block runs, with the seconds it has taken."""
+    began, ended = time.monotonic(), threading.Event()
 
-    def remind() -> None:
-        while not over.wait(every_s):
-            still(time.monotonic() - began)
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            remind(time.monotonic() - began)
 
-    reminder = threading.Thread(target=remind, daemon=True)
-    reminder.start()
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        over.set()
-        reminder.join()
-
-
-def _about(question: Question, stage: str) -> str:
-    """`attempt 3, structure`, from the id of a question: `0003-1`."""
-    number = question.id.partition("-")[0].lstrip("0")
-    return f"attempt {number}, {stage}" if number else "specification"
+        ended.set()
+        thread.join()
 
 
 class PlainReporter(Reporter):
-    """Plain lines on stderr. `yes` accepts every specification unseen; `quiet` says nothing at all."""
+    """Prints plain lines on stderr. `yes` accepts every specification; `quiet` prints nothing."""
 
     def __init__(self, yes: bool = False, quiet: bool = False) -> None:
         self._yes = yes
@@ -134,12 +125,12 @@ class PlainReporter(Reporter):
     def accept(self, folder: RunFolder, specification: Specification) -> None:
         if self._yes:
             return
-        asked = sys.stdin.isatty()
-        if asked:
+        text = f"\n\n{specification_text(specification)}"
+        if sys.stdin.isatty():
             print(specification_text(specification), file=sys.stderr, flush=True)
             if input("Is this what is meant? [y/N] ").strip().lower() in ("y", "yes"):
                 return
-        text = "" if asked else f"\n\n{specification_text(specification)}"
+            text = ""
         raise NotAcceptedYet(
             f"the specification of run {folder.id} waits to be accepted: read it, then call make again with yes=True "
             f"(it is not paid for again), or `tilewright resume {folder.id} --yes`{text}",
@@ -149,11 +140,7 @@ class PlainReporter(Reporter):
 
     def attempted(self, run: Run, attempt: Attempt) -> None:
         row = next(one for one in rows(run) if one.attempt.number == attempt.number)
-        words = [f"attempt {attempt.number}", attempt.stage.value, row.verdict]
-        words += [time_words(attempt.measurement)] if attempt.passed else []
-        words += [speedup_words(row.speedup)] if row.speedup is not None else []
-        words += ["kept"] if row.kept else []
-        self.say(f"{', '.join(words)}: {row.summary}")
+        self.say(f"attempt {attempt.number}, {attempt.stage.value}, {attempt_words(row)}: {row.summary}")
         for note in row.notes:
             self.say(f"by algebra: {note}")
 
@@ -162,13 +149,13 @@ class PlainReporter(Reporter):
 
 
 def specification_text(specification: Specification) -> str:
-    """The reference, its inputs, and what was assumed beyond what they say."""
+    """The reference, its inputs, and further assumptions."""
     unsaid = [one for one in specification.assumptions if one not in specification.description]
     parts = [specification.reference.strip(), "", specification.description.strip()]
     return "\n".join([*parts, *(f"assumed: {one}" for one in unsaid)])
 
 
-# -- refusals of `tasks` and `playbook` in the words of each front end: --
+# -- refusals of `tasks` and `playbook`, phrased for each front end --
 
 _OPTIONS = {ArgumentKind.SHAPE: "--shape", ArgumentKind.NUMBER: "--set", ArgumentKind.VALUES: "--fill"}
 
@@ -214,19 +201,19 @@ ARGUMENT_WORDS = {
 
 
 def in_options(error: RefusedRequest) -> str:
-    """What was found and what to do, for the command line."""
+    """The refusal with the options of the command line."""
     given = error.given
     place = f"{_OPTIONS[given.kind]} {given.name}{given.text and '='}{given.text}" if given else ""
     return error.sentence(place, OPTION_WORDS)
 
 
 def in_keywords(error: RefusedRequest) -> str:
-    """The same for a call of `make`."""
+    """The refusal with the keywords of `make`."""
     return error.sentence(_keyword(error.given) if error.given else "", KEYWORD_WORDS)
 
 
 def in_arguments(error: RefusedRequest) -> str:
-    """The same for a call of a tool."""
+    """The refusal with the arguments of a tool."""
     given = error.given
     place = f"{given.kind.value} of {given.name}{given.text and ', '}{given.text}" if given else ""
     return error.sentence(place, ARGUMENT_WORDS)

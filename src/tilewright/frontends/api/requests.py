@@ -1,10 +1,12 @@
-"""The run of a request: found where another process makes it or where it waits, else begun. It asks no author.
+"""The task of a request, and the run in which its kernel is made. No author is asked here.
 
-Whoever asks for what another process is making waits for that run and shares it.
+Python objects are found by name and references run in a child process. A request in words has no task before its
+specification is accepted. Who asks for what another process is making waits for that run and shares it.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.metadata
@@ -18,15 +20,108 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright import __version__
+from tilewright import __version__, tasks
+from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
+from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.reporter import Reporter, reminding
 from tilewright.frontends.report.runs import seconds_words
-from tilewright.records import Environment, Run, Settings, Task
-from tilewright.store import Header, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.foresight import foresee
+from tilewright.records import Environment, Settings, Task
+from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem, start_ahead
+from tilewright.store import Header, NoSuchRun, Request, RunFolder, RunList, Store, StoreError
+from tilewright.tasks import TaskError
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.reading.python_source import INSTALLED
 from tilewright.toolchain import find_toolkit
+
+EVERY_DIMENSION = "all"  # among the fixed dimensions of a request
+
+
+# -- tasks --
+
+
+def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, fresh: bool) -> Task | None:
+    """The task of a request. Child processes that are needed later import torch while this one waits."""
+    limits = [ReferenceLimits()]  # a file is described in one child, and then probed in another
+    limits += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
+    limits += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
+    start_ahead(*limits)
+    return task_of(request, _precheck(store, settings, fresh), precision_settler(device))
+
+
+def task_of(
+    request: Request, precheck: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
+) -> Task | None:
+    """The task of a request that is code; None for words. The reference runs in a limited child process.
+
+    `precheck` sees its source before that, and may refuse it; `settle` finds the precision where none was given.
+    """
+    options = task_options(request, settle)
+    options = replace(options, foresee=precheck) if precheck else options
+    if request.module:
+        from tilewright.tasks.lifting.module_source import constant_fields  # needs torch, which is slow to import
+
+        task = tasks.task_from_module_source(
+            request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
+        )
+        constants = constant_fields(request.text)
+    elif request.function:
+        task = tasks.task_from_source(
+            request.text, request.function, request.shapes, request.numbers, options, request.values
+        )
+        constants = [ast.unparse(node) for node in ast.parse(request.text).body if isinstance(node, ast.Assign)]
+    else:
+        return tasks.open_task(request.text, request.shapes, request.numbers, request.values, options)
+    return replace(task, assumptions=(*task.assumptions, *(f"always {one}" for one in constants)))
+
+
+def _precheck(store: Store, settings: Settings, fresh: bool) -> tasks.Foresee | None:
+    """Refuses by its source alone what the playbook cannot write; a kernel from the library needs no author."""
+    if settings.author != choices.PLAYBOOK:
+        return None
+
+    def check(source: str, function: str) -> None:
+        try:
+            foresee(source, function)
+        except NotSupported:
+            if fresh or all(source.strip() not in one.task().reference for one in store.library.all()):
+                raise
+
+    return check
+
+
+def task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
+    return tasks.TaskOptions(
+        gpu=request.gpu,
+        precision=request.precision,
+        goal=request.goal,
+        allow_library=request.allow_library,
+        fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
+        fixed_all=EVERY_DIMENSION in request.fixed,
+        allow_degenerate=request.allow_degenerate,
+        settle=settle,
+    )
+
+
+def gradient_task(task: Task, request: Request, reporter: Reporter) -> Task:
+    """The task of a function's gradients, after a check that they are right. Raises `TaskError`."""
+    from tilewright.verify.gradient_check import gradient_problem  # needs torch, which is slow to import
+
+    tasks.refuse_without_gradients(task)
+    with reporter.live("checking the gradients"):
+        with Reference(task.reference, task.function) as reference:
+            try:
+                problem = gradient_problem(task, reference)
+            except ReferenceProblem as error:
+                raise TaskError(f"the gradients of {task.name} cannot be checked: {error}") from error
+        if problem:
+            raise TaskError(f"{task.name}: {problem}; correct its backward, or leave the gradients to the function")
+        return tasks.backward_task(task, tasks.TaskOptions(allow_degenerate=request.allow_degenerate))
+
+
+# -- runs --
 
 
 def environment_of(device: ChosenDevice) -> Environment:
@@ -50,59 +145,62 @@ class WantedRun:
     task: Task | None  # None where the request is words
     settings: Settings
     environment: Environment
-    fresh: bool
+    alone: bool  # no run of another process is shared, and none that waits is continued
 
     @contextlib.contextmanager
     def opened(self, reporter: Reporter) -> Iterator[tuple[RunFolder, bool]]:
-        """The run's folder, locked, and whether it is new. What another process is making is waited for."""
+        """The run's folder, locked, and whether it is new. A run of another process is waited for."""
         with contextlib.ExitStack() as locks:
-            folder, new = self._locked(locks, reporter)
-            yield folder, new
+            yield self._locked(locks, reporter)
 
     def _locked(self, locks: contextlib.ExitStack, reporter: Reporter) -> tuple[RunFolder, bool]:
         while True:
             with self.store.opening():
-                shared = None if self.fresh or self.settings.start else self._being_made()
+                shared = None if self.alone or self.settings.start else self._in_progress()
                 if shared is None:
-                    return self._begun(locks)
-            with contextlib.suppress(NoSuchRun), _waiting(reporter, shared):  # it may be given up
+                    return self._begin(locks)
+            with contextlib.suppress(NoSuchRun), _waiting(reporter, shared):  # it may be deleted
                 locks.enter_context(shared.lock(wait=True))
-                if self._serves(shared):
+                if self._can_share(shared):
                     return shared, False
                 locks.close()
 
-    def _being_made(self) -> RunFolder | None:
+    def _in_progress(self) -> RunFolder | None:
         """A run in which another process has the same author make a kernel for the same request or task."""
         for folder in self.store.busy():
             with contextlib.suppress(StoreError, OSError):
-                if not self._alike(folder.header()):
-                    continue
-                same = folder.request() == self.request if self.task is None else self._has_task(folder)
-                if same:
+                if self._is_alike(folder.header()) and self._is_same(folder):
                     return folder
         return None
 
-    def _alike(self, other: Header) -> bool:
-        """Whether a run has the same author and times kernels at the same place, against the same; none is improved."""
-        its, own = other.settings, self.settings
-        same = (its.author, its.base_url, its.spool) == (own.author, own.base_url, own.spool)
-        same = same and (its.against, its.baselines) == (own.against, own.baselines)
-        return same and not its.start and other.environment.emulated == self.environment.emulated
+    def _is_same(self, folder: RunFolder) -> bool:
+        if self.task is None:
+            return folder.request() == self.request
+        run = folder.find_run()
+        return run is not None and run.task.hash == self.task.hash
 
-    def _serves(self, shared: RunFolder) -> bool:
-        """Whether a run that was waited for is this one's too. One that was left before its end goes on as asked here.
+    def _is_alike(self, other: Header) -> bool:
+        """Whether a run has the same author, device and baselines, and begins without a file."""
+        theirs, ours = other.settings, self.settings
+        same = (theirs.author, theirs.base_url, theirs.spool) == (ours.author, ours.base_url, ours.spool)
+        same = same and (theirs.against, theirs.baselines) == (ours.against, ours.baselines)
+        return same and not theirs.start and other.environment.emulated == self.environment.emulated
 
-        One that ended without a kernel says nothing about what another budget would have come to.
+    def _can_share(self, shared: RunFolder) -> bool:
+        """Whether the result of a run that was waited for answers this request too.
+
+        A run that stopped before its end is continued with these settings. One that ended without a kernel says
+        nothing about another budget.
         """
-        header, run = shared.header(), loaded(shared)
+        header, run = shared.header(), shared.find_run()
         if run is None or run.ending is None:
             shared.reopen(replace(self.settings, hints=header.settings.hints))
             return True
         return run.best is not None or header.settings.budget == self.settings.budget
 
-    def _begun(self, locks: contextlib.ExitStack) -> tuple[RunFolder, bool]:
-        """A new run, or one that waits with the very same words: their specification is not paid for twice. Locked."""
-        listing = RunList(()) if self.fresh or self.task is not None else self.store.runs()
+    def _begin(self, locks: contextlib.ExitStack) -> tuple[RunFolder, bool]:
+        """A new run, or one that waits with the same words: their specification is not paid for twice."""
+        listing = RunList(()) if self.alone or self.task is not None else self.store.runs()
         for one in listing.waiting:
             if one.request == self.request and one.id not in listing.workers:
                 folder = self.store.open_run(one.id)
@@ -113,39 +211,27 @@ class WantedRun:
         locks.enter_context(folder.lock())
         return folder, True
 
-    def _has_task(self, folder: RunFolder) -> bool:
-        run = loaded(folder)
-        return run is not None and self.task is not None and run.task.hash == self.task.hash
-
-
-def loaded(folder: RunFolder) -> Run | None:
-    """The run; None where it has no task yet."""
-    try:
-        return folder.load()
-    except NotAccepted:
-        return None
-
 
 @contextlib.contextmanager
 def _waiting(reporter: Reporter, folder: RunFolder) -> Iterator[None]:
     """Say which run is waited for, and from time to time how far it is. Ctrl-C ends the waiting, not that run."""
     worker = folder.worker or "another process"
 
-    def still(seconds: float) -> None:
+    def remind(seconds: float) -> None:
         with contextlib.suppress(StoreError, OSError):
             attempts = len(folder.load().attempts)
             reporter.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
 
     try:
         reporter.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
-        with reporter.live(f"waiting for run {folder.id} of {worker}"), reminding(still):
+        with reporter.live(f"waiting for run {folder.id} of {worker}"), reminding(remind):
             yield
     except KeyboardInterrupt as error:
         error.add_note(f"run {folder.id} of {worker} goes on")
         raise
 
 
-# -- a Python object by its name: --
+# -- Python objects by name --
 
 _NAMED = re.compile(
     r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*):(?P<name>[A-Za-z_][\w.]*)(?:\((?P<arguments>.*)\))?", re.DOTALL

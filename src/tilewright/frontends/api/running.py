@@ -1,13 +1,13 @@
 """From a request to a finished kernel, for the command line and for Python. It knows no terminal.
 
-`run_request` finds the kernel in the library or has it made; `resume` goes on with a run. A function, a module, a
-problem file or a folder becomes a task at once. Words become a run first, so that the specification an author writes
-for them is on record before anybody is asked to accept it.
+`run_request` finds a kernel in the library or makes one; `run_with_backward` makes one for the gradients too;
+`resume` continues a run. A run is a folder that only one process works on: whoever asks for what another process is
+making waits for that run and shares it. Words become a run before they are specified, so that the specification is
+on record before anybody is asked to accept it.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -18,24 +18,27 @@ from dataclasses import dataclass, replace
 from tilewright import records, tasks
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenAuthor, ChosenDevice
-from tilewright.frontends.api.judges import OpenJudges, judges, settling_on
+from tilewright.frontends.api.judges import OpenJudges, judges, precision_settler
 from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter
-from tilewright.frontends.api.requests import WantedRun, environment_of, loaded, resolved
+from tilewright.frontends.api.requests import (
+    WantedRun,
+    environment_of,
+    gradient_task,
+    read_task,
+    resolved,
+    task_options,
+)
 from tilewright.frontends.report.runs import dollars_words, seconds_words, task_words
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
-from tilewright.playbook.errors import NotSupported, PlaybookProblem
-from tilewright.playbook.foresight import foresee
-from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
-from tilewright.reference import ReferenceLimits, start_ahead
+from tilewright.playbook.errors import PlaybookProblem
+from tilewright.records import BACKWARD, Budget, Ending, Origin, Run, Settings, Specification, Task
 from tilewright.refine import RunContext, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
 from tilewright.tasks.errors import BadArgument
 
-# What is refused once is refused again, whether the request was bad or the author.
-_REFUSALS = (tasks.TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
-
-EVERY_DIMENSION = "all"  # among the fixed ones
+# Errors that come again however often the run is resumed: the request was bad, or the author.
+_LASTING = (tasks.TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
 
 # Opens an author by its name, the address of its server, where notices go, and how long it may be asked again.
 OpenAuthor = Callable[[str, str, Callable[[str], None], float], AbstractContextManager[ChosenAuthor]]
@@ -43,22 +46,22 @@ OpenAuthor = Callable[[str, str, Callable[[str], None], float], AbstractContextM
 
 @dataclass(frozen=True)
 class KernelFound:
-    """A kernel that the library had, so nobody was asked to write one."""
+    """A kernel that the library had, so no author was asked."""
 
     kernel: LibraryKernel
     from_words: bool  # the reference is not the person's own code
-    licence: str  # stated with the request
+    licence: str  # given with the request
 
 
 @dataclass(frozen=True)
 class RunEnded:
-    """A run at its end, and its best kernel as the library keeps it: None where none passed."""
+    """A run that has ended, and its best kernel from the library: None where no attempt passed."""
 
     run: Run
     folder: RunFolder
     kernel: LibraryKernel | None
-    licence: str  # stated with the request, or before where the run was resumed
-    before: bool = False  # it had ended before anybody asked to go on with it
+    licence: str  # given with the request, or before where the run was resumed
+    before: bool = False  # it had ended before it was resumed
 
     @property
     def from_words(self) -> bool:
@@ -66,10 +69,31 @@ class RunEnded:
 
 
 MakeResult = KernelFound | RunEnded
+
+
+@dataclass(frozen=True)
+class WithBackward:
+    """The results of a request for a kernel and for its gradients."""
+
+    forward: MakeResult
+    backward: MakeResult | None  # None where it was not begun, or no author could write it
+    problem: str = ""  # why there is no backward kernel; "" where there is one
+
+    @property
+    def backward_kernel(self) -> LibraryKernel | None:
+        return self.backward.kernel if self.backward is not None else None
+
+    @property
+    def words(self) -> str:
+        """What computes the gradients, for a person."""
+        if self.problem:
+            return f"gradients are computed by the function's own autograd, not by a kernel: {self.problem}"
+        derivative = self.backward_kernel.task().derivative if self.backward_kernel is not None else None
+        saved = ", ".join(one.name for one in derivative.saved) if derivative else ""
+        return f"gradients are computed by the backward kernel, from {saved or 'no saved tensors'}"
+
+
 Prepare = Callable[[Task], None]
-
-
-def _nothing(task: Task) -> None: ...
 
 
 def run_request(
@@ -81,14 +105,14 @@ def run_request(
     fresh: bool = False,
     alone: bool = False,
     given: Task | None = None,
-    prepare: Prepare = _nothing,
+    prepare: Prepare | None = None,
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
 ) -> MakeResult:
-    """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made.
+    """A kernel for a request: from the library unless `fresh` is set or a file is to be improved, else made.
 
-    `alone`: its run is shared with nobody who asks for the same at the same time. `given`: its task, where that was
-    made before. `prepare` is called with the task before an author is asked for a kernel, and may refuse it.
+    `alone`: the run is not shared with another process that asks for the same. `given`: the task, if it is known
+    already. `prepare` is called with the task before an author is asked, and may refuse it.
     """
     store = Store()
     request = resolved(request)
@@ -96,7 +120,7 @@ def run_request(
     known = None if anew or given is not None else _same_request(store, request, device)
     if known is None:
         choices.check_key(settings.author, settings.base_url, os.environ)
-    elif request.function:  # its text is all there is to it; a path may have other code behind it by now
+    elif request.function:  # the text is the whole request; a path may lead to other code by now
         return KernelFound(known, False, settings.licence)
     with reporter.live("reading the request"):
         task = given if given is not None else read_task(store, request, settings, device, anew)
@@ -104,78 +128,81 @@ def run_request(
         known = None if anew else store.library.find(task.hash)
     if known is not None:
         return KernelFound(known, task is None, settings.licence)
-    if task is not None:
+    if task is not None and prepare is not None:
         prepare(task)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
     wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh or alone)
     with opened(settings.author, settings.base_url, reporter.say, settings.budget.seconds) as chosen:
         _announce(reporter, chosen, settings.budget, device)
         with wanted.opened(reporter) as (folder, new):
-            result = _go_on(store, folder, new, chosen, device, reporter, judged, look=not anew, prepare=prepare)
-    return replace(result, licence=settings.licence)  # a run that is shared may have stated another
+            result = _finish(store, folder, new, chosen, device, reporter, judged, look=not anew, prepare=prepare)
+    return replace(result, licence=settings.licence)  # a run that is shared may have another
 
 
-def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, anew: bool) -> Task | None:
-    """The task of a request; the children that are needed once there is one import torch while it is read."""
-    kinds = [ReferenceLimits()]  # a file is described in one child, and then probed in another
-    kinds += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
-    kinds += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
-    start_ahead(*kinds)
-    return task_of(request, _foresight(store, settings, anew), settling_on(device))
+def run_with_backward(
+    request: Request, settings: Settings, device: ChosenDevice, reporter: Reporter, *, fresh: bool = False
+) -> WithBackward:
+    """Kernels for a function and for its gradients: two tasks, and two runs one after the other.
 
-
-def task_of(
-    request: Request, foresee: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
-) -> Task | None:
-    """The task, where the request is code; None where it is words. Runs the reference in a limited child process.
-
-    `foresee` sees its source before that, and may refuse it; `settle` finds out a precision that nobody said.
+    A function whose gradients are missing or wrong is refused before an author is asked.
     """
-    options = _task_options(request, settle)
-    options = replace(options, foresee=foresee) if foresee else options
-    if request.module:
-        from tilewright.tasks.lifting.module_source import held_fields  # needs torch, which takes seconds to import
+    planned: dict[str, Task] = {}
 
-        task = tasks.task_from_module_source(
-            request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
-        )
-        held = (f"always {one}" for one in held_fields(request.text))
-        return replace(task, assumptions=(*task.assumptions, *held))
-    if request.function:
-        task = tasks.task_from_source(
-            request.text, request.function, request.shapes, request.numbers, options, request.values
-        )
-        closed = (node for node in ast.parse(request.text).body if isinstance(node, ast.Assign))
-        return replace(task, assumptions=(*task.assumptions, *(f"always {ast.unparse(node)}" for node in closed)))
-    return tasks.open_task(request.text, request.shapes, request.numbers, request.values, options)
+    def prepare(task: Task) -> None:
+        if fresh or Store().library.backward_of(task.hash) is None:
+            planned[task.hash] = gradient_task(task, request, reporter)
+
+    forward = run_request(request, replace(settings, backward=True), device, reporter, fresh=fresh, prepare=prepare)
+    return _run_backward(forward, request, settings, device, reporter, fresh, planned)
 
 
-def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Foresee | None:
-    """Whether the built-in author can do it, by the source alone; what the library has needs no author."""
-    if settings.author != choices.PLAYBOOK:
-        return None
+def resume_with_backward(
+    folder: RunFolder, addition: Addition, output: str, reporter: Reporter
+) -> MakeResult | WithBackward:
+    """Continue a run and, if a backward kernel was asked for with it, the run of that."""
+    settings = folder.header().settings
+    forward = resume(folder, addition, output, reporter)
+    request = folder.request() if folder.path.exists() else None
+    if not settings.backward or request is None:
+        return forward
+    settings = replace(settings, output=output)
+    device = choices.same_device(folder.header().environment, request.gpu, settings.spool)
+    return _run_backward(forward, request, settings, device, reporter, False, {})
 
-    def look(source: str, function: str) -> None:
-        try:
-            foresee(source, function)
-        except NotSupported:
-            if anew or all(source.strip() not in one.task().reference for one in store.library.all()):
-                raise
 
-    return look
+def backward_output(output: str) -> str:
+    """The path of the backward kernel beside the forward's: `norm.cu` and `norm_backward.cu`."""
+    stem, extension = os.path.splitext(output)
+    return f"{stem}{BACKWARD}{extension}" if output else ""
 
 
-def _task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
-    return tasks.TaskOptions(
-        gpu=request.gpu,
-        precision=request.precision,
-        goal=request.goal,
-        allow_library=request.allow_library,
-        fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
-        fixed_all=EVERY_DIMENSION in request.fixed,
-        allow_degenerate=request.allow_degenerate,
-        settle=settle,
-    )
+def _run_backward(
+    forward: MakeResult,
+    request: Request,
+    settings: Settings,
+    device: ChosenDevice,
+    reporter: Reporter,
+    fresh: bool,
+    planned: dict[str, Task],
+) -> WithBackward:
+    """`planned`: backward tasks that were made before the forward ran, by the hash of the forward's task."""
+    if forward.kernel is None:
+        return WithBackward(forward, None, "the forward has no kernel, so none was made for its gradients")
+    task = forward.kernel.task()
+    found = None if fresh else Store().library.backward_of(task.hash)
+    if found is not None:
+        return WithBackward(forward, KernelFound(found, task.origin is Origin.WORDS, settings.licence))
+    reporter.say(f"{task.name}{BACKWARD}: the gradients of {task.name}, a run of its own", "next")
+    # The file to start from and the function to compare with are those of the forward.
+    settings = replace(settings, start="", against="", output=backward_output(settings.output), backward=False)
+    try:
+        made = planned.get(task.hash) or gradient_task(task, request, reporter)
+        asked = replace(resolved(request), backward=True)
+        backward = run_request(asked, settings, device, reporter, fresh=fresh, given=made)
+    except tasks.RefusedRequest as error:
+        notes = "; ".join(getattr(error, "__notes__", ()))
+        return WithBackward(forward, None, f"{error}{f' ({notes})' if notes else ''}")
+    return WithBackward(forward, backward, "" if backward.kernel else "no attempt at the backward passed")
 
 
 def _same_request(store: Store, request: Request, device: ChosenDevice) -> LibraryKernel | None:
@@ -183,21 +210,21 @@ def _same_request(store: Store, request: Request, device: ChosenDevice) -> Libra
     wordings = (request, replace(request, precision=request.precision or records.Precision.DTYPE))
     for kernel in store.library.all():
         with contextlib.suppress(StoreError):
-            if kernel.request() in wordings and _is_settled(kernel, request, device):
+            if kernel.request() in wordings and _has_known_precision(kernel, request, device):
                 return kernel
     return None
 
 
-def _is_settled(kernel: LibraryKernel, request: Request, device: ChosenDevice) -> bool:
-    """Whether its convolutions are as exact as PyTorch's: a request without a precision once meant TF32 in all, and
-    without a GPU it means what a rule says."""
+def _has_known_precision(kernel: LibraryKernel, request: Request, device: ChosenDevice) -> bool:
+    """Whether its convolutions are as precise as PyTorch's on this device. Earlier versions took TF32 for every
+    request without a precision; without a GPU a rule decides, which has not changed."""
     if not tasks.may_convolve(kernel.task()):
         return True
     return kernel.request() == request and (request.precision is not None or device.is_emulated)
 
 
 def _announce(reporter: Reporter, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
-    """Say who writes at what price, the most it may cost, and where kernels run, before anything is spent."""
+    """Say who writes at what price, the budget, and where kernels run, before anything is spent."""
     paid = chosen.price is None or chosen.price.input > 0 or chosen.price.output > 0
     if paid and chosen.price and not budget.dollars:
         raise BadArgument(
@@ -211,10 +238,10 @@ def _announce(reporter: Reporter, chosen: ChosenAuthor, budget: Budget, device: 
     reporter.say(device.words, "device")
 
 
-# -- from wherever a run stands to its end --
+# -- a run to its end --
 
 
-def _go_on(
+def _finish(
     store: Store,
     folder: RunFolder,
     new: bool,
@@ -224,65 +251,65 @@ def _go_on(
     judged: OpenJudges,
     *,
     look: bool,
-    prepare: Prepare = _nothing,
+    prepare: Prepare | None = None,
 ) -> MakeResult:
-    """Bring a run, whose lock is held, to its end: from words to a task, if it began so, and on to a kernel.
+    """Carry a run whose lock is held to its end: from words to a task, if it began so, and to a kernel.
 
-    `look`: its task is first looked for in the library, as words may turn out to mean what was made before.
+    `look`: look its task up in the library first, as words may turn out to mean what was made before.
     """
     reporter.say(folder.id, "run")
-    run = loaded(folder)
-    if run is not None and run.ending is not None:  # whoever was waited for has made it
+    run = folder.find_run()
+    if run is not None and run.ending is not None:  # another process has finished it
         return _ended(store, folder, run)
-    with _resumable(folder, new):
+    with _noting_how_to_resume(folder, new):
         author = reporter.following(chosen)
-        task = run.task if run else _agree(folder, author, device, reporter)
+        task = run.task if run else _accepted_task(folder, author, device, reporter)
         found = store.library.find(task.hash) if look else None
         if found is not None:
             licence = folder.header().settings.licence
             if folder.untouched:
                 folder.discard()
             return KernelFound(found, task.origin is Origin.WORDS, licence)
-        if run is None:
+        if run is None and prepare is not None:
             prepare(task)
         for number, line in enumerate(task_words(task)):
             reporter.say(line, "task" if number == 0 else " ")
         with reporter.live():
-            return _ended(store, folder, _refined(folder, author, device, reporter, judged))
+            run = folder.load()
+            with judged(run.task, run.settings, device, reporter.working) as (referee, stopwatch):
+                context = RunContext(author.author, author.complete, referee, stopwatch, reporter)
+                return _ended(store, folder, refine(folder, context))
 
 
 @contextlib.contextmanager
-def _resumable(folder: RunFolder, new: bool) -> Iterator[None]:
-    """Whatever ends the block early says how to go on."""
+def _noting_how_to_resume(folder: RunFolder, new: bool) -> Iterator[None]:
+    """An error that ends the block gets a note that says how to resume the run, whose lock is held.
+
+    A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
+    """
     try:
         yield
     except NotAcceptedYet:
         raise
     except BaseException as error:
-        error.add_note(how_to_go_on(folder, error, new=new))
+        if isinstance(error, _LASTING) and new and folder.untouched:
+            folder.discard()
+            note = "nothing was done, so no run is kept"
+        elif isinstance(error, PlaybookProblem):
+            note = f"go on with: tilewright resume {folder.id} --model PROVIDER:NAME"
+        elif isinstance(error, tasks.TaskError):
+            note = f"run {folder.id} keeps what was asked and answered; ask again in other words or with other options"
+        else:
+            kept = "" if isinstance(error, KeyboardInterrupt) else "what was done is kept; "
+            note = f"{kept}resume with: tilewright resume {folder.id}"
+        error.add_note(note)
         raise
 
 
-def how_to_go_on(folder: RunFolder, error: BaseException, *, new: bool) -> str:
-    """What to do after an error that ended the work on a run; whoever calls it holds the run's lock.
-
-    A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
-    """
-    if isinstance(error, _REFUSALS) and new and folder.untouched:
-        folder.discard()
-        return "nothing was done, so no run is kept"
-    if isinstance(error, PlaybookProblem):
-        return f"go on with: tilewright resume {folder.id} --model PROVIDER:NAME"
-    if isinstance(error, tasks.TaskError):
-        return f"what was asked and answered is kept in run {folder.id}; ask again in other words or with other options"
-    kept = "" if isinstance(error, KeyboardInterrupt) else "what was done is kept; "
-    return f"{kept}resume with: tilewright resume {folder.id}"
-
-
-def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter) -> Task:
+def _accepted_task(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter) -> Task:
     """Have the words of a run specified and, once a person has accepted that, make it the run's task.
 
-    Only then is the reference run, in a limited child process.
+    Only then does the reference run, in a limited child process.
     """
     request = folder.request()
     assert request is not None  # a run without a task has one
@@ -290,7 +317,7 @@ def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, report
         specification = _specify(folder, request, chosen, reporter)
     reporter.accept(folder, specification)
     with reporter.live("running the reference"):
-        task = tasks.task_from_specification(specification, _task_options(request, settling_on(device)))
+        task = tasks.task_from_specification(specification, task_options(request, precision_settler(device)))
     task = replace(task, words=request.text, origin=Origin.WORDS)
     folder.accept(task)
     return task
@@ -299,7 +326,7 @@ def _agree(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, report
 def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, reporter: Reporter) -> Specification:
     """What the author takes the words to mean. Its replies are on record, so asking again costs nothing.
 
-    The person's own shapes, numbers and values stand in it; raises `TaskError` where it has no place for one of them.
+    The person's own shapes, numbers and values replace the author's; raises `TaskError` if one of them has no place.
     """
     place = folder.attempt(0)
     asked = 0
@@ -309,37 +336,27 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, reporter
         asked += 1
         number = asked
 
-        def heard(text: str) -> None:
+        def on_text(text: str) -> None:
             place.stream(number, text)
             reporter.text(text)
 
-        return place.reply_to(number, question, lambda one: chosen.complete(one, heard))
+        return place.reply_to(number, question, lambda one: chosen.complete(one, on_text))
 
     specification = chosen.author.specify(request.text, request.shapes, request.gpu, ask)
     return tasks.fit_specification(specification, request.shapes, request.numbers, request.values)
 
 
-def _refined(
-    folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter, judged: OpenJudges
-) -> Run:
-    """A run that has a task, after its last attempt."""
-    run = folder.load()
-    with judged(run.task, run.settings, device, reporter.working) as (referee, stopwatch):
-        return refine(folder, RunContext(chosen.author, chosen.complete, referee, stopwatch, reporter))
-
-
 def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
-    """A run that has ended, its best kernel put into the library if it is not there yet."""
-    return RunEnded(run, folder, kept_kernel(store, folder, run), run.settings.licence, before)
+    return RunEnded(run, folder, library_kernel(store, folder, run), run.settings.licence, before)
 
 
-def kept_kernel(store: Store, folder: RunFolder, run: Run) -> LibraryKernel | None:
-    """The best kernel of a run as the library keeps it, whether the run has ended or not; None where none passed."""
+def library_kernel(store: Store, folder: RunFolder, run: Run) -> LibraryKernel | None:
+    """The best kernel of a run, put into the library if it is not there yet; None where no attempt passed."""
     return None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
 
 
 def _tuned_text(folder: RunFolder, run: Run) -> str | None:
-    """The autotuner's choice of the best attempt, as it lies beside a kernel file; None where it had no choice."""
+    """The autotuner's choice for the best attempt, as the text that lies beside a kernel file."""
     best = run.best
     if best is None or best.tune is None or not best.tune.choice:
         return None
@@ -348,12 +365,12 @@ def _tuned_text(folder: RunFolder, run: Run) -> str | None:
     return json.dumps(records.to_json(tuned), indent=1)
 
 
-# -- more of a run --
+# -- resuming a run --
 
 
 @dataclass(frozen=True)
 class Addition:
-    """What a person adds to a run to have it go on: so much beyond what is spent, a hint, another author."""
+    """What a person adds to a run when it is resumed: more budget beyond what is spent, a hint, another author."""
 
     attempts: int | None = None
     tokens: int | None = None
@@ -365,6 +382,14 @@ class Addition:
     spool: str = ""
 
 
+class EndsAtOnce(BadArgument):
+    """A run that would end again without a new attempt, whatever was added to it."""
+
+    def __init__(self, run: Run, ending: Ending, author: str) -> None:
+        self.reason, self.ending = f"run {run.id} would end at once, because {ending.words}", ending
+        super().__init__(f"{self.reason}; {_remedy(ending, author)}")
+
+
 def resume(
     folder: RunFolder,
     addition: Addition,
@@ -374,11 +399,11 @@ def resume(
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
 ) -> MakeResult:
-    """Go on with a run, wherever it stopped; `output` is where its kernel is wanted now."""
+    """Continue a run from where it stopped; `output` is where its kernel is to be written now."""
     store = Store()
     with folder.lock():
         settings = _reopened(folder, addition, output)
-        run, request = loaded(folder), folder.request()
+        run, request = folder.find_run(), folder.request()
         if settings is None:
             assert run is not None
             assert run.ending is not None
@@ -392,21 +417,19 @@ def resume(
         with opened(settings.author, settings.base_url, reporter.say, left) as chosen:
             _announce(reporter, chosen, settings.budget, device)
             look = run is None and not settings.start
-            return _go_on(store, folder, False, chosen, device, reporter, judged, look=look)
+            return _finish(store, folder, False, chosen, device, reporter, judged, look=look)
 
 
 def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | None:
-    """The settings to go on with; None where the run has ended and nothing was added."""
-    run, before = loaded(folder), folder.header().settings
-    settings = replace(_continued(before, addition, run), output=output)
+    """The settings to continue with; None where the run has ended and nothing was added."""
+    run, before = folder.find_run(), folder.header().settings
+    settings = replace(_with_addition(before, addition, run), output=output)
     if run is not None and run.ending is not None:
         if addition == Addition():
             return None
-        at_once = next_step(replace(run, settings=settings, ending=None))
-        if isinstance(at_once, Ending):
-            raise BadArgument(
-                f"run {run.id} would end at once, because {at_once.words}; {_remedy(at_once, settings.author)}"
-            )
+        step = next_step(replace(run, settings=settings, ending=None))
+        if isinstance(step, Ending):
+            raise EndsAtOnce(run, step, settings.author)
         folder.reopen(settings)
     elif settings != before:
         folder.reopen(settings)
@@ -414,7 +437,7 @@ def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | 
 
 
 def _remedy(ending: Ending, author: str) -> str:
-    """What makes a run that ended so go on. The playbook reads no hints."""
+    """What lets a run continue that ended so. The playbook reads no hints."""
     options = {
         Ending.ATTEMPTS: "--attempts N",
         Ending.TOKENS: "--tokens N",
@@ -428,19 +451,20 @@ def _remedy(ending: Ending, author: str) -> str:
     return "add a hint with --hint TEXT"
 
 
-def _continued(settings: Settings, addition: Addition, run: Run | None) -> Settings:
-    """The settings to go on with; `run` is None where there is no task yet, and so nothing but the settings."""
+def _with_addition(settings: Settings, addition: Addition, run: Run | None) -> Settings:
+    """`run` is None where there is no task yet, so nothing is spent."""
     budget = settings.budget
-    made = len(run.attempts) if run else 0
+    attempts, seconds = (len(run.attempts), run.seconds) if run else (0, 0.0)
     tokens = run.usage.all_input_tokens + run.usage.output_tokens if run else 0
-    hint = (made, addition.hint)
+    dollars = (run.dollars if run else 0.0) or 0.0
+    hint = (attempts, addition.hint)
     return replace(
         settings,
         budget=Budget(
-            budget.attempts if addition.attempts is None else made + addition.attempts,
+            budget.attempts if addition.attempts is None else attempts + addition.attempts,
             budget.tokens if addition.tokens is None else tokens + addition.tokens,
-            budget.dollars if addition.dollars is None else ((run.dollars if run else 0.0) or 0.0) + addition.dollars,
-            budget.seconds if addition.seconds is None else (run.seconds if run else 0.0) + addition.seconds,
+            budget.dollars if addition.dollars is None else dollars + addition.dollars,
+            budget.seconds if addition.seconds is None else seconds + addition.seconds,
         ),
         hints=(*settings.hints, hint) if addition.hint and hint not in settings.hints else settings.hints,
         author=addition.author or settings.author,

@@ -12,9 +12,14 @@ import typer
 
 from tilewright.devices.protocol import Device
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
-from tilewright.frontends.api.eager_model import MODEL_EAGER, EagerAnswer, EagerRequest
-from tilewright.frontends.api.judges import turn_at
-from tilewright.frontends.api.references import task_of_file, task_of_reference
+from tilewright.frontends.api.judges import locked_gpu
+from tilewright.frontends.api.references import (
+    MODEL_EAGER,
+    EagerAnswer,
+    EagerRequest,
+    task_of_file,
+    task_of_reference,
+)
 from tilewright.frontends.cli import program
 from tilewright.frontends.cli.audit_checks import judged_by_checkers
 from tilewright.frontends.cli.program import (
@@ -38,7 +43,7 @@ from tilewright.measure.gpu_timing import CONTROL
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import PROFILES, USUAL_BASELINES, Task
-from tilewright.records.intervals import ratio_interval
+from tilewright.records.measurement import ratio_interval
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem
 from tilewright.store import write_text
 from tilewright.tasks.errors import BadArgument
@@ -179,7 +184,7 @@ class _Bench:
     ) -> tuple[list[BenchRow], list[str]]:
         built = {one.name: prepare(one.file, task, one.choice, gpu=gpu.profile) for one in self._kernels}
         beside = (reference, self._baselines) if reference is not None and self._baselines else None
-        with turn_at(self._device.index, self._say):
+        with locked_gpu(self._device.index, self._say):
             rounds = bench_on_gpu(built, task, gpu, beside, least_us, self._say)
         rows = []
         for name in (*built, *self._baselines):

@@ -15,8 +15,8 @@ import typer
 from rich.text import Text
 
 from tilewright import records
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
-from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import costly_lines, listing_of
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
 from tilewright.frontends.cli import program

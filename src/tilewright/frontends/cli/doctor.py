@@ -27,7 +27,7 @@ from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
-from tilewright.toolchain.toolkit import INSTALL_TOOLS
+from tilewright.toolchain.nvrtc import INSTALL_TOOLS
 
 LOW_DISK_BYTES = 5 << 30
 

@@ -19,9 +19,8 @@ from rich.text import Text
 
 from tilewright import __version__
 from tilewright.frontends.api.choices import ChosenDevice, author_name, check_key, choose_device
-from tilewright.frontends.api.judges import settling_on
-from tilewright.frontends.api.requests import resolved
-from tilewright.frontends.api.running import task_of
+from tilewright.frontends.api.judges import precision_settler
+from tilewright.frontends.api.requests import resolved, task_of
 from tilewright.frontends.cli import program
 from tilewright.frontends.cli.program import settings_of
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
@@ -44,7 +43,6 @@ from tilewright.suites import (
     folder_tasks,
 )
 from tilewright.tasks.errors import BadArgument
-from tilewright.teaching.cleaning import cleaner
 from tilewright.teaching.exam import (
     Arm,
     Exam,
@@ -54,6 +52,7 @@ from tilewright.teaching.exam import (
     skill_text,
     taught_before,
 )
+from tilewright.teaching.lessons import cleaner
 from tilewright.teaching.skill import NoSkill, SkillProvenance, read_provenance
 
 
@@ -144,7 +143,7 @@ def _check_held_out(tasks: Sequence[SuiteTask], device: ChosenDevice, provenance
     if provenance is None:
         stderr_console().print(Text("note: this skill has no record of its runs, so nobody knows what is held out"))
     for one in tasks:
-        task = task_of(resolved(replace(one.request, gpu=device.gpu)), settle=settling_on(device))
+        task = task_of(resolved(replace(one.request, gpu=device.gpu)), settle=precision_settler(device))
         if task is None:
             raise BadArgument(f"{one.name}: a task in words is read by each student in its own way; give its reference")
         run = taught_before(task, provenance) if provenance is not None else ""

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.cli import program
 from tilewright.frontends.cli.imported_checks import (

@@ -22,11 +22,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tilewright.frontends.api.backward import Both, backward_output, both_words, resume_both, run_both
 from tilewright.frontends.api.choices import PLAYBOOK, author_name, checked_url, choose_device
 from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding
-from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, RunEnded, run_request
+from tilewright.frontends.api.running import (
+    Addition,
+    KernelFound,
+    MakeResult,
+    RunEnded,
+    WithBackward,
+    backward_output,
+    resume_with_backward,
+    run_request,
+    run_with_backward,
+)
 from tilewright.frontends.cli import program
 from tilewright.frontends.cli.program import check_writable, read_kernel_file, settings_of, spool_path, wanted_gpu
 from tilewright.frontends.cli.terminal import (
@@ -222,7 +231,7 @@ def resume(
     check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
     with _interruptible():
         reporter = TerminalReporter(yes=yes, as_json=as_json)
-        result = resume_both(folder, addition, delivery.stored_output, reporter)
+        result = resume_with_backward(folder, addition, delivery.stored_output, reporter)
     _hand_over(result, delivery, reporter.shown)
 
 
@@ -238,8 +247,8 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     request, settings = replace(request, gpu=device.gpu), replace(settings, output=delivery.stored_output)
     with _interruptible():
         reporter = TerminalReporter(yes=yes, as_json=delivery.as_json)
-        conducted = run_both if settings.backward else run_request
-        result: MakeResult | Both = conducted(request, settings, device, reporter, fresh=fresh)
+        conducted = run_with_backward if settings.backward else run_request
+        result: MakeResult | WithBackward = conducted(request, settings, device, reporter, fresh=fresh)
     _hand_over(result, delivery, reporter.shown)
 
 
@@ -405,12 +414,12 @@ def show_specification(console: Console, specification: Specification) -> None:
         console.print()
 
 
-def _hand_over(result: MakeResult | Both, delivery: Delivery, shown: set[int]) -> None:
+def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set[int]) -> None:
     """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made.
 
     `shown`: the attempts that were seen one by one.
     """
-    if isinstance(result, Both):
+    if isinstance(result, WithBackward):
         report: object = _both_report(result, delivery, shown)
         complete = result.forward.kernel is not None and not result.problem
     else:
@@ -421,7 +430,7 @@ def _hand_over(result: MakeResult | Both, delivery: Delivery, shown: set[int]) -
     exit_with(int(not complete))
 
 
-def _both_report(both: Both, delivery: Delivery, shown: set[int]) -> BothReport:
+def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> BothReport:
     complete = both.forward.kernel is not None and not both.problem
     gradients, there = both.backward_kernel, None
     output = Path(backward_output(str(delivery.output))) if delivery.output else None
@@ -435,7 +444,7 @@ def _both_report(both: Both, delivery: Delivery, shown: set[int]) -> BothReport:
             stdout_console().print()
         backward = _report(both.backward, apart, shown, call=not complete)
     if not delivery.as_json:
-        stdout_console().print(Text(f"\n{both_words(both)}", style="yellow" if both.problem else "bold"))
+        stdout_console().print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
         if complete and forward.summary is not None:
             # The call that uses both kernels: the forward's file alone knows nothing of the backward's.
             show(stdout_console(), [say(Mark("call it:")), Source(forward.summary.call)])

@@ -44,8 +44,8 @@ from tilewright.suites import (
     folder_tasks,
     kernelbench_tasks,
 )
-from tilewright.suites.local_pool import LocalPool
-from tilewright.suites.ray_pool import NoRay, RayCluster, RayPool
+from tilewright.suites.pools import LocalPool
+from tilewright.suites.ray_cluster import NoRay, RayCluster, RayPool
 from tilewright.tasks.errors import BadArgument
 
 MOST_WORKERS = 6

@@ -16,14 +16,15 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tilewright.child.family import kill_below
 from tilewright.frontends.api.choices import PLAYBOOK, ChosenDevice, choose_device
-from tilewright.frontends.api.judges import logged_judges
+from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter, in_options
-from tilewright.frontends.api.requests import resolved
-from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, read_task, resume, run_request
+from tilewright.frontends.api.requests import read_task, resolved
+from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, resume, run_request
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.cli.terminal import exit_code
 from tilewright.frontends.report.runs import verdict_words, why_words
@@ -92,7 +93,7 @@ def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
 def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, reporter: Reporter) -> MakeResult:
     """The run of a task at its end, begun or gone on with; or a kernel that the library has."""
     device = _device(suite)
-    judged = logged_judges(folder.gpu_turns)
+    judged = partial(judges, log=folder.gpu_turns)
     request = resolved(replace(task.request, gpu=device.gpu))
     begun = _begun(folder.run_of(task.id))
     if begun is not None:

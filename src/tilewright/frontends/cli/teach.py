@@ -34,10 +34,8 @@ from tilewright.records import PROFILES, UNSTATED, Emulation, Question, Reply
 from tilewright.store import AttemptFolder, NotAccepted, RunFolder, Store, StoreError, durable, write_text
 from tilewright.store.run_folder import HEADER
 from tilewright.tasks.errors import BadArgument
-from tilewright.teaching.cleaning import Clean, cleaner
 from tilewright.teaching.dataset import NoParquet, samples_of, write_jsonl, write_parquet
-from tilewright.teaching.guidance import written_guidance
-from tilewright.teaching.lessons import Example, Lessons, check_options, lessons_of
+from tilewright.teaching.lessons import Clean, Example, Lessons, check_options, cleaner, lessons_of
 from tilewright.teaching.skill import (
     NAME,
     PROVENANCE,
@@ -46,6 +44,7 @@ from tilewright.teaching.skill import (
     guidance_of,
     named,
     skill_files,
+    written_guidance,
 )
 
 TaughtArgument = Annotated[
@@ -62,7 +61,7 @@ def mcp(
     spool: program.SpoolOption = None,
 ) -> None:
     """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
-    from tilewright.frontends.agents.serving import serve_mcp
+    from tilewright.frontends.agents.tools import serve_mcp
 
     serve_mcp(root, gpu, spool)
 
@@ -71,7 +70,7 @@ def skill(
     folder: Annotated[Path, typer.Argument(help="The folder that holds an agent's skills.", show_default=False)],
 ) -> None:
     """Write the Agent Skill by which a coding agent learns to drive Tilewright, into DIR/tilewright."""
-    from tilewright.frontends.agents.skill_folder import write_skill
+    from tilewright.frontends.agents.tools import write_skill
 
     print(f"wrote {write_skill(folder)}")
 

@@ -127,8 +127,8 @@ def exit_code(error: BaseException) -> int | None:
 
 def _code_of_making(error: BaseException) -> int | None:
     # Imported late: building and checking a file need none of these.
-    from tilewright.exports.errors import NotExportable, NotPublishable
     from tilewright.exports.publish import HubFailed
+    from tilewright.exports.writing import NotExportable, NotPublishable
     from tilewright.frontends.api.reporter import NotAcceptedYet
     from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
     from tilewright.prompts.replies import ReplyProblem

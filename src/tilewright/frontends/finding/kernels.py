@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.api.bound_kernel import BoundKernel
 from tilewright.frontends.api.make import Made, make
-from tilewright.frontends.api.objects import ObjectRequest, object_request
+from tilewright.frontends.api.objects import BoundKernel, ObjectRequest, object_request
 from tilewright.frontends.finding.opinions import input_names, region_function
 from tilewright.frontends.finding.recording import Layout
 from tilewright.frontends.finding.regions import Region, state_of

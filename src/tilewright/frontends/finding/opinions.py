@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.devices.inputs import DTYPE_OF_TORCH
 from tilewright.frontends.finding.recording import Layout
 from tilewright.frontends.finding.regions import Region, chain_function, state_of
 from tilewright.frontends.finding.report import RegionKind

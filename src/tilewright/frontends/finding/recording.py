@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.devices.inputs import DTYPE_OF_TORCH
 from tilewright.tasks.lifting.source_text import undecorated
 
 _LIBRARIES = ("torch", "kernels", "tilewright", "numpy")

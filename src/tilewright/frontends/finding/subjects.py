@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.frontends.api.requests import installed_name, is_named_object, named_object
 from tilewright.records import TensorSpec
 from tilewright.tasks.errors import BadArgument

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.api.bound_kernel import BoundKernel, Original, Wiring
+from tilewright.frontends.api.objects import ArgumentMap, BoundKernel, Original
 from tilewright.frontends.finding.chain_text import Replacement, frame_function
 from tilewright.frontends.finding.frames import Leaves, trace_frame
 from tilewright.frontends.finding.kernels import RegionKernel, data_inputs
@@ -110,7 +110,7 @@ def _swap_modules(kernel: RegionKernel, modules: list[torch.nn.Module]) -> list[
     assert isinstance(kernel.made, BoundKernel)
     original = kernel.made.original
     text = module_source(kernel.region.owner)
-    wiring = Wiring(kernel.made.task, original)
+    wiring = ArgumentMap(kernel.made.task, original)
     run = _called(kernel)
     undone = []
     for module in modules:
@@ -119,7 +119,7 @@ def _swap_modules(kernel: RegionKernel, modules: list[torch.nn.Module]) -> list[
     return undone
 
 
-def _module_forward(wiring: Wiring, run: Callable[..., Any]) -> Callable[..., Any]:
+def _module_forward(wiring: ArgumentMap, run: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         reason, values = wiring.values(self, args, kwargs)
         if reason:
@@ -179,7 +179,7 @@ class _FrameForward:
 def _swap_function(kernel: RegionKernel) -> list[Undo]:
     function = kernel.region.owner
     original = Original(function, tuple(inspect.signature(function).parameters.values()))
-    wiring = Wiring(kernel.plain.task, original)
+    wiring = ArgumentMap(kernel.plain.task, original)
 
     def swapped(*args: Any, **kwargs: Any) -> Any:
         reason, values = wiring.values(None, args, kwargs)

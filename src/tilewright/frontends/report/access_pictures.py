@@ -215,7 +215,7 @@ class Look:
 
 def look_at(run: Run, attempt: Attempt, text: str) -> Look:
     """Some seconds of emulation; a kernel that cannot be emulated gives a `Look` with a `problem`."""
-    from tilewright.devices.emulated_device import EmulatedDevice
+    from tilewright.devices.child_device import EmulatedDevice
     from tilewright.devices.protocol import DeviceError
     from tilewright.kernel_file import KernelFileError, parse
     from tilewright.measure.emulated_counts import affordable_sizes

@@ -10,7 +10,7 @@ from tilewright.frontends.report.checks import arguments_line
 from tilewright.frontends.report.document import Bar, Block, Cell, Mark, Table, Tone, say, say_each
 from tilewright.frontends.report.runs import microseconds, scatter_words
 from tilewright.records import Timing
-from tilewright.records.intervals import Interval
+from tilewright.records.measurement import Interval
 
 
 @dataclass(frozen=True)

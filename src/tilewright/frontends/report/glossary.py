@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib import resources
 
 from tilewright.frontends.report.document import Cell, Code, Entry, Link, Paragraph, Quote, Span, Tone, say
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 _WORDS = tomllib.loads(resources.files("tilewright.frontends.report").joinpath("glossary.toml").read_text("utf-8"))
 RESOURCES: dict[str, str] = _WORDS["resources"]  # of the performance model: what each is, what makes it smaller

@@ -180,6 +180,14 @@ def speedup_words(speedup: float | None) -> str:
     return "" if speedup is None else f"{speedup:.2f}x"
 
 
+def attempt_words(row: Row) -> str:
+    """`passed, 8.76 us modelled, 1.63x, kept`."""
+    words = [row.verdict]
+    words += [time_words(row.attempt.measurement)] if row.attempt.passed else []
+    words += [speedup_words(row.speedup)] if row.speedup is not None else []
+    return ", ".join([*words, *(["kept"] if row.kept else [])])
+
+
 def dollars_words(dollars: float | None) -> str:
     if dollars is None:
         return "unknown cost"

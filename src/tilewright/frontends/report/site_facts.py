@@ -171,7 +171,7 @@ class NotCountable(Exception):
 def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     """Seconds, at most a minute or two. Raises `NotCountable`."""
     # Looked up late: these import torch, and most pages need none of them.
-    from tilewright.devices.emulated_device import EmulatedDevice
+    from tilewright.devices.child_device import EmulatedDevice
     from tilewright.devices.protocol import DeviceError
     from tilewright.kernel_file import KernelFileError, parse
     from tilewright.measure.emulated_counts import NotCounted, count_plan

@@ -36,8 +36,19 @@ from tilewright.frontends.report.runs import microseconds, seconds_words, speedu
 from tilewright.records import Measured, Precision, to_json
 from tilewright.store import write_text
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, Summary, TaskRecord, summarise
-from tilewright.suites.kernelbench_results import BASELINE_FILES, EVALUATION, baseline_times, evaluation
-from tilewright.suites.statistics import BASELINES, BETTER, COMPILED, EAGER, baseline_us, fast_p, speedup
+from tilewright.suites.figures import (
+    BASELINE_FILES,
+    BASELINES,
+    BETTER,
+    COMPILED,
+    EAGER,
+    EVALUATION,
+    baseline_times,
+    baseline_us,
+    evaluation,
+    fast_p,
+    speedup,
+)
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 300, 40, 72, 40
 _ROW = 18

@@ -15,7 +15,7 @@ from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.playbook.space import number_need
 from tilewright.records import DType, TaskOutput
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 Change = Callable[[Variable], Index | None]
 

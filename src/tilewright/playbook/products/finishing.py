@@ -20,7 +20,7 @@ from tilewright.playbook.row_program import (
     renumbered,
 )
 from tilewright.records import DType
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 SUM = "sum_of_products"  # the input of a finish that stands for the sum
 

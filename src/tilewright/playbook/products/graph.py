@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, TracedNode, TracedTensor
-from tilewright.records.reaching import reached
+from tilewright.records.gpu import reached
 
 PRODUCT = "product"
 CONVOLUTION = "convolution"  # of two tensors and its settings; a bias is an addition of its own

@@ -11,7 +11,6 @@ import itertools
 import linecache
 import math
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +21,9 @@ from tilewright.tasks.child.branch_watch import Key, Question, Range
 from tilewright.tasks.child.size_fitting import Fitting, Reading
 from tilewright.tasks.child.size_search import SizeSearch
 from tilewright.tasks.child.tracked_numbers import Number
-from tilewright.tasks.child.trials import Elsewhere, TrialOutcome
+from tilewright.tasks.child.trials import Elapsed, Elsewhere, TrialOutcome
 
-_SECONDS = 5.0  # after which what is not decided is left to calls
+_SECONDS, _PATIENCE = 5.0, 4.0  # after which what is not decided is left to calls
 _LARGEST_SIZE = 1 << 31
 _NEAR = 1024  # steps around a size that are all looked at
 _FEW_INDICES = 64
@@ -94,17 +93,17 @@ class DomainSearch:
         self._nominal = nominal
         self._asked = nominal.asked
         self._numbers: Values = {f"{one.name}=": one.value for one in numbers if not isinstance(one.value, bool)}
-        self._until = math.inf
+        self._elapsed = Elapsed(_PATIENCE)
         self._reasons: dict[str, list[str]] = {}  # lines of the reference, by label or number
         self.bounds = {one.name: one.bounds for one in numbers if one.bounds is not None}
 
     def restrict(self) -> bool:
         """Bound what the reference branches on; the answer says whether a dimension was held."""
-        self._until = time.monotonic() + _SECONDS
+        self._elapsed = Elapsed(_PATIENCE)
         before = {*self._search.varying}
         guards = self._guards()
         for guard in guards:
-            if time.monotonic() > self._until:
+            if self._elapsed.seconds > _SECONDS:
                 self._search.notes.append("not all was tried that the reference branches on: it would take too long")
                 break
             variables = self._variables(guard)
@@ -124,7 +123,7 @@ class DomainSearch:
             if label in self._search.moving or label in self._search.branching or size < 2:
                 continue
             for other in (2 * size, size + 1, size // 2, 16 * size):
-                if time.monotonic() < self._until and self._search.strays({**own, label: other}):
+                if self._elapsed.seconds < _SECONDS and self._search.strays({**own, label: other}):
                     self._search.branching.add(label)
                     break
 
@@ -147,7 +146,7 @@ class DomainSearch:
         known |= {one.removesuffix("=") for one in self._numbers}
         guards = [_Guard(key, one, self._asked.ranges, following) for key, one in asked.items()]
         for guard in guards:
-            if not guard.is_told_by(known) and time.monotonic() < self._until:
+            if not guard.is_told_by(known) and self._elapsed.seconds < _SECONDS:
                 self._bound_by_calls(guard.question)
         return [guard for guard in guards if guard.is_told_by(known)]
 

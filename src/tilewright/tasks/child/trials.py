@@ -16,6 +16,8 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import DType, IntegerValues, NumberInput, TensorInput
 from tilewright.reference import ReferenceProblem
@@ -23,11 +25,82 @@ from tilewright.reference.loading import describe, out_of_memory
 from tilewright.reference.torch_calls import TORCH_DTYPE, dtype_of, flat_results
 from tilewright.tasks.child.branch_watch import Asked, BranchWatch, Key
 from tilewright.tasks.child.shadows import Shadows
-from tilewright.tasks.child.strict_calls import StrictCalls, StrictFunctions
+
+# -- inside the child: --
+
+
+class StrictFunctions(TorchFunctionMode):
+    """For calls with content: an LSTM whose sizes do not fit raises `ValueError`. It costs nothing elsewhere."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.lstm:
+            return func(*args, **(kwargs or {}))
+        with StrictCalls():
+            return func(*args, **(kwargs or {}))
+
+
+class StrictCalls(TorchDispatchMode):
+    """For calls without content: a convolution or an LSTM whose sizes do not fit raises `ValueError`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to ask would import the compiler, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default:
+            _check_convolution(*args)
+        elif func is torch.ops.aten.mkldnn_rnn_layer.default:
+            _check_layer(*args[:7])
+        return func(*args, **(kwargs or {}))
+
+
+def _check_convolution(
+    given: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> None:
+    filter_text = f"a filter of {list(weight.shape)} in {groups} groups"
+    taken, made = (
+        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
+    )
+    if given.shape[1] != taken or taken % groups or made % groups:
+        raise ValueError(f"{filter_text} does not fit {list(given.shape)}")
+    if bias is not None and tuple(bias.shape) != (made,):
+        raise ValueError(f"{filter_text} does not fit a bias of {list(bias.shape)}")
+    if not transposed:
+        for axis, (size, window) in enumerate(zip(given.shape[2:], weight.shape[2:], strict=True)):
+            reach = dilation[axis % len(dilation)] * (window - 1) + 1
+            if size + 2 * padding[axis % len(padding)] < reach:
+                raise ValueError(f"{filter_text} is larger than {list(given.shape)}")
+
+
+def _check_layer(given: torch.Tensor, *state: torch.Tensor) -> None:
+    """One layer in one direction: two weights, two biases, the hidden state and the cell's."""
+    to_input, to_hidden, *biases, hidden, cell = (tuple(one.shape) for one in state)
+    width = to_hidden[1]
+    fits = (
+        to_input[1] == given.shape[-1]
+        and to_hidden[0] == 4 * width
+        and {hidden[-1], cell[-1]} == {width}
+        and {to_input[0], *(bias[0] for bias in biases)} == {to_hidden[0]}
+    )
+    if not fits:
+        raise ValueError(f"weights of {list(to_input)} and {list(to_hidden)} do not fit {list(given.shape)}")
+
 
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always
 _SLOW_SECONDS = 0.3
+_PATIENCE, _PATIENCE_OF_A_CALL = 1.5, 8.0
 _QUICKER = 8  # times fewer elements than a slow call had are quick enough
 _LARGEST_REAL_ELEMENTS = 1 << 26
 _MOST_OF_A_GPU = 1 << 40  # elements; torch itself may refuse to describe more
@@ -61,6 +134,21 @@ class Comparison:
     asked: frozenset[Key] = frozenset()  # what the call asked that was answered as at the own sizes
 
 
+class Elapsed:
+    """How long this thread has computed; what is found shall not hang on what else the machine has to do.
+
+    On one that has too much of it, the seconds that have passed count too, divided by `patience`.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._computed, self._passed = time.thread_time(), time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return max(time.thread_time() - self._computed, (time.monotonic() - self._passed) / self._patience)
+
+
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
     """Many small calls are quicker without waking threads for each."""
@@ -87,7 +175,7 @@ class Trials:
         self._function = function
         self._tensors = tensors
         self._numbers = {one.name: one.value for one in numbers}
-        self._started: float | None = None  # with the first attempt; the call before it must be made anyway
+        self._elapsed: Elapsed | None = None  # since the first attempt; the call before it must be made anyway
         self._seconds = seconds
         self._most = _TRIALS
         self._known: dict[tuple[tuple[int, ...], ...], TrialOutcome | None] = {}
@@ -102,7 +190,7 @@ class Trials:
     @property
     def spent(self) -> float:
         """The part of its time, or of its number of calls, that is gone."""
-        seconds = time.monotonic() - self._started if self._started is not None else 0.0
+        seconds = self._elapsed.seconds if self._elapsed is not None else 0.0
         return max(len(self._known) / self._most, seconds / self._seconds)
 
     def prolong(self, part: float) -> None:
@@ -112,7 +200,7 @@ class Trials:
 
     def attempt(self, shapes: Shapes) -> TrialOutcome | None:
         """What a call returns; None where it raises."""
-        self._started = time.monotonic() if self._started is None else self._started
+        self._elapsed = self._elapsed or Elapsed(_PATIENCE)
         key = tuple(shapes[one.name] for one in self._tensors)
         if key not in self._known:
             if self.spent > 1:
@@ -127,7 +215,7 @@ class Trials:
         """The same; raises what the function raises."""
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements <= self._real_elements:
-            started = time.monotonic()
+            elapsed = Elapsed(_PATIENCE_OF_A_CALL)
             try:
                 return self._call(self._plain(shapes))
             except Exception as error:
@@ -135,7 +223,7 @@ class Trials:
                     raise
                 # Its inputs are small and what it makes of them is not, as in attention over many positions.
             finally:
-                if time.monotonic() - started > _SLOW_SECONDS and not self._for_real:
+                if elapsed.seconds > _SLOW_SECONDS and not self._for_real:
                     quick = min(elements // _QUICKER, self._real_elements)
                     self._real_elements = max(quick, _SMALL_ELEMENTS)
         if self._mode is not None:

@@ -1,9 +1,9 @@
-"""A Python function as a source text of its own: with the imports, constants and helpers it uses, and nothing else.
+"""A Python function or class as source text that stands alone, with the imports, constants and helpers it uses.
 
-The text is what a task's reference is, run in a child process that has none of this process's objects. What a function
-reads of the person's own modules stands in the text, since the child does not find those modules and a change in them
-must be a change of the text; the standard library, torch and installed packages are imported. Numbers that a function
-has from the one around it are held in the text; tensors become parameters of it.
+The text is the reference of a task. It runs in a child process that has none of this process's objects. Code of the
+user's own modules is copied into the text, because the child cannot import those modules and a change in them must
+change the text; the standard library, torch and installed packages are imported. Numbers from an enclosing function
+become constants, tensors become parameters.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import torch
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.lifting.source_text import (
     LAMBDA,
-    Cells,
-    Gathered,
-    Global,
-    Rewriting,
+    ClosureCells,
+    GlobalGuard,
+    NameRewriter,
+    SourceBuilder,
     definition,
     is_constant,
     literal,
@@ -33,28 +33,23 @@ from tilewright.tasks.lifting.source_text import (
     undecorated,
 )
 
-__all__ = ["FunctionText", "Global", "function_text", "source_and_globals"]
-
 
 @dataclass(frozen=True)
 class FunctionText:
-    """A function as text, and what that was made from: it holds while all of `globals` is as it was."""
+    """A function as text, which is valid while all guards in `globals` hold."""
 
     source: str
     function: str
-    globals: tuple[Global, ...]
-    captured: Mapping[str, Cells | Mapping[str, Any]] = field(default_factory=dict)  # tensors, by parameter
+    globals: tuple[GlobalGuard, ...]
+    captured: Mapping[str, ClosureCells | Mapping[str, Any]] = field(default_factory=dict)  # tensors, by parameter
 
 
-def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[Global, ...]]:
-    """The text, and what it was made from beside the function: the text holds while all of that is as it was.
-
-    Raises `BadArgument` for a function that cannot stand alone.
-    """
+def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[GlobalGuard, ...]]:
+    """The text of a function, and the guards of the text. Raises `BadArgument` for one that cannot stand alone."""
     text = function_text(function)
     if text.captured:
         names = ", ".join(text.captured)
-        raise BadArgument(f"{text.function} uses {names} of the function around it; pass them as parameters")
+        raise BadArgument(f"{text.function} uses {names} of the enclosing function; pass them as parameters")
     return text.source, text.globals
 
 
@@ -66,15 +61,15 @@ def function_text(function: Callable[..., Any]) -> FunctionText:
     if not isinstance(function, types.FunctionType):
         raise BadArgument(f"{function!r} is no plain Python function; write one with `def`")
     name = definition(function).name if function.__name__ == LAMBDA else function.__name__
-    gathered = Gathered(function.__name__)
-    name = gathered.take(name, function, function.__name__, function.__module__)
-    if name not in gathered.definitions:  # one that an installed package has wrapped
+    builder = SourceBuilder(function.__name__)
+    name = builder.add(name, function, function.__name__, function.__module__)
+    if name not in builder.definitions:  # one that an installed package has wrapped
         raise BadArgument(f"{name} cannot stand in a source text; write a function that calls it")
-    return FunctionText(gathered.text(), name, tuple(gathered.globals), gathered.captured)
+    return FunctionText(builder.text(), name, tuple(builder.globals), builder.captured)
 
 
 def _partial_text(given: functools.partial[Any]) -> FunctionText:
-    """Numbers and texts that were given before are held, tensors are parameters under the names they have."""
+    """Numbers and strings that were bound become constants; tensors become parameters."""
     inner = function_text(given.func)
     signature = inspect.signature(given.func)
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in signature.parameters.values()):
@@ -82,7 +77,7 @@ def _partial_text(given: functools.partial[Any]) -> FunctionText:
     bound = signature.bind_partial(*given.args, **given.keywords).arguments
     tensors = {name: bound for name, value in bound.items() if isinstance(value, torch.Tensor)}
     taken = [_declared(one, one.name in bound) for one in signature.parameters.values() if _is_open(one, bound)]
-    passed = [f"{name}={name if _is_open(one, bound) else _held(inner, name, bound[name])}"
+    passed = [f"{name}={name if _is_open(one, bound) else _constant(inner, name, bound[name])}"
               for name, one in signature.parameters.items()]  # fmt: skip
     passed += [f"{name}={name}" for name in inner.captured]
     name = f"{inner.function}_partial"
@@ -93,18 +88,18 @@ def _partial_text(given: functools.partial[Any]) -> FunctionText:
 
 
 def _is_open(one: inspect.Parameter, bound: Mapping[str, Any]) -> bool:
-    """Whether a call of the partial still needs it, or it is a tensor, which a text cannot hold."""
+    """Whether it is a parameter of the text: a call must give it, or it is a tensor."""
     return one.name not in bound or isinstance(bound[one.name], torch.Tensor)
 
 
 def _declared(one: inspect.Parameter, given: bool) -> str:
-    said = one.annotation if isinstance(one.annotation, str) else getattr(one.annotation, "__name__", "")
-    number = f": {said}" if said in ("int", "float", "bool") else ""
+    annotation = one.annotation if isinstance(one.annotation, str) else getattr(one.annotation, "__name__", "")
+    number = f": {annotation}" if annotation in ("int", "float", "bool") else ""
     has_default = not given and one.default is not one.empty and is_constant(one.default)
     return f"{one.name}{number}{f' = {literal(one.default)}' if has_default else ''}"
 
 
-def _held(inner: FunctionText, name: str, value: object) -> str:
+def _constant(inner: FunctionText, name: str, value: object) -> str:
     if not is_constant(value):
         raise BadArgument(
             f"{inner.function}: {name} is a {type(value).__name__}, which a source text cannot hold; "
@@ -113,7 +108,7 @@ def _held(inner: FunctionText, name: str, value: object) -> str:
     return literal(value)
 
 
-# -- a class as a part of a source text: --
+# -- classes --
 
 _CALL = "__call__"
 _PLAIN_BASES = (torch.nn.Module, object)
@@ -122,22 +117,22 @@ _PLAIN_BASES = (torch.nn.Module, object)
 @dataclass(frozen=True)
 class LiftedClass:
     name: str  # in the text
-    inherits: bool  # methods of a layer of torch's own, which read what nobody knows of the instance
+    inherits: bool  # from a layer of torch, whose methods may read any attribute
 
 
-def lift_class(gathered: Gathered, kind: type, method: str) -> LiftedClass:
-    """Put a class into a text with `method`, which is called as `forward` there, and what that reaches."""
-    name, new = gathered.claim(kind.__name__, kind)
+def lift_class(builder: SourceBuilder, kind: type, method: str) -> LiftedClass:
+    """Add a class to a text, with `method`, which becomes `forward`, and the members that it uses."""
+    name, new = builder.name_for(kind.__name__, kind)
     if new:
-        _Lifting(gathered, kind, name, method).run()
+        _ClassLifter(builder, kind, name, method).run()
     return LiftedClass(name, any(_is_library(one) and one not in _PLAIN_BASES for one in kind.__mro__))
 
 
 @dataclass
-class _Lifting:
-    """One class and those it inherits from. `bodies` has what each of them keeps."""
+class _ClassLifter:
+    """One class and its bases. `bodies` has the members that each of them keeps."""
 
-    gathered: Gathered
+    builder: SourceBuilder
     kind: type
     name: str
     method: str
@@ -163,41 +158,41 @@ class _Lifting:
                 self._define(one)
 
     def _define(self, kind: type) -> None:
-        name = self.name if kind is self.kind else self.gathered.claim(kind.__name__, kind)[0]
+        name = self.name if kind is self.kind else self.builder.name_for(kind.__name__, kind)[0]
         bases = list(dict.fromkeys(self._bases(kind)))
         body = "\n\n".join(textwrap.indent(text, "    ") for text in self.bodies[kind].values()) or "    pass"
-        said = f"({', '.join(bases)})" if bases else ""
-        self.gathered.definitions[name] = f"class {name}{said}:\n\n{body}"
+        inherited = f"({', '.join(bases)})" if bases else ""
+        self.builder.definitions[name] = f"class {name}{inherited}:\n\n{body}"
 
     def _bases(self, kind: type) -> Iterator[str]:
-        """The bases in the text: those without anything that is needed give way to theirs."""
+        """The bases in the text: one without needed members is replaced by its own bases."""
         for base in kind.__bases__:
             if base is object:
                 continue
             if getattr(torch.nn, base.__name__, None) is base:
-                yield f"{self._taken(torch, 'torch')}.nn.{base.__name__}"
+                yield f"{self._added(torch, 'torch')}.nn.{base.__name__}"
             elif _is_library(base):
-                yield self.gathered.take(base.__name__, base, base.__name__, "")
+                yield self.builder.add(base.__name__, base, base.__name__, "")
             elif self.bodies.get(base):
-                yield self.gathered.claim(base.__name__, base)[0]
+                yield self.builder.name_for(base.__name__, base)[0]
             else:
                 yield from self._bases(base)
 
     def _lift(self, owner: type, name: str, lineage: list[type]) -> Iterator[tuple[str, list[type]]]:
-        """Write one member down; what else of the classes it needs."""
+        """Add one member, and yield the members that it needs and where they are looked up."""
         raw = vars(owner)[name]
         mark, function = _function_of(raw)
         if function is None:
             if is_constant(raw):
                 self.bodies[owner][name] = f"{name} = {literal(raw)}"
             elif not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
-                self.bodies[owner][name] = f"{name} = {self._taken(raw, f'{owner.__name__}.{name}')}"
+                self.bodies[owner][name] = f"{name} = {self._added(raw, f'{owner.__name__}.{name}')}"
             return
         plain = _unwrapped(function, owner, name)
         node = definition(plain)
         strip_docstring(node)
         own = node.args.args[0].arg if node.args.args and mark != "staticmethod" else ""
-        node = Rewriting(self.gathered, plain, node).rewritten()
+        node = NameRewriter(self.builder, plain, node).rewritten()
         self.bodies[owner][name] = (f"@{mark}\n" if mark else "") + ast.unparse(node)
         after = lineage[lineage.index(owner) + 1 :]
         for one in ast.walk(node):
@@ -207,8 +202,8 @@ class _Lifting:
                 elif _is_self(one.value, own) or (isinstance(one.value, ast.Name) and one.value.id == self.name):
                     yield one.attr, lineage
 
-    def _taken(self, value: Any, said: str) -> str:
-        return self.gathered.take(getattr(value, "__name__", "value"), value, said, self.kind.__module__)
+    def _added(self, value: Any, shown: str) -> str:
+        return self.builder.add(getattr(value, "__name__", "value"), value, shown, self.kind.__module__)
 
 
 def _is_library(kind: type) -> bool:
@@ -220,7 +215,7 @@ def _inherits_forward(kind: type, method: str) -> bool:
 
 
 def _function_of(raw: object) -> tuple[str, types.FunctionType | None]:
-    """How a member is marked, and its function; None where it is none."""
+    """The decorator of a member, and its function; None where it is no function."""
     if isinstance(raw, staticmethod):
         return "staticmethod", _plain(raw.__func__)
     if isinstance(raw, classmethod):
@@ -235,7 +230,7 @@ def _plain(value: object) -> types.FunctionType | None:
 
 
 def _unwrapped(function: types.FunctionType, owner: type, name: str) -> types.FunctionType:
-    """Without `torch.no_grad` and the like, which change no value; what else wraps it is part of what it does."""
+    """Without `torch.no_grad` and the like, which change no value; any other decorator is refused."""
     while (inner := getattr(function, "__wrapped__", None)) is not None:
         if function.__globals__.get("__name__", "").partition(".")[0] != "torch":
             raise BadArgument(

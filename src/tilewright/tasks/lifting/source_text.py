@@ -1,6 +1,6 @@
-"""A source text in the making: imports, constants and definitions under one set of names.
+"""Source text that stands alone: imports, constants and definitions that share one namespace.
 
-Whatever is put into it brings along what it uses, and is rewritten where a name has to be another in the text.
+Each function that is added brings what it uses, and is rewritten where a name has to change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.reading.python_source import INSTALLED
 
-# -- the definition of a Python function in its file, as a syntax tree, and the names that it looks up outside --
+# -- the syntax tree of a function, and the names that it looks up --
 
 LAMBDA = "<lambda>"
 
@@ -48,7 +48,7 @@ def definition(function: types.FunctionType) -> ast.FunctionDef:
     node.returns = None
     for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
         if ast.unparse(argument.annotation or ast.Constant("")) not in ("int", "float", "bool"):
-            argument.annotation = None  # a number's type says what it is; the rest may name anything
+            argument.annotation = None  # only the types of numbers matter; others may name anything
     for star in (node.args.vararg, node.args.kwarg):
         if star is not None:
             star.annotation = None
@@ -56,14 +56,14 @@ def definition(function: types.FunctionType) -> ast.FunctionDef:
 
 
 def strip_docstring(node: ast.FunctionDef) -> None:
-    """Without the pages that some packages write above a few lines."""
+    """Docstrings of packages may be far longer than the code."""
     first = node.body[0]
     if len(node.body) > 1 and ast.get_docstring(node) is not None:
         node.body.remove(first)
 
 
 def _definition_of_lambda(function: types.FunctionType) -> ast.FunctionDef:
-    """Found in its file by where its code stands: a line may hold several."""
+    """Found by the position of its code, since a line may have several lambdas."""
     code = function.__code__
     lines = linecache.getlines(code.co_filename, function.__globals__)
     try:
@@ -75,7 +75,7 @@ def _definition_of_lambda(function: types.FunctionType) -> ast.FunctionDef:
     places = [(line, column) for line, _, column, _ in code.co_positions() if line is not None and column is not None]
     for statement in ast.walk(tree):
         for node in ast.iter_child_nodes(statement):
-            if isinstance(node, ast.Lambda) and _holds(node.body, max(places, default=(0, 0))):
+            if isinstance(node, ast.Lambda) and _contains(node.body, max(places, default=(0, 0))):
                 named = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
                 name = statement.targets[0].id if named else "function"  # type: ignore[attr-defined]
                 made = ast.FunctionDef(name, node.args, [ast.Return(node.body)], [], None)
@@ -84,11 +84,11 @@ def _definition_of_lambda(function: types.FunctionType) -> ast.FunctionDef:
     raise BadArgument("a lambda cannot be found in its file; write it with `def`")
 
 
-def _holds(body: ast.expr, place: tuple[int, int]) -> bool:
-    """Whether code at a line and column is of this body, and of no lambda within it."""
+def _contains(body: ast.expr, place: tuple[int, int]) -> bool:
+    """Whether a line and column lies in this body, and not in a lambda within it."""
     first, last = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
     inner = (one for one in ast.walk(body) if isinstance(one, ast.Lambda))
-    return first <= place <= last and not any(_holds(one.body, place) for one in inner)
+    return first <= place <= last and not any(_contains(one.body, place) for one in inner)
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -105,7 +105,7 @@ def variables(code: types.CodeType) -> Iterator[str]:
 
 
 def globals_used(function: types.FunctionType, node: ast.FunctionDef) -> Iterator[str]:
-    """Names the function's body looks up outside it, and names in its defaults; not its own variables."""
+    """Global names in the function's body, and names in its defaults."""
     for code in codes(function.__code__):
         yield from (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
     for default in (*node.args.defaults, *node.args.kw_defaults):
@@ -114,14 +114,14 @@ def globals_used(function: types.FunctionType, node: ast.FunctionDef) -> Iterato
 
 
 def path_of(node: ast.expr) -> list[str] | None:
-    """`["consts", "EPS"]` of `consts.EPS`; None for what is not made of names alone."""
+    """`["consts", "EPS"]` of `consts.EPS`; None for an expression that is not made of names alone."""
     if isinstance(node, ast.Name):
         return [node.id]
     before = path_of(node.value) if isinstance(node, ast.Attribute) else None
     return [*before, node.attr] if before and isinstance(node, ast.Attribute) else None
 
 
-# -- which values a source text can hold or import, and how it says them --
+# -- values as source text --
 
 _CONSTANTS = (int, float, bool, str, bytes, type(None))
 
@@ -134,7 +134,7 @@ def is_constant(value: object) -> bool:
 
 
 def literal(value: object) -> str:
-    """A constant as an expression; what is infinite or no number has none of its own."""
+    """A constant as an expression; infinity and NaN have no literal."""
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, tuple):
@@ -143,25 +143,25 @@ def literal(value: object) -> str:
 
 
 def undecorated(value: Any) -> Any:
-    """The function itself, where a kernel was made of it, or where the `kernels` package made it a layer."""
+    """The function of a kernel made by `tilewright`, or of a layer of the `kernels` package; else the value."""
     kind = type(value)
     if kind.__module__.startswith("tilewright.") and hasattr(value, "__wrapped__"):
         return inspect.unwrap(value)
     if kind.__module__.startswith("kernels.") and isinstance(value, torch.nn.Module):
-        held = inspect.getclosurevars(kind.forward).nonlocals.values()
-        functions = [one for one in held if isinstance(one, types.FunctionType)]
+        captured = inspect.getclosurevars(kind.forward).nonlocals.values()
+        functions = [one for one in captured if isinstance(one, types.FunctionType)]
         return functions[0] if len(functions) == 1 else value
     return value
 
 
 def is_own(module: types.ModuleType) -> bool:
-    """Whether a module is the person's own: neither of Python nor of torch nor installed."""
+    """Whether a module is the user's own: not in the standard library, not torch, and not installed."""
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
     return _is_own_place(module.__name__, places)
 
 
 def is_own_name(name: str | None) -> bool:
-    """The same of a module that may not have been imported, and of code that has none."""
+    """The same for a module that may not be imported yet; code without a module is the user's own."""
     if name is None:
         return True
     if (module := sys.modules.get(name)) is not None:
@@ -185,10 +185,10 @@ def importable(value: object) -> tuple[str, str] | None:
     """The module and name under which an object of a library is found: `torch`, `bfloat16`."""
     module = getattr(value, "__module__", None)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if name is None and repr(value).startswith("torch."):  # dtypes say where they live only so
+    if name is None and repr(value).startswith("torch."):  # a dtype has no other name
         module, _, name = repr(value).rpartition(".")
     own = getattr(value, "__name__", None)
-    if isinstance(own, str) and getattr(torch, own, None) is value:  # torch.tanh says that it lives in a class
+    if isinstance(own, str) and getattr(torch, own, None) is value:  # the __qualname__ of torch.tanh names a class
         module, name = "torch", own
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or "." in name or "<" in name:
         return None
@@ -199,25 +199,24 @@ def importable(value: object) -> tuple[str, str] | None:
     return (module, name) if found is value else None
 
 
-_CLASS = "__class__"  # what `super()` reads of the class around a method
+_CLASS = "__class__"  # the closure variable that `super()` reads
 
 
 @dataclass(frozen=True)
-class Global:
-    """A name that a function uses, in the namespace where it is looked up, and what it stood for."""
+class GlobalGuard:
+    """A global or closure variable that a function uses: the text is valid while the variable has this value."""
 
     namespace: Mapping[str, Any]
     name: str
     value: object
-    text: str  # of a list or a tuple, whose content may change in place; "" of all else
+    text: str  # the repr of a list or tuple, which may change in place; "" of any other value
 
-    @property
-    def is_as_it_was(self) -> bool:
+    def holds(self) -> bool:
         return self.namespace.get(self.name) is self.value and (not self.text or repr(self.value) == self.text)
 
 
-class Cells(Mapping[str, Any]):
-    """What a function has from the one around it, as a namespace that shows its present content."""
+class ClosureCells(Mapping[str, Any]):
+    """The closure variables of a function, as a namespace with their current values."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -226,7 +225,7 @@ class Cells(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         try:
             return self._cells[name].cell_contents
-        except ValueError:  # not given anything yet
+        except ValueError:  # not assigned yet
             raise KeyError(name) from None
 
     def __iter__(self) -> Any:
@@ -236,38 +235,38 @@ class Cells(Mapping[str, Any]):
         return len(self._cells)
 
 
-class Gathered:
-    """The text in the making. Functions of several modules share its one namespace, so a name may have to change."""
+class SourceBuilder:
+    """Builds the text. Functions of several modules share its namespace, so a name may have to change."""
 
     def __init__(self, asked_for: str) -> None:
         self.asked_for = asked_for
         self.imports: set[str] = set()
         self.constants: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
-        self.globals: list[Global] = []
-        self.captured: dict[str, Cells] = {}  # tensors from around the function asked for: further parameters of it
-        self.attributes: set[str] = set()  # that anything in the text may read of an object
-        self._names: dict[str, object] = {}  # of the text, and what each stands for
+        self.globals: list[GlobalGuard] = []
+        self.captured: dict[str, ClosureCells] = {}  # tensors from the enclosing function: further parameters
+        self.attributes: set[str] = set()  # every attribute name that the text may read
+        self._names: dict[str, object] = {}  # of the text, and the value of each
 
     def text(self, last: tuple[str, ...] = ()) -> str:
         parts = ["\n".join(sorted(self.imports)), *self.constants.values(), *self.definitions.values(), *last]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def look_up(self, namespace: Mapping[str, Any], name: str) -> object:
-        """What a name stands for; noted, since the text holds only while it stands for that."""
+        """The value of a name, which becomes a guard of the text."""
         value = namespace.get(name)
         text = repr(value) if isinstance(value, (tuple, list)) else ""
-        self.globals.append(Global(namespace, name, value, text))
+        self.globals.append(GlobalGuard(namespace, name, value, text))
         return value
 
-    def take(self, wanted: str, value: Any, said: str, home: str, avoid: frozenset[str] = frozenset()) -> str:
-        """Put a value into the text; the name it has there.
+    def add(self, wanted: str, value: Any, shown: str, home: str, avoid: frozenset[str] = frozenset()) -> str:
+        """Add a value to the text, under the name `wanted` if that is free, and return its name.
 
-        `said`: how the function that uses it says it, and `home` is that function's module; `avoid`: names that mean
-        something else there.
+        `shown` is its expression in the function that uses it, for messages; `home` is the module of that function;
+        `avoid` are names that have another meaning there.
         """
         value = undecorated(value)
-        name, new = self.claim(wanted, value, avoid)
+        name, new = self.name_for(wanted, value, avoid)
         if not new:
             return name
         found = importable(value)
@@ -284,13 +283,13 @@ class Gathered:
         else:
             kind = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {type(value).__name__}"
             raise BadArgument(
-                f"{self.asked_for} uses {said}, {kind} that a source text cannot hold; "
+                f"{self.asked_for} uses {shown}, {kind} that a source text cannot hold; "
                 "pass it as a parameter, or write the number or a function in its place"
             )
         return name
 
-    def claim(self, wanted: str, value: object, avoid: frozenset[str] = frozenset()) -> tuple[str, bool]:
-        """The name that a value has in the text, and whether it is new there."""
+    def name_for(self, wanted: str, value: object, avoid: frozenset[str] = frozenset()) -> tuple[str, bool]:
+        """The name of a value in the text, and whether it is new."""
         for name, known in self._names.items():
             same = known is value if not is_constant(value) else name == wanted and repr(known) == repr(value)
             shared = name == wanted or isinstance(value, (types.FunctionType, type))
@@ -302,22 +301,22 @@ class Gathered:
         self._names[name] = value
         return name, True
 
-    def claim_builtin(self, name: str) -> None:
+    def reserve_builtin(self, name: str) -> None:
         if self._names.setdefault(name, getattr(builtins, name)) is not getattr(builtins, name):
             raise BadArgument(
                 f"{self.asked_for} and what it calls mean different things by {name}; give one of them another name"
             )
 
     def define(self, wanted: str, text: str) -> None:
-        """A helper of the text's own; `text` defines `wanted`."""
+        """Add a helper function; `text` defines the name `wanted`."""
         if self._names.setdefault(wanted, text) is not text and self._names[wanted] != text:
             raise BadArgument(f"{self.asked_for} uses something called {wanted}; give it another name")
         self.definitions[wanted] = text
 
     def _is_inlined(self, function: types.FunctionType, home: str, name: str, installed: bool) -> bool:
-        """Put a function's own text in, where it belongs to the person or to the package that is looked at.
+        """Add the definition of a function that is the user's own or of the same package as its caller.
 
-        False where it is another package's, or cannot stand in a text and can be imported instead.
+        False for a function of another package, and for one that cannot stand in a text and can be imported instead.
         """
         package = home.partition(".")[0]
         near = package not in ("", "torch") and function.__module__.partition(".")[0] == package
@@ -325,7 +324,7 @@ class Gathered:
             return False
         before = ({*self.imports}, {**self.constants}, {**self.definitions}, {**self._names}, {*self.attributes})
         try:
-            self._take_function(name, function)
+            self._add_function(name, function)
         except BadArgument:
             if not installed:
                 raise
@@ -333,7 +332,7 @@ class Gathered:
             return False
         return True
 
-    def _take_function(self, name: str, function: types.FunctionType) -> None:
+    def _add_function(self, name: str, function: types.FunctionType) -> None:
         if hasattr(function, "__wrapped__"):
             raise BadArgument(
                 f"{self.asked_for} calls {name}, which a decorator has wrapped, and a source text cannot hold that; "
@@ -342,30 +341,30 @@ class Gathered:
         node = definition(function)
         if not is_own_name(function.__module__):
             strip_docstring(node)
-        self.definitions[name] = ""  # in its place before those it calls: they may call it
-        node = Rewriting(self, function, node).rewritten()
+        self.definitions[name] = ""  # reserved before the functions it calls, which may call it
+        node = NameRewriter(self, function, node).rewritten()
         node.name = name
         del self.definitions[name]
         self.definitions[name] = ast.unparse(node)
 
 
-class Rewriting(ast.NodeTransformer):
-    """One function, with the names that what it uses has in the text."""
+class NameRewriter(ast.NodeTransformer):
+    """Rewrites one function to use the names of the text."""
 
-    def __init__(self, gathered: Gathered, function: types.FunctionType, node: ast.FunctionDef) -> None:
-        self._gathered = gathered
+    def __init__(self, builder: SourceBuilder, function: types.FunctionType, node: ast.FunctionDef) -> None:
+        self._builder = builder
         self._function = function
         self._node = node
         self._own_names = frozenset(variables(function.__code__))
-        self._cells = Cells(function)
+        self._cells = ClosureCells(function)
         self._names: dict[str, str] = {}  # outside the function -> in the text
-        self._modules: dict[str, types.ModuleType] = {}  # the person's own, by what the function calls them
+        self._modules: dict[str, types.ModuleType] = {}  # the user's own, by their names in the function
 
     def rewritten(self) -> ast.FunctionDef:
         for name in dict.fromkeys(globals_used(self._function, self._node)):
-            self._take(name, self._function.__globals__)
+            self._add(name, self._function.__globals__)
         for name in self._cells:
-            self._take(name, self._cells)
+            self._add(name, self._cells)
         renamed = {name for name, new in self._names.items() if name != new} | self._modules.keys()
         if both := sorted(renamed & self._own_names):
             raise BadArgument(
@@ -373,36 +372,38 @@ class Rewriting(ast.NodeTransformer):
             )
         for one in ast.walk(self._node):
             self._refuse_import(one)
-            self._gathered.attributes |= _attribute(one)
+            self._builder.attributes |= _attribute(one)
         made = self.visit(self._node)
         assert isinstance(made, ast.FunctionDef)
         return made
 
-    def _take(self, name: str, namespace: Mapping[str, Any]) -> None:
+    def _add(self, name: str, namespace: Mapping[str, Any]) -> None:
         if name not in namespace:
             if namespace is self._cells:
-                raise BadArgument(f"{self._function.__name__} uses {name} of the function around it, which has none")
+                raise BadArgument(
+                    f"{self._function.__name__} uses {name} of the enclosing function, which has no such variable"
+                )
             if hasattr(builtins, name):
-                self._gathered.claim_builtin(name)
-            return  # a name of its own, where it is no builtin either
+                self._builder.reserve_builtin(name)
+            return  # neither a global nor a builtin: the function raises as it did
         if namespace is self._cells and isinstance(namespace[name], torch.Tensor):
             self._capture(name)
             return
-        value = self._gathered.look_up(namespace, name)
+        value = self._builder.look_up(namespace, name)
         if isinstance(value, types.ModuleType) and is_own(value):
             self._modules[name] = value
         else:
             avoid = self._own_names - {name}
-            self._names[name] = self._gathered.take(name, value, name, self._function.__module__, avoid)
+            self._names[name] = self._builder.add(name, value, name, self._function.__module__, avoid)
 
     def _capture(self, name: str) -> None:
-        """A tensor from around the function becomes a parameter of it."""
-        if self._function.__name__ != self._gathered.asked_for:
+        """A tensor from the enclosing function becomes a parameter."""
+        if self._function.__name__ != self._builder.asked_for:
             raise BadArgument(
-                f"{self._function.__name__}, which {self._gathered.asked_for} calls, uses the tensor {name} of the "
-                "function around it; pass it as a parameter"
+                f"{self._function.__name__}, which {self._builder.asked_for} calls, uses the tensor {name} of the "
+                "enclosing function; pass it as a parameter"
             )
-        self._gathered.captured[name] = self._cells
+        self._builder.captured[name] = self._cells
         self._node.args.kwonlyargs.append(ast.arg(name))
         self._node.args.kw_defaults.append(None)
 
@@ -417,32 +418,32 @@ class Rewriting(ast.NodeTransformer):
             self.generic_visit(node)
             return node
         if not isinstance(node.ctx, ast.Load):
-            raise BadArgument(f"{self._gathered.asked_for} changes {'.'.join(path)}; a reference changes nothing")
-        return ast.copy_location(self._taken(path), node)
+            raise BadArgument(f"{self._builder.asked_for} changes {'.'.join(path)}; a reference changes nothing")
+        return ast.copy_location(self._replacement(path), node)
 
-    def _taken(self, path: list[str]) -> ast.expr:
-        """What stands for `consts.EPS` or `package.consts.EPS` in the text, and behind it what follows unchanged."""
+    def _replacement(self, path: list[str]) -> ast.expr:
+        """The expression in the text for `consts.EPS` or `package.consts.EPS`; further attributes are unchanged."""
         value: Any = self._modules[path[0]]
         used = 1
         while used < len(path) and isinstance(value, types.ModuleType) and is_own(value):
             if path[used] not in vars(value):
-                said = ".".join(path[: used + 1])
-                raise BadArgument(f"{self._gathered.asked_for} uses {said}, and {value.__name__} has no such name")
-            value = self._gathered.look_up(vars(value), path[used])
+                shown = ".".join(path[: used + 1])
+                raise BadArgument(f"{self._builder.asked_for} uses {shown}, and {value.__name__} has no such name")
+            value = self._builder.look_up(vars(value), path[used])
             used += 1
-        said = ".".join(path[:used])
+        shown = ".".join(path[:used])
         if isinstance(value, types.ModuleType) and is_own(value):
-            raise self._whole_module(said)
+            raise self._whole_module(shown)
         home, avoid = self._function.__module__, self._own_names
-        made: ast.expr = ast.Name(self._gathered.take("_".join(path[:used]), value, said, home, avoid), ast.Load())
+        made: ast.expr = ast.Name(self._builder.add("_".join(path[:used]), value, shown, home, avoid), ast.Load())
         for name in path[used:]:
             made = ast.Attribute(made, name, ast.Load())
         return made
 
-    def _whole_module(self, said: str) -> BadArgument:
+    def _whole_module(self, shown: str) -> BadArgument:
         return BadArgument(
-            f"{self._gathered.asked_for} uses the module {said} as a whole, which a source text cannot hold; "
-            f"write {said}.NAME for what it needs"
+            f"{self._builder.asked_for} uses the module {shown} as a whole, which a source text cannot hold; "
+            f"write {shown}.NAME for what it needs"
         )
 
     def _refuse_import(self, node: ast.AST) -> None:
@@ -458,7 +459,7 @@ class Rewriting(ast.NodeTransformer):
 
 
 def _attribute(node: ast.AST) -> set[str]:
-    """What an expression may read of an object: by `.name`, or by a text in `getattr`."""
+    """The attributes that an expression may read: by `.name`, or by a string in `getattr`."""
     if isinstance(node, ast.Attribute):
         return {node.attr}
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():

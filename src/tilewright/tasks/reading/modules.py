@@ -13,7 +13,7 @@ from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import questions
 from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, settled, with_finding
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
-from tilewright.tasks.lint import examine
+from tilewright.tasks.questions import examine
 from tilewright.tasks.reading import python_source
 from tilewright.tasks.reading.parameters import SCALARS, match_arguments, read_values
 from tilewright.tasks.reading.python_source import usable_name

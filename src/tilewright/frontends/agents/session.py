@@ -1,0 +1,378 @@
+"""The actions behind an agent's tools: one method of `Session` for each tool, by the tool's name and parameters.
+
+Each does its work with the same code as the command line, and answers with text and facts. Between two calls nothing
+is kept but judges: runs lie in the store, and the lock of a run keeps two callers apart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.authors.playbook_author import PlaybookAuthor
+from tilewright.exports import cuda_project as exports
+from tilewright.exports.cuda_project import Target
+from tilewright.exports.source import from_run
+from tilewright.frontends.agents import answers, guard
+from tilewright.frontends.agents.answers import Answer, printed
+from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending, Submission
+from tilewright.frontends.agents.guard import Refused
+from tilewright.frontends.api import choices, running
+from tilewright.frontends.api.judges import OpenJudges
+from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, choose_profiles, complete_arguments, parse_arguments
+from tilewright.frontends.api.reporter import in_arguments, specification_text
+from tilewright.frontends.api.running import Addition, EndsAtOnce, KernelFound
+from tilewright.frontends.cli.check import CheckOptions, check_file
+from tilewright.frontends.cli.make import place_kernel
+from tilewright.frontends.report import run_report, runs
+from tilewright.frontends.report.checks import check_report
+from tilewright.frontends.report.terminal import show
+from tilewright.kernel_file import KernelFile, parse
+from tilewright.playbook.errors import PlaybookProblem
+from tilewright.records import Attempt, Budget, Emulation, Ending, Precision, Question, Reply, Run, Settings
+from tilewright.store import Request, RunBusy, RunFolder, Store
+from tilewright.tasks import TaskError, fit_specification
+from tilewright.verify import read_kernel
+
+MOST_ATTEMPTS = 100
+BUDGET_SECONDS = 4 * 3600.0  # of work on kernels; the agent's own time does not count
+FILE = "file"  # an export of the kernel file itself; the other forms are those of `exports`
+FORMS = (FILE, *(one.value for one in Target))
+_BUSY_SECONDS = 30.0  # to wait for a call that was cancelled and is about to stop
+_CHECK_SECONDS = 120.0
+_LISTED_RUNS = 30
+_CLIENT = re.compile(r"[^A-Za-z0-9._-]+")
+
+Texts = dict[str, str]
+
+
+class Session:
+    """The actions for one agent. Exports go below the folder `root`; `agent` is the author's name on record."""
+
+    def __init__(self, root: Path, *, agent: str = "unnamed", gpu: str = "", spool: str = "") -> None:
+        self.root = root.resolve()
+        self.store = Store()
+        self.agent = agent
+        self._gpu, self._spool = gpu, spool
+        self._kept = KeptJudges()
+
+    @property
+    def author(self) -> str:
+        return f"{choices.AGENT}:{_CLIENT.sub('-', self.agent).strip('-')[:40] or 'unnamed'}"
+
+    def close(self) -> None:
+        """End the processes that wait for the next kernel."""
+        self._kept.close()
+
+    def opened(self, name: str) -> tuple[RunFolder, Run]:
+        folder = guard.open_run(self.store, name)
+        run = folder.find_run()
+        if run is None:
+            raise Refused(f"run {name} has no accepted task; specify one")
+        return folder, run
+
+    def _judged(self, reporter: AgentReporter) -> OpenJudges:
+        return lambda task, settings, device, say: self._kept.judged(task, settings, device, say, reporter.is_cancelled)
+
+    # -- actions that change a run --
+
+    def specify(
+        self,
+        reporter: AgentReporter,
+        *,
+        words: str = "",
+        source: str = "",
+        function: str = "",
+        shapes: Texts | None = None,
+        numbers: Texts | None = None,
+        values: Texts | None = None,
+        gpu: str = "",
+        precision: str = "",
+        start_kernel: str = "",
+        attempts: int = Budget.attempts,
+        fresh: bool = False,
+        accept: bool = False,
+    ) -> Answer:
+        """The reference of a request or, once that is accepted, a run and its first question."""
+        device = choices.choose_device(gpu or self._gpu or None, self._spool)
+        request = replace(
+            _request(words, source, function, _precision(precision)),
+            shapes=guard.checked_entries("shapes", shapes or {}),
+            numbers=guard.checked_entries("numbers", numbers or {}),
+            values=guard.checked_entries("values", values or {}),
+            gpu=device.gpu,
+        )
+        if not accept:
+            return _preview(request)
+        settings = Settings(
+            author=self.author,
+            budget=Budget(attempts=_count("attempts", attempts), seconds=BUDGET_SECONDS),
+            start=guard.checked_text("start_kernel", start_kernel, guard.MOST_KERNEL_CHARACTERS),
+            spool=os.path.realpath(self._spool) if self._spool else "",
+        )
+        try:
+            result = running.run_request(
+                request,
+                settings,
+                device,
+                reporter,
+                fresh=fresh,
+                alone=True,
+                opened=AgentAuthor(self.author).opened,
+                judged=self._judged(reporter),
+            )
+        except Pending as pending:
+            assert reporter.run is not None  # or there would be no question
+            folder = self.store.open_run(reporter.run.id)
+            return answers.run_answer(folder, folder.load(), pending.question)
+        except (TaskError, PlaybookProblem) as problem:
+            raise Refused(in_arguments(problem)) from None
+        if isinstance(result, KernelFound):
+            entry = result.kernel.entry
+            text = runs.found_words(entry, "", "fresh=true")
+            text = f"{text}. Its file is attempt {entry.attempt} of run {entry.run}."
+            return Answer(text, {"state": "found", "run": entry.run, "attempt": entry.attempt, "op": entry.op})
+        return answers.run_answer(result.folder, result.run, None)  # the file to start from was good enough
+
+    def submit_kernel(
+        self, reporter: AgentReporter, *, run: str, attempt: int, kernel: str = "", edits: str = "", summary: str = ""
+    ) -> Answer:
+        """Have a kernel judged and timed as the next attempt of a run."""
+        folder, found = self.opened(run)
+        due = len(found.attempts) + 1
+        if found.ending is not None:
+            raise Refused(f"run {run} has ended ({found.ending.words}); advise with more_attempts opens it again")
+        if 0 < attempt < due:
+            raise Refused(f"attempt {attempt} of run {run} is judged already; attempt {due} is next")
+        if attempt != due:
+            raise Refused(f"run {run} asks for attempt {due}, not {attempt}; advise has the question")
+        author = AgentAuthor(self.author, Submission(attempt, _reply_text(kernel, edits, summary)))
+        answer = self._continued(folder, found, author, reporter, Addition(), brief=True)
+        if author.is_empty:
+            return answer
+        note = f"Attempt {attempt} had been submitted before, so what was sent then counts, and not this.\n\n"
+        return replace(answer, text=note + answer.text)
+
+    def advise(self, reporter: AgentReporter, *, run: str, more_attempts: int = 0, hint: str = "") -> Answer:
+        """The next question, in full. A submission that was not judged yet is judged first."""
+        folder, found = self.opened(run)
+        hint = guard.checked_text("hint", hint.strip(), guard.MOST_WORDS_CHARACTERS)
+        addition = Addition(attempts=_count("more_attempts", more_attempts) if more_attempts else None, hint=hint)
+        if found.ending is not None and addition == Addition():
+            return answers.run_answer(folder, found, None, since=len(found.attempts))
+        return self._continued(folder, found, AgentAuthor(self.author), reporter, addition)
+
+    def finish(self, reporter: AgentReporter, *, run: str) -> Answer:
+        """End a run with the best it has."""
+        folder, found = self.opened(run)
+        if found.ending is not None:
+            return answers.run_answer(folder, found, None, since=len(found.attempts), brief=True)
+        return self._continued(folder, found, AgentAuthor(self.author, done=True), reporter, Addition(), brief=True)
+
+    def _continued(
+        self,
+        folder: RunFolder,
+        run: Run,
+        author: AgentAuthor,
+        reporter: AgentReporter,
+        addition: Addition,
+        *,
+        brief: bool = False,
+    ) -> Answer:
+        """Continue a run until the agent has to answer."""
+        if run.settings.author != self.author:
+            addition = replace(addition, author=self.author)
+        question: Question | None = None
+        try:
+            self._resumed(folder, addition, author, reporter)
+        except Pending as pending:
+            question = pending.question
+        except EndsAtOnce as error:
+            needed = "more_attempts" if error.ending is Ending.ATTEMPTS else "a hint that says what to try"
+            raise Refused(f"{error.reason}; give {needed}") from None
+        return answers.run_answer(folder, folder.load(), question, since=len(run.attempts), brief=brief)
+
+    def _resumed(self, folder: RunFolder, addition: Addition, author: AgentAuthor, reporter: AgentReporter) -> None:
+        """Waits for a cancelled call of this process that is about to stop, and for no other."""
+        deadline = time.monotonic() + _BUSY_SECONDS
+        output = folder.header().settings.output
+        while True:
+            try:
+                running.resume(folder, addition, output, reporter, opened=author.opened, judged=self._judged(reporter))
+                return
+            except RunBusy:
+                if folder.worker != f"process {os.getpid()}" or time.monotonic() > deadline:
+                    raise Refused(
+                        f"run {folder.path.name} is being worked on by another call; wait for its answer, or specify a "
+                        "run of your own with fresh=true"
+                    ) from None
+                reporter.check()
+                time.sleep(0.1)
+
+    # -- actions that change no run --
+
+    def check(
+        self,
+        reporter: AgentReporter,
+        *,
+        kernel: str,
+        run: str = "",
+        shapes: Texts | None = None,
+        numbers: Texts | None = None,
+    ) -> Answer:
+        """Run a file in the emulator with every checker on; where a run is named, compare with its reference."""
+        task = self.opened(run)[1].task if run else None
+        text = guard.checked_text("kernel", kernel, guard.MOST_KERNEL_CHARACTERS)
+        file = parse(text, "submitted.cu", allow_library=task is not None and task.allow_library)
+        (profile,) = choose_profiles([], [task.gpu] if task else [])
+        given = parse_arguments(
+            file.plan.op,
+            [f"{name}={value}" for name, value in guard.checked_entries("shapes", shapes or {}).items()],
+            [f"{name}={value}" for name, value in guard.checked_entries("numbers", numbers or {}).items()],
+        )
+        arguments, guessed = complete_arguments(file, given, profile, SMALL_SHAPES)
+        with tempfile.TemporaryDirectory() as folder:
+            reference = None
+            if task is not None:
+                path = Path(folder) / "reference.py"
+                path.write_text(task.reference, encoding="utf-8")
+                reference = path, task.function
+            options = CheckOptions(profile, Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
+            report = check_file(file, arguments, guessed, options, reporter.working)
+        facts = {
+            "outcome": report.outcome.value,
+            "reason": report.reason,
+            "findings": [f"{one.kind.value} in {one.kernel}, line {one.line}" for one in report.findings],
+            "compared": report.compared,
+            "arguments": report.arguments,
+        }
+        return Answer(printed(lambda console: show(console, check_report(file, report))), facts)
+
+    def bench(self, reporter: AgentReporter, *, run: str, attempt: int = 0) -> Answer:
+        """Time a kernel that passed: on a GPU beside its baselines, otherwise by the performance model."""
+        folder, found = self.opened(run)
+        chosen = _attempt(found, attempt) if attempt else _best(found)
+        if not chosen.passed:
+            raise Refused(f"attempt {chosen.number} of run {run} did not pass, and only what is right is timed")
+        kernel = read_kernel(folder.attempt(chosen.number).text(answers.KERNEL), found.task)
+        assert isinstance(kernel, KernelFile)  # it passed
+        device = choices.same_device(found.environment, found.task.gpu, found.settings.spool)
+        tune = chosen.tune
+        with self._judged(reporter)(found.task, found.settings, device, reporter.working) as (_, stopwatch):
+            reporter.working("timing")
+            time = stopwatch.measure(kernel, dict(tune.choice) if tune else None, tune.answer if tune else None)
+        if time is None:
+            raise Refused(f"attempt {chosen.number} of run {run} cannot be timed here; history has why it was not")
+        facts: dict[str, Any] = {"run": found.id, "attempt": chosen.number, "device": device.label}
+        text = printed(lambda console: show(console, run_report.measurement_blocks(time)))
+        note = "" if not device.is_emulated else "\nModelled from emulated counts, not measured: no GPU is at hand."
+        return Answer(text + note, facts | answers.measurement_facts(time))
+
+    def history(self, reporter: AgentReporter, *, run: str = "", attempt: int = 0) -> Answer:
+        """All runs, one run, or one attempt in full."""
+        if run:
+            folder, found = self.opened(run)
+            if attempt:
+                return answers.attempt_answer(folder, found, _attempt(found, attempt))
+            return answers.history_answer(folder, found)
+        if attempt:
+            raise Refused("attempt goes with run; name the run")
+        return answers.runs_answer(self.store.runs().runs, _LISTED_RUNS)
+
+    def export(self, reporter: AgentReporter, *, run: str, destination: str, to: str = FILE) -> Answer:
+        """Write the best kernel of a run below the session's root, in one of its forms."""
+        if to not in FORMS:
+            raise Refused(f"to {to[:40]!r} is no form of an export; write one of {', '.join(FORMS)}")
+        folder, found = self.opened(run)
+        best = _best(found)
+        if to != FILE:
+            target = guard.path_below(self.root, destination)
+            done = exports.export(from_run(folder), Target(to), target, say=reporter.working)
+            made = f"{done.name} as {to}, for {', '.join(done.archs)}, {done.standing}"
+            text = f"Wrote {done.files} files to {destination}: {made}."
+            facts = {"run": found.id, "to": to, "folder": destination, "name": done.name, "standing": done.standing}
+            return Answer("\n".join([text, *done.notes]), facts | {"notes": list(done.notes)})
+        target = guard.path_below(self.root, destination if destination.endswith(".cu") else f"{destination}.cu")
+        kernel = running.library_kernel(self.store, folder, found)
+        assert kernel is not None  # there is a best one
+        target.parent.mkdir(parents=True, exist_ok=True)
+        place_kernel(kernel, target, found.settings.licence)
+        written = sorted(str(path.relative_to(self.root)) for path in target.parent.glob(f"{target.name}*"))
+        call = f'tilewright.load("{target.relative_to(self.root)}")'
+        text = f"Wrote {', '.join(written)}: attempt {best.number} of run {found.id}. Called from PyTorch: {call}(...)."
+        return Answer(text, {"run": found.id, "to": FILE, "attempt": best.number, "files": written})
+
+
+def _request(words: str, source: str, function: str, precision: Precision | None) -> Request:
+    if bool(words.strip()) == bool(source.strip()):
+        raise Refused("give either words or source with function: one of the two says what is to be computed")
+    if source.strip():
+        text = guard.checked_source(source)
+        target = guard.source_target(text, function)
+        return Request(text, function=target.name, module=target.module, precision=precision)
+    if function:
+        raise Refused("function goes with source; words need none")
+    return Request(guard.checked_words(words), precision=precision)
+
+
+def _precision(text: str) -> Precision | None:
+    try:
+        return Precision(text) if text else None
+    except ValueError:
+        known = ", ".join(one.value for one in Precision)
+        raise Refused(f"precision {text[:40]!r} is not known; write one of {known}") from None
+
+
+def _preview(request: Request) -> Answer:
+    """The reference of a request, before anything runs."""
+    if request.function:
+        facts = {"state": "to be accepted", "reference": request.text, "inputs": dict(request.shapes)}
+        return Answer(f"{request.text.strip()}\n\nOf {request.module or request.function}. {answers.ACCEPT}", facts)
+    try:
+        specified = PlaybookAuthor().specify(request.text, request.shapes, request.gpu, _no_question)
+        specified = fit_specification(specified, request.shapes, request.numbers, request.values)
+    except (TaskError, PlaybookProblem) as problem:
+        raise Refused(in_arguments(problem)) from None
+    return answers.specification_answer(specified, specification_text(specified))
+
+
+def _no_question(question: Question) -> Reply:
+    raise AssertionError(f"the built-in grammar asked a model: {question.id}")
+
+
+def _count(name: str, number: int) -> int:
+    if not 1 <= number <= MOST_ATTEMPTS:
+        raise Refused(f"{name} is {number}; give 1 to {MOST_ATTEMPTS}")
+    return number
+
+
+def _reply_text(kernel: str, edits: str, summary: str) -> str:
+    """What a model would reply."""
+    if bool(kernel.strip()) == bool(edits.strip()):
+        raise Refused("give either kernel, the whole file, or edits of the file that the question shows")
+    for name, text in (("kernel", kernel), ("edits", edits)):
+        guard.checked_text(name, text, guard.MOST_KERNEL_CHARACTERS)
+    line = " ".join(guard.checked_text("summary", summary, guard.MOST_SUMMARY_CHARACTERS).split())
+    head = f"Summary: {line or 'no summary given'}\n\n"
+    if edits.strip():
+        return head + edits.strip("\n") + "\n"
+    if kernel.lstrip().startswith("```"):  # fenced already, as a model would send it
+        return head + kernel.strip() + "\n"
+    return f"{head}```cuda\n{kernel.strip()}\n```\n"
+
+
+def _attempt(run: Run, number: int) -> Attempt:
+    if not 1 <= number <= len(run.attempts):
+        raise Refused(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
+    return run.attempts[number - 1]
+
+
+def _best(run: Run) -> Attempt:
+    if run.best is None:
+        raise Refused(f"no attempt of run {run.id} has passed, so it has no kernel; submit_kernel sends one")
+    return run.best
