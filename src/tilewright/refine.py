@@ -366,7 +366,7 @@ class _Attempt:
         if isinstance(kernel, BadPlan):
             return Rejected(kernel)
         self._workshop.watch.working("verifying")
-        return self._workshop.referee.judge(kernel, in_vain=lambda: self._not_faster(kernel))
+        return self._workshop.referee.judge(kernel, skip_if_slower=lambda: self._not_faster(kernel))
 
     def _not_faster(self, kernel: KernelFile) -> records.NotFaster | None:
         """Why there is no need to judge it at full size, which takes long: it would not be kept."""

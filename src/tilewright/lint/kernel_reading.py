@@ -17,7 +17,7 @@ from tilewright.lint.register_values import (
     registers_of,
     written_registers,
 )
-from tilewright.lint.thread_numbers import Known, Origin, Value, Varying
+from tilewright.lint.thread_values import Known, Origin, Value, Varying
 from tilewright.ptx.control_flow import ControlFlow, branch_targets, flow, immediate_post_dominators
 from tilewright.ptx.syntax import Address, Function, Immediate, Instruction, Module, Operand, Register
 from tilewright.records import Dim3, PackedLaunch, TensorSpec
@@ -62,7 +62,7 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelReading:
+class BlockAnalysis:
     """One block of one launch."""
 
     function: Function
@@ -246,7 +246,7 @@ class KernelReading:
 
 def read_kernel(
     module: Module, launch: PackedLaunch, tensors: dict[str, TensorSpec], index: Dim3
-) -> KernelReading | None:
+) -> BlockAnalysis | None:
     """The block at `index` of a launch; None where the module does not hold the kernel."""
     function = module.functions.get(launch.symbol)
     if function is None or len(function.parameters) != len(launch.parameters):
@@ -263,7 +263,7 @@ def read_kernel(
                 pointers[parameter.name, inner] = tensor_at[offset + inner]
     place = BlockPlace(launch.block, launch.grid, index, shared, numbers, pointers)
     graph = flow(function)
-    return KernelReading(function, launch, place, tensors, graph, evaluate_registers(function, graph, place))
+    return BlockAnalysis(function, launch, place, tensors, graph, evaluate_registers(function, graph, place))
 
 
 def grows_from_itself(function: Function, definitions: dict[str, list[int]], name: str, place: int) -> bool:

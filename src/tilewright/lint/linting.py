@@ -11,9 +11,9 @@ from dataclasses import replace
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError
 from tilewright.lint import memory_rules
 from tilewright.lint.catalogue import found
-from tilewright.lint.kernel_reading import KernelReading, read_kernel
+from tilewright.lint.kernel_reading import BlockAnalysis, read_kernel
 from tilewright.lint.register_values import registers_of, written_registers
-from tilewright.lint.thread_numbers import Origin
+from tilewright.lint.thread_values import Origin
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.syntax import Address, Function, Instruction, Module, PtxError, Space
 from tilewright.records import (
@@ -140,7 +140,7 @@ _SHARED = "shared memory"
 # -- f64 by accident --
 
 
-def doubles(reading: KernelReading, source: str) -> Iterator[LintFinding]:
+def doubles(reading: BlockAnalysis, source: str) -> Iterator[LintFinding]:
     """Lines that turn an f32 number into an f64 one, in code that never says double."""
     if _DOUBLE_WORDS.search(_COMMENT.sub("", source)) or any(s.dtype is DType.F64 for s in reading.tensors.values()):
         return
@@ -163,7 +163,7 @@ def doubles(reading: KernelReading, source: str) -> Iterator[LintFinding]:
 # -- NaNs --
 
 
-def swallowed_nans(reading: KernelReading) -> Iterator[LintFinding]:
+def swallowed_nans(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Maxima and minima that stand in every way from a tensor's values to the results."""
     function = reading.function
     loads: dict[Origin, set[str]] = {}
@@ -202,7 +202,7 @@ def _asks_for_nan(instruction: Instruction, carried: set[str]) -> bool:
     return same or "nan" in instruction.modifiers or "num" in instruction.modifiers
 
 
-def _stored(reading: KernelReading) -> set[str]:
+def _stored(reading: BlockAnalysis) -> set[str]:
     """The registers whose values go to float tensors; nothing where a store's tensor is unknown."""
     known = {access.index: access for access in reading.accesses}
     registers: set[str] = set()
@@ -253,7 +253,7 @@ _MOST_LINES = 3  # of one rule in one kernel, shown in full
 _MOST_SINGLE = 1  # sizes made smaller one at a time
 _MOST_INSTRUCTIONS = 60_000  # CuTe's largest are below; the rules take seconds beyond
 
-Rule = Callable[[KernelReading], Iterator[LintFinding]]
+Rule = Callable[[BlockAnalysis], Iterator[LintFinding]]
 # Faults show where sizes do not divide; what only costs time is judged at the sizes asked for.
 _FAULTS: tuple[Rule, ...] = (
     memory_rules.barriers,

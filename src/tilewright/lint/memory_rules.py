@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.lint.catalogue import found
-from tilewright.lint.kernel_reading import Access, KernelReading, grows_from_itself
+from tilewright.lint.kernel_reading import Access, BlockAnalysis, grows_from_itself
 from tilewright.lint.register_values import registers_of, written_registers
-from tilewright.lint.thread_numbers import Known, Varying, greatest_of
+from tilewright.lint.thread_values import Known, Varying, greatest_of
 from tilewright.ptx.syntax import Instruction, Register
 from tilewright.records import LintFinding, LintRule, ThreadRecord
 from tilewright.records.emulation import kernel_line
@@ -26,7 +26,7 @@ _ATOMIC_FLOATS = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f64"))
 _LARGE_BYTES = 1 << 20  # of a tensor: below that launches cost more than loads
 
 
-def bounds(reading: KernelReading) -> Iterator[LintFinding]:
+def bounds(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Threads that surely go past the end of a tensor."""
     for access in _exact(reading):
         assert access.origin is not None
@@ -46,7 +46,7 @@ def bounds(reading: KernelReading) -> Iterator[LintFinding]:
         yield found(LintRule.MISSING_BOUNDS, reading.kernel, access.line, evidence)
 
 
-def overflow(reading: KernelReading) -> Iterator[LintFinding]:
+def overflow(reading: BlockAnalysis) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.address.wrapped is None or access.origin is None or access.origin.name not in reading.tensors:
             continue
@@ -64,7 +64,7 @@ def overflow(reading: KernelReading) -> Iterator[LintFinding]:
         yield found(LintRule.INDEX_OVERFLOW, reading.kernel, access.line, evidence)
 
 
-def alignment(reading: KernelReading) -> Iterator[LintFinding]:
+def alignment(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Threads whose offset, or whose distance from another thread's, is no multiple of what they move."""
     for access in reading.accesses:
         if access.origin is None or not access.certain or not access.active.any() or access.address.wrapped is not None:
@@ -79,7 +79,7 @@ def alignment(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.MISALIGNED, reading.kernel, access.line, evidence)
 
 
-def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
+def coalescing(reading: BlockAnalysis) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.space != "global" or access.instruction.opcode not in ("ld", "st") or _is_rare(reading, access):
             continue
@@ -90,7 +90,7 @@ def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.UNCOALESCED, reading.kernel, access.line, evidence)
 
 
-def banks(reading: KernelReading) -> Iterator[LintFinding]:
+def banks(reading: BlockAnalysis) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.space != "shared" or access.instruction.opcode in ("atom", "red") or _is_rare(reading, access):
             continue
@@ -101,7 +101,7 @@ def banks(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.BANK_CONFLICT, reading.kernel, access.line, evidence)
 
 
-def atomics(reading: KernelReading) -> Iterator[LintFinding]:
+def atomics(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Float atomics by whole warps on one address; compilers gather integer ones themselves."""
     for access in reading.accesses:
         instruction = access.instruction
@@ -113,7 +113,7 @@ def atomics(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.SERIAL_ATOMIC, reading.kernel, access.line, evidence)
 
 
-def narrow_loads(reading: KernelReading) -> Iterator[LintFinding]:
+def narrow_loads(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Loads whose threads take neighbouring elements one by one, in code that never takes more at once."""
     loads = [one for one in reading.accesses if one.space == "global" and one.instruction.opcode == "ld"]
     wide = {one.origin for one in loads if one.size >= 8}
@@ -136,11 +136,11 @@ def narrow_loads(reading: KernelReading) -> Iterator[LintFinding]:
 # -- what the rules count --
 
 
-def _is_rare(reading: KernelReading, access: Access) -> bool:
+def _is_rare(reading: BlockAnalysis, access: Access) -> bool:
     return reading.block_of(access.index) in reading.rare
 
 
-def _exact(reading: KernelReading) -> Iterator[Access]:
+def _exact(reading: BlockAnalysis) -> Iterator[Access]:
     for access in reading.accesses:
         known = access.origin is not None and access.origin.space == "tensor" and access.origin.name in reading.tensors
         if known and access.space == "global" and access.certain and access.address.anchored and access.active.any():
@@ -182,7 +182,7 @@ def _stride(access: Access) -> int | None:
     return steps.pop() if len(steps) == 1 else None
 
 
-def _siblings(reading: KernelReading, access: Access, loads: list[Access]) -> list[Access]:
+def _siblings(reading: BlockAnalysis, access: Access, loads: list[Access]) -> list[Access]:
     """The loads of the same block that go on where the one before ends, in their order in memory."""
     block = reading.block_of(access.index)
     near = [
@@ -208,7 +208,7 @@ def _base(access: Access) -> str:
     return str(getattr(written, "base", written))
 
 
-def _is_filled(reading: KernelReading, access: Access) -> bool:
+def _is_filled(reading: BlockAnalysis, access: Access) -> bool:
     """Whether accesses beside it use the rest of the sectors, which the cache still holds."""
     beside = [
         one
@@ -224,7 +224,7 @@ def _is_filled(reading: KernelReading, access: Access) -> bool:
     return taken < _FILLED * ideal
 
 
-def _takes_vectors(reading: KernelReading, access: Access) -> bool:
+def _takes_vectors(reading: BlockAnalysis, access: Access) -> bool:
     assert access.origin is not None
     spec = reading.tensors.get(access.origin.name)
     if spec is None or not spec.shape or spec.storage_bytes < _LARGE_BYTES:
@@ -232,7 +232,7 @@ def _takes_vectors(reading: KernelReading, access: Access) -> bool:
     return spec.is_contiguous and spec.shape[-1] * spec.dtype.itemsize % 16 == 0
 
 
-def _thread(reading: KernelReading, thread: int) -> str:
+def _thread(reading: BlockAnalysis, thread: int) -> str:
     x, y, _ = reading.place.block
     return str(ThreadRecord(reading.place.index, (thread % x, thread // x % y, thread // (x * y))))
 
@@ -250,7 +250,7 @@ _PLAIN_LOAD = frozenset(("global", "b8", "b16", "b32", "b64", "u8", "u16", "u32"
 # -- barriers --
 
 
-def barriers(reading: KernelReading) -> Iterator[LintFinding]:
+def barriers(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Barriers of the whole block on a way that only some of its threads go."""
     waiting = [index for index, one in enumerate(reading.function.body) if _is_block_barrier(one)]
     if not waiting:
@@ -280,7 +280,7 @@ def _is_block_barrier(instruction: Instruction) -> bool:
     return len(instruction.operands) == 1 and getattr(first, "bits", None) == 0
 
 
-def _parts_threads(reading: KernelReading, branch: int, instruction: Instruction) -> bool:
+def _parts_threads(reading: BlockAnalysis, branch: int, instruction: Instruction) -> bool:
     """Whether a branch surely sends threads of the block different ways.
 
     Where they meet again only to leave, those that skip the barrier are gone: whole warps may go, parts of one may not.
@@ -298,7 +298,7 @@ def _parts_threads(reading: KernelReading, branch: int, instruction: Instruction
     return predicate.anchored and certain and any(len(group) and np.ptp(group) for group in groups)
 
 
-def _turns_differ(reading: KernelReading, instruction: Instruction) -> bool:
+def _turns_differ(reading: BlockAnalysis, instruction: Instruction) -> bool:
     """Of a loop that counts from a known start to a known end: whether some threads go round it more often."""
     body = reading.function.body
     written = reading.definitions.get(instruction.guard.name, []) if instruction.guard is not None else []
@@ -316,7 +316,7 @@ def _turns_differ(reading: KernelReading, instruction: Instruction) -> bool:
     return bool(np.ptp(np.maximum(turns, 0)))
 
 
-def _counted(reading: KernelReading, name: str) -> tuple[Known | None, int | None]:
+def _counted(reading: BlockAnalysis, name: str) -> tuple[Known | None, int | None]:
     """Where a counter starts and how far it goes in a turn, if it is made of just these."""
     start: Known | None = None
     step: int | None = None
@@ -336,7 +336,7 @@ def _counted(reading: KernelReading, name: str) -> tuple[Known | None, int | Non
 # -- asynchronous copies --
 
 
-def copies(reading: KernelReading) -> Iterator[LintFinding]:
+def copies(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """cp.async in a kernel that never waits, or whose data is read on a way without a wait."""
     body = reading.function.body
     started = [index for index, one in enumerate(body) if _is_copy(one)]
@@ -367,7 +367,7 @@ def _reads_shared(instruction: Instruction) -> bool:
 # -- loads behind stores --
 
 
-def restrict(reading: KernelReading) -> Iterator[LintFinding]:
+def restrict(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Loads of a tensor that is only read, in a loop with stores to another, which may be the same for all it knows."""
     moves = [one for one in reading.accesses if one.space == "global"]
     stores = [one for one in moves if not one.is_load]
@@ -387,7 +387,7 @@ def restrict(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.MISSING_RESTRICT, reading.kernel, access.line, evidence + at)
 
 
-def _stores_unknown(reading: KernelReading, stores: list[Access]) -> bool:
+def _stores_unknown(reading: BlockAnalysis, stores: list[Access]) -> bool:
     known = {one.index for one in stores if one.origin is not None}
     writing = ("st", "red", "atom")
     return any(
@@ -399,7 +399,7 @@ def _stores_unknown(reading: KernelReading, stores: list[Access]) -> bool:
 # -- matrix products --
 
 
-def tensor_cores(reading: KernelReading) -> Iterator[LintFinding]:
+def tensor_cores(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Sums of products of 16-bit numbers where one factor follows rows of threads and the other columns."""
     body = reading.function.body
     if any(instruction.opcode in _TENSOR_OPCODES for instruction in body):
@@ -417,7 +417,7 @@ def tensor_cores(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.IDLE_TENSOR_CORES, reading.kernel, kernel_line(instruction.places), evidence)
 
 
-def _loaded(reading: KernelReading, loads: dict[int, Access], operand: object) -> Access | None:
+def _loaded(reading: BlockAnalysis, loads: dict[int, Access], operand: object) -> Access | None:
     """The load a factor comes from, through conversions only."""
     for _ in range(8):
         if not isinstance(operand, Register):

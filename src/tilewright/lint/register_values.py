@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.lint.thread_numbers import (
+from tilewright.lint.thread_values import (
     Known,
     Numbers,
     Origin,

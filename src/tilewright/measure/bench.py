@@ -1,7 +1,4 @@
-"""Several kernel files and baselines of one task on a GPU: rounds there and back, each on a cold cache.
-
-As `gpu_timing`, which times one candidate for the loop; here nobody is kept or rejected.
-"""
+"""`tilewright bench`: time several kernel files of one task beside baselines, in alternating rounds on a cold cache."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from tilewright.measure.gpu_timing import (
     rounds_and_runs,
     time_candidate,
 )
-from tilewright.records import Task, Timing
+from tilewright.records import Task
 from tilewright.reference import AnyReference
 from tilewright.toolchain import BuiltPlan
 
@@ -31,7 +28,8 @@ def bench_on_gpu(
     floor_us: float,
     say: Say,
 ) -> Rounds:
-    """The first kernel takes part twice, at either end of a round. Who fails is left out, with a note."""
+    """The first kernel is timed twice per round, first and last, as a control. One that fails is left out with a
+    note."""
     rounds = Rounds()
     count, runs = rounds_and_runs(floor_us)
     running = dict(kernels)
@@ -51,10 +49,7 @@ def bench_on_gpu(
                 rounds.note(f"{name} failed: {fault}")
                 running.pop(name, None)
                 continue
-            rounds.add(Timing(name, timed.run_us))
-            if timed.conditions is not None:
-                seen = rounds.conditions
-                rounds.conditions = timed.conditions if seen is None else seen.with_later(timed.conditions)
+            rounds.add_runs(name, timed)
         if baselines is not None and contenders:
             request = BaselineRequest(
                 task, runs, contenders[::-1] if back else contenders, "", getattr(gpu, "index", 0)

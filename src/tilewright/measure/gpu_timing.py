@@ -1,10 +1,11 @@
-"""A candidate on a GPU beside its baselines: rounds there and back, so that what drifts evenly is the same for all.
+"""Time a candidate on a GPU beside its baselines, in rounds of alternating order so that a linear drift affects all
+equally.
 
     round 1   kernel   eager  compiled   kernel again
     round 2   kernel again   compiled  eager   kernel
 
-The kernel takes part twice, as if it were two: by what the two differ, times are not to be trusted. The number of runs
-is fixed before the first. What every timed call of the kernel answered is compared with what it was judged by.
+The kernel is timed twice per round as a control: the difference of the two is the noise. The number of runs is fixed
+before the first. The output of every timed call is compared with the output that was verified.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan
 from tilewright.verify.candidate import case_inputs
 
-ROUNDS = 6  # even: as many there as back
+ROUNDS = 6  # even, so that both orders occur equally often
 RUNS = 7  # of every contender in a round
-# Calls with such a floor scatter little, and take their time: rounds, and runs in each.
+# By roofline floor: (rounds, runs per round). Long calls vary less and take longer.
 LONG = ((1500.0, (2, 8)), (400.0, (4, 5)), (100.0, (4, 7)))
-FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # as slow beside the best so far, that nothing more is worth knowing
+FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # times the best so far: such a kernel is timed briefly
 KERNEL, CONTROL = "kernel", "kernel again"
-DRIFT = 0.05  # between the first and the last round, that is worth a note
-CONTROL_ERROR = 0.01  # of the kernel beside itself, likewise
-DISTURBED, TRIES = 0.2, 3  # between the rounds of one contender: somebody else was at the GPU, so it is done again
-SCATTER_OF_ATOMICS = 1e-3  # of an output's size: by no more do sums differ that are added up in another order
+DRIFT = 0.05  # between the first and the last round; more is noted
+CONTROL_ERROR = 0.01  # between the kernel and its control; more is noted
+DISTURBED, TRIES = 0.2, 3  # difference between the rounds of one contender that makes timing start again
+SCATTER_OF_ATOMICS = 1e-3  # of an output's size: the most that the order of float atomics explains
 _JOB_SECONDS = 120.0
 _FIRST_BASELINE_SECONDS = 600.0  # torch.compile
 _BASELINE_SECONDS = 120.0
@@ -64,20 +65,20 @@ Inputs = tuple[InputTensor, ...]
 
 
 class GpuFault(Exception):
-    """The candidate failed on the GPU; the message is the device's."""
+    """The candidate failed on the GPU. The message is the device's."""
 
 
 @dataclass(frozen=True)
-class Contest:
+class TimingOptions:
     """What a candidate is timed beside: names of `BASELINES`, and "module:function" as a further one.
 
-    `answer` is what the candidate was judged by: it is timed on the same inputs.
+    `answer` is the output that the candidate was verified with; it is timed on the same inputs.
     """
 
     baselines: tuple[str, ...] = USUAL_BASELINES
     against: str = ""
     answer: JudgedAnswer | None = None
-    best_us: float | None = None  # of the best candidate so far: one far behind it is not worth the baselines' time
+    best_us: float | None = None  # of the best candidate so far; one far slower is timed without baselines
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -89,12 +90,12 @@ class Contest:
 
 @dataclass
 class Rounds:
-    """What comes in: samples by contender and round, the GPU's clocks, the kernel's answers."""
+    """The samples so far, by contender and round, with the GPU's clocks and the kernel's output."""
 
     samples: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     conditions: GpuConditions | None = None
-    answer: Digest | None = None  # of the call that was judged; where none was, of the first untimed one
+    answer: Digest | None = None  # of the verified call, or else of the first untimed one
     answered_otherwise: str = ""
 
     def add(self, timing: Timing) -> None:
@@ -109,18 +110,18 @@ class Rounds:
             self.notes.append(text)
 
     def drift(self, name: str) -> float:
-        """By what fraction the last round was slower (or faster) than the first."""
+        """Relative difference of the last round to the first."""
         rounds = self.samples[name]
         return statistics.median(rounds[-1]) / statistics.median(rounds[0]) - 1.0
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether some round of a contender was far slower than another."""
+        """Whether one round of a contender was far slower than another: something else used the GPU."""
         medians = [[statistics.median(one) for one in rounds] for rounds in self.samples.values()]
         return any(max(one) > (1.0 + DISTURBED) * min(one) for one in medians)
 
-    def add_runs(self, name: str, runs: CandidateRuns, added_by_atomics: bool) -> None:
-        """A round of the candidate, whose calls must all have answered as the very first did."""
+    def add_runs(self, name: str, runs: CandidateRuns, added_by_atomics: bool = False) -> None:
+        """Add a round of a kernel. Where digests come with it, they must all equal the first one."""
         self.add(Timing(name, runs.run_us))
         if runs.conditions is not None:
             self.conditions = (
@@ -139,15 +140,15 @@ class Rounds:
 
 @dataclass(frozen=True)
 class CandidateRuns:
-    """One round of the candidate."""
+    """One round of a candidate."""
 
     run_us: tuple[float, ...]
-    digests: tuple[Digest, ...] = ()  # of an untimed call, then of the timed ones
+    digests: tuple[Digest, ...] = ()  # of an untimed call, then of each timed one
     conditions: GpuConditions | None = None
 
 
 def gpu_job(id: str, prepared: BuiltPlan, task: Task, seconds: float, inputs: Inputs | None = None) -> Job:
-    """The plan at the task's sizes on a GPU, with most of its memory; nothing comes back."""
+    """A job that runs the plan at the task's sizes with most of the GPU's memory and returns no tensors."""
     memory = int(0.8 * prepared.evaluation.gpu.memory_bytes) or Limits().device_bytes
     return prepared.job(id, inputs or job_inputs(task), limits=Limits(seconds, memory))
 
@@ -162,7 +163,7 @@ def time_candidate(
     *,
     digests: bool = True,
 ) -> CandidateRuns:
-    """`runs` times of the plan in microseconds, on fresh inputs and a cold L2 each. Raises `GpuFault`."""
+    """Time the plan `runs` times in microseconds, each on fresh inputs and a cold L2. Raises `GpuFault`."""
     changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
     changed = changed if digests else ()
     job = gpu_job(id, prepared, task, _JOB_SECONDS, inputs)
@@ -179,12 +180,12 @@ def measure_on_gpu(
     gpu: Device,
     baselines: AnyReference,
     floor_us: float,
-    contest: Contest,
+    contest: TimingOptions,
     say: Say = lambda _: None,
 ) -> Measured:
-    """The candidate and its baselines, several rounds there and back. Raises `GpuFault`; a failing baseline is a note.
+    """Time the candidate and its baselines. Raises `GpuFault`; a failing baseline becomes a note.
 
-    Rounds that somebody else's work disturbed are done again, all of them, and where that does not help it is noted.
+    If other work disturbed the GPU, all rounds are repeated, up to `TRIES` times.
     """
     for _ in range(TRIES):
         rounds = _rounds(prepared, task, gpu, baselines, floor_us, contest, say)
@@ -200,10 +201,10 @@ def _rounds(
     gpu: Device,
     baselines: AnyReference,
     floor_us: float,
-    contest: Contest,
+    contest: TimingOptions,
     say: Say,
 ) -> Rounds:
-    """All rounds. They end early where a timed call answers otherwise: such a time is of no use."""
+    """All rounds. They end early if a timed call returns a different output: its time is meaningless."""
     answer, contenders = contest.answer, contest.contenders
     rounds = Rounds(answer=answer.digest if answer is not None else None)
     inputs = case_inputs(task, answer.case) if answer is not None else None
@@ -231,19 +232,19 @@ def _rounds(
 
 
 def rounds_and_runs(floor_us: float) -> tuple[int, int]:
-    """How many rounds, and runs of each contender in one: fixed before the first, by the task alone."""
+    """How many rounds, and runs of each contender per round: fixed by the task's roofline floor alone."""
     return next((planned for least_us, planned in LONG if floor_us >= least_us), (ROUNDS, RUNS))
 
 
-def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: Contest) -> None:
-    """Have the baselines compile what they compile, without running it; one that cannot be says so when it is timed."""
+def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: TimingOptions) -> None:
+    """Compile the baselines without running them; one that fails says so when it is timed."""
     request = BaselineRequest(task, RUNS, contest.contenders, contest.against, getattr(gpu, "index", 0))
-    with contextlib.suppress(Exception):  # whatever it is, an end that was asked for among it, timing meets it again
+    with contextlib.suppress(Exception):  # timing meets the same error again
         baselines.call(COMPILE_BASELINES, request, BaselineAnswer, _FIRST_BASELINE_SECONDS)
 
 
 def baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference, first: bool) -> set[str]:
-    """One round of the baselines; those that may come again."""
+    """One round of the baselines; returns those that ran."""
     seconds = _FIRST_BASELINE_SECONDS if first else _BASELINE_SECONDS
     try:
         answer: BaselineAnswer = baselines.call(TIME_BASELINES, request, BaselineAnswer, seconds)
@@ -258,7 +259,7 @@ def baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyRefer
 
 
 def measured(rounds: Rounds, task: Task, gpu: str, least_us: float) -> Measured:
-    """The record of finished rounds."""
+    """The record of all rounds."""
     kernel = rounds.timing(KERNEL)
     made = Measured(
         gpu=gpu,
@@ -276,17 +277,17 @@ def measured(rounds: Rounds, task: Task, gpu: str, least_us: float) -> Measured:
 
 
 def _note(rounds: Rounds, task: Task, made: Measured) -> None:
-    """What is wrong with a measurement."""
+    """Note what makes a measurement doubtful."""
     for name in rounds.samples:
         drift = rounds.drift(name)
         if abs(drift) > DRIFT:
             rounds.note(f"{name} drifted by {drift:+.0%} from the first round to the last")
     if made.control_error > CONTROL_ERROR:
-        rounds.note(f"the same kernel timed as another differs by {made.control_error:.1%}: less than that is noise")
+        rounds.note(f"the same kernel timed twice differs by {made.control_error:.1%}: smaller differences are noise")
     if made.time_us < IMPOSSIBLE * floor_us(task):
         rounds.note("faster than the roofline allows: the result or the clock must be wrong")
     elif made.time_us < IMPOSSIBLE * made.floor_us:
-        rounds.note("faster than the reference's own products could be: the kernel needs fewer of them")
+        rounds.note("faster than the reference's products allow at peak throughput: the kernel does fewer of them")
     if made.conditions is None:
         rounds.note("clocks are not known: the GPU's management library (NVML) does not answer")
     elif made.conditions.held_back:

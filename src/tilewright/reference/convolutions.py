@@ -23,23 +23,23 @@ _ARGUMENTS = 9  # of `aten.convolution`, with which `_convolution` begins
 
 
 @dataclass(frozen=True)
-class Lying:
+class TensorLayout:
     """How a tensor lies in memory."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Lying:
+    def of(cls, tensor: torch.Tensor) -> TensorLayout:
         return cls(tuple(tensor.shape), tuple(tensor.stride()))
 
 
 @dataclass(frozen=True)
-class Convolved:
+class F32Convolution:
     """One f32 convolution, by all that decides how PyTorch computes it."""
 
-    x: Lying
-    weight: Lying
+    x: TensorLayout
+    weight: TensorLayout
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -59,7 +59,7 @@ def list_convolutions(function: Callable[..., Any], request: ConvolutionRequest)
     return ListAnswer(None if found is None else tuple(one.is_likely_f32 for one in found))
 
 
-def are_likely_f32(call: Callable[[], Any]) -> bool:
+def computed_in_f32(call: Callable[[], Any]) -> bool:
     """Whether a call makes f32 convolutions that PyTorch computes in f32, by the rule, or some that are not known."""
     seen = _Watch()
     with torch.no_grad(), seen:
@@ -67,7 +67,7 @@ def are_likely_f32(call: Callable[[], Any]) -> bool:
     return seen.others or (bool(seen.found) and all(one.is_likely_f32 for one in seen.found))
 
 
-def convolutions_of(function: Callable[..., Any], task: Task) -> tuple[Convolved, ...] | None:
+def convolutions_of(function: Callable[..., Any], task: Task) -> tuple[F32Convolution, ...] | None:
     """The f32 convolutions of the task's own call, each kind once; None where it cannot be told what is done."""
     for device in ("meta", "cuda") if torch.cuda.is_available() else ("meta",):
         seen = _Watch()
@@ -89,7 +89,7 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: dict[Convolved, None] = {}
+        self.found: dict[F32Convolution, None] = {}
         self.others = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,10 +113,10 @@ def _convolved(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Convolved:
-    return Convolved(
-        Lying.of(x),
-        Lying.of(weight),
+) -> F32Convolution:
+    return F32Convolution(
+        TensorLayout.of(x),
+        TensorLayout.of(weight),
         tuple(stride),
         tuple(padding),
         tuple(dilation),

@@ -1,5 +1,5 @@
-"""Other forms of the same call: optional tensors given, tensors that lie as a file says it takes them, rows under more
-leading dimensions."""
+"""Other forms of the same call: optional tensors given, tensors with the strides a file accepts, more leading
+dimensions."""
 
 from __future__ import annotations
 
@@ -12,35 +12,32 @@ from tilewright.kernel_file.syntax import Accept
 from tilewright.records import Case, Layout, Task
 from tilewright.verify.distributions import TASK
 
-_BASES = 3  # cases whose sizes are taken
-_MOST_ALONE = 4  # optional tensors that are also given alone
+_BASES = 3  # cases whose sizes are used
+_MOST_ALONE = 4  # optional tensors that are also given one at a time
 _SEED_STEP = 401
 _LEADING = ((2,), (2, 3))
 
 
 def other_forms(task: Task, plan: CompiledPlan, cases: Sequence[Case]) -> Iterator[Case]:
-    """Cases like those given, which the file takes, in every other form that the task and the file allow."""
+    """Every other form of the given cases that the task and the file allow."""
     bases: dict[tuple[tuple[str, int], ...], Case] = {}
     for case in cases:
         if case.values == TASK and max(case.sizes.values(), default=1) > 1:
             bases.setdefault(tuple(case.sizes.items()), case)
+    optional = tuple(one.name for one in task.tensors if one.optional)
+    alone = [(name,) for name in optional[:_MOST_ALONE]] if len(optional) > 1 else []
+    given = [optional, *alone] if optional else []
     chosen = [*bases.values()]
     for base in chosen if len(chosen) <= _BASES else [*chosen[: _BASES - 1], chosen[-1]]:
-        forms = (*(replace(base, given=one) for one in _given(task)), *_layouts(task, plan.accepts, base))
+        forms = (*(replace(base, given=one) for one in given), *_layouts(task, plan.accepts, base))
         if plan.lead is not None and base is chosen[0]:
             forms += tuple(_led(task, base))
         for number, form in enumerate(forms):
             yield replace(form, seed=base.seed + _SEED_STEP * (number + 1))
 
 
-def _given(task: Task) -> list[tuple[str, ...]]:
-    optional = tuple(one.name for one in task.tensors if one.optional)
-    alone = [(name,) for name in optional[:_MOST_ALONE]] if len(optional) > 1 else []
-    return [optional, *alone] if optional else []
-
-
 def _led(task: Task, base: Case) -> Iterator[Case]:
-    """Rows under one more dimension, and under two."""
+    """The rows under one more leading dimension, and under two."""
     free = (name for number in itertools.count(1) if (name := f"leading_{number}") not in task.sizes)
     for sizes in _LEADING:
         names = tuple(itertools.islice(free, len(sizes)))

@@ -15,20 +15,20 @@ Sizes = dict[str, int]
 
 SMALL_WORK = 1_000_000  # product of all free dimensions, roughly the steps of the innermost loop
 OWN_WORK = 1_200_000  # at the task's own sizes
-MOST_WORK = 4_000_000  # at sizes that are only looked for because a file takes no smaller ones
+MOST_WORK = 4_000_000  # at sizes searched because a file accepts no smaller ones
 MOST_BYTES = 32 << 20  # of all tensors of one emulated call
 
 
 def work_of(task: Task, sizes: Mapping[str, int]) -> int:
-    """An estimate of the work: the product of the free dimensions, which is the steps of a matrix product's loops.
+    """Estimated work: the product of the free dimensions, which is the number of inner loop steps of a matmul.
 
-    Of a chain of layers, where the dimensions of one are no business of the other, it is the sum over the inputs.
+    For a chain of layers, whose dimensions are unrelated, it is the sum over the inputs.
     """
     return work_estimate(task)(sizes)
 
 
 def work_estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
-    """`work_of` for many sizes of one task."""
+    """`work_of` as a function of the sizes."""
     free, layers = [one.name for one in task.free], _layers(task)
 
     def estimate(sizes: Mapping[str, int]) -> int:
@@ -36,7 +36,7 @@ def work_estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
             return math.prod(max(sizes[name], 1) for name in names)
 
         chain = sum(product(elements) * max(map(product, repeats), default=1) for elements, repeats in layers)
-        # Of a square the one dimension says too little.
+        # A square tensor has one dimension but is larger than it.
         largest = max((product(one.dimensions) for one in task.tensors), default=1)
         return max(min(product(free), chain), largest)
 
@@ -44,11 +44,11 @@ def work_estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
 
 
 def _layers(task: Task) -> list[tuple[list[str], list[list[str]]]]:
-    """The axes of every input's elements, and for each output the axes along which each of them is used again.
+    """The axes of every input's elements, and for each output the axes along which each element is reused.
 
-    These are the axes that the input does not have itself and that come from the first input, or from one that shares
-    an axis with it. Places of the first input that no other input has and that are summed up, such as the pixels of an
-    image that is convolved and then pooled, count as axes of all others.
+    Reuse axes are those that the input lacks and that come from the first input, or from one that shares an axis with
+    it. Reduced axes of the first input alone, such as the pixels of an image that is convolved and then pooled, count
+    for all other inputs.
     """
     origin = {one.name: _origin(task, one) for one in task.dimensions}
     axes = [frozenset(origin[name] for name in one.dimensions) for one in task.tensors]
@@ -64,7 +64,7 @@ def _layers(task: Task) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def _origin(task: Task, dimension: Dimension) -> tuple[str, ...]:
-    """The dimension itself, or what most of its size comes from: of an image and its filter, the image."""
+    """The dimension itself, or the one that most of its size comes from: of an image and its filter, the image."""
     if dimension.formula is None or not dimension.formula.terms:
         return (dimension.name,)
     own = task.sizes
@@ -78,7 +78,7 @@ def bytes_of(task: Task, sizes: Mapping[str, int]) -> int:
 
 
 def elements_of(task: Task, sizes: Mapping[str, int]) -> int:
-    """Of all inputs and results."""
+    """Elements of all inputs and results."""
     return sum(spec.numel for spec in (*task.specs(sizes).values(), *task.output_specs(sizes).values()))
 
 

@@ -28,7 +28,7 @@ from tilewright.verify.float_values import (
     Place,
     drawn_anywhere,
 )
-from tilewright.verify.whole_values import ALIKE, WHOLE_LEVELS, flags
+from tilewright.verify.integer_values import ALIKE, WHOLE_LEVELS, flags
 
 # -- the numbers that a reference compares, clamps and divides with, read off its source: --
 

@@ -90,7 +90,7 @@ _NORMS = _CENTRED | {"_fused_rms_norm"}
 
 
 @dataclass(frozen=True)
-class Unmoved:
+class Unperturbed:
     """Every result of the reference at its dtype and in f64, or as wide as it bears; `contracted`, and what was sorted,
     are as in `Expected`."""
 
@@ -108,11 +108,11 @@ class Unmoved:
         ]
 
 
-def unmoved(call: Call, tensors: Tensors) -> Unmoved:
+def unperturbed(call: Call, tensors: Tensors) -> Unperturbed:
     torch.manual_seed(0)
     own = call(tensors)
     width, truth, orders, contracted = _truth(call, tensors, own)
-    return Unmoved(own, truth, width, tuple(orders), contracted)
+    return Unperturbed(own, truth, width, tuple(orders), contracted)
 
 
 def expectations(
@@ -123,11 +123,11 @@ def expectations(
     moves: int | None = None,
     first_seed: int = 1,
     wider: float = 1.0,
-    known: Unmoved | None = None,
+    known: Unperturbed | None = None,
 ) -> list[Expected]:
     """Every result of the reference: at its dtype, in f64, and `moves` times in f64 with honest roundings put in, or
     `wider` ones. `known` is what is known of the first two."""
-    known = known or unmoved(call, tensors)
+    known = known or unperturbed(call, tensors)
     dtype = _working_dtype(tensors, known.own)
     roundings = Roundings.of(precision, dtype, any(one.dtype == torch.float32 for one in tensors.values()))
     roundings = roundings.wider(wider)
@@ -173,7 +173,7 @@ def _moved(
 ) -> tuple[torch.Tensor, ...]:
     if width is None:
         return _in_arithmetic(call, tensors, torch.float32, Arithmetic(torch.float32, roundings, seed))
-    wide = moved_inputs(_widened(tensors, width), roundings, seed)
+    wide = perturbed_inputs(_widened(tensors, width), roundings, seed)
     for name, one in tensors.items():
         if one.dtype in (torch.float32, torch.float64):
             # A number of few bits is exact in any arithmetic: halves are ties that no rounding decides.
@@ -423,7 +423,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _near_one(value, size, generator)
 
 
-def moved_inputs(tensors: dict[str, torch.Tensor], roundings: Roundings, seed: int) -> dict[str, torch.Tensor]:
+def perturbed_inputs(tensors: dict[str, torch.Tensor], roundings: Roundings, seed: int) -> dict[str, torch.Tensor]:
     """Wide inputs one rounding away: what the arithmetic inside a fused operation does at the least."""
     generator = torch.Generator(device=next(iter(tensors.values())).device) if tensors else torch.Generator()
     generator.manual_seed(seed)

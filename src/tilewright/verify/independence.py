@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.records import Case, Task
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import permitted
 from tilewright.verify.distributions import draw_inputs
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class IndependenceAnswer:
 
 def independent_dimensions(task: Task, reference: AnyReference) -> tuple[str, ...]:
     """Those that were seen to be; none where it cannot be told."""
-    wanted = {one.name: permitted(one, min(_PLACES, one.size)) if one.varies else one.size for one in task.free}
+    wanted = {one.name: one.permitted(min(_PLACES, one.size)) if one.varies else one.size for one in task.free}
     small = task.complete(wanted)
     sizes = small if task.is_sound(small) else task.sizes
     if sum(spec.numel for spec in task.specs(sizes).values()) > _MOST_ELEMENTS:
@@ -56,10 +55,10 @@ def find_independent(function: Callable[..., Any], request: IndependenceRequest)
     task = request.task
     contents = draw_inputs(task, Case(request.sizes, 5))
     tensors = {name: to_torch(spec, contents[name]) for name, spec in task.specs(request.sizes).items()}
-    return IndependenceAnswer(independent_of(function, task, tensors))
+    return IndependenceAnswer(independent_at(function, task, tensors))
 
 
-def independent_of(function: Callable[..., Any], task: Task, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+def independent_at(function: Callable[..., Any], task: Task, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
     """The dimensions that it is independent in for these tensors."""
     from tilewright.reference.torch_calls import call_reference
     from tilewright.verify import parts

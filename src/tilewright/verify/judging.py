@@ -24,14 +24,14 @@ from tilewright.records import (
     WrittenPart,
     WrongOutput,
 )
-from tilewright.reference.convolutions import are_likely_f32
+from tilewright.reference.convolutions import computed_in_f32
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
 from tilewright.verify.expectation import Call, Tensors, expectations
-from tilewright.verify.further_looks import FurtherLooks, compare_all
-from tilewright.verify.independence import independent_of, taken
+from tilewright.verify.recheck import Recheck, compare_all
+from tilewright.verify.independence import independent_at, taken
 from tilewright.verify.judging_records import (
     LARGE,
     CallJudgement,
@@ -72,7 +72,7 @@ def judge(
         made.append(to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device))
         check_shape(name, made[-1], wanted)
     call = _caller(function, task, tensors)
-    again = FurtherLooks(call, tensors, task.precision, AGAIN_SEED)
+    again = Recheck(call, tensors, task.precision, AGAIN_SEED)
     expected, comparisons = compare_all(made, expected, traits_of(task, request.case), again)
     wrong = []
     worst, telling = 0.0, True
@@ -218,7 +218,7 @@ def judge_call(function: Callable[..., Any], request: CallRequest) -> CallJudgem
     outputs = {output.name: output for output in request.outputs}
     verdicts = []
     names = (*request.results, *request.in_place)
-    precision = Precision.DEFAULT_F32 if are_likely_f32(lambda: call(tensors)) else Precision.DTYPE
+    precision = Precision.DEFAULT_F32 if computed_in_f32(lambda: call(tensors)) else Precision.DTYPE
     for name, expected in zip(names, expectations(call, tensors, precision), strict=True):
         found = to_torch(outputs[name].spec, outputs[name].content)
         verdicts.append(_verdict_of(name, found, expected, request.tolerance, tensors))
@@ -291,7 +291,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         [found for found, _ in made],
         [expected[number] for number in judged],
         traits_of(task, case),
-        FurtherLooks(of_judged, tensors, task.precision, AGAIN_SEED),
+        Recheck(of_judged, tensors, task.precision, AGAIN_SEED),
     )
     telling = all(is_telling(task, case, one, other) for one, other in zip(wanted, comparisons, strict=True))
     wrong = [
@@ -299,7 +299,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         for output, (found, count), one, comparison in zip(outputs, made, wanted, comparisons, strict=True)
         if not comparison.right
     ]
-    if wrong and not set(places) <= {*independent_of(function, task, tensors), *_single(places)}:
+    if wrong and not set(places) <= {*independent_at(function, task, tensors), *_single(places)}:
         telling = False  # it is not independent at these sizes
     worst = max((one.ratio for one in comparisons), default=0.0)
     compared = sum(count for _, count in made)

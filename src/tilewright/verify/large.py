@@ -18,8 +18,8 @@ from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Call, Tensors, expectations, in_f64, unmoved
-from tilewright.verify.further_looks import FurtherLooks, compare_all
+from tilewright.verify.expectation import Call, Tensors, expectations, in_f64, unperturbed
+from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
@@ -149,7 +149,7 @@ def _compared(
     What is right with nothing allowed for roundings on the way is right with it, and is known for a quarter of the
     work.
     """
-    known = unmoved(large.call, given)
+    known = unperturbed(large.call, given)
     expected = known.expected()
     for name, found, wanted in zip(large.found, made, expected, strict=True):
         check_shape(name, found, wanted)
@@ -161,7 +161,7 @@ def _compared(
         del comparisons
     reference = (large.call, given, large.task.precision)
     expected = expectations(*reference, moves=_MOVES, first_seed=seed, known=known)
-    return compare_all(made, expected, large.traits, FurtherLooks(*reference, seed))
+    return compare_all(made, expected, large.traits, Recheck(*reference, seed))
 
 
 def _is_settled(found: torch.Tensor, comparison: Comparison) -> bool:
@@ -182,7 +182,7 @@ def _placed(told: WrongOutput, start: tuple[int, ...], whole: torch.Tensor, wher
 
 
 def _judge_whole(large: LargeCall, most: int) -> Findings:
-    known = unmoved(large.call, large.tensors)
+    known = unperturbed(large.call, large.tensors)
     first = _judge_pieces(large, known.expected(), most)
     if not first.wrong and not any(map(_is_narrow, large.found.values())):
         return first

@@ -22,23 +22,23 @@ from tilewright.verify.call_forms import other_forms
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import again_values, own_cases, plan_cases, value_cases, value_sizes
+from tilewright.verify.cases import resampled_values, full_size_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
-from tilewright.verify.least_work import impossible, needed_inputs
-from tilewright.verify.need_sizes import (
+from tilewright.verify.minimum_work import impossible, needed_inputs
+from tilewright.verify.accepted_sizes import (
     Accepts,
     accepted_sizes,
-    paired_sizes,
-    turning_sizes,
-    within_need,
+    branch_pair_sizes,
+    branch_sizes,
+    nearest_accepted,
 )
-from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
+from tilewright.verify.block_trial import FURTHER_BUDGET, BlockTrial
 from tilewright.verify.scheduled import scheduled_cases, several_of_each
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
-InVain = Callable[[], Evidence | None]
+SkipIfSlower = Callable[[], Evidence | None]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULES = 3
@@ -77,7 +77,7 @@ class Referee:
         self._gpu = gpu
         self._say = say
         self.times = Times()  # of the last verdict
-        self._in_vain: InVain | None = None  # in this one
+        self._skip_if_slower: SkipIfSlower | None = None  # in this one
         self._further: tuple[str, ...] | None = None  # kinds of values, once the reference was asked
 
     def __enter__(self) -> Referee:
@@ -90,11 +90,11 @@ class Referee:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def judge(self, file: KernelFile | str, choice: Choice | None = None, *, in_vain: InVain | None = None) -> Verdict:
+    def judge(self, file: KernelFile | str, choice: Choice | None = None, *, skip_if_slower: SkipIfSlower | None = None) -> Verdict:
         """The whole verdict, on the file as it stands or with a choice of its constants: then something must have been
         run with that choice, for where it does not hold the file is run as dispatch would choose.
 
-        `in_vain` is asked before a GPU runs the task's own sizes, once all smaller cases were right; what it answers is
+        `skip_if_slower` is asked before a GPU runs the task's own sizes, once all smaller cases were right; what it answers is
         what the file is rejected for.
         Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only.
         """
@@ -104,7 +104,7 @@ class Referee:
             if isinstance(read, BadPlan):
                 return Rejected(read)
             file = read
-        self._in_vain = in_vain
+        self._skip_if_slower = skip_if_slower
         candidate = Candidate(file, self._task, choice, self.times)
         trial = Trial(candidate, self._judges, self.times)
         refused = self._refused_at_own_sizes(candidate)
@@ -149,7 +149,7 @@ class Referee:
         cases = list(plan_cases(self._task))
         small = is_small(self._task, self._task.sizes, OWN_WORK)
         if small:
-            cases += own_cases(self._task) if not cases else own_cases(self._task)[:1]
+            cases += full_size_cases(self._task) if not cases else full_size_cases(self._task)[:1]
         if not cases and not self._varies:
             return cases
         accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
@@ -167,7 +167,7 @@ class Referee:
     def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:
         """Cases that the file declines at sizes that it takes, for the sake of their values."""
         for case in [one for one in cases if one not in taken][:_MOST_MOVED]:
-            moved = within_need(self._task, case, accepts)
+            moved = nearest_accepted(self._task, case, accepts)
             if moved is not None:
                 yield moved
 
@@ -178,8 +178,8 @@ class Referee:
             found = candidate.evaluate(Case(sizes, 1), self._emulator.profile, strictly=True)
             return found.way if isinstance(found, Evaluation) else None
 
-        turns = itertools.islice(turning_sizes(self._task, way), _MOST_TURNS)
-        pairs = itertools.islice(paired_sizes(self._task, way), _MOST_PAIRS)
+        turns = itertools.islice(branch_sizes(self._task, way), _MOST_TURNS)
+        pairs = itertools.islice(branch_pair_sizes(self._task, way), _MOST_PAIRS)
         for number, sizes in enumerate((*turns, *pairs)):
             yield Case(sizes, 401 + number)
 
@@ -263,14 +263,14 @@ class Referee:
         """The remaining cases and the task's own sizes on the GPU; `watched`: under a sanitizer too, for nothing else
         has looked for faults that leave the results right."""
         assert self._gpu is not None
-        further = again_values(self._task, self._further_values(), whole=True)
-        own = [case for case in own_cases(self._task, further) if self._judges.of(self._task, case) is not None]
+        further = resampled_values(self._task, self._further_values(), whole=True)
+        own = [case for case in full_size_cases(self._task, further) if self._judges.of(self._task, case) is not None]
         own = own[:_OF_HUGE] if own and is_huge(self._task, own[0]) else own
         if not own:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
         small = [one for one in cases if one.sizes != self._task.sizes]
         ended = (
-            self._run_all(trial, small, self._gpu) or self._ended_in_vain(trial) or self._run_all(trial, own, self._gpu)
+            self._run_all(trial, small, self._gpu) or self._skipped_as_slower(trial) or self._run_all(trial, own, self._gpu)
         )
         return ended or (self._watch(trial, self._gpu) if watched else None) or self._passed(trial)
 
@@ -286,8 +286,8 @@ class Referee:
                 return rejected
         return None
 
-    def _ended_in_vain(self, trial: Trial) -> Rejected | None:
-        vain = self._in_vain() if self._in_vain is not None else None
+    def _skipped_as_slower(self, trial: Trial) -> Rejected | None:
+        vain = self._skip_if_slower() if self._skip_if_slower is not None else None
         return Rejected(vain, _right(trial)) if vain is not None else None
 
     def _watch(self, trial: Trial, gpu: Device) -> Rejected | None:
@@ -373,10 +373,10 @@ class Referee:
         unseen = outcome.unseen or "a part of it was run, and the task has no smaller call to run whole"
         return records.Passed(tuple(trial.results), (*trial.notes, outcome.note), outcome.uncovered, unseen)
 
-    def _own_call(self, trial: Trial, *, alone: bool = False) -> Rejected | OwnTrial:
+    def _own_call(self, trial: Trial, *, alone: bool = False) -> Rejected | BlockTrial:
         """Some blocks of the task's own call, and further cases until what runs there was judged somewhere."""
         further = self._further_values()
-        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent, further, alone=alone)
+        own = BlockTrial(trial, self._emulator, self._judges.here, self._independent, further, alone=alone)
         self._say("running some blocks at the task's own sizes")
         outcome = own.sample()
         if isinstance(outcome, Wrong):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tilewright.reference.convolution_questions import ConvolutionRequest, PrecisionAnswer
-from tilewright.reference.convolutions import Convolved, Lying, convolutions_of
+from tilewright.reference.convolutions import F32Convolution, TensorLayout, convolutions_of
 
 Slices = tuple[slice, ...]
 
@@ -145,7 +145,7 @@ def _as_by_default() -> Iterator[None]:
         cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
-def _is_f32(one: Convolved) -> bool:
+def _is_f32(one: F32Convolution) -> bool:
     """With fewer images where the GPU has no room for all."""
     images = one.x.shape[0]
     while True:
@@ -158,7 +158,7 @@ def _is_f32(one: Convolved) -> bool:
         torch.cuda.empty_cache()
 
 
-def relative_error(one: Convolved, images: int, device: str) -> float:
+def relative_error(one: F32Convolution, images: int, device: str) -> float:
     """How far PyTorch's own result for the first image is from that in f64, in the norm."""
     generator = torch.Generator(device).manual_seed(_SEED)
     x, weight = (_drawn(lying, generator) for lying in (one.x, one.weight))
@@ -169,7 +169,7 @@ def relative_error(one: Convolved, images: int, device: str) -> float:
     return float((own - truth).norm() / truth.norm())
 
 
-def _drawn(lying: Lying, generator: torch.Generator) -> torch.Tensor:
+def _drawn(lying: TensorLayout, generator: torch.Generator) -> torch.Tensor:
     pairs = list(zip(lying.shape, lying.stride, strict=True))
     held = 1 + sum((size - 1) * stride for size, stride in pairs if size)
     made = torch.empty(held, device=generator.device).normal_(generator=generator)

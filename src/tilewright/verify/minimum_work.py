@@ -33,7 +33,7 @@ from tilewright.verify.case_sizes import SMALLEST, sizes_of
 from tilewright.verify.case_work import Sizes, bytes_of, work_of
 from tilewright.verify.distributions import TASK, draw_inputs, seeded
 
-FIND_NEEDED = "tilewright.verify.least_work:find_needed"
+FIND_NEEDED = "tilewright.verify.minimum_work:find_needed"
 BELOW = 0.5  # of the least: blocks differ, and a few stand for all
 _LEAST_BYTES = 1 << 20  # a kernel that moves less than this has no room to cheat, and more room for chance
 _NEGLIGIBLE = 0.05  # of the task's bytes: an input that small decides nothing

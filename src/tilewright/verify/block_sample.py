@@ -52,7 +52,7 @@ _Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructi
 
 
 @dataclass(frozen=True)
-class OwnSizes:
+class SampleSizes:
     """Of the call that was sampled, and at which its inputs were drawn: fewer places of independent dimensions."""
 
     called: Sizes
@@ -69,10 +69,10 @@ class OwnSizes:
 
 
 @dataclass(frozen=True)
-class OwnSample:
+class BlockSample:
     """What sampled blocks did."""
 
-    sizes: OwnSizes
+    sizes: SampleSizes
     execution: records.Execution
     settled: tuple[str, ...]  # the results that the sampled blocks decide alone
     blocks: int | None  # of each launch, that were run; None: all
@@ -95,7 +95,7 @@ class NotSampled:
     message: str
 
 
-def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> OwnSample | NotSampled:
+def sample_blocks(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> BlockSample | NotSampled:
     """Runs what is affordable of the task's own call."""
     task = candidate.task
     own = candidate.emulated_job(Case(task.sizes, OWN_SEED), device.profile, ())
@@ -106,10 +106,10 @@ def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str
     held = _held_bytes(task, sizes, drawn)
     if held > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
         return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
-    return _sampled(candidate, device, job, OwnSizes(sizes, drawn), Case(drawn, OWN_SEED))
+    return _sampled(candidate, device, job, SampleSizes(sizes, drawn), Case(drawn, OWN_SEED))
 
 
-def sample_again(candidate: Candidate, device: Device, first: OwnSample, values: str) -> OwnSample | NotSampled:
+def resample_blocks(candidate: Candidate, device: Device, first: BlockSample, values: str) -> BlockSample | NotSampled:
     """Runs a part of the same call with another kind of values: all blocks where fewer decide nothing."""
     sizes = first.sizes
     job = candidate.emulated_job(Case(sizes.called, OWN_SEED, values), device.profile, ())
@@ -123,10 +123,10 @@ def _sampled(
     candidate: Candidate,
     device: Device,
     job: records.Job,
-    sizes: OwnSizes,
+    sizes: SampleSizes,
     case: Case,
     only: tuple[_Way, ...] | None = None,
-) -> OwnSample | NotSampled:
+) -> BlockSample | NotSampled:
     """Some blocks, in one of the ways given, or in the most thorough one that is affordable."""
     inputs = _inputs(candidate.task, sizes.called, case)
     job = replace(job, inputs=inputs, limits=replace(job.limits, seconds=_SECONDS), returns=())
@@ -137,7 +137,7 @@ def _sampled(
     launched = replace(job, plan=replace(job.plan, steps=tuple(launches)))  # a library's work at these sizes is long
     complete = len(launches) == len(job.plan.steps) and not in_place
     ways = list(_ALL_BLOCKS if waits else only or _WAYS)
-    found: OwnSample | NotSampled = NotSampled("")
+    found: BlockSample | NotSampled = NotSampled("")
     while ways:
         blocks, budget = ways.pop(0)
         how = records.Emulation(
@@ -154,20 +154,20 @@ def _sampled(
             continue
         everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
         if everything and complete:
-            return OwnSample(sizes, execution, _results(job.plan), None, True, bool(alone))
+            return BlockSample(sizes, execution, _results(job.plan), None, True, bool(alone))
         whole = not in_place and all(_results_of(launch, job.plan) <= set(alone) for launch in launches)
-        found = OwnSample(sizes, execution, alone, blocks, whole, bool(alone))
+        found = BlockSample(sizes, execution, alone, blocks, whole, bool(alone))
         affordable = complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
         ways = [(None, 2 * _WHOLE)] if affordable and only is None else []
     return found
 
 
-def _up_to_there(execution: records.Faulted, sizes: OwnSizes) -> OwnSample | NotSampled:
+def _up_to_there(execution: records.Faulted, sizes: SampleSizes) -> BlockSample | NotSampled:
     """What a run did until its budget was spent: a block that takes rows until none are left takes them all."""
     if execution.emulated is None or not execution.emulated.coverage:
         return NotSampled(execution.message)
     completed = records.Completed(execution.job, execution.device, (), (), execution.emulated)
-    return OwnSample(sizes, completed, (), 0, False)
+    return BlockSample(sizes, completed, (), 0, False)
 
 
 def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: int | None) -> float:

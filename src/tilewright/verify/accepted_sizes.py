@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tilewright.kernel_file.taken_sizes import further_sizes
 from tilewright.records import Case, Dimension, Task
-from tilewright.verify.case_sizes import BASE, permitted, sizes_of
+from tilewright.verify.case_sizes import BASE, sizes_of
 from tilewright.verify.case_work import MOST_BYTES, MOST_WORK, Sizes, bytes_of, is_small, work_estimate
 
 Accepts = Callable[[Sizes], bool]
@@ -36,16 +36,16 @@ def accepted_sizes(task: Task, accepts: Accepts, count: int = 3) -> tuple[Sizes,
     return tuple(found)
 
 
-def within_need(task: Task, case: Case, accepts: Accepts) -> Case | None:
+def nearest_accepted(task: Task, case: Case, accepts: Accepts) -> Case | None:
     """The case at sizes beside its own that the file takes: those that vary rounded up to a common multiple, and the
     longest halved until it is affordable. None where there are none."""
     varying = [one for one in task.free if one.varies]
     for unit in _UNITS:
-        chosen = {one.name: permitted(one, _multiple(case.sizes[one.name], unit)) for one in varying}
+        chosen = {one.name: one.permitted(_multiple(case.sizes[one.name], unit)) for one in varying}
         sizes = task.complete({**case.sizes, **chosen})
         while not is_small(task, sizes, MOST_WORK):
             longest = max(varying, key=lambda one: sizes[one.name])
-            half = permitted(longest, _multiple(sizes[longest.name] // 2, unit))
+            half = longest.permitted(_multiple(sizes[longest.name] // 2, unit))
             if half >= sizes[longest.name]:
                 break
             sizes = task.complete({**sizes, longest.name: half})
@@ -58,7 +58,7 @@ def _multiple(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def turning_sizes(task: Task, way: Way) -> Iterator[Sizes]:
+def branch_sizes(task: Task, way: Way) -> Iterator[Sizes]:
     """Along each dimension, the others small: sizes beside each other between which the plan turns to another way, or
     declines, and one of every way. Where every size has a way of its own nothing turns, and nothing is yielded."""
     base = sizes_of(task, BASE)
@@ -79,7 +79,7 @@ def turning_sizes(task: Task, way: Way) -> Iterator[Sizes]:
                 yield sizes
 
 
-def paired_sizes(task: Task, way: Way) -> Iterator[Sizes]:
+def branch_pair_sizes(task: Task, way: Way) -> Iterator[Sizes]:
     """With two dimensions larger at once, the others small: of every way that the plan goes only there, the smallest
     sizes. Where every size has a way of its own, nothing."""
     base = sizes_of(task, BASE)
@@ -88,7 +88,7 @@ def paired_sizes(task: Task, way: Way) -> Iterator[Sizes]:
     work = work_estimate(task)
     for pair in pairs[:_MOST_PAIRS]:
         assert base is not None
-        steps = [sorted({base[one.name], *(permitted(one, size) for size in _PAIRED)}) for one in pair]
+        steps = [sorted({base[one.name], *(one.permitted(size) for size in _PAIRED)}) for one in pair]
         names = [one.name for one in pair]
         tried = (task.complete({**base, **dict(zip(names, one, strict=True))}) for one in itertools.product(*steps))
         small = sorted((one for one in tried if task.is_sound(one) and is_small(task, one)), key=work)
@@ -104,7 +104,7 @@ def paired_sizes(task: Task, way: Way) -> Iterator[Sizes]:
 def _turn(task: Task, base: Sizes, one: Dimension, way: Way, low: int, high: int) -> tuple[int, int]:
     """The last size that goes the way of the lower one, and the next, if there is a single turn between them."""
     first = way(task.complete({**base, one.name: low}))
-    while low < (middle := permitted(one, (low + high) // 2)) < high:
+    while low < (middle := one.permitted((low + high) // 2)) < high:
         same = way(task.complete({**base, one.name: middle})) == first
         low, high = (middle, high) if same else (low, middle)
     return low, high
@@ -112,7 +112,7 @@ def _turn(task: Task, base: Sizes, one: Dimension, way: Way, low: int, high: int
 
 def _stepped(dimension: Dimension) -> list[int]:
     """Sizes from small to large, multiples of what vectors and tiles are made of among them."""
-    steps = {permitted(dimension, size) for size in (*_EXTRA_SIZES, *_STEPS)}
+    steps = {dimension.permitted(size) for size in (*_EXTRA_SIZES, *_STEPS)}
     return sorted({*further_sizes(dimension), *steps, dimension.size})
 
 
@@ -138,5 +138,5 @@ def _thinned(choices: list[list[int]]) -> list[list[int]]:
 def _choices(dimension: Dimension) -> list[int]:
     if not dimension.varies:
         return [dimension.size]
-    multiples = {permitted(dimension, size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
+    multiples = {dimension.permitted(size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
     return sorted(multiples | {dimension.size})

@@ -10,7 +10,7 @@ import torch
 
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Call, Tensors, expectations, unmoved
+from tilewright.verify.expectation import Call, Tensors, expectations, unperturbed
 from tilewright.verify.tolerance import GROSS, Comparison, Expected, compare
 
 _MOVES_AGAIN, _WIDER_AGAIN = 12, 4.0
@@ -19,7 +19,7 @@ _FEW, _VERY_FEW = 1e-3, 1e-5  # of all elements
 
 
 @dataclass(frozen=True)
-class FurtherLooks:
+class Recheck:
     """What is expected, worked out again for a second and a third look: few elements of many are allowed more then.
 
     Of very many elements some move little under the few roundings that were tried, by chance, and would be allowed too
@@ -50,7 +50,7 @@ class FurtherLooks:
         """What `second` expects, with the elements that are wrong moved as far as in the farthest of many moves."""
         places = [one.flatten().nonzero().squeeze(1) for one in wrong]
         found: list[list[torch.Tensor]] = [[] for _ in places]
-        known = unmoved(self.call, self.tensors)
+        known = unperturbed(self.call, self.tensors)
         for number in range(_MOVES_AT_LAST):
             moved = expectations(
                 self.call,
@@ -79,7 +79,7 @@ def _moved_at(expected: Expected, places: torch.Tensor, found: list[torch.Tensor
 
 
 def compare_all(
-    found: Sequence[torch.Tensor], expected: list[Expected], traits: ValueTraits, looks: FurtherLooks
+    found: Sequence[torch.Tensor], expected: list[Expected], traits: ValueTraits, looks: Recheck
 ) -> tuple[list[Expected], list[Comparison]]:
     """Every result beside what is expected of it, where few elements are wrong after further looks."""
 

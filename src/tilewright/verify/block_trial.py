@@ -12,13 +12,13 @@ from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation
 from tilewright.records import Case, CaseResult, CaseStatus, Task, TensorSpec, UncoveredLine, WrittenPart, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import BASE, is_filter, permitted, sizes_of
+from tilewright.verify.case_sizes import BASE, is_filter, sizes_of
 from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
-from tilewright.verify.cases import again_values
+from tilewright.verify.cases import resampled_values
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, WrittenRequest
-from tilewright.verify.need_sizes import Accepts
-from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_again, sample_own_call
+from tilewright.verify.accepted_sizes import Accepts
+from tilewright.verify.block_sample import OWN_SEED, NotSampled, BlockSample, resample_blocks, sample_blocks
 from tilewright.verify.trial import Trial, Wrong, sizes_text
 
 # -- places of large tensors that an index of 32 bits does not reach, and whether blocks that were judged came there --
@@ -84,7 +84,7 @@ def _affordable(task: Task) -> Iterator[tuple[float, Sizes]]:
         return
     base |= {one.name: one.size for one in task.free if is_filter(one, results)}
     choices = [
-        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
+        sorted({base[one.name], *(one.permitted(max(one.size // part, 1)) for part in _PARTS)} - {0})
         for one in varying
     ]
     work = work_estimate(task)
@@ -124,7 +124,7 @@ _MOST_FURTHER = 5
 _SECONDS = 45.0  # for all of them, on a machine that has much else to do: a few there are enough
 
 
-class OwnTrial:
+class BlockTrial:
     """`sample` first; then `further` says which cases to run, and stops when everything is covered."""
 
     def __init__(
@@ -144,18 +144,18 @@ class OwnTrial:
         self._device = device
         self._reference = reference
         self._independent = independent
-        self._sample: OwnSample | NotSampled | None = None
+        self._sample: BlockSample | NotSampled | None = None
         self.judged = False  # whether values were compared at the task's own sizes
 
     @property
     def is_looked_at(self) -> bool:
         """Whether blocks of it ran, so that what runs there is known."""
-        return isinstance(self._sample, OwnSample)
+        return isinstance(self._sample, BlockSample)
 
     @property
     def unseen(self) -> str:
         """Why nobody knows what runs there, or in all of it; empty where that was seen."""
-        if not isinstance(self._sample, OwnSample):
+        if not isinstance(self._sample, BlockSample):
             return self._unsampled
         written = self._sample.written
         return not_reached(self._trial.candidate.task, self._sample.sizes.called, written, judged=self.judged)
@@ -167,7 +167,7 @@ class OwnTrial:
     @property
     def note(self) -> str:
         """How much of the task's own call was looked at."""
-        if not self.judged or not isinstance(self._sample, OwnSample):
+        if not self.judged or not isinstance(self._sample, BlockSample):
             own = sizes_text(Case(self._trial.candidate.task.sizes, OWN_SEED))
             if self.is_looked_at:
                 return f"at the task's own sizes blocks were run to see what runs there, and no result judged: {own}"
@@ -181,14 +181,14 @@ class OwnTrial:
 
     @property
     def uncovered(self) -> tuple[UncoveredLine, ...]:
-        if not isinstance(self._sample, OwnSample):
+        if not isinstance(self._sample, BlockSample):
             return ()
         return self._trial.coverage.uncovered(self._sample.coverage, self._trial.candidate.file.text)
 
     def sample(self) -> Wrong | CaseResult | None:
         """Run some blocks and judge what they wrote; None where nothing could be judged."""
         start = time.monotonic()
-        sample = sample_own_call(self._trial.candidate, self._device, self._independent)
+        sample = sample_blocks(self._trial.candidate, self._device, self._independent)
         self._sample = sample
         if isinstance(sample, NotSampled):
             return None
@@ -204,19 +204,19 @@ class OwnTrial:
         if sample.whole:
             self._trial.coverage.add(sample.coverage)
         case, seconds = Case(sample.sizes.called, OWN_SEED), time.monotonic() - start
-        wrong = self._sample_again(sample)
+        wrong = self._resample(sample)
         if wrong is not None:
             return wrong
         return CaseResult(case, CaseStatus.SAMPLED, execution.device, outcome.error_ratio, seconds, emulated=True)
 
-    def _sample_again(self, first: OwnSample) -> Wrong | None:
+    def _resample(self, first: BlockSample) -> Wrong | None:
         """The same call with other scalars and other values, for what a plan does at these sizes alone; and, where it
         ran whole, with nearly all whole numbers the same, for counters that only so many fill."""
         candidate = self._trial.candidate
         whole, task = first.blocks is None, candidate.task
-        kinds = again_values(task, self._further_values, whole=whole, floats=first.by_few, alone=self._alone)
+        kinds = resampled_values(task, self._further_values, whole=whole, floats=first.by_few, alone=self._alone)
         for values in kinds:
-            sample = sample_again(candidate, self._device, first, values)
+            sample = resample_blocks(candidate, self._device, first, values)
             if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
                 continue
             outcome = self._judged(sample, values)
@@ -224,7 +224,7 @@ class OwnTrial:
                 return outcome
         return None
 
-    def _judged(self, sample: OwnSample, values: str) -> Wrong | Judgement | None:
+    def _judged(self, sample: BlockSample, values: str) -> Wrong | Judgement | None:
         """What a run at the own sizes says; None where nothing could be judged."""
         case = Case(sample.sizes.called, OWN_SEED, values)
         if sample.whole:
@@ -236,7 +236,7 @@ class OwnTrial:
             return None
         return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4])) if judgement.wrong else judgement
 
-    def _judge(self, sample: OwnSample, values: str) -> Judgement | None:
+    def _judge(self, sample: BlockSample, values: str) -> Judgement | None:
         sizes, task = sample.sizes, self._trial.candidate.task
         if not sample.written or not sizes.are_judged(self._independent):
             return None
