@@ -12,13 +12,13 @@ from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation
 from tilewright.records import Case, CaseResult, CaseStatus, Task, TensorSpec, UncoveredLine, WrittenPart, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
+from tilewright.verify.accepted_sizes import Accepts
+from tilewright.verify.block_sample import OWN_SEED, BlockSample, NotSampled, resample_blocks, sample_blocks
 from tilewright.verify.case_sizes import BASE, is_filter, sizes_of
 from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
 from tilewright.verify.cases import resampled_values
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, WrittenRequest
-from tilewright.verify.accepted_sizes import Accepts
-from tilewright.verify.block_sample import OWN_SEED, NotSampled, BlockSample, resample_blocks, sample_blocks
 from tilewright.verify.trial import Trial, Wrong, sizes_text
 
 # -- places of large tensors that an index of 32 bits does not reach, and whether blocks that were judged came there --

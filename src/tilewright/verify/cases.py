@@ -11,8 +11,9 @@ import itertools
 from collections.abc import Iterable
 
 from tilewright.records import Case, IndexValues, NormalValues, Task
+from tilewright.verify.accepted_sizes import Accepts, accepted_sizes
 from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
-from tilewright.verify.case_work import EDGES, OUTSIDE, Sizes, is_small, work_of
+from tilewright.verify.case_work import Sizes, is_small, work_of
 from tilewright.verify.distributions import (
     FLAGS,
     NUMBERS,
@@ -28,8 +29,7 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
-from tilewright.verify.accepted_sizes import Accepts, accepted_sizes
+from tilewright.verify.float_values import EDGES, NEGATIVE_OFFSET, OUTLIERS, OUTSIDE, PATTERNED, PEAKS
 from tilewright.verify.integer_values import ALIKE, LEAST, NEXT_TO_LEAST
 
 _TINY_WORK = 4096

@@ -30,7 +30,6 @@ from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
 from tilewright.verify.expectation import Call, Tensors, expectations
-from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.independence import independent_at, taken
 from tilewright.verify.judging_records import (
     LARGE,
@@ -42,6 +41,7 @@ from tilewright.verify.judging_records import (
     WrittenRequest,
 )
 from tilewright.verify.large import LargeCall, check_shape, judge_large
+from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, are_numbers, compare
 
 _WORTH_A_GPU = 1 << 19  # elements

@@ -19,8 +19,8 @@ from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import ValueTraits
 from tilewright.verify.expectation import Call, Tensors, expectations, in_f64, unperturbed
-from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.parts import Cutting
+from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
 _LEAST_PART, _MOST_PART = 1 << 24, 1 << 25  # elements; smaller ones are done sooner than they are asked for

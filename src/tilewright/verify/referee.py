@@ -18,14 +18,6 @@ from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.kernel_file.taken_sizes import size_limits
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
-from tilewright.verify.call_forms import other_forms
-from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
-from tilewright.verify.case_sizes import has_own_size, shorter
-from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import resampled_values, full_size_cases, plan_cases, value_cases, value_sizes
-from tilewright.verify.distributions import TASK
-from tilewright.verify.independence import independent_dimensions
-from tilewright.verify.minimum_work import impossible, needed_inputs
 from tilewright.verify.accepted_sizes import (
     Accepts,
     accepted_sizes,
@@ -34,6 +26,14 @@ from tilewright.verify.accepted_sizes import (
     nearest_accepted,
 )
 from tilewright.verify.block_trial import FURTHER_BUDGET, BlockTrial
+from tilewright.verify.call_forms import other_forms
+from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
+from tilewright.verify.case_sizes import has_own_size, shorter
+from tilewright.verify.case_work import OWN_WORK, is_small
+from tilewright.verify.cases import full_size_cases, plan_cases, resampled_values, value_cases, value_sizes
+from tilewright.verify.distributions import TASK
+from tilewright.verify.independence import independent_dimensions
+from tilewright.verify.minimum_work import impossible, needed_inputs
 from tilewright.verify.scheduled import scheduled_cases, several_of_each
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 

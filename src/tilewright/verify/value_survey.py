@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Case, IndexValues, Task
 from tilewright.reference.torch_calls import call_reference, to_torch
-from tilewright.verify.case_work import ANYWHERE, BOTH, EDGES, LOWER, OUTSIDE, UPPER, bounded
 from tilewright.verify.distributions import (
     NUMBERS,
     TASK,
@@ -29,7 +28,19 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.float_values import INFINITE, NAN_ROWS, PATTERNED, SPECIAL
+from tilewright.verify.float_values import (
+    ANYWHERE,
+    BOTH,
+    EDGES,
+    INFINITE,
+    LOWER,
+    NAN_ROWS,
+    OUTSIDE,
+    PATTERNED,
+    SPECIAL,
+    UPPER,
+    bounded,
+)
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
