@@ -72,7 +72,9 @@ def test_a_gain_within_the_scatter_is_no_gain() -> None:
     """Its median is 2 % lower, yet times scatter by 20 %."""
     true_us = dict.fromkeys(range(16), 200.0) | {0: 100.0, 1: 98.0}
     found = [
-        faster_than_default(successive_halving(CHOICES, Noisy(true_us, 0.2, seed), silent, scatters=True)[0], CHOICES[0], 0.01)
+        faster_than_default(
+            successive_halving(CHOICES, Noisy(true_us, 0.2, seed), silent, scatters=True)[0], CHOICES[0], 0.01
+        )
         for seed in range(40)
     ]
     assert sum(map(bool, found)) <= 12
@@ -91,7 +93,9 @@ def test_calls_that_take_long_are_timed_less_often() -> None:
 
 
 def test_a_choice_that_fails_is_counted_and_forgotten() -> None:
-    timed, failed = successive_halving(CHOICES[:4], Noisy(dict.fromkeys(range(4), 1.0), 0.0, 0, fails=2), silent, scatters=True)
+    timed, failed = successive_halving(
+        CHOICES[:4], Noisy(dict.fromkeys(range(4), 1.0), 0.0, 0, fails=2), silent, scatters=True
+    )
     assert failed == 1
     assert [one.choice for one in timed] == [CHOICES[0], CHOICES[1], CHOICES[3]]
 

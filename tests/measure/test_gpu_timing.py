@@ -117,7 +117,9 @@ class Diary:
         pass
 
 
-def run_diary(diary: Diary, contest: TimingOptions, file: Any = kernels.VECTOR, floor_us: float = 5.0, **changes: Any) -> Any:
+def run_diary(
+    diary: Diary, contest: TimingOptions, file: Any = kernels.VECTOR, floor_us: float = 5.0, **changes: Any
+) -> Any:
     task = replace(kernels.scale_task(64, 64), **changes)
     return measure_on_gpu(prepare(file, task, None), task, diary, diary, floor_us, contest)  # type: ignore[arg-type]
 

@@ -99,7 +99,9 @@ def successive_halving(
                 timed.remove(runner)
             else:
                 runner.rounds.append(times)
-        standing = _survivors([one for one in standing if one.rounds], choices[0], max(FEWEST, int(part * len(choices))))
+        standing = _survivors(
+            [one for one in standing if one.rounds], choices[0], max(FEWEST, int(part * len(choices)))
+        )
         if len(standing) < 2:
             break
     return timed, failed

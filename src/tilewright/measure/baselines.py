@@ -98,7 +98,9 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
     are_new = any(not _CONTENDERS.has(name, function, request.against) for name in request.contenders)
     for name in request.contenders:
         try:
-            ready[name] = rig.warmed(with_precision(_CONTENDERS.get(name, function, request.against), name, request.task))
+            ready[name] = rig.warmed(
+                with_precision(_CONTENDERS.get(name, function, request.against), name, request.task)
+            )
         except Exception as error:  # from a compiler or a user's module; the other contenders still count
             first = (str(error).strip().splitlines() or [""])[0]
             failures[name] = f"{type(error).__name__}: {first}"[:300]
@@ -234,7 +236,9 @@ class _Rig:
                 fill(placed[one.name], one.content)
         storages = {one.name: placed[one.name].storage for one in self._inputs}
         if not self._kept and 4 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
-            with contextlib.suppress(torch.OutOfMemoryError):  # another process took the memory: generate them each time
+            with contextlib.suppress(
+                torch.OutOfMemoryError
+            ):  # another process took the memory: generate them each time
                 self._kept = {name: one.clone() for name, one in storages.items()}
 
     def once(self, call: Callable[..., Any]) -> float:

@@ -18,7 +18,9 @@ from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import SassInstruction, ToolchainError, disassemble
 
 _PASSES = 3  # iterations of a loop until its prefetch is in steady state
-_FOLDED = re.compile(r"(?:@!?\S+\s+)?(?:mov|ld\.param|cvta|ret|exit|bra)\b")  # PTX that becomes little or no machine code
+_FOLDED = re.compile(
+    r"(?:@!?\S+\s+)?(?:mov|ld\.param|cvta|ret|exit|bra)\b"
+)  # PTX that becomes little or no machine code
 _OPERAND = re.compile(r"\b(UP|UR|R|P)(\d+)(\.64)?")
 _BESIDE = re.compile(r"\s*U?R?P?\d+, U?P\d")
 _PENDING = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")

@@ -58,6 +58,8 @@ def at_precision(precision: Precision, *, cudnn_benchmark: bool = False) -> Iter
         with torch.autocast("cuda", torch.bfloat16) if precision is Precision.HALF else contextlib.nullcontext():
             yield
         if Flags.current() != wanted:
-            raise PrecisionChanged(f"it sets torch.backends itself, so it cannot be timed at {precision.value} precision")
+            raise PrecisionChanged(
+                f"it sets torch.backends itself, so it cannot be timed at {precision.value} precision"
+            )
     finally:
         (before or Flags.of(Precision.DTYPE)).set()

@@ -173,7 +173,7 @@ def _peaks(generator: np.random.Generator, place: Place) -> Floats:
 
 
 def _outliers(generator: np.random.Generator, place: Place) -> Floats:
-    """One large number along the axis, in half of the rows with its negative beside it; other tensors are 0 there."""
+    """A large number along the axis, in half of the rows with its negative beside it; other tensors are 0 there."""
     values = generator.standard_normal(place.count).reshape(place.shape)
     if place.axis is None or not place.shape or place.shape[place.axis] < 2:
         return values.reshape(-1)
