@@ -15,8 +15,8 @@ from tilewright.measure.gpu_timing import (
     ROUNDS,
     RUNS,
     TRIES,
-    TimingOptions,
     Rounds,
+    TimingOptions,
     measure_on_gpu,
     measured,
 )

@@ -21,13 +21,13 @@ from tilewright.records import (
     TensorInput,
     UniformValues,
 )
+from tilewright.verify.accepted_sizes import accepted_sizes, branch_pair_sizes, branch_sizes
+from tilewright.verify.block_trial import further_sizes
 from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
 from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
 from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
-from tilewright.verify.accepted_sizes import accepted_sizes, branch_pair_sizes, branch_sizes
-from tilewright.verify.block_trial import further_sizes
 
 
 def test_cases_follow_from_the_task_alone() -> None:

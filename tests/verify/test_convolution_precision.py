@@ -9,8 +9,8 @@ import torch
 from tests.verify.tasks import CONVOLVE
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilewright.reference.convolution_questions import ConvolutionRequest
 from tilewright.reference.convolutions import F32Convolution, TensorLayout, computed_in_f32
+from tilewright.reference.protocol import ConvolutionRequest
 from tilewright.verify import wide_convolution
 from tilewright.verify.wide_convolution import relative_error
 

@@ -19,7 +19,7 @@ SCHEDULERS = 4
 WIDE_SECTORS = 4  # sectors of a request of 128 bytes
 SECTORS_PER_CYCLE = 4  # of one multiprocessor's L1 cache
 
-# Machine instructions per PTX instruction of a class, roughly; 1 by default. Moves and parameters are folded into users.
+# Machine instructions per PTX instruction of a class, roughly; 1 by default. Moves and parameters cost nothing.
 _ISSUED = {"move": 0.0, "parameter": 0.0, "constant load": 0.5, "other": 0.5}
 _EXACT = re.compile(r"(?:@!?\S+\s+)?(?:div|sqrt|rcp)\.rn")
 _EXACT_ISSUED = 8.0  # a correctly rounded division or root is a short routine

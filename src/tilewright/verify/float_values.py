@@ -106,7 +106,7 @@ _Row = Callable[[np.random.Generator, int, Place], Floats]
 
 
 def by_rows(shape: tuple[int, ...], patterns: int, row: Callable[[int, int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Rows drawn by `row(number, width)`. A tensor of one dimension is cut into as many pieces as there are patterns."""
+    """Rows drawn by `row(number, width)`. A one-dimensional tensor is cut into one piece per pattern."""
     count = int(np.prod(shape, dtype=np.int64))
     if len(shape) < 2:
         drawn = [row(number, len(piece)) for number, piece in enumerate(np.array_split(np.arange(count), patterns))]
@@ -173,7 +173,7 @@ def _peaks(generator: np.random.Generator, place: Place) -> Floats:
 
 
 def _outliers(generator: np.random.Generator, place: Place) -> Floats:
-    """A large number along the axis, in half of the rows with its negative beside it; other tensors are 0 there."""
+    """A large number along the axis, in half the rows with its negative beside it; other tensors are 0 there."""
     values = generator.standard_normal(place.count).reshape(place.shape)
     if place.axis is None or not place.shape or place.shape[place.axis] < 2:
         return values.reshape(-1)

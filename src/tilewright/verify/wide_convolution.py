@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from tilewright.reference.convolution_questions import ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.convolutions import F32Convolution, TensorLayout, convolutions_of
+from tilewright.reference.protocol import ConvolutionRequest, PrecisionAnswer
 
 Slices = tuple[slice, ...]
 
