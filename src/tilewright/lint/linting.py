@@ -193,10 +193,8 @@ def _asks_for_nan(instruction: Instruction, carried: set[str]) -> bool:
     """`x != x` and similar: the kernel handles NaN itself."""
     if instruction.opcode != "setp" or not carried.intersection(registers_of(instruction.operands[1:])):
         return False
-    same = (
-        len(set(registers_of(instruction.operands[1:3]))) == 1
-        and len(list(registers_of(instruction.operands[1:3]))) > 1
-    )
+    compared = list(registers_of(instruction.operands[1:3]))
+    same = len(compared) > 1 and len(set(compared)) == 1
     return same or "nan" in instruction.modifiers or "num" in instruction.modifiers
 
 
@@ -220,9 +218,8 @@ def _stored(reading: BlockAnalysis) -> set[str]:
 
 def _reached(function: Function, start: Iterable[str], *, through_dropping: bool) -> set[str]:
     """Registers that a NaN propagates to. Shared memory counts as one place; predicates carry none."""
-    reached = set(start)
-    changed = True
-    while changed:
+    reached, before = set(start), -1
+    while len(reached) > before:
         before = len(reached)
         for instruction in function.body:
             if instruction.opcode == "setp" or (not through_dropping and _drops_nan(instruction)):
@@ -233,17 +230,12 @@ def _reached(function: Function, start: Iterable[str], *, through_dropping: bool
                 reached.add(_SHARED)
             if instruction.opcode in ("ld", "ldmatrix", "atom") and shared:
                 reads = _SHARED in reached
-            else:
-                reads = bool(sources & reached) and not _is_address_only(instruction)
+            else:  # the address of a load is not in its result
+                is_load = instruction.opcode == "ld" and isinstance(instruction.operands[1], Address)
+                reads = bool(sources & reached) and not is_load
             if reads:
                 reached.update(written_registers(instruction))
-        changed = len(reached) > before
     return reached
-
-
-def _is_address_only(instruction: Instruction) -> bool:
-    """A load: a NaN in its address is not in its result."""
-    return instruction.opcode == "ld" and isinstance(instruction.operands[1], Address)
 
 
 _ORDER = tuple(Severity)

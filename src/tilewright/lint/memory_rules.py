@@ -248,9 +248,6 @@ _PLAIN_LOAD = frozenset(("global", "b8", "b16", "b32", "b64", "u8", "u16", "u32"
 }
 
 
-# -- barriers --
-
-
 def barriers(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Barriers of the whole block on a path that only some of its threads take."""
     waiting = [index for index, one in enumerate(reading.function.body) if _is_block_barrier(one)]
@@ -334,35 +331,25 @@ def _counted(reading: BlockAnalysis, name: str) -> tuple[Known | None, int | Non
     return start, step
 
 
-# -- asynchronous copies --
+# -- rules on asynchronous copies --
 
 
 def copies(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """cp.async in a kernel without any wait, whose data is then read."""
     body = reading.function.body
-    started = [index for index, one in enumerate(body) if _is_copy(one)]
-    if not started or any(_is_wait(one) for one in body):
+    copying = [(index, set(one.modifiers)) for index, one in enumerate(body) if one.opcode == "cp"]
+    started = [i for i, words in copying if "async" in words and "bulk" not in words and words & {"ca", "cg"}]
+    if not started or any(words & {"wait_group", "wait_all", "mbarrier"} for _, words in copying):
         return
-    reads = [index for index, one in enumerate(body) if _reads_shared(one)]
+    reads = [index for index, one in enumerate(body) if one.opcode in _SHARED_READS and _is_shared(one)]
     for index in started:
         if any(reading.may_follow(index, read) for read in reads):
             evidence = "the kernel reads shared memory after this cp.async and has no cp.async.wait"
             yield found(LintRule.UNWAITED_COPY, reading.kernel, kernel_line(body[index].places), evidence)
 
 
-def _is_copy(instruction: Instruction) -> bool:
-    words = instruction.modifiers
-    return instruction.opcode == "cp" and "async" in words and "bulk" not in words and ("ca" in words or "cg" in words)
-
-
-def _is_wait(instruction: Instruction) -> bool:
-    words = instruction.modifiers
-    return instruction.opcode == "cp" and ("wait_group" in words or "wait_all" in words or "mbarrier" in words)
-
-
-def _reads_shared(instruction: Instruction) -> bool:
-    words = [word.partition("::")[0] for word in instruction.modifiers]
-    return instruction.opcode in _SHARED_READS and ("shared" in words or instruction.opcode == "ldmatrix")
+def _is_shared(instruction: Instruction) -> bool:
+    return instruction.opcode == "ldmatrix" or "shared" in [word.partition("::")[0] for word in instruction.modifiers]
 
 
 # -- rules on loads and arithmetic --

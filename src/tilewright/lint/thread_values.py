@@ -68,11 +68,7 @@ def compute(index: int, opcode: str, modifiers: tuple[str, ...], values: list[Kn
         return _times(values[0], -1)
     if opcode in ("mul", "mad"):
         product = _product(index, modifiers, values[0], values[1])
-        return (
-            product
-            if product is None or opcode == "mul" or not isinstance(product, Known)
-            else _sum(product, values[2], 1)
-        )
+        return _sum(product, values[2], 1) if opcode == "mad" and isinstance(product, Known) else product
     if opcode == "shl" and values[1].number is not None:
         return _times(values[0], 1 << min(values[1].number, 62))
     if opcode == "or" and (shifted := _disjoint(values[0], values[1])) is not None:
@@ -113,17 +109,14 @@ def _product(index: int, modifiers: tuple[str, ...], first: Known, second: Known
     if "wide" in modifiers:
         first, second = (_widened(index, value, modifiers[-1]) for value in (first, second))
     if "hi" in modifiers:
-        bits = _bits(modifiers)
-        return (
-            exact(lambda a, b: a * b >> bits, _held(first, modifiers), _held(second, modifiers)) if bits < 64 else None
-        )
+        bits, held = _bits(modifiers), [_held(one, modifiers) for one in (first, second)]
+        return exact(lambda a, b: a * b >> bits, *held) if bits < 64 else None
     for one, other in ((first, second), (second, first)):
         if other.number is not None:
             return _times(one, other.number)
     if first.anchored and second.anchored and not first.origin and not second.origin:
-        return Known(
-            first.values * second.values, True, None, first.wrapped if first.wrapped is not None else second.wrapped
-        )
+        wrapped = first.wrapped if first.wrapped is not None else second.wrapped
+        return Known(first.values * second.values, True, None, wrapped)
     return None
 
 
@@ -134,11 +127,8 @@ def max_value(kind: str) -> int:
 
 def _widened(index: int, value: Known, kind: str) -> Known:
     """Widen a 32-bit number to 64 bits; marks one that overflowed, whose address will be wrong."""
-    high = max_value(kind)
-    if kind not in ("u32", "s32") or value.origin is not None:
-        return value
-    greatest = int(value.values.max()) if value.anchored else value.reach
-    return value if greatest <= high else replace(value, wrapped=index)
+    fits = kind not in ("u32", "s32") or value.origin is not None or _reach(value) <= max_value(kind)
+    return value if fits else replace(value, wrapped=index)
 
 
 def _converted(index: int, modifiers: tuple[str, ...], value: Known) -> Value | None:
@@ -226,11 +216,6 @@ def _quotient(a: Numbers, b: Numbers) -> Numbers:
     return made
 
 
-def _bit_field(a: Numbers, start: Numbers, length: Numbers) -> Numbers:
-    made: Numbers = a >> start & ((np.int64(1) << length) - 1)
-    return made
-
-
 _EXACT = {
     "and": (2, lambda a, b: a & b),
     "or": (2, lambda a, b: a | b),
@@ -241,7 +226,7 @@ _EXACT = {
     "max": (2, np.maximum),
     "div": (2, _quotient),
     "rem": (2, lambda a, b: a - b * _quotient(a, b)),
-    "bfe": (3, _bit_field),
+    "bfe": (3, lambda a, start, length: a >> start & ((np.int64(1) << length) - 1)),
 }
 
 

@@ -104,4 +104,3 @@ class _Watch(TorchDispatchMode):
             else:
                 self.others = True
         return func(*args, **(kwargs or {}))
-

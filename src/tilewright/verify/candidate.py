@@ -72,7 +72,9 @@ def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
         if fixed != file.text:
             file = autofix(fixed, allow_library=task.allow_library)
             problems = compare_op(file, op_of_task(task))
-        file = _with_leading_of(_with_needs_of(file, task), task)
+        written = {rest.strip() for word, rest in _plan_words(file).values() if word == "need"}
+        file = _with_lines(file, [f"need    {need}" for need in needs_of_task(task) if need not in written], task)
+        file = _with_leading_of(file, task)
         problems = problems or _lead_problems(file, task) or _out_problems(file, task)
     except KernelFileError as error:
         problems = error.problems
@@ -94,12 +96,6 @@ def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFil
         return parse("\n".join(lines), file.name, allow_library=allow_library)
     except KernelFileError:
         return file
-
-
-def _with_needs_of(file: KernelFile, task: Task) -> KernelFile:
-    """Add a `need` for every condition under which the reference behaves differently from the task."""
-    written = {rest.strip() for word, rest in _plan_words(file).values() if word == "need"}
-    return _with_lines(file, [f"need    {need}" for need in needs_of_task(task) if need not in written], task)
 
 
 def _with_leading_of(file: KernelFile, task: Task) -> KernelFile:

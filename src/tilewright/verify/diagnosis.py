@@ -29,17 +29,15 @@ def place_of(wrong: torch.Tensor) -> tuple[Pattern, str]:
         return Pattern.ALL, f"all {elements} elements" if count == elements else f"{count} of {elements} elements"
     if count == 1:
         index = wrong.nonzero()[0].tolist()
-        return (
-            (Pattern.TAIL, f"the last element, {index}")
-            if bool(flat[-1])
-            else (Pattern.SCATTERED, f"one element, {index}")
-        )
+        is_last = bool(flat[-1])
+        return Pattern.TAIL if is_last else Pattern.SCATTERED, f"{'the last' if is_last else 'one'} element, {index}"
     if wrong.ndim >= 2 and wrong.shape[-1] > 1:
         mask = wrong.reshape(-1, wrong.shape[-1]).cpu()
         found = _columns(mask) or _rows(mask, wrong.shape) or _flat_tail(flat) or _box(mask)
     else:
         found = _flat_tail(flat)
-    return found or _periodic(flat) or (Pattern.SCATTERED, f"{count} of {elements} elements, scattered")
+    periodic = _step("element", flat.nonzero().flatten().tolist(), elements)
+    return found or periodic or (Pattern.SCATTERED, f"{count} of {elements} elements, scattered")
 
 
 def _columns(mask: torch.Tensor) -> tuple[Pattern, str] | None:
@@ -91,10 +89,6 @@ def _box(mask: torch.Tensor) -> tuple[Pattern, str] | None:
     if area > mask.numel() // 2 or places.shape[0] < 0.6 * area or places.shape[0] < 4:
         return None
     return Pattern.ONE_TILE, f"one block of the output: {_span('row', top, bottom)}, {_span('column', left, right)}"
-
-
-def _periodic(flat: torch.Tensor) -> tuple[Pattern, str] | None:
-    return _step("element", flat.nonzero().flatten().tolist(), flat.numel())
 
 
 def _step(unit: str, places: list[int], size: int) -> tuple[Pattern, str] | None:
@@ -286,10 +280,8 @@ class _Diagnosis:
             near = min(_COARSE, key=lambda one: abs(math.log(relative / one[0]))) if relative > 0 else _COARSE[-1]
             like = f", like work in {near[1]}" if 0.1 < relative / near[0] < 10 else ""
             text = f"{times:.0f} times one rounding of f32{like}"
-        return (
-            Pattern.PRECISION,
-            f"errors are small but everywhere: {relative:.2g} of the result in the mean square, {text}",
-        )
+        text = f"errors are small but everywhere: {relative:.2g} of the result in the mean square, {text}"
+        return Pattern.PRECISION, text
 
     def _agrees(self, candidate: torch.Tensor) -> bool:
         """Whether the result is nearly the candidate, and the truth is not."""
@@ -298,18 +290,11 @@ class _Diagnosis:
         differs = (self._truth - candidate).abs() > slack
         return bool(close.double().mean() >= _MOST) and bool(differs.double().mean() >= 0.1)
 
-    def _is_rounded(self, candidate: torch.Tensor) -> bool:
-        """Whether the result is the candidate but for one rounding."""
-        rounding = torch.finfo(self._found.dtype).eps * candidate.abs()
-        return bool(((self._wide - candidate).abs() <= rounding).double().mean() >= _MOST)
-
     def _rearranged(self) -> tuple[Pattern, str] | None:
         truth, shape = self._truth, self._truth.shape
         if truth.ndim >= 2 and min(shape[-2:]) > 1 and self._agrees(truth.transpose(-1, -2).reshape(shape)):
-            return (
-                Pattern.TRANSPOSED,
-                f"the result is transposed in its last two dimensions ({shape[-2]} and {shape[-1]})",
-            )
+            text = f"the result is transposed in its last two dimensions ({shape[-2]} and {shape[-1]})"
+            return Pattern.TRANSPOSED, text
         flat = truth.flatten()
         row = shape[-1] if truth.ndim > 1 else 0
         steps = [step for one in (1, 2, 3, 4, row) if one for step in (one, -one)]
@@ -319,8 +304,10 @@ class _Diagnosis:
                 way = "late" if step > 0 else "early"
                 return Pattern.SHIFTED, f"the result is shifted: every element stands {unit} too {way}"
         for name, one in self._inputs.items():
-            if one.shape == shape and self._agrees(one.double()) and self._is_rounded(one.double()):
-                return Pattern.ALL, f"the result is the input {name}, unchanged"
+            if one.shape == shape and self._agrees(given := one.double()):
+                rounding = torch.finfo(self._found.dtype).eps * given.abs()  # several inputs may be similar
+                if bool(((self._wide - given).abs() <= rounding).double().mean() >= _MOST):
+                    return Pattern.ALL, f"the result is the input {name}, unchanged"
         return None
 
     def _scaled(self) -> tuple[Pattern, str] | None:

@@ -106,7 +106,14 @@ def _judge_large(
     torch.cuda.reset_peak_memory_stats()
     try:
         with contextlib.ExitStack() as stack:
-            made = {one.name: _opened(one, stack) for one in (*request.outputs, *results)}
+            made: dict[str, torch.Tensor] = {}
+            for one in (*request.outputs, *results):
+                if isinstance(one, ReturnedTensor):
+                    made[one.name] = to_torch(one.spec, one.content).to(_gpu())
+                else:
+                    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
+
+                    made[one.name] = stack.enter_context(opened(one, torch.cuda.current_device()))
             tensors = _tensors(request.inputs or _drawn(task, case), on_gpu=True)
             call = LargeCall(
                 task,
@@ -125,14 +132,6 @@ def _judge_large(
         return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {said}")
     held = torch.cuda.max_memory_allocated()
     return Judgement(found.wrong, found.ratio, found.telling, 0.0, found.elements, found.parts, held, note=found.note)
-
-
-def _opened(one: ReturnedTensor | SharedTensor, stack: contextlib.ExitStack) -> torch.Tensor:
-    if isinstance(one, ReturnedTensor):
-        return to_torch(one.spec, one.content).to(_gpu())
-    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
-
-    return stack.enter_context(opened(one, torch.cuda.current_device()))
 
 
 def _names(task: Task) -> tuple[str, ...]:

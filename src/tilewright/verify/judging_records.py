@@ -66,7 +66,7 @@ class SurveyRequest:
 
 @dataclass(frozen=True)
 class ValueSurvey:
-    kinds: tuple[str, ...]  # further kinds of values, as a case names them
+    kinds: tuple[str, ...]  # as cases name them
 
 
 # -- a call without a task, as `tilewright check` makes it --

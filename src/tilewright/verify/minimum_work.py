@@ -30,7 +30,7 @@ from tilewright.records import (
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.verify.candidate import Candidate
 from tilewright.verify.case_sizes import SMALLEST, sizes_of
-from tilewright.verify.case_work import Sizes, bytes_of, work_of
+from tilewright.verify.case_work import Sizes, bytes_of, elements_of, work_of
 from tilewright.verify.distributions import TASK, draw_inputs, seeded
 
 FIND_NEEDED = "tilewright.verify.minimum_work:find_needed"
@@ -88,17 +88,16 @@ def _telling_sizes(task: Task) -> tuple[Sizes, ...] | None:
     for one in task.free if small is not None else ():
         if one.varies:
             found.append(task.complete({**found[0], one.name: own[one.name]}))
-    sound = all(task.is_sound(sizes) and _affordable(task, sizes) for sizes in found)
-    return tuple(found) if sound else None
-
-
-def _affordable(task: Task, sizes: Mapping[str, int]) -> bool:
-    specs = (*task.specs(sizes).values(), *task.output_specs(sizes).values())
-    return sum(spec.numel for spec in specs) <= _TRIED_ELEMENTS and work_of(task, sizes) <= _TRIED_WORK
+    for sizes in found:
+        affordable = elements_of(task, sizes) <= _TRIED_ELEMENTS and work_of(task, sizes) <= _TRIED_WORK
+        if not (task.is_sound(sizes) and affordable):
+            return None
+    return tuple(found)
 
 
 def find_needed(function: Callable[..., Any], request: NeededRequest) -> NeededAnswer:
     """In the reference's process: make one element after another far larger, then far smaller."""
+    import numpy as np
     import torch
 
     from tilewright.reference.torch_calls import call_reference, to_torch
@@ -116,7 +115,9 @@ def find_needed(function: Callable[..., Any], request: NeededRequest) -> NeededA
             return NeededAnswer(())  # it uses random numbers
         for name in tuple(needed):
             tensor = tensors[name]
-            for place in _places(tensor.numel(), 11 + number):
+            count, drawing = tensor.numel(), np.random.Generator(np.random.PCG64(11 + number))
+            drawn = drawing.integers(0, max(count, 1), _TRIED - 2)
+            for place in sorted({0, count - 1, *map(int, drawn)}) if count else ():  # the first, the last, some between
                 index = tuple(int(one) for one in torch.unravel_index(torch.tensor(place), tensor.shape))
                 before = tensor[index].clone()
                 for far in (64.0, -64.0, 3e4):
@@ -129,14 +130,6 @@ def find_needed(function: Callable[..., Any], request: NeededRequest) -> NeededA
                     del needed[name]
                     break
     return NeededAnswer(tuple(needed))
-
-
-def _places(count: int, seed: int) -> list[int]:
-    """The first, the last, and some between."""
-    import numpy as np
-
-    drawn = np.random.Generator(np.random.PCG64(seed)).integers(0, max(count, 1), _TRIED - 2)
-    return sorted({0, count - 1, *(int(one) for one in drawn)}) if count else []
 
 
 # -- a candidate's traffic --

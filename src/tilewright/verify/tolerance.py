@@ -47,15 +47,11 @@ class Tiles:
             self._row = self._tile = max(row * taken, 1)
         self._rows = -(-elements // self._row) if elements else 0
         self._pieces = -(-self._row // self._tile)
-        self.counts = self._counted(elements, device)
-
-    def _counted(self, elements: int, device: torch.device) -> torch.Tensor:
-        """How many elements each tile has."""
         starts = torch.arange(self._pieces, device=device) * self._tile
         within = (self._row - starts).clamp(max=self._tile)
         left = elements - torch.arange(self._rows, device=device) * self._row  # the last row may be a part of one
         counts = torch.minimum(within[None, :], (left[:, None] - starts[None, :]).clamp(min=0))
-        return counts.flatten().double()
+        self.counts = counts.flatten().double()  # elements of each tile
 
     def cut(self, values: torch.Tensor, empty: float = 0.0) -> torch.Tensor:
         """[tiles, elements of a tile], padded with `empty`. Not copied where all tiles are full."""
@@ -298,17 +294,11 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
 
 def _unsettled(expected: Expected, dtype: torch.dtype) -> torch.Tensor:
     """Elements that are finite, infinite or NaN depending on the arithmetic."""
-    kinds = [_kind(one.to(dtype)) for one in (expected.own, expected.truth, *expected.moved)]
-    unsettled = torch.zeros_like(kinds[0], dtype=torch.bool)
-    for one in kinds[1:]:
-        unsettled |= one != kinds[0]
-    return unsettled
-
-
-def _kind(values: torch.Tensor) -> torch.Tensor:
-    """0 for a number, 1 and -1 for the infinities, 2 for NaN."""
-    infinite = torch.where(values.isinf(), values.sign(), 0.0)
-    return torch.where(values.isnan(), 2.0, infinite.double())
+    # 0 for a number, 1 and -1 for the infinities, 2 for NaN
+    results = [one.to(dtype) for one in (expected.own, expected.truth, *expected.moved)]
+    infinite = [torch.where(one.isinf(), one.sign(), 0.0).double() for one in results]
+    kinds = [torch.where(one.isnan(), 2.0, sign) for one, sign in zip(results, infinite, strict=True)]
+    return torch.stack([one != kinds[0] for one in kinds]).any(0)
 
 
 def _movement(
@@ -416,13 +406,6 @@ class _Yardstick:
             wrong |= self._tiles.spread(tiles_wrong & ~self._tiles.cut(wrong).any(-1))
         return wrong, max(_worst(error, allowed), tiles_ratio)
 
-    def _holding(self) -> torch.Tensor:
-        """The effective number of elements that dominate each tile: all where they are alike, one where one is far
-        larger."""
-        largest = self._tile_size.clamp(min=1e-300)[:, None]
-        fourth = self._tiles.mean_square((self._size / largest).square_()).square()
-        return self._tiles.counts / fourth.clamp(min=1e-300)
-
     def _judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Which tiles' errors are too large, and the worst tile's ratio."""
         moves = self.movement is not None
@@ -430,7 +413,11 @@ class _Yardstick:
         found = self._tiles.mean_square(settled)
         usual = torch.maximum(self._tile_own, self.rounding / math.sqrt(3.0) * self._tile_size)
         factor = torch.where(self._tiles.counts < LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
-        factor = torch.where(self._holding() < FEW_ELEMENTS, FEW_ROUNDING, factor)
+        # The effective number of elements that dominate each tile: all where they are alike, one where one is far larger.
+        largest = self._tile_size.clamp(min=1e-300)[:, None]
+        fourth = self._tiles.mean_square((self._size / largest).square_()).square()
+        dominating = self._tiles.counts / fourth.clamp(min=1e-300)
+        factor = torch.where(dominating < FEW_ELEMENTS, FEW_ROUNDING, factor)
         limit = factor * usual
         if moves:
             limit = (limit.square() + (TILE_NOISE * self._tile_movement).square()).sqrt()
