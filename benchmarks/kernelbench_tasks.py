@@ -31,10 +31,10 @@ from tilewright.records import Case, ReturnedTensor, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import TaskError, TaskOptions, task_from_kernelbench, task_op_line
 from tilewright.tasks.reading.parameters import print_values
+from tilewright.verify.accepted_sizes import accepted_sizes
 from tilewright.verify.case_work import OWN_WORK, is_small
 from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.judging_records import JudgeRequest
-from tilewright.verify.accepted_sizes import accepted_sizes
 
 HERE = Path(__file__).resolve().parent
 JUDGE_OWN = "kernelbench_tasks:judge_own"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.measure import kernels
 
-from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest, there_and_back
+from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest, alternating
 from tilewright.measure.gpu_timing import (
     LONG,
     ROUNDS,
@@ -133,7 +133,7 @@ def test_long_calls_have_fewer_rounds(floor_us: float, planned: tuple[int, int])
     assert {one.runs for one in diary.requests} == {runs}
 
 
-def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:
+def test_rounds_go_alternating_and_the_kernel_takes_part_twice() -> None:
     diary = Diary()
     made = run_diary(diary, TimingOptions(("eager", "library"), "some:thing"))
     there = ["K", "e", "l", "a", "K"]
@@ -187,10 +187,10 @@ def test_a_candidate_far_behind_the_best_is_timed_briefly_and_alone() -> None:
     assert near.said.count("e") == ROUNDS
 
 
-def test_the_runs_of_a_round_go_there_and_back() -> None:
+def test_the_runs_of_a_round_go_alternating() -> None:
     said: list[str] = []
     calls = {name: (lambda name=name: said.append(name) or float(len(said))) for name in "abc"}
-    samples = there_and_back(calls, 3)  # type: ignore[arg-type]
+    samples = alternating(calls, 3)  # type: ignore[arg-type]
     assert "".join(said) == "abccbaabc"
     assert samples == {"a": (1.0, 6.0, 7.0), "b": (2.0, 5.0, 8.0), "c": (3.0, 4.0, 9.0)}
 

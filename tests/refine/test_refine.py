@@ -155,7 +155,9 @@ class Measuring(Timed):
 class AsOnGpu(Referee):
     """Asks, as one with a GPU does, before it says that a kernel is right."""
 
-    def judge(self, file: KernelFile | str, choice: Choice | None = None, *, skip_if_slower: SkipIfSlower | None = None) -> Verdict:
+    def judge(
+        self, file: KernelFile | str, choice: Choice | None = None, *, skip_if_slower: SkipIfSlower | None = None
+    ) -> Verdict:
         vain = skip_if_slower() if skip_if_slower is not None else None
         return Rejected(vain) if vain is not None else super().judge(file, choice)
 

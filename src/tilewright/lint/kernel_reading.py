@@ -187,7 +187,6 @@ class BlockAnalysis:
         return True
 
     def _along(self, block: int, following: int, state: tuple[Mask, bool] | None) -> tuple[Mask, bool] | None:
-        """The threads that go from a basic block to a successor."""
         if state is None:
             return None
         mask, certain = state
@@ -287,7 +286,6 @@ def _space(instruction: Instruction, origin: Origin | None) -> str | None:
 
 
 def _size(instruction: Instruction) -> int | None:
-    """Bytes accessed per thread."""
     if instruction.opcode == "ldmatrix":
         return 16
     if instruction.opcode == "cp":

@@ -59,7 +59,6 @@ def spills(build: Build, launch: PackedLaunch) -> Iterator[LintFinding]:
 
 
 def _spilling_line(build: Build, symbol: str) -> tuple[int | None, str]:
-    """The line with the most local loads and stores in the machine code."""
     try:
         listings = disassemble(build)
     except ToolchainError:

@@ -184,7 +184,6 @@ def _stride(access: Access) -> int | None:
 
 
 def _siblings(reading: BlockAnalysis, access: Access, loads: list[Access]) -> list[Access]:
-    """The loads of the same basic block at consecutive addresses, in order."""
     block = reading.block_of(access.index)
     near = [
         one
@@ -279,10 +278,8 @@ def _is_block_barrier(instruction: Instruction) -> bool:
 
 
 def _diverges(reading: BlockAnalysis, branch: int, instruction: Instruction) -> bool:
-    """Whether a branch certainly diverges within the block.
-
-    Where threads reconverge only to exit, whole warps may skip the barrier, but not parts of one.
-    """
+    """Whether a branch certainly diverges within the block. Where threads reconverge only to exit, whole warps may skip
+    the barrier, but not parts of one."""
     predicate = reading.predicate(branch)
     meeting = reading.flow.reconvergence[branch]
     leaves = meeting is None or reading.function.body[meeting].opcode in ("ret", "exit")
@@ -403,7 +400,6 @@ def tensor_cores(reading: BlockAnalysis) -> Iterator[LintFinding]:
 
 
 def _loaded(reading: BlockAnalysis, loads: dict[int, Access], operand: object) -> Access | None:
-    """The load that a factor comes from, through conversions only."""
     for _ in range(8):
         if not isinstance(operand, Register):
             return None

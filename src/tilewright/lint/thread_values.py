@@ -141,7 +141,6 @@ def _converted(index: int, modifiers: tuple[str, ...], value: Known) -> Value | 
 
 
 def _held(value: Known, modifiers: tuple[str, ...]) -> Known:
-    """A number truncated to its register's bits."""
     bits = _bits(modifiers)
     if bits >= 64 or not value.anchored or value.origin is not None:
         return replace(value, wrapped=None)
@@ -193,7 +192,6 @@ _COMPARED = {
 
 
 def _bitwise(opcode: str, modifiers: tuple[str, ...], values: list[Known]) -> Value | None:
-    """Operations that need exact numbers."""
     held = [_held(value, modifiers) for value in values]
     if opcode == "setp" and modifiers[0] in _COMPARED and len(held) == 2:
         if held[0].origin is not None and held[0].origin == held[1].origin:

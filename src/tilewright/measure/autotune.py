@@ -208,7 +208,6 @@ def _code(build: Build, plan: BuiltPlan) -> str:
 
 
 def _launch(launch: PackedLaunch) -> list[object]:
-    """Everything that defines a launch except its line."""
     sizes = [launch.grid, launch.block, launch.dynamic_smem_bytes, launch.cluster, launch.cooperative, launch.pdl]
     fields = [repr(launch.pointers), repr(launch.maps), repr(launch.late)]
     return [launch.symbol, sizes, launch.block_template.hex(), fields]
@@ -371,8 +370,6 @@ def slower_than(
 
 @dataclass(frozen=True)
 class _Swept:
-    """The choices that were timed, and how many were skipped or failed."""
-
     default: Items
     timed: list[TimedChoice]
     skipped: int
@@ -439,7 +436,6 @@ def sampled_choices(choices: list[dict[str, int | bool]], limit: int) -> list[di
 def _winner(
     file: KernelFile, referee: Referee, default: _Answered, faster: list[Items], say: Say
 ) -> tuple[_Answered, tuple[RefusedChoice, ...]]:
-    """The choice to use with its output, and the faster ones that did not verify."""
     refused: list[RefusedChoice] = []
     for choice in faster[:CHECKED]:
         say(f"verifying {choice_words(choice)}")

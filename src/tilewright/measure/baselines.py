@@ -145,7 +145,6 @@ def _compile_only(graph: Any, inputs: Any) -> Any:
 
 
 def _empty_arguments(request: BaselineRequest) -> dict[str, Any]:
-    """The reference's arguments, with uninitialised tensors."""
     import torch
 
     from tilewright.devices.inputs import TORCH_DTYPE
@@ -179,8 +178,6 @@ def alternating(calls: Mapping[str, Callable[[], float]], runs: int) -> dict[str
 
 
 class _Rig:
-    """Inputs, L2 flush buffer and events of one round."""
-
     def __init__(self, request: BaselineRequest, device: Any) -> None:
         import torch
 

@@ -134,11 +134,9 @@ def _counted(real: BuiltPlan, counts: Iterable[records.CountsRecord], ratio: flo
 
 
 def _scale(real: BuiltPlan, launch: PackedLaunch, one: records.CountsRecord) -> float:
-    """The number of blocks of the launch per counted block.
-
-    If the launch stores nothing but its results and the sample would scale to slightly more or fewer bytes than these,
-    the sampled blocks are atypical, and the scale follows from the results.
-    """
+    """The number of blocks of the launch per counted block. If the launch stores nothing but its results and the sample
+    would scale to slightly more or fewer bytes than these, the sampled blocks are atypical, and the scale follows from
+    the results."""
     blocks = one.grid_blocks / one.blocks
     results = _results(real, launch)
     stored = blocks * sum(each.bytes for each in one.instructions if each.sectors and is_store(each.ptx_text))

@@ -82,7 +82,6 @@ def _measured(measured: Measured | None) -> list[str]:
 
 
 def _terms(model: PlanModel) -> list[str]:
-    """The time of each resource, the longest first."""
     terms = model.modelled.terms
     lines = ["Time each resource alone would need (they overlap as far as blocks take turns; launches come on top):"]
     lines += [f"  {term.name:<22}{term.time_us:>9.2f} us   {term.detail}" for term in terms]
@@ -125,7 +124,6 @@ def _resources(launch: PackedLaunch, resources: records.Resources, resident: rec
 
 
 def _code(counts: Mapping[str, int]) -> list[str]:
-    """Counts of notable instructions in the machine code."""
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     return [f"  in the machine code, run or not: {listed}"] if counts else []
 
@@ -150,7 +148,6 @@ def _narrow(instructions: Iterable[records.InstructionRecord]) -> list[str]:
 
 
 def _table(listing: Listing) -> list[str]:
-    """The source lines that cost most, by instructions and by memory requests."""
     instructions = max(sum(one.warp_instructions for one in listing.lines), 1)
     sectors = max(sum(one.sectors for one in listing.lines), 1)
     passes = max(sum(one.passes for one in listing.lines), 1)

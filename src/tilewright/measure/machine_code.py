@@ -144,11 +144,9 @@ def code_cost(
 
 
 def _together(code: Sequence[SassInstruction], executions: Sequence[float], block_warps: int) -> float:
-    """Warps that a barrier synchronises: the block, or as many as it names.
-
-    Warps that synchronise less often than they load, for instance after a loop, run apart in between. Warps whose
-    copies are issued by another warp (producer and consumer) count as the whole block.
-    """
+    """Warps that a barrier synchronises: the block, or as many as it names. Warps that synchronise less often than they
+    load, for instance after a loop, run apart in between. Warps whose copies are issued by another warp (producer and
+    consumer) count as the whole block."""
     copied = any(_name(one) in _ENGINE_COPIES and ran for one, ran in zip(code, executions, strict=True))
     if copied and not _awaited_copies(code):
         return float(block_warps)
@@ -305,7 +303,6 @@ def loop_depths(code: Sequence[SassInstruction]) -> list[int]:
 
 
 def _backward(code: Sequence[SassInstruction]) -> dict[int, int]:
-    """Branches backwards: from index to index."""
     at = {one.address: number for number, one in enumerate(code)}
     found = {}
     for number, one in enumerate(code):
@@ -328,8 +325,6 @@ def single_warp_cycles(code: Sequence[SassInstruction], executions: Sequence[flo
 
 
 class _WarpSimulation:
-    """A warp that executes the code in order."""
-
     def __init__(self, code: Sequence[SassInstruction], memory_cycles: float) -> None:
         self._code = code
         self._memory = memory_cycles
@@ -407,7 +402,6 @@ def _name(one: SassInstruction) -> str:
 
 
 def _operands(one: SassInstruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Registers that an instruction writes, and those it reads."""
     name, *forms = one.opcode.split(".")
     body = one.text.partition(one.opcode)[2]
     guard = _OPERAND.findall(one.text.partition(one.opcode)[0])

@@ -210,13 +210,11 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
 
 
 def _uncertainty(launches: tuple[LaunchModel, ...]) -> float:
-    """The model's error for the plan's bottleneck."""
     terms = _plan_terms(launches, 0.0, 0.0)
     return UNCERTAIN.get(terms[0].name, UNCERTAIN_ELSE) if launches else UNCERTAIN_ELSE
 
 
 def _reachable_us(task: Task, gpu: GpuProfile) -> float:
-    """The modelled time of nothing but the least traffic and one launch."""
     return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
 
 
@@ -349,7 +347,6 @@ def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
 
 
 def _code(build: Build | None, one: CountedLaunch, work: Work, gpu: GpuProfile) -> CodeCost:
-    """The cost of the machine code, or of the PTX where there is no disassembler."""
     warps = max(one.counts.blocks * one.block_warps, 1)
     if build is None:
         return work.ptx_cost
@@ -379,7 +376,6 @@ def _reached(counted: CountedLaunch, gpu: GpuProfile) -> int:
 
 
 def _l1_room(counted: CountedLaunch, resident: Occupancy, gpu: GpuProfile) -> float:
-    """The L1 capacity that the blocks' shared memory leaves."""
     shared = counted.launch.dynamic_smem_bytes + counted.kernel.resources.static_smem_bytes + gpu.reserved_smem_block
     return gpu.smem_sm + BESIDE_SHARED - max(resident.blocks_per_sm, 1) * shared
 
@@ -415,7 +411,6 @@ _DETAILS: dict[str, Callable[[Sequence[LaunchInputs]], str]] = {
 
 
 def _plan_terms(launches: tuple[LaunchModel, ...], library_us: float, overhead_us: float) -> tuple[ModelTerm, ...]:
-    """The terms of all launches by name, longest first."""
     terms = []
     for name in dict.fromkeys(term.name for launch in launches for term in launch.terms):
         found = [(term, launch.facts) for launch in launches for term in launch.terms if term.name == name]

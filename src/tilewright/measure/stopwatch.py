@@ -213,7 +213,6 @@ class Stopwatch:
         return self._models[key]
 
     def _compiled_baselines(self) -> AnyReference:
-        """The baselines' reference, once compilation has ended."""
         if self._compiling is not None and self._compiling.is_alive():
             self._say("compiling the baselines")
             while self._compiling.is_alive():

@@ -119,7 +119,6 @@ def _loads(one: InstructionRecord) -> bool:
 
 
 def _fetched(one: InstructionRecord) -> int:
-    """Sectors of a load that miss L1."""
     return one.sectors if _PAST_L1.match(one.ptx_text) else one.new_sectors
 
 
@@ -147,7 +146,6 @@ def _strided(listing: Listing) -> int:
 def _ptx_cost(
     mix: dict[str, int], instructions: Iterable[InstructionRecord], counted: CountedLaunch, gpu: GpuProfile
 ) -> CodeCost:
-    """A rougher estimate than the machine code's."""
     warps = counted.counts.blocks * counted.block_warps
     exact = sum(one.executions for one in instructions if _EXACT.match(one.ptx_text))
     slots = sum(_ISSUED.get(kind, 1.0) * count for kind, count in mix.items()) + _EXACT_ISSUED * exact
@@ -266,11 +264,8 @@ def _launch_traffic(
 
 
 def _far_apart(times: float) -> float:
-    """Of data read `times` more than once, the fraction that is not re-read at once.
-
-    Up to a half, these are the edges of neighbouring tiles, such as windows of three with stride two; all of it is a
-    second pass.
-    """
+    """Of data read `times` more than once, the fraction that is not re-read at once. Up to a half, these are the edges
+    of neighbouring tiles, such as windows of three with stride two; all of it is a second pass."""
     return min(1.0, max(0.0, (times - 0.55) / 0.4))
 
 

@@ -234,7 +234,6 @@ def _key(limits: ReferenceLimits) -> spares.Key:
 def _converse(
     child: SupervisedChild, payload: bytes, seconds: float, doing: str
 ) -> tuple[Envelope, loading.ReferenceReply]:
-    """Send a message and wait for the reply; raises `ReferenceProblem` where the child ended instead."""
     outcome = child.converse(payload, seconds, lambda envelope: (envelope, loading.reply_in(envelope)))
     if isinstance(outcome, Ended):
         raise ReferenceProblem(_obituary(outcome, seconds, doing))

@@ -47,7 +47,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _open_gpu() -> None:
-    """Create the CUDA context, which takes a second, in advance."""
     import torch
 
     with contextlib.suppress(RuntimeError, AssertionError):  # no GPU: whatever needs it reports that
@@ -55,10 +54,8 @@ def _open_gpu() -> None:
 
 
 def _left_clean() -> bool:
-    """Release GPU memory beyond a little, for the kernels that are judged. False where the CUDA context is lost.
-
-    The little that stays saves allocations, which synchronise all processes on the GPU.
-    """
+    """Release GPU memory beyond a little, for the kernels that are judged. False where the CUDA context is lost. The
+    little that stays saves allocations, which synchronise all processes on the GPU."""
     import torch
 
     try:
@@ -86,7 +83,6 @@ def _load(setup: loading.ReferenceSetup, channel: Channel) -> Callable[..., Any]
 def _answer(
     function: Callable[..., Any], envelope: Envelope, setup: loading.ReferenceSetup
 ) -> tuple[loading.ReferenceReply, object]:
-    """The reply to a request, and the handler's answer."""
     try:
         request = message_in(envelope, loading.HandlerRequest)
         module, _, name = request.handler.partition(":")

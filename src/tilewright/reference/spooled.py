@@ -133,7 +133,6 @@ class References:
 
 
 def _checked(call: SpoolCall) -> Envelope:
-    """The request, which must be readable and for a handler of this package."""
     try:
         envelope = unseal(call.request)
         request = message_in(envelope, loading.HandlerRequest)

@@ -117,7 +117,6 @@ def _turn(task: Task, base: Sizes, one: Dimension, path: Path, low: int, high: i
 
 
 def _stepped(dimension: Dimension) -> list[int]:
-    """Increasing sizes, with multiples of usual vectors and tiles."""
     steps = {dimension.permitted(size) for size in (*_EXTRA_SIZES, *_STEPS)}
     return sorted({*further_sizes(dimension), *steps, dimension.size})
 
@@ -132,10 +131,8 @@ def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:
 
 
 def _thinned(choices: list[list[int]]) -> list[list[int]]:
-    """Drop small sizes, except the smallest, from the longest lists until there are few enough combinations.
-
-    Files that do not accept every size accept multiples of a tile.
-    """
+    """Drop small sizes, except the smallest, from the longest lists until there are few enough combinations. Files that
+    do not accept every size accept multiples of a tile."""
     while math.prod(map(len, choices)) > _MOST_COMBINED:
         max(reversed(choices), key=len).pop(1)
     return choices

@@ -170,7 +170,6 @@ def _up_to_there(execution: records.Faulted, sizes: SampleSizes) -> BlockSample 
 
 
 def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: int | None) -> float:
-    """Estimated thread instructions of all blocks."""
     if execution.emulated is None or isinstance(execution, records.Faulted):
         return math.inf
     grids = [math.prod(launch.grid) for launch in launches]

@@ -200,10 +200,8 @@ class BlockTrial:
         return CaseResult(case, CaseStatus.SAMPLED, execution.device, outcome.error_ratio, seconds, emulated=True)
 
     def _resample(self, first: BlockSample) -> Wrong | None:
-        """Run the same call with other scalars and values, for code that only these sizes execute.
-
-        Where it ran whole, also with nearly equal integers, for counters that only so many elements fill.
-        """
+        """Run the same call with other scalars and values, for code that only these sizes execute. Where it ran whole,
+        also with nearly equal integers, for counters that only so many elements fill."""
         candidate = self._trial.candidate
         whole, task = first.blocks is None, candidate.task
         kinds = resampled_values(task, self._further_values, whole=whole, floats=first.by_few, alone=self._alone)
@@ -217,7 +215,6 @@ class BlockTrial:
         return None
 
     def _judged(self, sample: BlockSample, values: str) -> Wrong | Judgement | None:
-        """The outcome of a sample; None where nothing could be judged."""
         case = Case(sample.sizes.called, OWN_SEED, values)
         if sample.whole:
             refused = self._trial.refused(case, sample.execution)
@@ -254,6 +251,5 @@ class BlockTrial:
             yield Case(sizes, _SEED + number)
 
     def _constants(self, sizes: Sizes) -> frozenset[Hashable]:
-        """The constants compiled into the code for these sizes."""
         found = self._trial.candidate.evaluate(Case(sizes, 1), self._device.profile, strictly=True)
         return frozenset(found.constants) if isinstance(found, Evaluation) else frozenset()

@@ -82,7 +82,6 @@ def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
 
 
 def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFile:
-    """Rename the results to the task's names."""
     written = file.plan.op.results
     lines = file.text.split("\n")
     plan = {number: found for number, line in enumerate(lines) if (found := _PLAN_LINE.match(line))}
@@ -109,7 +108,6 @@ def _with_leading_of(file: KernelFile, task: Task) -> KernelFile:
 
 
 def _with_lines(file: KernelFile, missing: list[str], task: Task) -> KernelFile:
-    """Insert plan lines below the op line."""
     after = next((number for number, (word, _) in _plan_words(file).items() if word not in ("", "version", "op")), None)
     if not missing or after is None:
         return file

@@ -41,12 +41,10 @@ def work_estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
 
 
 def _layers(task: Task) -> list[tuple[list[str], list[list[str]]]]:
-    """The axes of every input's elements, and for each output the axes along which each element is reused.
-
-    Reuse axes are those that the input lacks and that come from the first input, or from one that shares an axis with
-    it. Reduced axes of the first input alone, such as the pixels of an image that is convolved and then pooled, count
-    for all other inputs.
-    """
+    """The axes of every input's elements, and for each output the axes along which each element is reused. Reuse axes
+    are those that the input lacks and that come from the first input, or from one that shares an axis with it. Reduced
+    axes of the first input alone, such as the pixels of an image that is convolved and then pooled, count for all other
+    inputs."""
     origin = {one.name: _origin(task, one) for one in task.dimensions}
     axes = [frozenset(origin[name] for name in one.dimensions) for one in task.tensors]
     shapes = [[axis for axis in one.shape if isinstance(axis, str)] for one in task.outputs]

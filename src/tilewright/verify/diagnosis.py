@@ -57,7 +57,6 @@ def _columns(mask: torch.Tensor) -> tuple[Pattern, str] | None:
 
 
 def _rows(mask: torch.Tensor, shape: torch.Size) -> tuple[Pattern, str] | None:
-    """Whole rows."""
     height = mask.shape[0]
     share = mask.double().mean(1)
     bad = share >= _NEARLY_ALL
@@ -82,7 +81,6 @@ def _flat_tail(flat: torch.Tensor) -> tuple[Pattern, str] | None:
 
 
 def _box(mask: torch.Tensor) -> tuple[Pattern, str] | None:
-    """One rectangle."""
     places = mask.nonzero()
     (top, left), (bottom, right) = places.min(0).values.tolist(), places.max(0).values.tolist()
     area = (bottom - top + 1) * (right - left + 1)
@@ -243,7 +241,6 @@ class _Diagnosis:
         return None
 
     def _origin(self) -> str:
-        """Where NaN or infinity may have come from."""
         floats = {name: one for name, one in self._inputs.items() if one.is_floating_point() and one.numel()}
         not_finite = [name for name, one in floats.items() if not bool(one.isfinite().all())]
         if not_finite:
@@ -330,7 +327,6 @@ class _Diagnosis:
         return bool(close.double().mean() >= _MOST) and float(self._wrong.double().mean()) >= 0.5
 
     def _held(self) -> str:
-        """The value that all wrong elements share."""
         values = self._wide[self._wrong]
         equal = values.numel() > 1 and bool((values == values[0]).all())
         return f"; they all hold {float(values[0]):.6g}" if equal else ""

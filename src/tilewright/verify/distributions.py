@@ -145,7 +145,6 @@ def case_task(task: Task, case: Case) -> Task:
 
 
 def _formed(task: Task, case: Case) -> Task:
-    """Apply the case's optional tensors and layouts."""
     layouts = dict(case.layouts)
     if not case.given and not layouts:
         return task
@@ -159,7 +158,6 @@ def _formed(task: Task, case: Case) -> Task:
 
 
 def _led(task: Task, case: Case) -> Task:
-    """Apply the case's leading dimensions."""
     if not case.leading:
         return task
     leading = {name for name, _ in task.leading}

@@ -166,7 +166,6 @@ def _truth(
 def _perturbed_results(
     call: Call, tensors: Tensors, width: torch.dtype | None, roundings: Roundings, seed: int
 ) -> tuple[torch.Tensor, ...]:
-    """The results with one set of random perturbations."""
     if width is None:
         return _in_arithmetic(call, tensors, torch.float32, Arithmetic(torch.float32, roundings, seed))
     wide = perturbed_inputs(_widened(tensors, width), roundings, seed)
@@ -286,11 +285,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return moved
 
     def _cast(self, given: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Round to 16 bits and widen again.
-
-        A kernel's own roundings decide the side of a number near the midpoint, and a few of a million are. Alternating
-        seeds take opposite sides, since chance would leave many unchanged.
-        """
+        """Round to 16 bits and widen again. A kernel's own roundings decide the side of a number near the midpoint, and
+        a few of a million are. Alternating seeds take opposite sides, since chance would leave many unchanged."""
         near = min(_NEAR_THE_MIDDLE * self._largest, _MOST_NEAR_THE_MIDDLE)
         if near and given.is_floating_point():
             generator = self._sides.get(value.device)

@@ -95,7 +95,6 @@ def _problem(function: Callable[..., Any], task: Task, sizes: dict[str, int], se
 
 
 def _words(said: str) -> str:
-    """gradcheck's finding without its tables."""
     if "reentrant" in said or "not reentrant" in said:
         return "two backward passes over the same values give different gradients"
     if "Jacobian mismatch" in said or "Numerical gradients" in said or "numerical" in said:

@@ -76,7 +76,6 @@ def integers(generator: Generator, spec: TensorSpec, level: str, content: Intege
 
 
 def _placed(generator: Generator, values: Whole, edges: list[int]) -> Whole:
-    """The values with each of the edges at a random place, as far as there is room."""
     places = generator.permutation(values.size)[: len(edges)]
     values[places] = np.array(edges[: places.size], dtype=np.int64)
     return values

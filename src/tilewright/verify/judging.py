@@ -101,7 +101,6 @@ def _judge_large(
     request: JudgeRequest,
     results: tuple[ReturnedTensor | SharedTensor, ...],
 ) -> Judgement:
-    """Judge on a GPU, part by part; the runner's shared memory is open for as long as that takes."""
     case = request.case
     torch.cuda.reset_peak_memory_stats()
     try:
@@ -225,7 +224,6 @@ def judge_call(function: Callable[..., Any], request: CallRequest) -> CallJudgem
 def _verdict_of(
     name: str, found: torch.Tensor, expected: Expected, tolerance: float | None, inputs: Tensors
 ) -> ResultVerdict:
-    """One result's verdict, in words and numbers."""
     if tuple(found.shape) != tuple(expected.truth.shape):
         message = f"its shape is {list(found.shape)}, the reference returns {list(expected.truth.shape)}"
         return ResultVerdict(name, False, message, None, None)

@@ -120,10 +120,8 @@ def judge_large(large: LargeCall, most: int | None = None) -> Findings:
 def _compared(
     large: LargeCall, given: Tensors, made: list[torch.Tensor], seed: int, first: bool
 ) -> tuple[list[Expected], list[Comparison], bool]:
-    """Compare the results of a part with what is expected, `first` without perturbations; whether that decided it.
-
-    A result that is right without an allowance for perturbations is right with it, at a quarter of the work.
-    """
+    """Compare the results of a part with what is expected, `first` without perturbations; whether that decided it. A
+    result that is right without an allowance for perturbations is right with it, at a quarter of the work."""
     known = unperturbed(large.call, given)
     expected = known.expected()
     for name, found, wanted in zip(large.found, made, expected, strict=True):
@@ -148,7 +146,6 @@ def _is_narrow(found: torch.Tensor) -> bool:
 
 
 def _placed(diagnosis: WrongOutput, start: tuple[int, ...], whole: torch.Tensor, where: str) -> WrongOutput:
-    """A diagnosis of a part as one of the whole result."""
     first = tuple(
         replace(one, index=tuple(a + b for a, b in zip(one.index, start, strict=True))) for one in diagnosis.first
     )

@@ -209,7 +209,6 @@ def _shortfall(
     blocks: int,
     budget: int,
 ) -> Impossible | None:
-    """What a sample of the plan's blocks falls short of; None where there is nothing, or it is unknown."""
     plan = job.plan
     elsewhere = {name for step in plan.steps if isinstance(step, LibraryCall) for name in plan.tensors_of(step)}
     specs = {**candidate.task.specs(sizes), **{one.name: one.spec for one in plan.buffers}}

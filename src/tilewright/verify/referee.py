@@ -26,11 +26,10 @@ from tilewright.verify.accepted_sizes import (
     nearest_accepted,
 )
 from tilewright.verify.block_trial import FURTHER_BUDGET, BlockTrial
-from tilewright.verify.call_forms import other_forms
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import full_size_cases, plan_cases, resampled_values, value_cases, value_sizes
+from tilewright.verify.cases import full_size_cases, other_forms, plan_cases, resampled_values, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.minimum_work import needed_inputs, too_little_work
@@ -146,7 +145,6 @@ class Referee:
         return lambda sizes: self._takes(candidate, Case(sizes, 1))
 
     def _cases(self, candidate: Candidate) -> list[Case]:
-        """The task's cases, and replacements for those that the file declines."""
         cases = list(plan_cases(self._task))
         small = is_small(self._task, self._task.sizes, OWN_WORK)
         if small:
@@ -181,7 +179,6 @@ class Referee:
             yield Case(sizes, 401 + number)
 
     def _further_values(self) -> tuple[str, ...]:
-        """The kinds of values beyond the usual that the reference accepts; surveyed once."""
         if self._further is None:
             sizes = value_sizes(self._task, lambda sizes: True)
             self._further = self._judges.further_values(self._task, sizes) if sizes is not None else ()
@@ -192,7 +189,6 @@ class Referee:
         return any(one.varies for one in self._task.dimensions)
 
     def _build_ahead(self, candidate: Candidate, cases: Sequence[Case]) -> NotBuilt | BadPlan | None:
-        """Build everything that the cases need, in parallel."""
         self._say("building")
         evaluations = []
         for case in cases:
@@ -268,7 +264,6 @@ class Referee:
         return ended or (self._watch(trial, self._gpu) if watched else None) or self._passed(trial)
 
     def _run_all(self, trial: Trial, cases: Sequence[Case], gpu: Device) -> Verdict | None:
-        """Run cases on the GPU, up to the first that ends the trial."""
         for case in cases:
             self._say(f"running {case} on {gpu.profile.name}")
             outcome = trial.run(case, gpu, emulated=False)
@@ -377,7 +372,6 @@ class Referee:
 
     @cached_property
     def _independent(self) -> tuple[str, ...]:
-        """The dimensions in which the reference is independent."""
         return independent_dimensions(self._task, self._judges.here)
 
     def _limits(self, trial: Trial) -> tuple[records.SizeLimit, ...]:

@@ -268,10 +268,8 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, tra
 
 
 def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:
-    """The bias of all errors, constant or proportional to the result, relative to what chance explains.
-
-    Roundings fall to both sides; a factor or an offset that is off by less than one rounding does not.
-    """
+    """The bias of all errors, constant or proportional to the result, relative to what chance explains. Roundings fall
+    to both sides; a factor or an offset that is off by less than one rounding does not."""
     settled = finite if by.movement is None else finite & by.movement.isfinite()
     count = int(settled.sum())
     if count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
@@ -304,10 +302,8 @@ def _unsettled(expected: Expected, dtype: torch.dtype) -> torch.Tensor:
 def _movement(
     expected: Expected, truth: torch.Tensor, finite: torch.Tensor, traits: ValueTraits
 ) -> torch.Tensor | None:
-    """The root mean square movement of each element under perturbations; infinite where it may overflow.
-
-    None without perturbations.
-    """
+    """The root mean square movement of each element under perturbations; infinite where it may overflow. None without
+    perturbations."""
     if not expected.moved:
         return None
     total = torch.zeros_like(truth)
@@ -320,7 +316,6 @@ def _movement(
 
 
 def _mean_square(values: torch.Tensor) -> float:
-    """The root mean square of the finite values."""
     found = float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))
     if math.isfinite(found):
         return found
@@ -359,11 +354,8 @@ class _Yardstick:
             self._take_movement(self._tiles.cut(movement))
 
     def _take_movement(self, movement: torch.Tensor) -> None:
-        """A few perturbations can all be small for one element or row by chance.
-
-        So the median relative movement counts too: of the element's tile and of all tiles for an element, of all tiles
-        for a tile.
-        """
+        """A few perturbations can all be small for one element or row by chance. So the median relative movement counts
+        too: of the element's tile and of all tiles for an element, of all tiles for a tile."""
         self._moves = movement
         self._settled = None if are_numbers(movement) else movement.isfinite()
         numbers = movement if self._settled is None else torch.where(self._settled, movement, 0.0)
@@ -407,13 +399,12 @@ class _Yardstick:
         return wrong, max(_worst(error, allowed), tiles_ratio)
 
     def _judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Which tiles' errors are too large, and the worst tile's ratio."""
         moves = self.movement is not None
         settled = error if not moves or self._settled is None else torch.where(self._settled, error, 0.0)
         found = self._tiles.mean_square(settled)
         usual = torch.maximum(self._tile_own, self.rounding / math.sqrt(3.0) * self._tile_size)
         factor = torch.where(self._tiles.counts < LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
-        # The effective number of elements that dominate each tile: all where they are alike, one where one is far larger.
+        # The effective number of elements that dominate a tile: all where they are alike, one where one is far larger.
         largest = self._tile_size.clamp(min=1e-300)[:, None]
         fourth = self._tiles.mean_square((self._size / largest).square_()).square()
         dominating = self._tiles.counts / fourth.clamp(min=1e-300)

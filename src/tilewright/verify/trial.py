@@ -110,11 +110,8 @@ _WAY = "its condition never went this way"
 
 
 def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None, line: Seen) -> Iterator[str]:
-    """For all instructions of a kind at a place, in other builds.
-
-    There a condition may be inverted, or removed with its loop because a size is constant, and other instructions may
-    do the line's work.
-    """
+    """For all instructions of a kind at a place, in other builds. There a condition may be inverted, or removed with
+    its loop because a size is constant, and other instructions may do the line's work."""
     if what == LOOP:
         if judged is not None and own & _MANY and not judged & _MANY and judged & _TRIPS:
             yield "its loop never went round more than twice"
@@ -343,7 +340,6 @@ class Trial:
     def _crash(
         self, case: Case, fault: records.Faulted | records.FindingRecord, findings: tuple[records.FindingRecord, ...]
     ) -> Crashed:
-        """The fault of a run, or its first finding, with the source lines involved."""
         kind, message = (fault.kind, fault.message) if isinstance(fault, records.Faulted) else (None, str(fault))
         lines = self.candidate.file.text.splitlines()
         named = {one for finding in findings for one in (finding.line, finding.other_line, finding.launch_line) if one}
@@ -351,10 +347,8 @@ class Trial:
         return Crashed(case, kind, message, fault.kernel, fault.line, findings, shown)
 
     def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
-        """Results that differ between runs are a fault, except for the last bits of float sums by atomics.
-
-        All of them were judged, so the difference is within what the order of a sum explains.
-        """
+        """Results that differ between runs are a fault, except for the last bits of float sums by atomics. All of them
+        were judged, so the difference is within what the order of a sum explains."""
         if not varying:
             return None
         atomics = _FLOAT_SUMS.search(job.ptx or "") is not None
@@ -412,6 +406,5 @@ def _looks(evidence: Evidence) -> Hashable:
 
 
 def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
-    """Increasing sizes below the present one."""
     wanted = (1, 2, size // 8, size // 4, size // 2) if dimension.varies else ()
     yield from dict.fromkeys(smaller for one in wanted if (smaller := dimension.permitted(one)) < size)

@@ -74,8 +74,6 @@ def survey_values(function: Callable[..., Any], request: SurveyRequest) -> Value
 
 @dataclass
 class _Seen:
-    """What a call of the reference did."""
-
     operations: set[str] = field(default_factory=set)
     whole_divisors: bool = False
     shifts: bool = False
@@ -307,10 +305,8 @@ class _Survey:
 
 
 def _other_values(value: float, turn: int) -> list[float]:
-    """Other values of a scalar: signs, 0, 1, a little more, much more or less, in another order for every scalar.
-
-    Two scalars at 0 or 1 at once could hide each other. A small float is an epsilon, which must not be negative.
-    """
+    """Other values of a scalar: signs, 0, 1, a little more, much more or less, in another order for every scalar. Two
+    scalars at 0 or 1 at once could hide each other. A small float is an epsilon, which must not be negative."""
     if isinstance(value, bool):
         return [int(not value)]
     if isinstance(value, int):

@@ -93,7 +93,6 @@ def _scattered(
 
 
 def _of_channels(filters: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """For each group, its filters times its channels."""
     if filters.shape[2] == 1:
         return filters * given
     return torch.matmul(filters, given)

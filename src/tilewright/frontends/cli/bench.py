@@ -25,10 +25,9 @@ from tilewright.frontends.report.pictures import BAR_CELLS, bar
 from tilewright.frontends.report.runs import microseconds, scatter_words
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.measure.baselines import BASELINES, EAGER
-from tilewright.measure.bench import bench_on_gpu
 from tilewright.measure.emulated_counts import NotCounted, count_plan
 from tilewright.measure.floor import floor_us
-from tilewright.measure.gpu_timing import CONTROL
+from tilewright.measure.gpu_timing import CONTROL, bench_on_gpu
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import PROFILES, Task, Timing
