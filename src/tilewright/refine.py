@@ -89,7 +89,11 @@ def _onward(run: Run) -> Step | Ending:
     if run.best is None:
         return Step(Stage.DRAFT, last.step + 1)
     since = _last_hint(run)
-    passed_on = [one.stage for one in run.attempts[max(since, run.best.number) :] if _author_passed(one)]
+    passed_on = [
+        one.stage
+        for one in run.attempts[max(since, run.best.number) :]
+        if isinstance(_evidence(one), records.NothingBetter)
+    ]
     profiling = bool(passed_on) or any(one.stage is Stage.PROFILED for one in run.attempts[since:])
     if not profiling and _without_gain(run, Stage.STRUCTURE) < run.settings.structure_patience:
         return Step(Stage.STRUCTURE, last.step + 1)
@@ -111,7 +115,7 @@ def _spent(run: Run) -> Ending | None:
     if run.seconds >= budget.seconds:
         return Ending.SECONDS
     tail = run.attempts[-UNREADABLE_IN_A_ROW:]
-    if len(tail) == UNREADABLE_IN_A_ROW and all(_unreadable(one) for one in tail):
+    if len(tail) == UNREADABLE_IN_A_ROW and all(isinstance(_evidence(one), BadReply) for one in tail):
         return Ending.UNREADABLE
     return None
 
@@ -128,22 +132,16 @@ def _satisfied(run: Run) -> Ending | None:
     return Ending.AT_BOUND if bound and run.settings.stop_at_bound else None
 
 
-def _author_passed(attempt: Attempt) -> bool:
-    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, records.NothingBetter)
-
-
-def _unreadable(attempt: Attempt) -> bool:
-    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, BadReply)
+def _evidence(attempt: Attempt) -> records.Evidence | None:
+    return attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
 
 
 def _repairable(attempt: Attempt) -> bool:
-    verdict = attempt.verdict
-    beyond_repair = (BadReply, records.Duplicate, records.NotFaster, records.NothingBetter)
-    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, beyond_repair))
+    return not isinstance(_evidence(attempt), (BadReply, records.Duplicate, records.NotFaster, records.NothingBetter))
 
 
 def _repair_stage(attempt: Attempt) -> Stage:
-    evidence = attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
+    evidence = _evidence(attempt)
     if isinstance(evidence, (BadPlan, records.NotBuilt)):
         return Stage.REPAIR_BUILD
     wrong = isinstance(evidence, (records.WrongValues, records.Unstable, records.Impossible))

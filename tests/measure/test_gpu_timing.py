@@ -71,7 +71,7 @@ def test_a_time_below_the_roofline_is_noted() -> None:
     assert "faster than the roofline" in made.notes[0]
     rounds = Rounds({"kernel": [(4.0, 4.0)]})
     made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
-    assert "needs fewer of them" in made.notes[0], "the bytes take less"
+    assert "does fewer of them" in made.notes[0], "the bytes take less"
 
 
 # -- the order of things, with a GPU and a reference that only keep a diary --
@@ -230,7 +230,7 @@ def test_what_is_wrong_with_the_conditions_is_noted() -> None:
     rounds = Rounds({"kernel": [(10.0,)], "kernel again": [(10.3,)]}, conditions=COOL.with_later(hot))
     made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
     assert made.notes == (
-        "the same kernel timed as another differs by 3.0%: less than that is noise",
+        "the same kernel timed twice differs by 3.0%: smaller differences are noise",
         "the clock was held back by heat and the power limit, to 1200 of 1980 MHz",
     )
 

@@ -50,40 +50,24 @@ class BaselineAnswer:
     failures: dict[str, str]  # reasons, by contender
 
 
-class _Contenders:
-    """The callables that are timed, kept between rounds because compiling takes long."""
-
-    def __init__(self) -> None:
-        self._ready: dict[tuple[int, str, str], Callable[..., Any]] = {}
-
-    def get(self, name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
-        key = (id(function), name, against)
-        if key not in self._ready:
-            self._ready[key] = self._make(name, function, against)
-        return self._ready[key]
-
-    def has(self, name: str, function: Callable[..., Any], against: str) -> bool:
-        return (id(function), name, against) in self._ready
-
-    @staticmethod
-    def _make(name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
-        if name in (EAGER, LIBRARY):
-            return function
-        if name in (COMPILED, MAX_AUTOTUNE):
-            import torch
-
-            mode = "max-autotune-no-cudagraphs" if name == MAX_AUTOTUNE else None  # a graph would own its inputs
-            compiled: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
-            return compiled
-        module, _, attribute = against.partition(":")
-        try:
-            found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-        except ImportError as error:
-            raise ImportError(f"{module} cannot be imported where it is to be timed: {error}") from error
-        return found
+_READY: dict[tuple[int, str, str], Callable[..., Any]] = {}  # contenders are kept: compiling takes long
 
 
-_CONTENDERS = _Contenders()
+def _contender(name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
+    if name in (EAGER, LIBRARY):
+        return function
+    if name in (COMPILED, MAX_AUTOTUNE):
+        import torch
+
+        mode = "max-autotune-no-cudagraphs" if name == MAX_AUTOTUNE else None  # a graph would own its inputs
+        compiled: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
+        return compiled
+    module, _, attribute = against.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ImportError(f"{module} cannot be imported where it is to be timed: {error}") from error
+    return found
 
 
 def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> BaselineAnswer:
@@ -95,12 +79,13 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
     rig = _Rig(request, torch.device("cuda", request.device))
     ready: dict[str, Callable[..., Any]] = {}
     failures: dict[str, str] = {}
-    are_new = any(not _CONTENDERS.has(name, function, request.against) for name in request.contenders)
-    for name in request.contenders:
+    keys = {name: (id(function), name, request.against) for name in request.contenders}
+    are_new = any(key not in _READY for key in keys.values())
+    for name, key in keys.items():
         try:
-            ready[name] = rig.warmed(
-                with_precision(_CONTENDERS.get(name, function, request.against), name, request.task)
-            )
+            if key not in _READY:
+                _READY[key] = _contender(name, function, request.against)
+            ready[name] = rig.warmed(with_precision(_READY[key], name, request.task))
         except Exception as error:  # from a compiler or a user's module; the other contenders still count
             first = (str(error).strip().splitlines() or [""])[0]
             failures[name] = f"{type(error).__name__}: {first}"[:300]

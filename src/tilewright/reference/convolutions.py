@@ -98,9 +98,10 @@ class _Watch(TorchDispatchMode):
         if "convolution" in name and any(one.dtype == torch.float32 for one in tensors):
             if name in _PARSED and len(args) >= _ARGUMENTS:
                 x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args[:_ARGUMENTS]
-                sizes = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
-                layouts = (TensorLayout.of(x), TensorLayout.of(weight))
-                self.found[F32Convolution(*layouts, *sizes, x.device.type == "cpu")] = None
+                window = (tuple(stride), tuple(padding), tuple(dilation))
+                layouts, rest = (TensorLayout.of(x), TensorLayout.of(weight)), tuple(output_padding)
+                found = F32Convolution(*layouts, *window, transposed, rest, groups, x.device.type == "cpu")
+                self.found[found] = None
             else:
                 self.others = True
         return func(*args, **(kwargs or {}))

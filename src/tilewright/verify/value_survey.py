@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -72,53 +71,49 @@ def survey_values(function: Callable[..., Any], request: SurveyRequest) -> Value
     return ValueSurvey((*survey.special(), *survey.edges(), *survey.outside(), *survey.numbers()))
 
 
-@dataclass
-class _Seen:
-    operations: set[str] = field(default_factory=set)
-    whole_divisors: bool = False
-    shifts: bool = False
-    algebra: bool = False  # of two tensors, which may be reordered: inf - inf * y is not (1 - y) * inf
-    bounds: int = 0
-    ends_with_bound: bool = False
-    converts: bool = False  # floats to integers
-
-    @property
-    def keeps_nan(self) -> bool:
-        """Whether a NaN on the way is guaranteed to reach the results."""
-        return not self.operations & _ORDERED and self.bounds <= self.ends_with_bound
-
-
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what a call of the reference does."""
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled, and asking would import the compiler, which takes seconds
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = _Seen()
+        self.operations: set[str] = set()
+        self.whole_divisors = self.shifts = False
+        self.algebra = False  # of two tensors, which may be reordered: inf - inf * y is not (1 - y) * inf
+        self.bounds = 0
+        self.ends_with_bound = False
+        self.converts = False  # floats to integers
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether a NaN on the way is guaranteed to reach the results."""
+        return not self.operations & _ORDERED and self.bounds <= self.ends_with_bound
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         name = func._schema.name.rpartition("::")[2].rstrip("_") or func._schema.name
-        self.seen.operations.add(name)
+        self.operations.add(name)
         if not any(one.alias_info is not None for one in func._schema.returns) and name not in _COPIES:
-            self.seen.ends_with_bound = name in _BOUNDS
-            self.seen.bounds += name in _BOUNDS
+            self.ends_with_bound = name in _BOUNDS
+            self.bounds += name in _BOUNDS
         second = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else None
         if second is not None and not second.is_floating_point() and name in _DIVISIONS:
-            self.seen.whole_divisors = True
+            self.whole_divisors = True
         if second is not None and second.is_floating_point() and name in _ALGEBRA:
-            self.seen.algebra = True
+            self.algebra = True
         if second is not None and name in _SHIFTS:
-            self.seen.shifts = True
+            self.shifts = True
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if name in _WITH_PLACES and isinstance(results, (tuple, list)):
-            self.seen.operations.add("argmax")
+            self.operations.add("argmax")
         made = results if isinstance(results, torch.Tensor) else None
         floats = first is not None and first.is_floating_point()
         whole = made is not None and not made.is_floating_point() and made.dtype != torch.bool
         if floats and whole and name in ("_to_copy", "to", "copy"):
-            self.seen.converts = True
+            self.converts = True
         return results
 
 
@@ -130,11 +125,10 @@ class _Survey:
 
     def special(self) -> Iterator[str]:
         """The kind with NaN or infinities that is well-defined here, if any."""
-        with _Watching() as watching:
+        with _Watching() as seen:
             results = self._results(TASK)
         if results is None:
             return
-        seen = watching.seen
         if not self._holds_more_than_numbers(seen):
             return
         fused = any(one.startswith(_ATTENTION) for one in seen.operations)
@@ -150,7 +144,7 @@ class _Survey:
         if kind and self._results(kind) is not None:
             yield kind
 
-    def _holds_more_than_numbers(self, seen: _Seen) -> bool:
+    def _holds_more_than_numbers(self, seen: _Watching) -> bool:
         """Whether NaN and infinities propagate at all."""
         narrow = any(one.dtype.is_float and one.dtype.itemsize == 1 for one in self._task.tensors)
         return not (narrow or seen.converts or seen.operations & _CONVOLUTIONS)
@@ -184,10 +178,9 @@ class _Survey:
         given = [one for one in self._task.tensors if not one.optional]
         if len(given) != 1 or not bounded(given[0]) or given[0].in_place:
             return
-        with _Watching() as watching:
+        with _Watching() as seen:
             values = values_with(OUTSIDE, {given[0].name: ANYWHERE})
             results = self._results(values)
-        seen = watching.seen
         if results is None or not (seen.keeps_nan and self._holds_more_than_numbers(seen)):
             return
         case = Case(self._sizes, 7, values)
@@ -203,10 +196,9 @@ class _Survey:
         given = whole_inputs(self._task)
         if not given:
             return
-        with _Watching() as watching:
+        with _Watching() as seen:
             if self._results(TASK) is None:
                 return
-        seen = watching.seen
         found: dict[str, str] = {}
         for one in given:
             levels = ["signed", "own"] if isinstance(one.values, IndexValues) else ["full", "large", "signed", "own"]

@@ -39,73 +39,41 @@ def wide_convolution(
         list(one) * dims if len(one) == 1 else list(one) for one in (stride, padding, dilation, output_padding)
     )
     spans = [step * (taps - 1) + 1 for step, taps in zip(dilation, weight.shape[2:], strict=True)]
-    if transposed:
-        made = _scattered(x, weight, stride, dilation, spans, output_padding, groups)
-        lengths = [length - 2 * pad for length, pad in zip(made.shape[2:], padding, strict=True)]
-        result = made[(*_ALL, *(slice(pad, pad + length) for pad, length in zip(padding, lengths, strict=True)))]
-    else:
-        result = _gathered(x, weight, stride, padding, dilation, spans, groups)
+    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    filters = filters.transpose(1, 2) if transposed else filters
+    taps = list(itertools.product(*(range(one) for one in weight.shape[2:])))
+
+    def places(tap: tuple[int, ...], counts: Sequence[int]) -> Slices:
+        """The positions that a tap reads or writes, along every dimension."""
+        along = zip(tap, dilation, stride, counts, strict=True)
+        return _ALL + tuple(
+            slice(n * apart, n * apart + (count - 1) * step + 1, step) for n, apart, step, count in along
+        )
+
+    def products(number: int, given: torch.Tensor) -> torch.Tensor:
+        """For each group, the filters at one tap times the channels."""
+        one = filters[..., number]
+        return one * given if one.shape[2] == 1 else torch.matmul(one, given)
+
+    if transposed:  # every input is added where the taps put it
+        ends = zip(x.shape[2:], stride, spans, output_padding, strict=True)
+        lengths = [(length - 1) * step + span + more for length, step, span, more in ends]
+        given = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
+        made = x.new_zeros(x.shape[0], groups * weight.shape[1], *lengths)
+        for number, tap in enumerate(taps):
+            made[places(tap, x.shape[2:])] += products(number, given).reshape(x.shape[0], -1, *x.shape[2:])
+        cropped = (slice(pad, length - pad) for pad, length in zip(padding, lengths, strict=True))
+        result = made[(*_ALL, *cropped)]
+    else:  # every result is a sum over the inputs that the taps read
+        wide = torch.nn.functional.pad(x, [one for pad in reversed(padding) for one in (pad, pad)])
+        sizes = [(length - span) // step + 1 for length, span, step in zip(wide.shape[2:], spans, stride, strict=True)]
+        made = x.new_zeros(x.shape[0], groups, filters.shape[1], math.prod(sizes))
+        for number, tap in enumerate(taps):
+            made += products(number, wide[places(tap, sizes)].reshape(x.shape[0], groups, weight.shape[1], -1))
+        result = made.view(x.shape[0], -1, *sizes)
     if bias is not None:
         result = result + bias.view(-1, *(1 for _ in range(dims)))
     return result.contiguous()
-
-
-def _gathered(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    spans: list[int],
-    groups: int,
-) -> torch.Tensor:
-    """Every result from the inputs that the taps read."""
-    wide = torch.nn.functional.pad(x, [one for pad in reversed(padding) for one in (pad, pad)])
-    results = [(length - span) // step + 1 for length, span, step in zip(wide.shape[2:], spans, stride, strict=True)]
-    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    made = x.new_zeros(x.shape[0], groups, filters.shape[1], math.prod(results))
-    for number, tap in enumerate(_taps(weight)):
-        seen = wide[(*_ALL, *_places(tap, dilation, stride, results))]
-        seen = seen.reshape(x.shape[0], groups, weight.shape[1], -1)
-        made += _of_channels(filters[..., number], seen)
-    return made.view(x.shape[0], -1, *results)
-
-
-def _scattered(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: list[int],
-    dilation: list[int],
-    spans: list[int],
-    output_padding: list[int],
-    groups: int,
-) -> torch.Tensor:
-    """A transposed convolution: every input added where the taps put it, with the padding still there."""
-    ends = zip(x.shape[2:], stride, spans, output_padding, strict=True)
-    lengths = [(length - 1) * step + span + more for length, step, span, more in ends]
-    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1).transpose(1, 2)
-    given = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
-    made = x.new_zeros(x.shape[0], groups * weight.shape[1], *lengths)
-    for number, tap in enumerate(_taps(weight)):
-        part = _of_channels(filters[..., number], given)
-        made[(*_ALL, *_places(tap, dilation, stride, x.shape[2:]))] += part.reshape(x.shape[0], -1, *x.shape[2:])
-    return made
-
-
-def _of_channels(filters: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    if filters.shape[2] == 1:
-        return filters * given
-    return torch.matmul(filters, given)
-
-
-def _taps(weight: torch.Tensor) -> itertools.product[tuple[int, ...]]:
-    return itertools.product(*(range(one) for one in weight.shape[2:]))
-
-
-def _places(tap: tuple[int, ...], dilation: list[int], stride: list[int], counts: Sequence[int]) -> Slices:
-    """The positions that a tap reads or writes, along every dimension."""
-    along = zip(tap, dilation, stride, counts, strict=True)
-    return tuple(slice(one * apart, one * apart + (count - 1) * step + 1, step) for one, apart, step, count in along)
 
 
 # -- the precision of PyTorch's f32 convolutions on a GPU --
