@@ -121,7 +121,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-days", type=_seconds, default=14.0, metavar="D", help="days until a result is removed (default 14)"
     )
-    parser.add_argument("--verbose", action="store_true", help="a line for every job even where nobody watches")
+    parser.add_argument("--verbose", action="store_true", help="a line for every job even without a terminal")
     return parser.parse_args(arguments)
 
 

@@ -43,7 +43,9 @@ def bounds(reading: BlockAnalysis) -> Iterator[LintFinding]:
         if offset < spec.storage_bytes:
             where = f"{-offset} bytes before" if offset < 0 else "across the end of"
         verb = "reads" if access.is_load else "writes"
-        evidence = f"{_thread(reading, thread)} {verb} {access.size} bytes {where} {access.origin.name} = {spec}"
+        x, y, _ = reading.place.block
+        who = ThreadRecord(reading.place.index, (thread % x, thread // x % y, thread // (x * y)))
+        evidence = f"{who} {verb} {access.size} bytes {where} {access.origin.name} = {spec}"
         yield found(LintRule.MISSING_BOUNDS, reading.kernel, access.line, evidence)
 
 
@@ -123,7 +125,8 @@ def narrow_loads(reading: BlockAnalysis) -> Iterator[LintFinding]:
             continue
         siblings = _siblings(reading, access, loads)
         together = access.size * len(siblings)
-        stride = _stride(access)
+        steps = {int(step) for addresses in _full(access) for step in np.unique(np.diff(addresses))}
+        stride = steps.pop() if len(steps) == 1 else None
         if len(siblings) > 1 and stride == together and together % 16 == 0 and siblings[0] is access:
             evidence = f"{len(siblings)} loads of {access.size} bytes each lie side by side in every thread"
             yield found(LintRule.NARROW_LOAD, reading.kernel, access.line, evidence)
@@ -178,11 +181,6 @@ def _passes(addresses: NDArray[np.int64], size: int) -> tuple[int, int]:
     return taken, ideal
 
 
-def _stride(access: Access) -> int | None:
-    steps = {int(step) for addresses in _full(access) for step in np.unique(np.diff(addresses))}
-    return steps.pop() if len(steps) == 1 else None
-
-
 def _siblings(reading: BlockAnalysis, access: Access, loads: list[Access]) -> list[Access]:
     block = reading.block_of(access.index)
     near = [
@@ -230,11 +228,6 @@ def _takes_vectors(reading: BlockAnalysis, access: Access) -> bool:
     if spec is None or not spec.shape or spec.storage_bytes < _LARGE_BYTES:
         return False
     return spec.is_contiguous and spec.shape[-1] * spec.dtype.itemsize % 16 == 0
-
-
-def _thread(reading: BlockAnalysis, thread: int) -> str:
-    x, y, _ = reading.place.block
-    return str(ThreadRecord(reading.place.index, (thread % x, thread // x % y, thread // (x * y))))
 
 
 # -- rules on synchronisation --
@@ -356,8 +349,11 @@ def restrict(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Loads of a read-only tensor in a loop with stores to another, which the compiler must assume to alias."""
     moves = [one for one in reading.accesses if one.space == "global"]
     stores = [one for one in moves if not one.is_load]
-    if _stores_unknown(reading, stores):
-        return
+    known = {one.index for one in stores if one.origin is not None}
+    for index, one in enumerate(reading.function.body):
+        writes = one.opcode in ("st", "red", "atom") and "shared" not in one.modifiers and "local" not in one.modifiers
+        if writes and index not in known:
+            return  # a store to an unknown tensor
     written = {one.origin for one in stores}  # and those reported already
     for access in moves:
         if not access.is_load or access.origin is None or access.origin in written or access.origin.space != "tensor":
@@ -370,15 +366,6 @@ def restrict(reading: BlockAnalysis) -> Iterator[LintFinding]:
             at = f" at line {beside.line}" if beside.line is not None else ""
             written.add(access.origin)
             yield found(LintRule.MISSING_RESTRICT, reading.kernel, access.line, evidence + at)
-
-
-def _stores_unknown(reading: BlockAnalysis, stores: list[Access]) -> bool:
-    known = {one.index for one in stores if one.origin is not None}
-    writing = ("st", "red", "atom")
-    return any(
-        one.opcode in writing and index not in known and "shared" not in one.modifiers and "local" not in one.modifiers
-        for index, one in enumerate(reading.function.body)
-    )
 
 
 def tensor_cores(reading: BlockAnalysis) -> Iterator[LintFinding]:

@@ -133,9 +133,8 @@ def faster_than_default(timed: Sequence[TimedChoice], default: Items, gain: floa
 def _beats(one: TimedChoice, default: TimedChoice, gain: float) -> bool:
     if not one.median_us < default.median_us * (1.0 - gain):
         return False
-    if max(len(one.by_round[0]), len(default.by_round[0])) == 1:
-        return True  # modelled times are deterministic
-    return ratio_interval(one.by_round, default.by_round, paired=False).high < 1.0
+    deterministic = max(len(one.by_round[0]), len(default.by_round[0])) == 1  # modelled
+    return deterministic or ratio_interval(one.by_round, default.by_round, paired=False).high < 1.0
 
 
 # -- building the choices --
@@ -286,12 +285,9 @@ class SweepMemory:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 json.dump(to_json(sweep), stream)
             os.replace(temporary, self._path(key))
-            self._make_room()
-
-    def _make_room(self) -> None:
-        kept = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for path in kept[: max(0, len(kept) - _MOST)]:
-            path.unlink(missing_ok=True)
+            kept = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in kept[: max(0, len(kept) - _MOST)]:
+                path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"

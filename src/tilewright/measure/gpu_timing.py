@@ -84,9 +84,6 @@ class TimingOptions:
     def contenders(self) -> tuple[str, ...]:
         return (*(BASELINES[name] for name in self.baselines), *((AGAINST,) if self.against else ()))
 
-    def is_far_behind(self, kernel: Timing) -> bool:
-        return self.best_us is not None and kernel.median_us > FAR_BEHIND * self.best_us
-
 
 @dataclass
 class Rounds:
@@ -124,9 +121,8 @@ class Rounds:
         """Add a round of a kernel. Where digests come with it, they must all equal the first one."""
         self.add(Timing(name, runs.run_us))
         if runs.conditions is not None:
-            self.conditions = (
-                runs.conditions if self.conditions is None else self.conditions.with_later(runs.conditions)
-            )
+            before = self.conditions
+            self.conditions = runs.conditions if before is None else before.with_later(runs.conditions)
         self.answer = self.answer or next(iter(runs.digests), None)
         for number, one in enumerate(runs.digests):
             if self.answer is None or one.bits == self.answer.bits:
@@ -180,7 +176,7 @@ def measure_on_gpu(
     gpu: Device,
     baselines: AnyReference,
     floor_us: float,
-    contest: TimingOptions,
+    options: TimingOptions,
     say: Say = lambda _: None,
 ) -> Measured:
     """Time the candidate and its baselines. Raises `GpuFault`; a failing baseline becomes a note.
@@ -188,7 +184,7 @@ def measure_on_gpu(
     If other work disturbed the GPU, all rounds are repeated, up to `TRIES` times.
     """
     for _ in range(TRIES):
-        rounds = _rounds(prepared, task, gpu, baselines, floor_us, contest, say)
+        rounds = _rounds(prepared, task, gpu, baselines, floor_us, options, say)
         if rounds.answered_otherwise or not rounds.is_disturbed:
             break
         say("timing again: something else was at the GPU")
@@ -201,11 +197,11 @@ def _rounds(
     gpu: Device,
     baselines: AnyReference,
     floor_us: float,
-    contest: TimingOptions,
+    options: TimingOptions,
     say: Say,
 ) -> Rounds:
     """All rounds. They end early if a timed call returns a different output: its time is meaningless."""
-    answer, contenders = contest.answer, contest.contenders
+    answer, contenders = options.answer, options.contenders
     rounds = Rounds(answer=answer.digest if answer is not None else None)
     inputs = case_inputs(task, answer.case) if answer is not None else None
     atomics = _ATOMICS.search(prepared.build.ptx if prepared.build is not None else "") is not None
@@ -216,12 +212,13 @@ def _rounds(
         back = number % 2 == 1
         first, last = (CONTROL, KERNEL) if back else (KERNEL, CONTROL)
         rounds.add_runs(first, time_candidate(prepared, task, gpu, runs, f"time-{number}-1", inputs), atomics)
-        if number == 0 and contest.is_far_behind(rounds.timing(first)):
+        best_us = options.best_us
+        if number == 0 and best_us is not None and rounds.timing(first).median_us > FAR_BEHIND * best_us:
             contenders, count = (), FEWEST_ROUNDS
             rounds.note(f"far slower than the best so far: timed in {FEWEST_ROUNDS} rounds, beside no baselines")
         if contenders:
             order = contenders[::-1] if back else contenders
-            request = BaselineRequest(task, runs, order, contest.against, getattr(gpu, "index", 0))
+            request = BaselineRequest(task, runs, order, options.against, getattr(gpu, "index", 0))
             running = baseline_round(rounds, request, baselines, first=number == 0)
             contenders = tuple(name for name in contenders if name in running)
         rounds.add_runs(last, time_candidate(prepared, task, gpu, runs, f"time-{number}-2", inputs), atomics)
@@ -236,9 +233,9 @@ def rounds_and_runs(floor_us: float) -> tuple[int, int]:
     return next((planned for least_us, planned in LONG if floor_us >= least_us), (ROUNDS, RUNS))
 
 
-def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: TimingOptions) -> None:
+def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, options: TimingOptions) -> None:
     """Compile the baselines without running them; one that fails says so when it is timed."""
-    request = BaselineRequest(task, RUNS, contest.contenders, contest.against, getattr(gpu, "index", 0))
+    request = BaselineRequest(task, RUNS, options.contenders, options.against, getattr(gpu, "index", 0))
     with contextlib.suppress(Exception):  # timing meets the same error again
         baselines.call(COMPILE_BASELINES, request, BaselineAnswer, _FIRST_BASELINE_SECONDS)
 

@@ -101,12 +101,6 @@ def _listings(build: Build) -> dict[str, tuple[SassInstruction, ...]]:
         return {}
 
 
-def f32_cycles(gpu: GpuProfile) -> float:
-    """Cycles of a scheduler's units per f32 instruction."""
-    lanes = gpu.f32_tflops * 1e3 / (2 * gpu.sms * gpu.clock_ghz) if gpu.clock_ghz else 128.0
-    return max(1.0, 128.0 / max(lanes, 1.0))
-
-
 def f64_cycles(gpu: GpuProfile) -> float:
     return 2.0 if gpu.cc in _WIDE_F64 else 64.0
 
@@ -121,7 +115,8 @@ def code_cost(
     executions = without_polling(code, without_copies(code, spread_executions(code, counted), counted, warps))
     executions = lane_by_lane(code, executions, counted)
     in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
-    known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
+    f32_lanes = gpu.f32_tflops * 1e3 / (2 * gpu.sms * gpu.clock_ghz) if gpu.clock_ghz else 128.0
+    known = {**_UNITS, "f32": (max(1.0, 128.0 / max(f32_lanes, 1.0)), _F32), "f64": (f64_cycles(gpu), _F64)}
     units = dict.fromkeys(known, 0.0)
     for one, ran in zip(code, executions, strict=True):
         for name, (cycles, pattern) in known.items():
@@ -206,7 +201,10 @@ def spread_executions(code: Sequence[SassInstruction], counted: Iterable[Instruc
         for place in {chain, chain[:1]}:
             (folded if _FOLDED.match(one.ptx_text) else real).setdefault(place, []).append(one.executions)
     by_place = {**folded, **real}
-    depth, called = loop_depths(code), _called(code)
+    depth, called = [0] * len(code), _called(code)
+    for end, target in _backward(code).items():
+        for number in range(target, end + 1):
+            depth[number] += 1
     places: dict[_Place, list[int]] = {}
     for number, instruction in enumerate(code):
         chain = (instruction.line, *instruction.callers)
@@ -292,14 +290,6 @@ def _called(code: Sequence[SassInstruction]) -> set[int]:
                 found |= set(range(before + 1, at[code[before].target or -1]))
                 break
     return found
-
-
-def loop_depths(code: Sequence[SassInstruction]) -> list[int]:
-    depth = [0] * len(code)
-    for end, target in _backward(code).items():
-        for number in range(target, end + 1):
-            depth[number] += 1
-    return depth
 
 
 def _backward(code: Sequence[SassInstruction]) -> dict[int, int]:

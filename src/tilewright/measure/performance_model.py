@@ -202,20 +202,11 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         sampled_blocks=counted.sampled_blocks,
         grid_blocks=counted.grid_blocks,
         launches=len(launches),
-        reachable_us=max(floor_us, _reachable_us(task, gpu)),
-        uncertainty=_uncertainty(launches),
+        reachable_us=max(floor_us, FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)),
+        uncertainty=UNCERTAIN.get(_plan_terms(launches, 0.0, 0.0)[0].name, UNCERTAIN_ELSE),
         registers=heaviest.facts.counted.kernel.resources.registers if heaviest else 0,
     )
     return PlanModel(counted, launches, modelled)
-
-
-def _uncertainty(launches: tuple[LaunchModel, ...]) -> float:
-    terms = _plan_terms(launches, 0.0, 0.0)
-    return UNCERTAIN.get(terms[0].name, UNCERTAIN_ELSE) if launches else UNCERTAIN_ELSE
-
-
-def _reachable_us(task: Task, gpu: GpuProfile) -> float:
-    return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
 
 
 def model_launch(facts: LaunchInputs, gpu: GpuProfile) -> LaunchModel:

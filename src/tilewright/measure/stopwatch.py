@@ -70,7 +70,7 @@ class Stopwatch:
         self._emulator = emulator
         self._gpu = gpu
         self._gpu_reference = gpu_reference
-        self._contest = TimingOptions(baselines, against)
+        self._options = TimingOptions(baselines, against)
         self._say = say
         self.turn = turn
         self._baselines: Reference | None = None
@@ -83,8 +83,8 @@ class Stopwatch:
 
     def __enter__(self) -> Stopwatch:
         """Start to compile the baselines and to compute the floor, in the background."""
-        if self._gpu is not None and self._gpu_reference is None and self._contest.baselines:
-            work = (self.task, self._gpu, self._baseline_reference(), self._contest)
+        if self._gpu is not None and self._gpu_reference is None and self._options.baselines:
+            work = (self.task, self._gpu, self._baseline_reference(), self._options)
             self._compiling = threading.Thread(target=compile_baselines, args=work, daemon=True)
             self._compiling.start()
             threading.Thread(target=self._compute_floor, daemon=True).start()
@@ -131,9 +131,9 @@ class Stopwatch:
                 return self.model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             floor_us, baselines = self.floor_us, self._compiled_baselines()
-            contest = replace(self._contest, answer=answer, best_us=best_us)
+            options = replace(self._options, answer=answer, best_us=best_us)
             with self.turn():
-                made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, contest, self._say)
+                made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, options, self._say)
             self._measured[_key(file, choice)] = made
             return made
         except (NotPrepared, NotCounted, GpuFault) as problem:
@@ -226,7 +226,7 @@ class Stopwatch:
             return self._gpu_reference
         if self._baselines is None:
             limits = ReferenceLimits.on_gpu()
-            folder = os.getcwd() if self._contest.against else ""
+            folder = os.getcwd() if self._options.against else ""
             source, function = self.task.reference, self.task.function
             self._baselines = Reference(source, function, limits=limits, folder=folder, interrupt=self._closing.is_set)
         return self._baselines

@@ -80,6 +80,9 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
 
     copied_out = scale * SECTOR_BYTES * sum(one.sectors for one in instructions if OUTWARD in one.ptx_text)
     loaded = sector_bytes(_LOADS) - copied_out
+    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
+    misaligned = sum(min(one.requests, one.sectors - one.ideal_sectors) for one in loads)
+    strided = sum(max(0, one.sectors - one.ideal_sectors - one.requests) for one in loads)
     fetched = scale * SECTOR_BYTES * sum(_fetched(one) for one in instructions if one.sectors and _loads(one))
     local = spilled + scale * sum(traffic[kind].bytes for kind in _LOCAL if kind in traffic)
     passed = [
@@ -94,7 +97,7 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         conflict_cycles=excess,
         load_bytes=loaded,
         fetched_bytes=fetched,
-        aligned_bytes=min(fetched, loaded - scale * SECTOR_BYTES * _misaligned(listing)),
+        aligned_bytes=min(fetched, loaded - scale * SECTOR_BYTES * misaligned),
         store_bytes=sector_bytes(_STORES) + copied_out,
         atomic_bytes=sector_bytes(_ATOMICS),
         atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
@@ -107,7 +110,7 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
             for one in instructions
             if one.lines and is_store(one.ptx_text)
         ),
-        strided_bytes=scale * SECTOR_BYTES * _strided(listing),
+        strided_bytes=scale * SECTOR_BYTES * strided,
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
@@ -131,16 +134,6 @@ def _half_lookups(one: InstructionRecord) -> float:
     """Lines touched beyond those that the sectors would fill, without `_short_lookups`."""
     halves = min(float(one.lines), one.sectors / 2.0)
     return max(0.0, halves - one.sectors / WIDE_SECTORS) if one.sectors >= WIDE_SECTORS * one.requests else 0.0
-
-
-def _misaligned(listing: Listing) -> int:
-    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
-    return sum(min(one.requests, one.sectors - one.ideal_sectors) for one in loads)
-
-
-def _strided(listing: Listing) -> int:
-    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
-    return sum(max(0, one.sectors - one.ideal_sectors - one.requests) for one in loads)
 
 
 def _ptx_cost(

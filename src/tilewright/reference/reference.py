@@ -206,7 +206,7 @@ class Reference(Closing):
             if isinstance(reply, loading.HandlerFault):
                 raise RuntimeError(f"the reference's process cannot start: {reply.traceback}")
             if not isinstance(reply, wanted):
-                raise ReferenceProblem(f"the reference's process said {type(reply).__name__} {doing}")
+                raise ReferenceProblem(f"the reference's process answered {type(reply).__name__} {doing}")
 
 
 def start_ahead(*kinds: ReferenceLimits) -> None:

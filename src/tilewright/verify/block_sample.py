@@ -148,7 +148,11 @@ def _sampled(
         execution = candidate.execute(device, replace(launched, emulation=how))
         if isinstance(execution, records.Faulted) and execution.kind in (*_RAN_OUT, FaultKind.UNSUITABLE):
             if isinstance(found, NotSampled):
-                found = _up_to_there(execution, sizes)
+                # What ran until then counts: a persistent block processes rows until none are left.
+                ran = execution.emulated
+                done = records.Completed(execution.job, execution.device, (), (), ran)
+                partly = ran is not None and bool(ran.coverage)
+                found = BlockSample(sizes, done, (), 0, False) if partly else NotSampled(execution.message)
             continue
         everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
         if everything and complete:
@@ -159,14 +163,6 @@ def _sampled(
         affordable = complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
         samples = [(None, 2 * _WHOLE)] if affordable and only is None else []
     return found
-
-
-def _up_to_there(execution: records.Faulted, sizes: SampleSizes) -> BlockSample | NotSampled:
-    """What a run did until it exhausted its budget: a persistent block processes rows until none are left."""
-    if execution.emulated is None or not execution.emulated.coverage:
-        return NotSampled(execution.message)
-    completed = records.Completed(execution.job, execution.device, (), (), execution.emulated)
-    return BlockSample(sizes, completed, (), 0, False)
 
 
 def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: int | None) -> float:

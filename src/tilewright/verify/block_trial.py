@@ -34,12 +34,9 @@ def not_reached(task: Task, called: Sizes, written: tuple[WrittenPart, ...], *, 
             for unit, size in (("elements", 1), ("bytes", spec.dtype.itemsize)):
                 if spec.numel * size <= limit:
                     continue
-                if (
-                    not judged
-                    or given[name].numel * size <= limit
-                    or not _reaches(task, name, spec, written, limit / size)
-                ):
-                    return f"{name} has more than {limit:,} {unit}, and no judged block is known to have come so far"
+                smaller = given[name].numel * size <= limit
+                if not judged or smaller or not _reaches(task, name, spec, written, limit / size):
+                    return f"{name} has more than {limit:,} {unit}, and no judged block is known to reach that far"
     return ""
 
 
@@ -59,7 +56,7 @@ def _reaches(task: Task, name: str, spec: TensorSpec, written: tuple[WrittenPart
 _MOST_WORK = 100_000_000
 _MOST_BYTES = 36 << 20
 _MOST_DIMENSIONS = 6  # whose sizes are combined
-_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
+_PARTS = (1, 4, 16)  # divisors of a dimension's full size
 
 Constants = Callable[[Sizes], frozenset[Hashable]]
 
@@ -166,8 +163,8 @@ class BlockTrial:
         run = "every block was" if blocks is None else f"{blocks} blocks of each launch were"
         called = self._sample.sizes.called
         where = "at" if called == self._trial.candidate.task.sizes else "near"
-        said = f"{where} the task's own sizes {run} run and a part of the results judged"
-        return f"{said}: {sizes_text(Case(called, OWN_SEED))}"
+        text = f"{where} the task's own sizes {run} run and a part of the results judged"
+        return f"{text}: {sizes_text(Case(called, OWN_SEED))}"
 
     @property
     def uncovered(self) -> tuple[UncoveredLine, ...]:

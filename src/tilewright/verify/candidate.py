@@ -126,8 +126,8 @@ def _lead_problems(file: KernelFile, task: Task) -> tuple[Problem, ...]:
     lead = file.compiled.lead
     if lead is None or lead.ranks == task.leading:
         return ()
-    said = ", ".join(f"{name}: {rank}" for name, rank in task.leading)
-    remedy = f"write `lead {said}`, or leave it out" if said else "leave it out: the task's rows have no other rank"
+    ranks = ", ".join(f"{name}: {rank}" for name, rank in task.leading)
+    remedy = f"write `lead {ranks}`, or leave it out" if ranks else "leave it out: the task's rows have no other rank"
     found = "a `lead` that is not the task's: the reference was not found to do the same with each row"
     return (Problem.at(lead.at, Code.TASK_MISMATCH, found, remedy),)
 

@@ -163,15 +163,10 @@ def resampled_values(
 
 
 def _applies(task: Task, values: str) -> bool:
-    if values.startswith(WHOLE):
-        return True
-    if values == NUMBERS:
-        return has_float_numbers(task)
-    if values == FLAGS:
-        return has_flags(task)
-    if values == PARTS:
-        return has_parts(task)
-    return values == TASK or has_varied_floats(task)
+    special = {NUMBERS: has_float_numbers, FLAGS: has_flags, PARTS: has_parts}
+    if values in special:
+        return special[values](task)
+    return values == TASK or values.startswith(WHOLE) or has_varied_floats(task)
 
 
 def _canonical(task: Task, values: str) -> str:

@@ -124,21 +124,21 @@ def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:
 def case_task(task: Task, case: Case) -> Task:
     """The task as the case calls it: its tensors, scalars and resulting outputs."""
     task = _led(_formed(task, case), case)
-    kind, said = _kind(case.values), _settings(case.values)
+    kind, settings = _kind(case.values), _settings(case.values)
     if kind not in (NUMBERS, PATTERNED):
         return task
     inputs: list[records.TaskInput] = []
     floats = 0
     for one in task.inputs:
-        if isinstance(one, NumberInput) and one.name in said:
-            inputs.append(replace(one, value=type(one.value)(float(said[one.name]))))
+        if isinstance(one, NumberInput) and one.name in settings:
+            inputs.append(replace(one, value=type(one.value)(float(settings[one.name]))))
         elif kind == NUMBERS and isinstance(one, NumberInput) and isinstance(one.value, float):
             inputs.append(_other_number(one, _NUMBER_FACTORS[floats % len(_NUMBER_FACTORS)]))
             floats += 1
         else:
             inputs.append(one)
     outputs = tuple(
-        replace(one, shape=tuple(map(int, said[one.name].split("x")))) if one.name in said else one
+        replace(one, shape=tuple(map(int, settings[one.name].split("x")))) if one.name in settings else one
         for one in task.outputs
     )
     return replace(task, inputs=tuple(inputs), outputs=outputs)
@@ -186,8 +186,8 @@ def _kind(values: str) -> str:
 
 
 def _settings(values: str) -> dict[str, str]:
-    _, _, said = values.partition(": ")
-    return dict(one.split("=", 1) for one in said.split(", ")) if said else {}
+    _, _, settings = values.partition(": ")
+    return dict(one.split("=", 1) for one in settings.split(", ")) if settings else {}
 
 
 def is_of_numbers(values: str) -> bool:

@@ -235,7 +235,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, width: torch.dtype = WIDE, roundings: Roundings | None = None, seed: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = width
-        self._roundings = roundings
+        self._perturbs = roundings is not None
+        self._roundings = roundings or Roundings(0.0)
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._sides: dict[torch.device, torch.Generator] = {}
@@ -253,7 +254,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.contracted |= name in _CONTRACTIONS or name.startswith(_ATTENTION)
         if not changes:
             args, kwargs = self._widened(args), {key: self._widened(value) for key, value in kwargs.items()}
-        if self._roundings is None or name in _EXACT:
+        if not self._perturbs or name in _EXACT:
             results = _called(func, name, args, kwargs)
             self._remember_order(name, args, kwargs, results)
             return self._cast(args[0], results, cast) if cast in _HALVES else results
@@ -262,7 +263,10 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _SOFTMAXES or name in _LOGARITHMS:
             args = (self._perturbed_exponents(args[0], args[1]), *args[1:])
         elif not changes:
-            args = self._perturbed(args, (self._sum_size(terms) if terms > 1 else 0.0) + self._operand_size(name))
+            contracts = name in _CONTRACTIONS or name.startswith(_ATTENTION)
+            operands = self._roundings.convolved if name in _CONVOLUTIONS else self._roundings.operands
+            size = operands if contracts else 0.0
+            args = self._perturbed(args, (self._sum_size(terms) if terms > 1 else 0.0) + size)
         if name in _OF_PROBABILITIES:  # a perturbed sigmoid may exceed 1
             args = (args[0].clamp(max=1.0), args[1].clamp(max=1.0), *args[2:])
         results = _called(func, name, args, kwargs)
@@ -328,15 +332,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _sum_size(self, terms: int) -> float:
         """The error of a sum; sums are accumulated in f32 whatever else is permitted."""
-        assert self._roundings is not None
         unit = min(self._roundings.work, 2.0**-24 * self._roundings.times)
         return unit * max(1.0, _RUNNING_SUM * math.sqrt(min(terms, LONGEST_RUNNING_SUM)))
-
-    def _operand_size(self, name: str) -> float:
-        assert self._roundings is not None
-        if name in _CONVOLUTIONS:
-            return self._roundings.convolved
-        return self._roundings.operands if name in _CONTRACTIONS or name.startswith(_ATTENTION) else 0.0
 
     # -- perturbing --
 
@@ -357,14 +354,12 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _perturbed_exponents(self, value: torch.Tensor, dims: int | list[int]) -> torch.Tensor:
-        assert self._roundings is not None
         distance = value - value.amax(dims, keepdim=True)
         step = distance * (self._factor(value, _POINTWISE * self._roundings.work) - 1.0)
         return torch.where(step.isfinite(), value + step, value)
 
     def _step_of_logarithm(self, value: torch.Tensor, dims: int | list[int], rank: int, terms: int) -> torch.Tensor:
         """The error of the logarithm of a sum: the sum's, and a rounding of the maximum that is added."""
-        assert self._roundings is not None
         largest = value.amax(dims, keepdim=rank == value.ndim)
         step = largest * (self._factor(largest, self._roundings.work) - 1.0)
         step = torch.where(step.isfinite(), step, 0.0)
@@ -372,7 +367,6 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _step_of_centring(self, args: Any) -> torch.Tensor:
         """The residue of normalising a single element by scaling before centring."""
-        assert self._roundings is not None
         value: torch.Tensor = args[0]
         epsilon = [one for one in args if isinstance(one, float)][-1]
         weights = [one for one in args[1:4] if isinstance(one, torch.Tensor) and one.is_floating_point()]
@@ -381,7 +375,6 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _step_of_mean(self, name: str, args: Any, results: Any) -> torch.Tensor | float:
         """The error of normalised elements from rounding the mean: a whole group to one side."""
-        assert self._roundings is not None
         result: torch.Tensor = results[0]
         mean: torch.Tensor = results[1]
         scale: torch.Tensor = results[2]

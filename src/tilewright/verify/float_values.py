@@ -263,10 +263,8 @@ def bounded(one: TensorInput) -> bool:
 
 def edge_values(generator: np.random.Generator, spec: TensorSpec, level: str, number: int) -> Floats:
     """Rows with a 1 among zeros, some numbers at the ends, zeros, numbers near the ends, ones, and both ends at random.
-
     `number` is the tensor's position, so that rows of two tensors meet in other pairs. An end that `level` excludes is
-    replaced by an ordinary number.
-    """
+    replaced by an ordinary number."""
     low = 0.0 if level in (BOTH, LOWER) else 0.25
     high = 1.0 if level in (BOTH, UPPER) else 0.75
     near = _NEAR_0.get(spec.dtype, _NEAR_0_OTHERWISE) if level in (BOTH, LOWER) else ()

@@ -127,8 +127,8 @@ def _judge_large(
     except NotOpened as error:
         return Judgement((), 0.0, True, 0.0, not_opened=str(error))
     except torch.OutOfMemoryError as error:
-        said = str(error).split(". ")[0]
-        return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {said}")
+        reason = str(error).split(". ")[0]
+        return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {reason}")
     held = torch.cuda.max_memory_allocated()
     return Judgement(found.wrong, found.ratio, found.telling, 0.0, found.elements, found.parts, held, note=found.note)
 
@@ -139,10 +139,7 @@ def _names(task: Task) -> tuple[str, ...]:
 
 def is_telling(task: Task, case: Case, expected: Expected, comparison: Comparison) -> bool:
     """Whether a comparison proves anything: always for the task's values, else if the reference is finite and
-    well-conditioned.
-
-    Of mixed values, that is decided for each tile.
-    """
+    well-conditioned. Of mixed values, that is decided for each tile."""
     if case.values == TASK or traits_of(task, case).mixed:
         return True
     return are_numbers(expected.truth, expected.own) and comparison.leeway <= MOST_LEEWAY

@@ -56,10 +56,6 @@ class LargeCall:
     traits: ValueTraits
     telling: Telling
 
-    @property
-    def elements(self) -> int:
-        return sum(one.numel() for one in (*self.tensors.values(), *self.found.values()))
-
 
 def check_shape(name: str, found: torch.Tensor, expected: Expected) -> None:
     """Raises `ReferenceProblem` where the reference returns another shape than the task says."""
@@ -90,7 +86,8 @@ def independent_axes(large: LargeCall, most: int) -> tuple[dict[str, parts.Axes]
 
 def judge_large(large: LargeCall, most: int | None = None) -> Findings:
     """Judge every element, part by part. Raises `torch.OutOfMemoryError` where even a part is too large."""
-    most = most or min(max(large.elements // _PARTS, _LEAST_PART), _MOST_PART)
+    elements = sum(one.numel() for one in (*large.tensors.values(), *large.found.values()))
+    most = most or min(max(elements // _PARTS, _LEAST_PART), _MOST_PART)
     axes, note = independent_axes(large, most)
     if not axes:
         return replace(_judge_whole(large, most), note=note)

@@ -23,13 +23,11 @@ _FEW, _VERY_FEW = 1e-3, 1e-5  # fractions of all elements
 class Recheck:
     """Expectations from more perturbations, which allow few elements among many a larger error.
 
-    Among very many elements a few move little under the first perturbations by chance, and would be allowed too little:
-    a softmax whose two largest terms are nearly equal, or a value cut off at zero. The second look perturbs everything
-    more often and further. Where that leaves one in a hundred thousand wrong, the third perturbs those three times as
-    often.
-
-    Elements that share one rounding, such as means of a convolution, move little together. Many that are wrong, but not
-    grossly, are rechecked with more perturbations of the usual size.
+    Among very many elements a few move little under the first perturbations by chance, such as a softmax whose two
+    largest terms are nearly equal, or a value cut off at zero. The second look perturbs everything more often and
+    further; if one in a hundred thousand is still wrong, the third perturbs those three times as often. Elements that
+    share one rounding, such as means of a convolution, move little together: many that are wrong, but not grossly, are
+    rechecked with more perturbations of the usual size.
     """
 
     call: Call

@@ -386,8 +386,8 @@ class Referee:
         by_size = [one for one in declined if one.leading or not takes(one.sizes)]
         sizes = "; ".join(dict.fromkeys(map(sizes_text, by_size)))
         others = (sizes_text(one) if one.values == TASK else one.values for one in declined if one not in by_size)
-        for said in dict.fromkeys(others):
-            trial.note(f"the file declines {said}")
+        for text in dict.fromkeys(others):
+            trial.note(f"the file declines {text}")
         if limits:
             trial.note(f"{records.SizeLimit.NOTE}{records.SizeLimit.words(limits)}")
         elif sizes:

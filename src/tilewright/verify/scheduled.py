@@ -48,10 +48,8 @@ def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile
 
 def several_of_each(task: Task, cases: Sequence[Case]) -> frozenset[int]:
     """Indices of short cases in which, together, every dimension exceeds one, and each takes its largest size with
-    little work.
-
-    A race between two iterations of a loop needs two of them, and a GPU may still compute the right result.
-    """
+    little work. A race between two iterations of a loop needs two of them, and a GPU may still compute the right
+    result."""
     found: dict[str, int] = {}
     longest: dict[str, int] = {}
     estimate = work_estimate(task)

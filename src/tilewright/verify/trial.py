@@ -95,18 +95,19 @@ def _seen(site: CoveredSite) -> list[Seen]:
 def _lacking(what: str, own: Seen, judged: Seen) -> Iterator[str]:
     """For one instruction or loop header of the same build."""
     if what == LOOP:
-        for trips, words in ((Seen.ONE_TRIP, "just once"), (Seen.TWO_TRIPS, "just twice")):
+        for trips, count in ((Seen.ONE_TRIP, "exactly one iteration"), (Seen.TWO_TRIPS, "exactly two iterations")):
             if own & trips and not judged & trips:
-                yield f"its loop never went round {words}"
+                yield f"its loop never ran {count}"
         if own & _MANY and not judged & _MANY:
-            yield "its loop never went round more than twice"
+            yield _MANY_TRIPS
     elif own & Seen.RAN and not judged & Seen.RAN:
-        yield "it never ran" if what != "bra" else _WAY
+        yield "it never ran" if what != "bra" else _BRANCH
     elif own & ~judged & (Seen.SKIPPED | Seen.FIRST | Seen.SECOND):
-        yield _WAY
+        yield _BRANCH
 
 
-_WAY = "its condition never went this way"
+_BRANCH = "its branch never went this way"
+_MANY_TRIPS = "its loop never ran more than two iterations"
 
 
 def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None, line: Seen) -> Iterator[str]:
@@ -114,11 +115,11 @@ def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None, line: Seen) ->
     its loop because a size is constant, and other instructions may do the line's work."""
     if what == LOOP:
         if judged is not None and own & _MANY and not judged & _MANY and judged & _TRIPS:
-            yield "its loop never went round more than twice"
+            yield _MANY_TRIPS
     elif own & (Seen.RAN | Seen.SKIPPED) and not line & (Seen.RAN | Seen.SKIPPED):
         yield "it never ran"
     elif judged and any(own & both == both and judged & both != both for both in _PAIRS if what in ("bra", "selp")):
-        yield _WAY
+        yield _BRANCH
 
 
 # -- running cases --
