@@ -345,7 +345,7 @@ def row_of(name: str, peak: Peak) -> dict[str, Any]:
         "seconds": seconds,
         "where": times[-1],
         "cases": len(verdict.cases),
-        "own_cases": {one.case.values: round(one.seconds, 2) for one in at_own},
+        "full_size_cases": {one.case.values: round(one.seconds, 2) for one in at_own},
         "elements_judged": elements * len(at_own),
         "task_mib": own >> 20,
         "peak_mib": max(mib) - idle,
@@ -379,7 +379,7 @@ def through_a_spool(name: str) -> dict[str, Any]:
             worker.terminate()
             worker.wait()
     at_own = {one.case.values: round(one.seconds, 2) for one in verdict.cases if one.case.sizes == wanted.sizes}
-    return {"case": name, "seconds": seconds, "own_cases": at_own}
+    return {"case": name, "seconds": seconds, "full_size_cases": at_own}
 
 
 def whole_run() -> dict[str, Any]:

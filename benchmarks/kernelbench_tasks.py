@@ -31,10 +31,10 @@ from tilewright.records import Case, ReturnedTensor, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import TaskError, TaskOptions, task_from_kernelbench, task_op_line
 from tilewright.tasks.reading.parameters import print_values
+from tilewright.verify.accepted_sizes import accepted_sizes
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import own_cases, plan_cases
+from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.judging_records import JudgeRequest
-from tilewright.verify.need_sizes import accepted_sizes
 
 HERE = Path(__file__).resolve().parent
 JUDGE_OWN = "kernelbench_tasks:judge_own"
@@ -126,7 +126,7 @@ def judged(task: Task) -> Row:
     """The reference's own answers at the cases that need no GPU."""
     cases = plan_cases(task)
     if is_small(task, task.sizes, OWN_WORK):
-        cases = (*cases, *own_cases(task))
+        cases = (*cases, *full_size_cases(task))
     if not cases:
         cases = tuple(Case(sizes, 201) for sizes in accepted_sizes(task, lambda sizes: True))
     row: Row = {"cases": len(cases), "done": 0, "wrong": [], "zeros_right": [], "not_telling": [], "problems": []}

@@ -27,7 +27,7 @@ from bench_model import GPU, MEASURED, Data, Modelled, Row, counted, figures, tu
 from recording import write_result
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.measure.emulated_counts import NotCounted
-from tilewright.measure.performance_model import LaunchFacts, model_launch, model_plan
+from tilewright.measure.performance_model import LaunchInputs, model_launch, model_plan
 from tilewright.measure.preparation import NotPrepared
 from tilewright.records import PROFILES
 
@@ -52,7 +52,7 @@ class Plan:
     """A row as far as no constant has a part in it."""
 
     row: Row
-    facts: tuple[LaunchFacts, ...]
+    facts: tuple[LaunchInputs, ...]
     beside_us: float  # launches and library steps
 
     def modelled(self) -> Modelled:

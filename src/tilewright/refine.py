@@ -1,9 +1,9 @@
-"""The loop: one evolving kernel, kept only when better.
+"""The loop: one evolving kernel, replaced only by a better one.
 
-Draft it, repair it from a diagnosis, improve its structure, autotune the constants it exposes, and, when structure has
-stopped paying, refine it with the profiler's evidence. `next_step` decides from the attempts on record alone, and all
-that an attempt does is on record before it is used, so a run that was killed goes on where it stopped. Who writes, who
-judges and who measures are given; nothing here knows a model, a prompt or a device.
+It is drafted, repaired from a diagnosis, restructured, autotuned, and refined with profiler evidence once restructuring
+has stopped paying. `next_step` decides from the recorded attempts alone, and everything is recorded before it is used,
+so a killed run resumes where it stopped. The author, referee and stopwatch are given; nothing here knows a model, a
+prompt or a device.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tilewright.records import Attempt, BadPlan, BadReply, Ending, Proposal, Rej
 from tilewright.store import AttemptFolder, RunFolder
 from tilewright.verify import Referee, read_kernel
 
-KERNEL = "kernel.cu"  # a candidate in its attempt's folder
+KERNEL = "kernel.cu"  # the candidate, in its attempt's folder
 UNREADABLE_IN_A_ROW = 3
-_LINTED = (Stage.REPAIR_CRASH, Stage.REPAIR_WRONG, Stage.STRUCTURE)  # stages whose author is told what lint reads
-REPAIRS_OF_A_STEP = 2  # of a step from a kernel that is right: reverting costs little then
+_LINTED = (Stage.REPAIR_CRASH, Stage.REPAIR_WRONG, Stage.STRUCTURE)  # stages whose author gets lint findings
+REPAIRS_OF_A_STEP = 2  # where a right kernel exists: reverting to it is cheap
 
 Complete = Callable[[records.Question, Callable[[str], None]], Reply]
 
 
 class Watcher(Protocol):
-    """Somebody who is told how a run goes."""
+    """Receives the events of a run."""
 
     def started(self, run: Run) -> None: ...
 
@@ -41,10 +41,10 @@ class Watcher(Protocol):
         """The author is asked for a candidate."""
 
     def text(self, text: str) -> None:
-        """A piece of the reply as it comes in."""
+        """A piece of the reply, as it streams in."""
 
     def working(self, what: str) -> None:
-        """A candidate is built, run, measured: a few words on what is going on."""
+        """What a candidate is going through, in a few words."""
 
     def attempted(self, run: Run, attempt: Attempt) -> None: ...
 
@@ -56,10 +56,10 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """What to ask for next."""
+    """What to ask the author for."""
 
     stage: Stage
-    number: int  # of the step; its candidates share it
+    number: int  # of the step, shared by its candidates
     candidate: int = 0
     failing: Attempt | None = None
 
@@ -84,12 +84,16 @@ def next_step(run: Run) -> Step | Ending:
 
 
 def _onward(run: Run) -> Step | Ending:
-    """The step after the last one, whether that can be repaired or not."""
+    """The next step, leaving the last one as it is."""
     last = run.attempts[-1]
     if run.best is None:
         return Step(Stage.DRAFT, last.step + 1)
     since = _last_hint(run)
-    passed_on = [one.stage for one in run.attempts[max(since, run.best.number) :] if _passes(one)]
+    passed_on = [
+        one.stage
+        for one in run.attempts[max(since, run.best.number) :]
+        if isinstance(_evidence(one), records.NothingBetter)
+    ]
     profiling = bool(passed_on) or any(one.stage is Stage.PROFILED for one in run.attempts[since:])
     if not profiling and _without_gain(run, Stage.STRUCTURE) < run.settings.structure_patience:
         return Step(Stage.STRUCTURE, last.step + 1)
@@ -111,7 +115,7 @@ def _spent(run: Run) -> Ending | None:
     if run.seconds >= budget.seconds:
         return Ending.SECONDS
     tail = run.attempts[-UNREADABLE_IN_A_ROW:]
-    if len(tail) == UNREADABLE_IN_A_ROW and all(_unreadable(one) for one in tail):
+    if len(tail) == UNREADABLE_IN_A_ROW and all(isinstance(_evidence(one), BadReply) for one in tail):
         return Ending.UNREADABLE
     return None
 
@@ -121,29 +125,23 @@ def _satisfied(run: Run) -> Ending | None:
     if best is None or best.measurement is None:
         return None
     if run.settings.hints and _last_hint(run) == len(run.attempts):
-        return None  # the person wants one more step
+        return None  # the user wants one more step
     if best.measurement.fraction >= run.settings.good_enough:
         return Ending.GOOD_ENOUGH
     bound = isinstance(best.measurement, records.Modelled) and best.measurement.at_bound
     return Ending.AT_BOUND if bound and run.settings.stop_at_bound else None
 
 
-def _passes(attempt: Attempt) -> bool:
-    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, records.NothingBetter)
-
-
-def _unreadable(attempt: Attempt) -> bool:
-    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, BadReply)
+def _evidence(attempt: Attempt) -> records.Evidence | None:
+    return attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
 
 
 def _repairable(attempt: Attempt) -> bool:
-    verdict = attempt.verdict
-    beyond_repair = (BadReply, records.Duplicate, records.NotFaster, records.NothingBetter)
-    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, beyond_repair))
+    return not isinstance(_evidence(attempt), (BadReply, records.Duplicate, records.NotFaster, records.NothingBetter))
 
 
 def _repair_stage(attempt: Attempt) -> Stage:
-    evidence = attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
+    evidence = _evidence(attempt)
     if isinstance(evidence, (BadPlan, records.NotBuilt)):
         return Stage.REPAIR_BUILD
     wrong = isinstance(evidence, (records.WrongValues, records.Unstable, records.Impossible))
@@ -161,13 +159,13 @@ def _repairs_left(run: Run) -> bool:
 
 
 def _without_gain(run: Run, stage: Stage) -> int:
-    """Steps of a stage since the best was found or the person last gave a hint; repairs belong to their step."""
+    """Steps of a stage since the best kernel or the user's last hint; repairs belong to their step."""
     since = max(_last_hint(run), run.best.number if run.best else 0)
     return len({one.step for one in run.attempts[since:] if one.stage is stage})
 
 
 def _last_hint(run: Run) -> int:
-    """How many attempts had been made when the person last gave a hint."""
+    """How many attempts preceded the user's last hint."""
     return run.settings.hints[-1][0] if run.settings.hints else 0
 
 
@@ -176,10 +174,10 @@ def _last_hint(run: Run) -> int:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Who takes part: the author and the model behind it, the referee, the stopwatch, and somebody who watches."""
+    """The participants: author, model, referee, stopwatch and watcher."""
 
     author: Author
-    complete: Complete  # asks the model; an author without one never calls it
+    complete: Complete  # asks the model; authors without one never call it
     referee: Referee
     stopwatch: Stopwatch
     watch: Watcher
@@ -188,8 +186,8 @@ class RunContext:
 def refine(folder: RunFolder, context: RunContext) -> Run:
     """Carry a run to its end, from wherever it stands.
 
-    Raises only for faults of the machine, of the reference or of the model's provider; what was done until then is on
-    record, and calling it again goes on from there.
+    Raises only for faults of the machine, the reference or the model's provider. Everything until then is recorded, and
+    calling it again resumes the run.
     """
     run = folder.load()
     context.watch.started(run)
@@ -217,35 +215,35 @@ def _made(run: Run, folder: RunFolder, context: RunContext) -> Attempt | Ending:
 
 
 class _Attempt:
-    """One attempt in the making. Every result is stored in its folder as soon as it is there, and read back from it
-    when the attempt was begun by a process that did not live to finish it."""
+    """One attempt in progress. Each result is stored at once, and read back if another process began the attempt."""
 
     def __init__(self, run: Run, step: Step, folder: RunFolder, context: RunContext) -> None:
         self._run = run
         self._step = step
         self._folder = folder
-        self._workshop = context
+        self._context = context
         self._number = len(run.attempts) + 1
         self._place: AttemptFolder = folder.attempt(self._number)
         self._replies: list[Reply] = []
         self._began = time.monotonic()
-        self._waited_s = 0.0  # for a person, which is no work
+        self._waited_s = 0.0  # for a person, which does not count
 
     @property
     def _taken_s(self) -> float:
         return time.monotonic() - self._began - self._waited_s
 
     def make(self) -> Attempt | Ending:
-        """The attempt; an ending where the author has nothing more to propose, or no time is left.
+        """The attempt, or an ending if the author has nothing more to propose or time is up.
 
-        Its processes are ended then, and it stays begun. A reply is waited for, since it is paid for.
+        When time is up its processes are ended and the attempt stays unfinished. A reply is waited for, since it is
+        paid for.
         """
         left_s = self._run.settings.budget.seconds - self._run.seconds
         try:
             with stopped_when(lambda: self._taken_s > left_s):
                 return self._made()
         except Interrupted:
-            if self._taken_s <= left_s:  # somebody else wants an end
+            if self._taken_s <= left_s:  # interrupted by something else
                 raise
             self._folder.cut_short(self._number, self._taken_s)
             return Ending.SECONDS
@@ -261,7 +259,7 @@ class _Attempt:
         if isinstance(verdict, records.Passed) and isinstance(kernel, KernelFile):
             tune, measurement = self._measured(kernel, verdict.answer)
             if measurement is None:
-                unmeasured = self._place.remember("unmeasured", str, lambda: self._workshop.stopwatch.unmeasured)
+                unmeasured = self._place.remember("unmeasured", str, lambda: self._context.stopwatch.unmeasured)
             verdict = self._possible(verdict, measurement)
         prices = [reply.dollars for reply in self._replies]
         return Attempt(
@@ -287,14 +285,14 @@ class _Attempt:
     # -- the candidate --
 
     def _proposal(self) -> tuple[Situation, Proposal] | None:
-        """What the author proposes. One with no further structure to offer may still have details."""
+        """The author's proposal. An author without another structure may still have details to refine."""
         stages = (Stage.STRUCTURE, Stage.PROFILED) if self._step.stage is Stage.STRUCTURE else (self._step.stage,)
         for stage in stages:
             situation = self._situation(stage)
             if self._run.settings.start and not self._run.attempts:
                 return situation, Proposal(self._run.settings.start, "the kernel file to start from")
-            self._workshop.watch.asking(situation)
-            proposal = self._workshop.author.propose(situation, self._ask)
+            self._context.watch.asking(situation)
+            proposal = self._context.author.propose(situation, self._ask)
             if proposal is not None:
                 return situation, proposal
         return None
@@ -302,11 +300,11 @@ class _Attempt:
     def _situation(self, stage: Stage) -> Situation:
         best, failing = self._run.best, self._step.failing
         evidence = ""
-        if stage is Stage.PROFILED and best is not None and self._workshop.author.reads_evidence:
+        if stage is Stage.PROFILED and best is not None and self._context.author.reads_evidence:
             evidence = self._place.remember("evidence", str, lambda: self._evidence(best))
         shown = failing or best
         lint: tuple[records.LintFinding, ...] = ()
-        reads = self._workshop.author.reads_evidence and stage in _LINTED
+        reads = self._context.author.reads_evidence and stage in _LINTED
         if reads and shown is not None:
             lint = self._place.remember("lint", tuple[records.LintFinding, ...], lambda: self._lint(shown))
         hints = [text for made, text in self._run.settings.hints if made < self._number]
@@ -333,16 +331,16 @@ class _Attempt:
 
         def heard(text: str) -> None:
             self._place.stream(number, text)
-            self._workshop.watch.text(text)
+            self._context.watch.text(text)
 
         began = time.monotonic()
-        reply = self._place.reply_to(number, question, lambda asked: self._workshop.complete(asked, heard))
+        reply = self._place.reply_to(number, question, lambda asked: self._context.complete(asked, heard))
         self._waited_s += time.monotonic() - began if reply.by_person else 0.0
         self._replies.append(reply)
         return reply
 
     def _read(self, proposal: Proposal) -> tuple[KernelFile | BadPlan | None, str | None]:
-        """The file, fixed where that is mechanical, and its identity; it is kept whether it can be read or not."""
+        """The parsed file with mechanical fixes, and its identity; the text is stored even if it cannot be parsed."""
         if proposal.text is None:
             return None, None
         kernel = read_kernel(proposal.text, self._run.task)
@@ -353,7 +351,7 @@ class _Attempt:
     def _kernel_of(self, attempt: Attempt) -> str:
         return self._folder.attempt(attempt.number).text(KERNEL)
 
-    # -- what becomes of it --
+    # -- judging and measuring --
 
     def _verdict(
         self, proposal: Proposal, kernel: KernelFile | BadPlan | None, identity: str | None
@@ -365,38 +363,30 @@ class _Attempt:
             return Rejected(records.Duplicate(earlier.number))
         if isinstance(kernel, BadPlan):
             return Rejected(kernel)
-        self._workshop.watch.working("verifying")
-        return self._workshop.referee.judge(kernel, in_vain=lambda: self._not_faster(kernel))
+        self._context.watch.working("verifying")
+        return self._context.referee.judge(kernel, skip_if_slower=lambda: self._not_faster(kernel))
 
     def _not_faster(self, kernel: KernelFile) -> records.NotFaster | None:
-        """Why there is no need to judge it at full size, which takes long: it would not be kept."""
+        """Evidence that it is slower than the best kernel, so that slow full-size cases can be skipped."""
         best = self._run.best
         if best is None or best.is_provisional or not isinstance(best.measurement, records.Measured):
             return None
-        best_us, watch = best.measurement.time_us, self._workshop.watch
+        best_us, watch = best.measurement.time_us, self._context.watch
         watch.working("timing it beside the best")
         limit = self._run.settings.tune_combinations
-        time_us = slower_than(kernel, best_us, self._workshop.stopwatch, limit, watch.working)
+        time_us = slower_than(kernel, best_us, self._context.stopwatch, limit, watch.working)
         return records.NotFaster(time_us, best_us, best.number) if time_us is not None else None
 
     def _measured(
         self, kernel: KernelFile, answer: records.JudgedAnswer | None
     ) -> tuple[records.TuneResult, records.Measurement | None]:
-        referee, stopwatch, watch = self._workshop.referee, self._workshop.stopwatch, self._workshop.watch
-        settings = self._run.settings
+        referee, stopwatch, watch = self._context.referee, self._context.stopwatch, self._context.watch
+        noise, limit = self._run.settings.noise, self._run.settings.tune_combinations
         watch.working("tuning")
         tune = self._place.remember(
             "tune",
             records.TuneResult,
-            lambda: autotune(
-                kernel,
-                referee,
-                stopwatch,
-                settings.tune_combinations,
-                watch.working,
-                gain=settings.noise,
-                answer=answer,
-            ),
+            lambda: autotune(kernel, referee, stopwatch, limit, watch.working, gain=noise, answer=answer),
         )
         watch.working("measuring")
         choice, best_us = dict(tune.choice), self._run.best.time_us if self._run.best else None
@@ -406,7 +396,7 @@ class _Attempt:
         return tune, measurement
 
     def _possible(self, passed: records.Passed, measurement: records.Measurement | None) -> records.Verdict:
-        """The verdict, unless a timed call answered otherwise, or nothing that reads what must be read is so fast."""
+        """The verdict, unless a timed call returned something else or the time is impossibly short."""
         if not isinstance(measurement, records.Measured):
             return passed
         if measurement.answered_otherwise:
@@ -414,15 +404,15 @@ class _Attempt:
             changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
             own = records.Case(task.sizes, 1)
             return Rejected(records.Unstable(own, changed, measurement.answered_otherwise), passed.cases)
-        impossible = too_fast(measurement, self._run.task, self._workshop.referee.needed_inputs)
+        impossible = too_fast(measurement, self._run.task, self._context.referee.needed_inputs)
         return Rejected(impossible, passed.cases) if impossible is not None else passed
 
     def _lint(self, attempt: Attempt) -> tuple[records.LintFinding, ...]:
         kernel = read_kernel(self._kernel_of(attempt), self._run.task)
-        return self._workshop.stopwatch.lint(kernel) if isinstance(kernel, KernelFile) else ()
+        return self._context.stopwatch.lint(kernel) if isinstance(kernel, KernelFile) else ()
 
     def _evidence(self, best: Attempt) -> str:
         kernel = read_kernel(self._kernel_of(best), self._run.task)
         assert isinstance(kernel, KernelFile)  # it passed
-        self._workshop.watch.working("profiling")
-        return self._workshop.stopwatch.evidence(kernel, dict(best.tune.choice) if best.tune else None)
+        self._context.watch.working("profiling")
+        return self._context.stopwatch.evidence(kernel, dict(best.tune.choice) if best.tune else None)

@@ -1,8 +1,8 @@
 """`python -m tilewright.worker DIR`: run the jobs of a spool directory on a GPU of this machine.
 
-Kernels run in one child, the references they are compared with in others, one at a time. Needs the standard library,
-numpy, torch and cuda-bindings, nothing else. Here are arguments, signals, exit status and the few lines a person sees;
-the work is `tilewright.devices.spool_worker`.
+Kernels run in one child process and references in others, one at a time. It needs only the standard library, numpy,
+torch and cuda-bindings. This module handles arguments, signals, exit status and output; the work is done by
+`tilewright.devices.spool_worker`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tilewright.devices.spool_files import SpoolFiles
 from tilewright.devices.spool_worker import Pace, Worker
 from tilewright.reference.spooled import References
 
-INTERRUPTED_STATUS = 130  # what a shell expects of a program ended by Ctrl-C
+INTERRUPTED_STATUS = 130  # the usual exit status after Ctrl-C
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Requests to stop. The first lets the job in hand finish for a while; the second does not wait."""
+    """Stop requests. After the first, the current job may finish within a grace period; the second ends it at once."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
@@ -47,12 +47,12 @@ class Stop:
         return self.by is not None
 
     def overdue(self) -> bool:
-        """Whether what is going on must be abandoned now."""
+        """Whether the current job must be abandoned now."""
         return self.by is not None and (not self.busy() or time.monotonic() >= self._deadline)
 
 
 def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER) -> int:
-    """Serve a spool; returns the exit status. `command` is the runner program."""
+    """Serve a spool and return the exit status. `command` is the runner program."""
     options = _options(arguments)
     stop = Stop(options.grace)
     stop.install()
@@ -79,7 +79,7 @@ def _serve(
     options: argparse.Namespace, files: SpoolFiles, device: CudaDevice, references: References, stop: Stop
 ) -> int:
     pace = Pace(options.poll, options.stale, options.keep_days * 86400.0)
-    say = _progress if sys.stderr.isatty() or options.verbose else _silence
+    say = _progress if sys.stderr.isatty() or options.verbose else lambda _: None
     worker = Worker(files, device, references, pace, stop.requested, say)
     stop.busy = lambda: worker.in_hand is not None
     _tell(f"{worker.id} serves {files.root} with {worker.announcement.profile.name}; Ctrl-C stops it")
@@ -121,7 +121,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-days", type=_seconds, default=14.0, metavar="D", help="days until a result is removed (default 14)"
     )
-    parser.add_argument("--verbose", action="store_true", help="a line for every job even where nobody watches")
+    parser.add_argument("--verbose", action="store_true", help="a line for every job even without a terminal")
     return parser.parse_args(arguments)
 
 
@@ -149,10 +149,6 @@ def _tell(line: str) -> None:
 def _progress(line: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
     sys.stderr.flush()
-
-
-def _silence(line: str) -> None:
-    """Nobody watches."""
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.lint.register_values import BlockPlace, RegisterValues, evaluate_registers
-from tilewright.lint.thread_numbers import Known, Varying
+from tilewright.lint.thread_values import Known, Varying
 from tilewright.ptx.control_flow import flow
 from tilewright.ptx.parser import parse_ptx
 

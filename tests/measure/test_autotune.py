@@ -23,7 +23,7 @@ from tilewright.measure.autotune import (
     built_choices,
     faster_than_default,
     promising,
-    race,
+    successive_halving,
     worth_timing,
 )
 from tilewright.records import PROFILES, GpuProfile, Passed, Task
@@ -54,9 +54,9 @@ def silent(_: str) -> None: ...
 def test_a_faster_choice_is_found_among_noise_and_slow_ones_are_left_early(seed: int) -> None:
     true_us = {number: 100.0 + 3.0 * number for number in range(16)} | {9: 90.0}
     time = Noisy(true_us, 0.02, seed)
-    runners, failed = race(CHOICES, time, silent, scatters=True)
+    timed, failed = successive_halving(CHOICES, time, silent, scatters=True)
     assert failed == 0
-    assert faster_than_default(runners, CHOICES[0], 0.01)[0] == (("A", 9),)
+    assert faster_than_default(timed, CHOICES[0], 0.01)[0] == (("A", 9),)
     assert time.runs[9] == time.runs[0] == sum(runs for runs, _ in RUNGS)
     assert time.runs[15] == RUNGS[0][0]
     assert sum(time.runs.values()) < 0.6 * 16 * time.runs[0]
@@ -64,15 +64,17 @@ def test_a_faster_choice_is_found_among_noise_and_slow_ones_are_left_early(seed:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_equal_choices_never_beat_the_default(seed: int) -> None:
-    runners, _ = race(CHOICES, Noisy(dict.fromkeys(range(16), 100.0), 0.02, seed), silent, scatters=True)
-    assert faster_than_default(runners, CHOICES[0], 0.01) == []
+    timed, _ = successive_halving(CHOICES, Noisy(dict.fromkeys(range(16), 100.0), 0.02, seed), silent, scatters=True)
+    assert faster_than_default(timed, CHOICES[0], 0.01) == []
 
 
 def test_a_gain_within_the_scatter_is_no_gain() -> None:
     """Its median is 2 % lower, yet times scatter by 20 %."""
     true_us = dict.fromkeys(range(16), 200.0) | {0: 100.0, 1: 98.0}
     found = [
-        faster_than_default(race(CHOICES, Noisy(true_us, 0.2, seed), silent, scatters=True)[0], CHOICES[0], 0.01)
+        faster_than_default(
+            successive_halving(CHOICES, Noisy(true_us, 0.2, seed), silent, scatters=True)[0], CHOICES[0], 0.01
+        )
         for seed in range(40)
     ]
     assert sum(map(bool, found)) <= 12
@@ -85,15 +87,17 @@ def test_calls_that_take_long_are_timed_less_often() -> None:
         asked.append((choice, runs))
         return (2000.0 + 100.0 * CHOICES.index(choice),) * runs
 
-    race(CHOICES, time, silent, scatters=True, floor_us=LONG_US)
+    successive_halving(CHOICES, time, silent, scatters=True, floor_us=LONG_US)
     assert [runs for _, runs in asked] == [2] * 16 + [5] * 4 + [5] * 3
     assert [choice for choice, _ in asked[-3:]] == list(CHOICES[:3])[::-1]
 
 
 def test_a_choice_that_fails_is_counted_and_forgotten() -> None:
-    runners, failed = race(CHOICES[:4], Noisy(dict.fromkeys(range(4), 1.0), 0.0, 0, fails=2), silent, scatters=True)
+    timed, failed = successive_halving(
+        CHOICES[:4], Noisy(dict.fromkeys(range(4), 1.0), 0.0, 0, fails=2), silent, scatters=True
+    )
     assert failed == 1
-    assert [one.choice for one in runners] == [CHOICES[0], CHOICES[1], CHOICES[3]]
+    assert [one.choice for one in timed] == [CHOICES[0], CHOICES[1], CHOICES[3]]
 
 
 def built(number: int, **changes: object) -> BuiltChoice:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from tests.measure import kernels
 
-from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest, there_and_back
+from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest, alternating
 from tilewright.measure.gpu_timing import (
     LONG,
     ROUNDS,
     RUNS,
     TRIES,
-    Contest,
     Rounds,
+    TimingOptions,
     measure_on_gpu,
     measured,
 )
@@ -71,7 +71,7 @@ def test_a_time_below_the_roofline_is_noted() -> None:
     assert "faster than the roofline" in made.notes[0]
     rounds = Rounds({"kernel": [(4.0, 4.0)]})
     made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
-    assert "needs fewer of them" in made.notes[0], "the bytes take less"
+    assert "does fewer of them" in made.notes[0], "the bytes take less"
 
 
 # -- the order of things, with a GPU and a reference that only keep a diary --
@@ -117,7 +117,9 @@ class Diary:
         pass
 
 
-def run_diary(diary: Diary, contest: Contest, file: Any = kernels.VECTOR, floor_us: float = 5.0, **changes: Any) -> Any:
+def run_diary(
+    diary: Diary, contest: TimingOptions, file: Any = kernels.VECTOR, floor_us: float = 5.0, **changes: Any
+) -> Any:
     task = replace(kernels.scale_task(64, 64), **changes)
     return measure_on_gpu(prepare(file, task, None), task, diary, diary, floor_us, contest)  # type: ignore[arg-type]
 
@@ -125,15 +127,15 @@ def run_diary(diary: Diary, contest: Contest, file: Any = kernels.VECTOR, floor_
 @pytest.mark.parametrize(("floor_us", "planned"), [*LONG, (LONG[-1][0] - 1.0, (ROUNDS, RUNS))])
 def test_long_calls_have_fewer_rounds(floor_us: float, planned: tuple[int, int]) -> None:
     diary, (rounds, runs) = Diary(), planned
-    made = run_diary(diary, Contest(("eager",)), floor_us=floor_us)
+    made = run_diary(diary, TimingOptions(("eager",)), floor_us=floor_us)
     assert diary.said == (["K", "e", "K"] * rounds)
     assert (made.kernel.rounds, len(made.kernel.samples_us)) == (rounds, rounds * runs)
     assert {one.runs for one in diary.requests} == {runs}
 
 
-def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:
+def test_rounds_go_alternating_and_the_kernel_takes_part_twice() -> None:
     diary = Diary()
-    made = run_diary(diary, Contest(("eager", "library"), "some:thing"))
+    made = run_diary(diary, TimingOptions(("eager", "library"), "some:thing"))
     there = ["K", "e", "l", "a", "K"]
     assert diary.said == (there + there[::-1]) * (ROUNDS // 2)
     assert {len(job.inputs) for job in diary.jobs} == {1}
@@ -150,45 +152,45 @@ def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:
 
 
 def test_what_drifts_evenly_is_the_same_for_the_kernel_and_itself() -> None:
-    made = run_diary(Diary(drift=0.01), Contest(()))
+    made = run_diary(Diary(drift=0.01), TimingOptions(()))
     assert made.control_error < 0.002  # of 1 % from job to job
     assert any("kernel drifted by +11%" in note for note in made.notes)
 
 
 def test_rounds_that_something_disturbed_are_done_again() -> None:
     diary = Diary(disturbed=range(3, 6))
-    made = run_diary(diary, Contest(()))
+    made = run_diary(diary, TimingOptions(()))
     assert (len(diary.jobs), made.kernel.rounds, made.notes) == (4 * ROUNDS, ROUNDS, ())
     assert made.kernel.median_us < 11
     always = Diary(disturbed=range(0, 100, 3))
-    assert run_diary(always, Contest(())).notes
+    assert run_diary(always, TimingOptions(())).notes
     assert len(always.jobs) == TRIES * 2 * ROUNDS
 
 
 def test_a_baseline_that_failed_is_not_tried_again() -> None:
     diary = Diary()
-    made = run_diary(diary, Contest())
+    made = run_diary(diary, TimingOptions())
     assert [request.contenders for request in diary.requests][:2] == [("eager", "torch.compile"), ("eager",)]
     assert made.notes == ("torch.compile failed: no",)
-    assert run_diary(Diary(), Contest(())).baselines == ()
+    assert run_diary(Diary(), TimingOptions(())).baselines == ()
 
 
 def test_a_candidate_far_behind_the_best_is_timed_briefly_and_alone() -> None:
     """It takes 10 us a run."""
     diary = Diary()
-    made = run_diary(diary, Contest(("eager",), best_us=7.9))
+    made = run_diary(diary, TimingOptions(("eager",), best_us=7.9))
     assert diary.said == ["K"] * 4
     assert made.baselines == ()
     assert any("far slower than the best so far" in note for note in made.notes)
     near = Diary()
-    run_diary(near, Contest(("eager",), best_us=8.1))
+    run_diary(near, TimingOptions(("eager",), best_us=8.1))
     assert near.said.count("e") == ROUNDS
 
 
-def test_the_runs_of_a_round_go_there_and_back() -> None:
+def test_the_runs_of_a_round_go_alternating() -> None:
     said: list[str] = []
     calls = {name: (lambda name=name: said.append(name) or float(len(said))) for name in "abc"}
-    samples = there_and_back(calls, 3)  # type: ignore[arg-type]
+    samples = alternating(calls, 3)  # type: ignore[arg-type]
     assert "".join(said) == "abccbaabc"
     assert samples == {"a": (1.0, 6.0, 7.0), "b": (2.0, 5.0, 8.0), "c": (3.0, 4.0, 9.0)}
 
@@ -196,30 +198,30 @@ def test_the_runs_of_a_round_go_there_and_back() -> None:
 def test_a_timed_call_that_answers_otherwise_ends_it() -> None:
     other = replace(SAME, bits="5678", sums=(10.0001,))
     diary = Diary({3: (5, other)})
-    made = run_diary(diary, Contest(()))
+    made = run_diary(diary, TimingOptions(()))
     assert made.answered_otherwise == "timed call 5 of round 2 on the same inputs"
     assert len(diary.jobs) == 4
-    before = run_diary(Diary({2: (0, other)}), Contest(()))
+    before = run_diary(Diary({2: (0, other)}), TimingOptions(()))
     assert before.answered_otherwise == "the call before timing of round 1 on the same inputs"
 
 
 def test_it_is_timed_on_the_inputs_that_were_judged_and_must_answer_the_same() -> None:
     case = Case({"rows": 64, "cols": 64}, 101)
     diary = Diary()
-    made = run_diary(diary, Contest((), answer=JudgedAnswer(case, SAME)))
+    made = run_diary(diary, TimingOptions((), answer=JudgedAnswer(case, SAME)))
     assert made.answered_otherwise == ""
     assert {job.inputs for job in diary.jobs} == {case_inputs(kernels.scale_task(64, 64), case)}
     judged = JudgedAnswer(case, replace(SAME, bits="judged"))
-    made = run_diary(Diary(), Contest((), answer=judged))
+    made = run_diary(Diary(), TimingOptions((), answer=judged))
     assert made.answered_otherwise == "the call before timing of round 1 on the same inputs"
 
 
 def test_atomics_may_differ_in_the_last_bits_only() -> None:
     atomic = kernels.scale("if (i < n) atomicAdd(&y[i], 2 * x[i]);", 1)
-    near = run_diary(Diary({3: (5, replace(SAME, bits="5678", sums=(10.0001,)))}), Contest(()), atomic)
+    near = run_diary(Diary({3: (5, replace(SAME, bits="5678", sums=(10.0001,)))}), TimingOptions(()), atomic)
     assert near.answered_otherwise == ""
     assert "added up by atomics" in near.notes[0]
-    far = run_diary(Diary({3: (5, replace(SAME, bits="5678", sums=(11.0,)))}), Contest(()), atomic)
+    far = run_diary(Diary({3: (5, replace(SAME, bits="5678", sums=(11.0,)))}), TimingOptions(()), atomic)
     assert far.answered_otherwise
 
 
@@ -228,7 +230,7 @@ def test_what_is_wrong_with_the_conditions_is_noted() -> None:
     rounds = Rounds({"kernel": [(10.0,)], "kernel again": [(10.3,)]}, conditions=COOL.with_later(hot))
     made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
     assert made.notes == (
-        "the same kernel timed as another differs by 3.0%: less than that is noise",
+        "the same kernel timed twice differs by 3.0%: smaller differences are noise",
         "the clock was held back by heat and the power limit, to 1200 of 1980 MHz",
     )
 

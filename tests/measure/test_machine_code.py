@@ -14,7 +14,7 @@ from tilewright.measure.machine_code import (
     CodeCost,
     code_cost,
     lane_by_lane,
-    one_warp,
+    single_warp_cycles,
     spread_executions,
     without_copies,
     without_polling,
@@ -31,7 +31,7 @@ def code(*texts: str) -> tuple[SassInstruction, ...]:
 
 def waits(*texts: str) -> float:
     listing = code(*texts)
-    return one_warp(listing, [1.0] * len(listing))[0]
+    return single_warp_cycles(listing, [1.0] * len(listing))[0]
 
 
 def test_a_warp_waits_once_for_all_loads_that_are_on_their_way() -> None:
@@ -51,7 +51,7 @@ def test_a_fence_waits_until_what_was_written_is_seen() -> None:
 def test_a_predicate_beside_a_result_and_the_four_registers_of_a_tensor_product_are_waited_for() -> None:
     assert waits("LDG.E R4, desc[UR4][R2.64]", "IADD3 R6, P1, R4, 0x1, RZ", "@P1 EXIT") == pytest.approx(1)
     alone = [
-        one_warp(listing, [1.0] * 2)[1]
+        single_warp_cycles(listing, [1.0] * 2)[1]
         for listing in (
             code("HMMA.16816.F32 R4, R8, R12, RZ", "FADD R0, R7, R1"),
             code("HMMA.16816.F32 R4, R8, R12, RZ", "FADD R0, R20, R1"),
@@ -68,7 +68,7 @@ def test_copies_ahead_are_there_when_a_loop_comes_back_to_them() -> None:
         listing = list(code(*texts))
         listing[-1] = SassInstruction(listing[-1].address, listing[-1].text, None, target=32)
         ran = [0.0] * 2 + [1.0] * (len(listing) - 2)
-        assert one_warp(listing, ran)[0] == pytest.approx(expected, abs=0.05)
+        assert single_warp_cycles(listing, ran)[0] == pytest.approx(expected, abs=0.05)
 
 
 def test_what_the_engine_copies_for_a_warp_is_waited_for_in_order() -> None:
@@ -84,7 +84,7 @@ def test_what_the_engine_copies_for_a_warp_is_waited_for_in_order() -> None:
     def waited(ahead: int, *loop: str) -> float:
         listing = list(code(*[arrive, copy] * ahead, *loop, *["MUFU.EX2 R0, R0"] * 60, "@P0 BRA `(.L_x_0)"))
         listing[-1] = SassInstruction(listing[-1].address, listing[-1].text, None, target=32 * ahead)
-        return one_warp(listing, [0.0] * 2 * ahead + [1.0] * (len(listing) - 2 * ahead))[0]
+        return single_warp_cycles(listing, [0.0] * 2 * ahead + [1.0] * (len(listing) - 2 * ahead))[0]
 
     assert waited(0, arrive, copy, wait, work) == pytest.approx(1.0, abs=0.05)
     assert waited(1, arrive, copy, wait, work) == pytest.approx(0.0, abs=0.05)

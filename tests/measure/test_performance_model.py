@@ -20,7 +20,7 @@ from tilewright.measure.performance_model import (
     model_plan,
     norm,
 )
-from tilewright.measure.what_if import ideal
+from tilewright.measure.what_if import coalesced
 from tilewright.records import PROFILES, Dimension, DType, ModelTerm, Task, TaskOutput, TensorInput
 
 
@@ -162,8 +162,10 @@ def test_sectors_that_are_needed_lie_in_few_lines(emulator: EmulatedDevice) -> N
     task = kernels.scale_task(4096, 4096)
     made = model(kernels.STRIDED, task, emulator)
     (launch,) = made.counted.launches
-    mended = replace(launch, counts=replace(launch.counts, instructions=tuple(map(ideal, launch.counts.instructions))))
-    changed = model_plan(replace(made.counted, launches=(mended,)), task, made.modelled.floor_us)
+    fixed = replace(
+        launch, counts=replace(launch.counts, instructions=tuple(map(coalesced, launch.counts.instructions)))
+    )
+    changed = model_plan(replace(made.counted, launches=(fixed,)), task, made.modelled.floor_us)
     assert made.launches[0].facts.work.short_lookups > 0
     work = changed.launches[0].facts.work
     assert (work.short_lookups, work.half_lookups, work.part_stores) == (0, 0, 0)

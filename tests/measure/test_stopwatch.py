@@ -14,7 +14,7 @@ from tests.tasks.in_process import JudgingReference
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile, parse
 from tilewright.measure import Stopwatch, autotune
-from tilewright.measure.autotune import Sweep, SweepMemory, spread
+from tilewright.measure.autotune import Sweep, SweepMemory, sampled_choices
 from tilewright.measure.emulated_counts import NotCounted
 from tilewright.records import (
     MEASURED_NOISE,
@@ -218,13 +218,13 @@ def test_choices_beyond_the_limit_are_spread_over_all() -> None:
     choices: list[dict[str, int | bool]] = [
         {"A": a, "B": b, "C": c} for a in range(8) for b in range(4) for c in range(4)
     ]
-    chosen = spread(choices, 16)
+    chosen = sampled_choices(choices, 16)
     assert chosen[0] == choices[0]
     assert len(chosen) == 16
     assert len({tuple(one.items()) for one in chosen}) == 16
     for name, count in (("A", 7), ("B", 4), ("C", 4)):
         assert len({one[name] for one in chosen}) >= count
-    assert spread(choices, 500) == choices
+    assert sampled_choices(choices, 500) == choices
 
 
 def test_evidence_without_counts_has_what_the_compiler_knows(

@@ -51,7 +51,7 @@ from tilewright.records import (
 from tilewright.refine import RunContext, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
-from tilewright.verify.referee import InVain
+from tilewright.verify.referee import SkipIfSlower
 
 
 class Scripted:
@@ -155,8 +155,10 @@ class Measuring(Timed):
 class AsOnGpu(Referee):
     """Asks, as one with a GPU does, before it says that a kernel is right."""
 
-    def judge(self, file: KernelFile | str, choice: Choice | None = None, *, in_vain: InVain | None = None) -> Verdict:
-        vain = in_vain() if in_vain is not None else None
+    def judge(
+        self, file: KernelFile | str, choice: Choice | None = None, *, skip_if_slower: SkipIfSlower | None = None
+    ) -> Verdict:
+        vain = skip_if_slower() if skip_if_slower is not None else None
         return Rejected(vain) if vain is not None else super().judge(file, choice)
 
 

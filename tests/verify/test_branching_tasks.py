@@ -20,7 +20,7 @@ from tilewright.prompts.task_text import task_text
 from tilewright.records import Case, Dimension, NumberBounds, Task
 from tilewright.runtime import ReferenceUsed, load
 from tilewright.verify import read_kernel
-from tilewright.verify.cases import own_cases, plan_cases
+from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task
 from tilewright.verify.judging_records import SurveyRequest
 from tilewright.verify.value_survey import survey_values
@@ -75,7 +75,7 @@ def functions() -> dict[str, Any]:
 def test_cases_stay_on_the_references_side_and_go_to_its_edge() -> None:
     for shape, edge in (("16x256:f32", 512), ("16x1024:f32", 513)):
         task = task_named("narrow", shape)
-        cases = (*plan_cases(task), *own_cases(task))
+        cases = (*plan_cases(task), *full_size_cases(task))
         assert all(one.takes(case.sizes[one.name]) for case in cases for one in task.dimensions)
         assert edge in {case.sizes["cols"] for case in cases}
         assert all((case.sizes["cols"] > 512) == (edge == 513) for case in cases)

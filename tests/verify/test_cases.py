@@ -21,13 +21,13 @@ from tilewright.records import (
     TensorInput,
     UniformValues,
 )
+from tilewright.verify.accepted_sizes import accepted_sizes, branch_pair_sizes, branch_sizes
+from tilewright.verify.block_trial import further_sizes
 from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
-from tilewright.verify.cases import own_cases, plan_cases
+from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
 from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
-from tilewright.verify.need_sizes import accepted_sizes, paired_sizes, turning_sizes
-from tilewright.verify.own_trial import further_sizes
 
 
 def test_cases_follow_from_the_task_alone() -> None:
@@ -64,7 +64,7 @@ def test_large_fixed_dimensions_are_met_by_small_others() -> None:
     assert plan_cases(task)
     fixed = replace(tasks.MATMUL, dimensions=tuple(Dimension(one, 32, varies=False) for one in "mkn"))
     assert plan_cases(fixed) == ()
-    assert {one.values for one in own_cases(fixed)} == {"task", "impulse", "offset", "wide"}
+    assert {one.values for one in full_size_cases(fixed)} == {"task", "impulse", "offset", "wide"}
 
 
 def test_the_inner_dimension_is_the_one_kernels_specialise_for() -> None:
@@ -276,11 +276,11 @@ def test_ways_that_two_dimensions_lead_to_together() -> None:
     def way(one: dict[str, int]) -> str:
         return "other" if one["rows"] >= 40 and 100 <= one["cols"] < 300 else "usual"
 
-    assert list(turning_sizes(tasks.SOFTMAX, way)) == []
-    (found,) = paired_sizes(tasks.SOFTMAX, way)
+    assert list(branch_sizes(tasks.SOFTMAX, way)) == []
+    (found,) = branch_pair_sizes(tasks.SOFTMAX, way)
     assert (found["rows"], found["cols"]) == (40, 128)
-    assert list(paired_sizes(tasks.SOFTMAX, lambda one: one["rows"] >= 40)) == []  # one dimension is enough
-    assert list(paired_sizes(tasks.SOFTMAX, lambda one: tuple(one.items()))) == []  # nothing turns
+    assert list(branch_pair_sizes(tasks.SOFTMAX, lambda one: one["rows"] >= 40)) == []  # one dimension is enough
+    assert list(branch_pair_sizes(tasks.SOFTMAX, lambda one: tuple(one.items()))) == []  # nothing turns
 
 
 def test_further_sizes_are_in_turn_near_and_of_the_same_code() -> None:

@@ -23,10 +23,10 @@ from tilewright.records import (
 )
 from tilewright.reference import AnyReference
 from tilewright.verify import Referee
+from tilewright.verify.accepted_sizes import accepted_sizes
 from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import work_of
 from tilewright.verify.cases import plan_cases
-from tilewright.verify.need_sizes import accepted_sizes
 
 # A reference is called by name, so the names of the inputs say which op is meant.
 SOURCE = """\

@@ -9,8 +9,8 @@ import torch
 from tests.verify.tasks import CONVOLVE
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilewright.reference.convolution_questions import ConvolutionRequest
-from tilewright.reference.convolutions import Convolved, Lying, are_likely_f32
+from tilewright.reference.convolutions import F32Convolution, TensorLayout, computed_in_f32
+from tilewright.reference.protocol import ConvolutionRequest
 from tilewright.verify import wide_convolution
 from tilewright.verify.wide_convolution import relative_error
 
@@ -34,21 +34,21 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def lying(*shape: int, channels_last: bool = False) -> Lying:
+def lying(*shape: int, channels_last: bool = False) -> TensorLayout:
     made = torch.empty(shape, device="meta")
-    return Lying.of(made.to(memory_format=torch.channels_last) if channels_last else made)
+    return TensorLayout.of(made.to(memory_format=torch.channels_last) if channels_last else made)
 
 
 KINDS = {
-    "plain": Convolved(lying(2, 3, 12, 11), lying(4, 3, 3, 3), (1, 1), (0, 0), (1, 1), False, (0, 0), 1, False),
-    "one dimension": Convolved(lying(2, 3, 40), lying(4, 3, 5), (2,), (2,), (3,), False, (0,), 1, False),
-    "grouped": Convolved(lying(3, 8, 9, 9), lying(8, 2, 3, 3), (1, 2), (1, 1), (2, 1), False, (0, 0), 4, False),
-    "transposed": Convolved(
+    "plain": F32Convolution(lying(2, 3, 12, 11), lying(4, 3, 3, 3), (1, 1), (0, 0), (1, 1), False, (0, 0), 1, False),
+    "one dimension": F32Convolution(lying(2, 3, 40), lying(4, 3, 5), (2,), (2,), (3,), False, (0,), 1, False),
+    "grouped": F32Convolution(lying(3, 8, 9, 9), lying(8, 2, 3, 3), (1, 2), (1, 1), (2, 1), False, (0, 0), 4, False),
+    "transposed": F32Convolution(
         lying(2, 6, 4, 5, 6), lying(6, 4, 3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1), True, (1, 1, 1), 2, False
     ),
-    "expanded": Convolved(
-        Lying.of(torch.empty(1, 3, 9, 9, device="meta").expand(2, 3, 9, 9)),
-        Lying.of(torch.empty(3, 1, 3, 3, device="meta")[:1].expand(3, 1, 3, 3)),
+    "expanded": F32Convolution(
+        TensorLayout.of(torch.empty(1, 3, 9, 9, device="meta").expand(2, 3, 9, 9)),
+        TensorLayout.of(torch.empty(3, 1, 3, 3, device="meta")[:1].expand(3, 1, 3, 3)),
         (1, 1),
         (1, 1),
         (1, 1),
@@ -57,7 +57,7 @@ KINDS = {
         3,
         False,
     ),
-    "channels last": Convolved(
+    "channels last": F32Convolution(
         lying(2, 16, 9, 9, channels_last=True), lying(8, 16, 3, 3), (1, 1), (1, 1), (1, 1), False, (0, 0), 1, False
     ),
 }
@@ -75,7 +75,7 @@ def test_f32_is_told_from_tf32(name: str) -> None:
 def test_cudnn_is_asked_as_it_is_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     cudnn, seen = torch.backends.cudnn, []
 
-    def looked(one: Convolved, images: int, device: str) -> float:
+    def looked(one: F32Convolution, images: int, device: str) -> float:
         seen.append((cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic))
         return 2.0**-12
 
@@ -92,7 +92,7 @@ def test_cudnn_is_asked_as_it_is_by_default(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_call_is_taken_for_f32_by_the_convolutions_it_makes() -> None:
     x, few, many = torch.randn(1, 3, 6, 6), torch.randn(16, 3, 3, 3), torch.randn(4, 16, 3, 3)
     convolve = torch.nn.functional.conv2d
-    assert are_likely_f32(lambda: convolve(x, few))
-    assert not are_likely_f32(lambda: convolve(convolve(x, few), many))
-    assert not are_likely_f32(lambda: convolve(x.bfloat16(), few.bfloat16()))
-    assert not are_likely_f32(lambda: x @ x)
+    assert computed_in_f32(lambda: convolve(x, few))
+    assert not computed_in_f32(lambda: convolve(convolve(x, few), many))
+    assert not computed_in_f32(lambda: convolve(x.bfloat16(), few.bfloat16()))
+    assert not computed_in_f32(lambda: x @ x)

@@ -56,7 +56,7 @@ def test_trips_of_loops(own: Seen, judged: Seen, lacks: bool) -> None:
 
 
 def test_ways_of_conditions() -> None:
-    branch = "its condition never went this way"
+    branch = "its branch never went this way"
     assert lacking(record("a", site(2, "bra", BOTH)), record("a", site(2, "bra", Seen.RAN))) == [(2, branch)]
     assert lacking(record("a", site(2, "bra", Seen.RAN)), record("a", site(2, "bra", Seen.SKIPPED))) == [(2, branch)]
     chosen = record("a", site(2, "selp", Seen.RAN | Seen.FIRST))

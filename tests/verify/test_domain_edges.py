@@ -28,7 +28,7 @@ from tilewright.records import (
     WrongValues,
 )
 from tilewright.verify import Referee
-from tilewright.verify.cases import again_values
+from tilewright.verify.cases import resampled_values
 from tilewright.verify.distributions import draw_inputs
 from tilewright.verify.expectation import expectations
 from tilewright.verify.judging_records import SurveyRequest
@@ -169,8 +169,8 @@ def test_beyond_the_domain_only_where_nan_is_an_elements_own_and_a_promise() -> 
 
 def test_a_task_without_a_smaller_call_is_judged_at_the_ends_too() -> None:
     task, found = task_of("f", "a"), ("special", "edges: a=0 and 1", "other numbers: b=1")
-    assert "edges: a=0 and 1" in again_values(task, found, whole=False, alone=True)
-    assert again_values(task, found[:2], whole=False) == ()
+    assert "edges: a=0 and 1" in resampled_values(task, found, whole=False, alone=True)
+    assert resampled_values(task, found[:2], whole=False) == ()
 
 
 # -- what is drawn --

@@ -46,7 +46,7 @@ from tilewright.records import (
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.verify import Referee, candidate
-from tilewright.verify.cases import own_cases, plan_cases
+from tilewright.verify.cases import full_size_cases, plan_cases
 from tilewright.verify.distributions import PARTS, TASK, contents
 
 Make = Callable[[Task], Referee]
@@ -156,8 +156,8 @@ def test_a_product_is_right_on_triangles(referee: Make) -> None:
 def test_triangles_are_timed_and_one_kind_of_several() -> None:
     """What a `tril` does does not show on triangles: what is found out about a reference is found on whole matrices."""
     assert {one.values for one in plan_cases(TRIANGLES)} > {TASK, PARTS}
-    assert [one.values for one in own_cases(TRIANGLES)][:3] == [TASK, PARTS, "normal"]
-    assert PARTS not in {one.values for one in (*plan_cases(tasks.MATMUL), *own_cases(tasks.MATMUL))}
+    assert [one.values for one in full_size_cases(TRIANGLES)][:3] == [TASK, PARTS, "normal"]
+    assert PARTS not in {one.values for one in (*plan_cases(tasks.MATMUL), *full_size_cases(tasks.MATMUL))}
     for values, part in ((TASK, Part.WHOLE), (PARTS, Part.UPPER)):
         drawn = contents(TRIANGLES, Case(TRIANGLES.sizes, 1, values))
         assert drawn is not None
@@ -583,7 +583,7 @@ def test_what_is_not_emulated_is_watched_on_the_gpu(
     assert verdict.cases
 
 
-def test_what_is_in_vain_is_not_run_at_full_size(reference: Reference, emulator: EmulatedDevice) -> None:
+def test_a_slower_kernel_is_not_run_at_full_size(reference: Reference, emulator: EmulatedDevice) -> None:
     task = replace(tasks.DOUBLE, dimensions=(Dimension("n", 5000),))
     seen: list[dict[str, int]] = []
 
@@ -594,11 +594,11 @@ def test_what_is_in_vain_is_not_run_at_full_size(reference: Reference, emulator:
 
     referee = Referee(task, reference, emulator=emulator, gpu=Gpu(emulator, Completed("", "GPU", (), ())))  # type: ignore[arg-type]
     told = NotFaster(2.0, 1.0, 1)
-    verdict = referee.judge(kernels.DOUBLE, in_vain=lambda: told)
+    verdict = referee.judge(kernels.DOUBLE, skip_if_slower=lambda: told)
     assert isinstance(verdict, Rejected)
     assert verdict.evidence == told
     assert verdict.cases
     assert seen
     assert task.sizes not in seen
-    assert isinstance(referee.judge(kernels.DOUBLE, in_vain=lambda: None), Passed)
+    assert isinstance(referee.judge(kernels.DOUBLE, skip_if_slower=lambda: None), Passed)
     assert task.sizes in seen

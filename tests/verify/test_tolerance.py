@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
 from tilewright.verify.expectation import Roundings, expectations
-from tilewright.verify.further_looks import FurtherLooks, compare_all
+from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
 
 Tensors = dict[str, torch.Tensor]
@@ -493,7 +493,7 @@ def test_few_wrong_elements_are_looked_at_again() -> None:
     found[7] += 1.5e-3
     asked: list[int] = []
 
-    class Again(FurtherLooks):
+    class Again(Recheck):
         def second(self, wider: float = 4.0) -> list[Expected]:
             asked.append(1)
             return [_expected_with(moves, truth)]
@@ -530,7 +530,7 @@ def test_results_of_one_rounding_that_hardly_moved_are_looked_at_again() -> None
     unlucky = [seed for seed, first in firsts.items() if not _is_right(found, first)]
     assert unlucky, "two moves were enough every time"
     for seed in unlucky:
-        looks = FurtherLooks(*reference, seed)
+        looks = Recheck(*reference, seed)
         assert _is_right(found, compare_all([found], firsts[seed], ValueTraits(), looks)[0])
         # No more is allowed than more moves bear out.
         worse = (many.truth + 12 * usual).float()
@@ -546,12 +546,12 @@ def test_one_element_of_very_many_is_looked_at_a_third_time() -> None:
     found = truth.float()
     found[5, 7] = 1.0
     first = expectations(*reference, first_seed=1)
-    seeds = [seed for seed in range(100, 1000, 100) if not _is_right(found, FurtherLooks(*reference, seed).second())]
+    seeds = [seed for seed in range(100, 1000, 100) if not _is_right(found, Recheck(*reference, seed).second())]
     assert seeds, "the dozen moves of a second look crossed the threshold every time"
-    assert _is_right(found, compare_all([found], first, ValueTraits(), FurtherLooks(*reference, seeds[0]))[0])
+    assert _is_right(found, compare_all([found], first, ValueTraits(), Recheck(*reference, seeds[0]))[0])
     # Where no rounding crosses the threshold, the same answer is as wrong as before.
     x[5, 7] = 1.0 - 60 * 2.0**-24
-    assert not _is_right(found, compare_all([found], first, ValueTraits(), FurtherLooks(*reference, seeds[0]))[0])
+    assert not _is_right(found, compare_all([found], first, ValueTraits(), Recheck(*reference, seeds[0]))[0])
 
 
 def _is_right(found: torch.Tensor, expected: list[Expected]) -> bool:

@@ -1,4 +1,4 @@
-"""A compiled kernel as the rules read it: one block of a launch, its accesses to memory, and who takes part in each."""
+"""A compiled kernel as the rules see it: one block of a launch, its memory accesses, and the threads active in each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.lint.register_values import (
     registers_of,
     written_registers,
 )
-from tilewright.lint.thread_numbers import Known, Origin, Value, Varying
+from tilewright.lint.thread_values import Known, Origin, Value, Varying
 from tilewright.ptx.control_flow import ControlFlow, branch_targets, flow, immediate_post_dominators
 from tilewright.ptx.syntax import Address, Function, Immediate, Instruction, Module, Operand, Register
 from tilewright.records import Dim3, PackedLaunch, TensorSpec
@@ -31,14 +31,14 @@ _WIDTHS = {"v2": 2, "v4": 4, "v8": 8}
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One instruction that touches global or shared memory, as all threads of the block come to it."""
+    """One instruction that accesses global or shared memory, for all threads of the block."""
 
     index: int  # into the function's body
     instruction: Instruction
     space: str  # "global" or "shared"
     size: int  # bytes of one thread
     address: Known
-    active: Mask  # the threads that come to it, as far as is known
+    active: Mask  # the threads that reach it, as far as is known
     certain: bool  # whether exactly these do
 
     @property
@@ -62,7 +62,7 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelReading:
+class BlockAnalysis:
     """One block of one launch."""
 
     function: Function
@@ -78,12 +78,12 @@ class KernelReading:
 
     @cached_property
     def loop_blocks(self) -> frozenset[int]:
-        """Blocks that a way leads back to."""
+        """Basic blocks inside a loop."""
         return frozenset(block for block in range(len(self.flow.blocks)) if block in self._behind[block])
 
     @cached_property
     def _behind(self) -> list[frozenset[int]]:
-        """Of each block those that may run after it."""
+        """For each basic block, those that can run after it."""
         blocks = self.flow.blocks
         return [frozenset(reached(block.successors, lambda one: blocks[one].successors)) for block in blocks]
 
@@ -96,12 +96,8 @@ class KernelReading:
         block, other = self.block_of(first), self.block_of(second)
         return other in self._behind[block] and block in self._behind[other]
 
-    def state(self, block: int) -> tuple[Mask, bool]:
-        """The threads that come to a block, and whether it is certain that just these do."""
-        return self._states[block]
-
     def value_of(self, index: int, operand: Operand) -> Value:
-        """What an instruction finds in an operand."""
+        """The value of an instruction's operand."""
         if isinstance(operand, Register):
             return self.registers.at(index, operand.name)
         if isinstance(operand, Immediate) and operand.width == 0:
@@ -110,7 +106,7 @@ class KernelReading:
 
     @cached_property
     def definitions(self) -> dict[str, list[int]]:
-        """Of each register the instructions that write it."""
+        """For each register, the instructions that write it."""
         found: dict[str, list[int]] = {}
         for index, instruction in enumerate(self.function.body):
             for name in written_registers(instruction):
@@ -125,7 +121,7 @@ class KernelReading:
         return [number for number, block in enumerate(self.flow.blocks) for _ in range(block.start, block.end)]
 
     def predicate(self, index: int) -> Value | None:
-        """Of a guarded instruction: 1 in the threads that take it."""
+        """The predicate of a guarded instruction: 1 in the threads that execute it."""
         instruction = self.function.body[index]
         if instruction.guard is None:
             return None
@@ -135,7 +131,7 @@ class KernelReading:
         return value
 
     def region(self, branch: int) -> frozenset[int]:
-        """The blocks between a branch and where its threads meet again."""
+        """The basic blocks between a branch and its reconvergence point."""
         meeting = self.flow.reconvergence.get(branch)
         return region_of(self.flow, self.block_of(branch), None if meeting is None else self.block_of(meeting))
 
@@ -145,18 +141,18 @@ class KernelReading:
 
     @cached_property
     def rare(self) -> frozenset[int]:
-        """Blocks that data decide about: how many threads of a warp come there, if any, nothing here tells."""
+        """Basic blocks behind data-dependent branches: how many threads reach them is unknown."""
         found: set[int] = set()
         for index, _ in self.branches():
             if self.predicate(index) is Varying.BY_DATA:
                 found |= self.region(index)
         return frozenset(found)
 
-    # -- who comes to a block --
+    # -- active threads --
 
     @cached_property
-    def _states(self) -> list[tuple[Mask, bool]]:
-        """Of each block the threads that come to it, and whether that is certain."""
+    def states(self) -> list[tuple[Mask, bool]]:
+        """For each basic block, the threads that reach it, and whether that is certain."""
         blocks = self.flow.blocks
         everyone = np.ones(self.place.threads, dtype=bool)
         if not blocks:
@@ -174,14 +170,14 @@ class KernelReading:
                 continue
             arriving = [self._along(b, number, states[b]) for b in backward[number] if number in forward[b]]
             came = [state for state in arriving if state is not None]
-            # A loop's first turn stands for the others only where all threads leave it together.
+            # A loop's first iteration stands for the others only if all threads leave it together.
             again = any(number not in forward[b] for b in backward[number]) and not self._leave_together(number)
             mask = np.logical_or.reduce([state[0] for state in came]) if came else everyone
             states[number] = (mask, bool(came) and len(came) == len(arriving) and all(s[1] for s in came) and not again)
         return [state or (everyone, False) for state in states]
 
     def _leave_together(self, head: int) -> bool:
-        """Whether no branch out of a loop parts the threads in it."""
+        """Whether no branch out of a loop diverges."""
         inside = [block for block in self._behind[head] if head in self._behind[block]]
         for block in inside:
             predicate = self.predicate(self.flow.blocks[block].end - 1)
@@ -191,7 +187,6 @@ class KernelReading:
         return True
 
     def _along(self, block: int, following: int, state: tuple[Mask, bool] | None) -> tuple[Mask, bool] | None:
-        """Who goes from a block to the one after it."""
         if state is None:
             return None
         mask, certain = state
@@ -214,7 +209,7 @@ class KernelReading:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """Every access whose address is known well enough to see how lanes lie to each other."""
+        """Every access with an address known well enough to compare lanes."""
         found = []
         for index, instruction in enumerate(self.function.body):
             if instruction.opcode in _MOVES:
@@ -235,7 +230,7 @@ class KernelReading:
         if space is None or size is None:
             return None
         address = Known(base.values + operand.offset, base.anchored, base.origin, base.wrapped)
-        mask, certain = self._states[self.block_of(index)]
+        mask, certain = self.states[self.block_of(index)]
         predicate = self.predicate(index)
         if isinstance(predicate, Known) and predicate.anchored:
             mask = mask & (predicate.values != 0)
@@ -246,8 +241,8 @@ class KernelReading:
 
 def read_kernel(
     module: Module, launch: PackedLaunch, tensors: dict[str, TensorSpec], index: Dim3
-) -> KernelReading | None:
-    """The block at `index` of a launch; None where the module does not hold the kernel."""
+) -> BlockAnalysis | None:
+    """The block at `index` of a launch; None where the module does not contain the kernel."""
     function = module.functions.get(launch.symbol)
     if function is None or len(function.parameters) != len(launch.parameters):
         return None
@@ -263,11 +258,11 @@ def read_kernel(
                 pointers[parameter.name, inner] = tensor_at[offset + inner]
     place = BlockPlace(launch.block, launch.grid, index, shared, numbers, pointers)
     graph = flow(function)
-    return KernelReading(function, launch, place, tensors, graph, evaluate_registers(function, graph, place))
+    return BlockAnalysis(function, launch, place, tensors, graph, evaluate_registers(function, graph, place))
 
 
 def grows_from_itself(function: Function, definitions: dict[str, list[int]], name: str, place: int) -> bool:
-    """Whether what an instruction writes into a register comes of what it held before."""
+    """Whether an instruction's result depends on the previous value of its own register, as an accumulator does."""
     seen: set[str] = set()
     waiting = [place]
     while waiting:
@@ -291,7 +286,6 @@ def _space(instruction: Instruction, origin: Origin | None) -> str | None:
 
 
 def _size(instruction: Instruction) -> int | None:
-    """Bytes each thread moves."""
     if instruction.opcode == "ldmatrix":
         return 16
     if instruction.opcode == "cp":

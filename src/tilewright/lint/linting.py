@@ -1,19 +1,20 @@
-"""`lint_plan`: every rule on a built plan, without running it: on the build, and on first and last blocks."""
+"""`lint_plan`: apply every rule to a built plan without running it: to the build, and to the first and last block."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError
+from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFileError
 from tilewright.lint import memory_rules
 from tilewright.lint.catalogue import found
-from tilewright.lint.kernel_reading import KernelReading, read_kernel
+from tilewright.lint.kernel_reading import BlockAnalysis, read_kernel
 from tilewright.lint.register_values import registers_of, written_registers
-from tilewright.lint.thread_numbers import Origin
+from tilewright.lint.thread_values import Origin
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.syntax import Address, Function, Instruction, Module, PtxError, Space
 from tilewright.records import (
@@ -34,13 +35,13 @@ from tilewright.records import (
 from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan, ToolchainError, build_plan, disassemble
 
-# -- rules on what the compiler made of a kernel: --
+# -- rules on the build --
 
-_LEAST_SPILL = 32  # bytes: a register or two is kept aside for an address, and nobody notices
-_TRIM = 16  # a cliff is near where a sixteenth less of the resource avoids it
-_WORTH = 1.25  # so many times the warps
+_LEAST_SPILL = 32  # bytes: one or two spilled registers do not matter
+_TRIM = 16  # a cliff is near if 1/16 less of the resource avoids it
+_WORTH = 1.25  # times the warps
 _ANGLE_FUNCTION = re.compile(r"\b(?:sin|cos|tan|sincos)f?\s*\(")
-_ANGLE_BYTES = 28  # seven words of 2 / pi, which reduce a large angle
+_ANGLE_BYTES = 28  # seven words of 2 / pi, for the argument reduction of large angles
 _TENSOR_OPCODES = frozenset(("mma", "wmma", "wgmma", "tcgen05"))
 
 
@@ -58,11 +59,10 @@ def spills(build: Build, launch: PackedLaunch) -> Iterator[LintFinding]:
 
 
 def _spilling_line(build: Build, symbol: str) -> tuple[int | None, str]:
-    """The line with the most local loads and stores in the machine code."""
     try:
         listings = disassemble(build)
     except ToolchainError:
-        return None, ""  # no disassembler: the amount is still worth saying
+        return None, ""  # no disassembler: report only the amount
     lines = Counter(
         instruction.line
         for listing in listings
@@ -77,7 +77,7 @@ def _spilling_line(build: Build, symbol: str) -> tuple[int | None, str]:
 
 
 def local_arrays(build: Build, function: Function, launch: PackedLaunch, source: str) -> Iterator[LintFinding]:
-    """Arrays that the compiler could not keep in registers, and the line that reads most of them."""
+    """Arrays that are not in registers, and the line that reads most of them."""
     resources = build.kernel(launch.kernel).resources
     size = sum(variable.size_bytes for variable in function.variables if variable.space is Space.LOCAL)
     lines = Counter(
@@ -86,14 +86,14 @@ def local_arrays(build: Build, function: Function, launch: PackedLaunch, source:
         if instruction.opcode == "ld" and "local" in instruction.modifiers
     )
     if _ANGLE_FUNCTION.search(source) and size % _ANGLE_BYTES == 0:
-        return  # the function's own, for angles so large that nobody comes there
+        return  # the math library's, for angles that do not occur
     if size and lines and resources.stack_bytes:
         evidence = f"{size} bytes a thread in local memory, read here"
         yield found(LintRule.LOCAL_ARRAY, launch.kernel, lines.most_common(1)[0][0], evidence)
 
 
 def occupancy_cliffs(build: Build, function: Function, launch: PackedLaunch, gpu: GpuProfile) -> Iterator[LintFinding]:
-    """One block more would fit with a little less. Kernels on tensor cores live on registers, not on warps."""
+    """One more block would fit with slightly less of a resource. Tensor core kernels need registers, not warps."""
     if any(instruction.opcode in _TENSOR_OPCODES for instruction in function.body):
         return
     resources = build.kernel(launch.kernel).resources
@@ -128,7 +128,7 @@ def _nearest(
     return None
 
 
-# -- rules on arithmetic: --
+# -- rules on arithmetic --
 
 _DOUBLE_WORDS = re.compile(r"\b(?:double\d?|float64_t|__d(?:add|mul|fma|div|sqrt)_r[nzud]|acc_t|accscalar_t)\b")
 _DOUBLE_LITERAL = re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w.])")
@@ -137,11 +137,8 @@ _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32")
 _SHARED = "shared memory"
 
 
-# -- f64 by accident --
-
-
-def doubles(reading: KernelReading, source: str) -> Iterator[LintFinding]:
-    """Lines that turn an f32 number into an f64 one, in code that never says double."""
+def doubles(reading: BlockAnalysis, source: str) -> Iterator[LintFinding]:
+    """Lines that convert an f32 number to f64, in code that never mentions double."""
     if _DOUBLE_WORDS.search(_COMMENT.sub("", source)) or any(s.dtype is DType.F64 for s in reading.tensors.values()):
         return
     lines = source.splitlines()
@@ -160,11 +157,11 @@ def doubles(reading: KernelReading, source: str) -> Iterator[LintFinding]:
         yield found(LintRule.ACCIDENTAL_DOUBLE, reading.kernel, line, evidence)
 
 
-# -- NaNs --
+# -- rules on NaN --
 
 
-def swallowed_nans(reading: KernelReading) -> Iterator[LintFinding]:
-    """Maxima and minima that stand in every way from a tensor's values to the results."""
+def swallowed_nans(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Maxima and minima on every path from a tensor's values to the results."""
     function = reading.function
     loads: dict[Origin, set[str]] = {}
     for access in reading.accesses:
@@ -192,18 +189,16 @@ def _drops_nan(instruction: Instruction) -> bool:
 
 
 def _asks_for_nan(instruction: Instruction, carried: set[str]) -> bool:
-    """`x != x` and its kin: the kernel deals with NaNs itself."""
+    """`x != x` and similar: the kernel handles NaN itself."""
     if instruction.opcode != "setp" or not carried.intersection(registers_of(instruction.operands[1:])):
         return False
-    same = (
-        len(set(registers_of(instruction.operands[1:3]))) == 1
-        and len(list(registers_of(instruction.operands[1:3]))) > 1
-    )
+    compared = list(registers_of(instruction.operands[1:3]))
+    same = len(compared) > 1 and len(set(compared)) == 1
     return same or "nan" in instruction.modifiers or "num" in instruction.modifiers
 
 
-def _stored(reading: KernelReading) -> set[str]:
-    """The registers whose values go to float tensors; nothing where a store's tensor is unknown."""
+def _stored(reading: BlockAnalysis) -> set[str]:
+    """The registers stored to float tensors; none where a store's tensor is unknown."""
     known = {access.index: access for access in reading.accesses}
     registers: set[str] = set()
     for index, instruction in enumerate(reading.function.body):
@@ -221,10 +216,9 @@ def _stored(reading: KernelReading) -> set[str]:
 
 
 def _reached(function: Function, start: Iterable[str], *, through_dropping: bool) -> set[str]:
-    """Registers that a NaN in the first ones gets to. Shared memory counts as one place, and conditions carry none."""
-    reached = set(start)
-    changed = True
-    while changed:
+    """Registers that a NaN propagates to. Shared memory counts as one place; predicates carry none."""
+    reached, before = set(start), -1
+    while len(reached) > before:
         before = len(reached)
         for instruction in function.body:
             if instruction.opcode == "setp" or (not through_dropping and _drops_nan(instruction)):
@@ -235,26 +229,21 @@ def _reached(function: Function, start: Iterable[str], *, through_dropping: bool
                 reached.add(_SHARED)
             if instruction.opcode in ("ld", "ldmatrix", "atom") and shared:
                 reads = _SHARED in reached
-            else:
-                reads = bool(sources & reached) and not _is_address_only(instruction)
+            else:  # the address of a load is not in its result
+                is_load = instruction.opcode == "ld" and isinstance(instruction.operands[1], Address)
+                reads = bool(sources & reached) and not is_load
             if reads:
                 reached.update(written_registers(instruction))
-        changed = len(reached) > before
     return reached
-
-
-def _is_address_only(instruction: Instruction) -> bool:
-    """A load: what its address is made of is no number it carries."""
-    return instruction.opcode == "ld" and isinstance(instruction.operands[1], Address)
 
 
 _ORDER = tuple(Severity)
 _MOST_LINES = 3  # of one rule in one kernel, shown in full
-_MOST_SINGLE = 1  # sizes made smaller one at a time
-_MOST_INSTRUCTIONS = 60_000  # CuTe's largest are below; the rules take seconds beyond
+_MOST_SINGLE = 1  # sizes reduced one at a time
+_MOST_INSTRUCTIONS = 60_000  # more take seconds; CuTe's largest kernels have fewer
 
-Rule = Callable[[KernelReading], Iterator[LintFinding]]
-# Faults show where sizes do not divide; what only costs time is judged at the sizes asked for.
+Rule = Callable[[BlockAnalysis], Iterator[LintFinding]]
+# Faults show at sizes that do not divide evenly; performance is judged at the given sizes.
 _FAULTS: tuple[Rule, ...] = (
     memory_rules.barriers,
     memory_rules.bounds,
@@ -276,9 +265,9 @@ _COSTS: tuple[Rule, ...] = (
 def lint_plan(
     built: BuiltPlan, arguments: Mapping[str, ArgumentValue], *, other_sizes: bool = True
 ) -> tuple[tuple[LintFinding, ...], tuple[str, ...]]:
-    """Findings, the gravest first, and what could not be looked at, a sentence each.
+    """Findings, the most severe first, and a sentence for everything that could not be checked.
 
-    With `other_sizes` the plan is built at sizes that divide less well, too, and searched for faults there.
+    With `other_sizes` the plan is also built and checked for faults at sizes that divide less evenly.
     """
     findings: list[LintFinding] = []
     unread: list[str] = []
@@ -323,17 +312,18 @@ def _launch(
 
 
 def _other_sizes(built: BuiltPlan, arguments: Mapping[str, ArgumentValue]) -> Iterator[BuiltPlan]:
-    """The plan where sizes are smaller by one, in all tensors and numbers alike: what it refuses is left out."""
+    """The plan with sizes reduced by one, in all tensors and numbers alike, where it accepts them."""
     file, gpu = built.evaluation.file, built.evaluation.gpu
     specs = {name: value for name, value in arguments.items() if isinstance(value, TensorSpec)}
     sizes = sorted({size for spec in specs.values() for size in spec.shape if size > 2}, reverse=True)
     for smaller in (tuple(sizes), *((size,) for size in sizes[:_MOST_SINGLE] if len(sizes) > 1)):
         changed: dict[str, ArgumentValue] = {name: _resized(spec, smaller) for name, spec in specs.items()}
-        # A size that is told as a number too goes with it: a launcher of pointers is told all of them so.
-        told = {name: n - 1 for name, n in arguments.items() if isinstance(n, int) and n in smaller}
-        other = _built(file, {**arguments, **changed, **told}, gpu)
-        if other is not None:
-            yield other
+        # Numbers that are sizes change too: launchers with pointers get all sizes as numbers.
+        numbers = {name: n - 1 for name, n in arguments.items() if isinstance(n, int) and n in smaller}
+        with contextlib.suppress(DoesNotApply, KernelFileError):
+            other = build_plan(file, {**arguments, **changed, **numbers}, gpu)
+            if not isinstance(other, BuildFailure):
+                yield other
 
 
 def _resized(spec: TensorSpec, smaller: tuple[int, ...]) -> TensorSpec:
@@ -341,16 +331,8 @@ def _resized(spec: TensorSpec, smaller: tuple[int, ...]) -> TensorSpec:
     return spec if shape == spec.shape or not spec.is_contiguous else TensorSpec.contiguous(spec.dtype, shape)
 
 
-def _built(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> BuiltPlan | None:
-    try:
-        built = build_plan(file, arguments, gpu)
-    except (DoesNotApply, KernelFileError):
-        return None
-    return None if isinstance(built, BuildFailure) else built
-
-
 def _ordered(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
-    """One finding of a rule for each line, of a kernel the first few lines; the gravest first, then by line."""
+    """One finding per rule and line, the first few lines of each kernel; by severity, then by line."""
     lines: dict[tuple[LintRule, str], dict[int | None, LintFinding]] = {}
     for finding in sorted(findings, key=lambda one: one.line or 0):
         lines.setdefault((finding.rule, finding.kernel), {}).setdefault(finding.line, finding)

@@ -1,4 +1,5 @@
-"""Rules on addresses: past the end, wrapped, misaligned, scattered over sectors or banks, one address for all."""
+"""Rules on memory: out of bounds, overflowing, misaligned and uncoalesced accesses, bank conflicts, barriers and
+copies."""
 
 from __future__ import annotations
 
@@ -8,26 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.lint.catalogue import found
-from tilewright.lint.kernel_reading import Access, KernelReading, grows_from_itself
+from tilewright.lint.kernel_reading import Access, BlockAnalysis, grows_from_itself
 from tilewright.lint.register_values import registers_of, written_registers
-from tilewright.lint.thread_numbers import Known, Varying, greatest_of
+from tilewright.lint.thread_values import Known, Varying, max_value
 from tilewright.ptx.syntax import Instruction, Register
 from tilewright.records import LintFinding, LintRule, ThreadRecord
 from tilewright.records.emulation import kernel_line
 from tilewright.records.gpu import SECTOR_BYTES, WARP_LANES
 
-# A request that takes so many times what it needs, and so many more sectors or passes, is worth a word.
+# A request is reported if it needs so many times the minimum, and so many more sectors or passes.
 _TIMES = 4.0
 _MORE = 3.0
-_FILLED = 2.0  # where neighbouring accesses bring it below, the cache makes up for it
+_FILLED = 2.0  # with neighbouring accesses below this, the cache makes up for it
 _BANK_BYTES = 4
 _BANKS = 32
 _ATOMIC_FLOATS = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f64"))
-_LARGE_BYTES = 1 << 20  # of a tensor: below that launches cost more than loads
+_LARGE_BYTES = 1 << 20  # of a tensor: below, launches cost more than loads
 
 
-def bounds(reading: KernelReading) -> Iterator[LintFinding]:
-    """Threads that surely go past the end of a tensor."""
+def bounds(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Threads that certainly access memory past the end of a tensor."""
     for access in _exact(reading):
         assert access.origin is not None
         spec = reading.tensors[access.origin.name]
@@ -42,18 +43,20 @@ def bounds(reading: KernelReading) -> Iterator[LintFinding]:
         if offset < spec.storage_bytes:
             where = f"{-offset} bytes before" if offset < 0 else "across the end of"
         verb = "reads" if access.is_load else "writes"
-        evidence = f"{_thread(reading, thread)} {verb} {access.size} bytes {where} {access.origin.name} = {spec}"
+        x, y, _ = reading.place.block
+        who = ThreadRecord(reading.place.index, (thread % x, thread // x % y, thread // (x * y)))
+        evidence = f"{who} {verb} {access.size} bytes {where} {access.origin.name} = {spec}"
         yield found(LintRule.MISSING_BOUNDS, reading.kernel, access.line, evidence)
 
 
-def overflow(reading: KernelReading) -> Iterator[LintFinding]:
+def overflow(reading: BlockAnalysis) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.address.wrapped is None or access.origin is None or access.origin.name not in reading.tensors:
             continue
         widening = reading.function.body[access.address.wrapped]
         index = reading.value_of(access.address.wrapped, widening.operands[1])
-        # Of threads that stay away from the access, or whose index ends below zero, nothing is said.
-        beyond = isinstance(index, Known) and (not index.anchored or index.values > greatest_of(widening.modifiers[-1]))
+        # Inactive threads and negative indices are not reported.
+        beyond = isinstance(index, Known) and (not index.anchored or index.values > max_value(widening.modifiers[-1]))
         if not (access.active & beyond).any():
             continue
         spec = reading.tensors[access.origin.name]
@@ -64,8 +67,8 @@ def overflow(reading: KernelReading) -> Iterator[LintFinding]:
         yield found(LintRule.INDEX_OVERFLOW, reading.kernel, access.line, evidence)
 
 
-def alignment(reading: KernelReading) -> Iterator[LintFinding]:
-    """Threads whose offset, or whose distance from another thread's, is no multiple of what they move."""
+def alignment(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Threads whose offset, or distance from another thread's, is not a multiple of the access size."""
     for access in reading.accesses:
         if access.origin is None or not access.certain or not access.active.any() or access.address.wrapped is not None:
             continue
@@ -79,7 +82,7 @@ def alignment(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.MISALIGNED, reading.kernel, access.line, evidence)
 
 
-def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
+def coalescing(reading: BlockAnalysis) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.space != "global" or access.instruction.opcode not in ("ld", "st") or _is_rare(reading, access):
             continue
@@ -90,7 +93,7 @@ def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.UNCOALESCED, reading.kernel, access.line, evidence)
 
 
-def banks(reading: KernelReading) -> Iterator[LintFinding]:
+def banks(reading: BlockAnalysis) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.space != "shared" or access.instruction.opcode in ("atom", "red") or _is_rare(reading, access):
             continue
@@ -101,8 +104,8 @@ def banks(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.BANK_CONFLICT, reading.kernel, access.line, evidence)
 
 
-def atomics(reading: KernelReading) -> Iterator[LintFinding]:
-    """Float atomics by whole warps on one address; compilers gather integer ones themselves."""
+def atomics(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Float atomics of whole warps on one address; compilers aggregate integer ones."""
     for access in reading.accesses:
         instruction = access.instruction
         if instruction.opcode not in ("atom", "red") or instruction.modifiers[-1] not in _ATOMIC_FLOATS:
@@ -113,8 +116,8 @@ def atomics(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.SERIAL_ATOMIC, reading.kernel, access.line, evidence)
 
 
-def narrow_loads(reading: KernelReading) -> Iterator[LintFinding]:
-    """Loads whose threads take neighbouring elements one by one, in code that never takes more at once."""
+def narrow_loads(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Adjacent elements loaded one by one, in code without vector loads."""
     loads = [one for one in reading.accesses if one.space == "global" and one.instruction.opcode == "ld"]
     wide = {one.origin for one in loads if one.size >= 8}
     for access in loads:
@@ -122,7 +125,8 @@ def narrow_loads(reading: KernelReading) -> Iterator[LintFinding]:
             continue
         siblings = _siblings(reading, access, loads)
         together = access.size * len(siblings)
-        stride = _stride(access)
+        steps = {int(step) for addresses in _full(access) for step in np.unique(np.diff(addresses))}
+        stride = steps.pop() if len(steps) == 1 else None
         if len(siblings) > 1 and stride == together and together % 16 == 0 and siblings[0] is access:
             evidence = f"{len(siblings)} loads of {access.size} bytes each lie side by side in every thread"
             yield found(LintRule.NARROW_LOAD, reading.kernel, access.line, evidence)
@@ -133,14 +137,14 @@ def narrow_loads(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.NARROW_LOAD, reading.kernel, access.line, evidence)
 
 
-# -- what the rules count --
+# -- helpers --
 
 
-def _is_rare(reading: KernelReading, access: Access) -> bool:
+def _is_rare(reading: BlockAnalysis, access: Access) -> bool:
     return reading.block_of(access.index) in reading.rare
 
 
-def _exact(reading: KernelReading) -> Iterator[Access]:
+def _exact(reading: BlockAnalysis) -> Iterator[Access]:
     for access in reading.accesses:
         known = access.origin is not None and access.origin.space == "tensor" and access.origin.name in reading.tensors
         if known and access.space == "global" and access.certain and access.address.anchored and access.active.any():
@@ -148,7 +152,7 @@ def _exact(reading: KernelReading) -> Iterator[Access]:
 
 
 def _full(access: Access) -> list[NDArray[np.int64]]:
-    """Warps of which most lanes take part: the others are edges."""
+    """Warps with most lanes active; the others are edges."""
     return [addresses for addresses in access.warps() if len(addresses) >= WARP_LANES // 2]
 
 
@@ -159,14 +163,14 @@ def _mean(counts: list[tuple[int, int]]) -> tuple[float, float]:
 
 
 def _sectors(addresses: NDArray[np.int64], size: int) -> tuple[int, int]:
-    """Sectors touched, and the fewest that hold the different bytes asked for."""
+    """Sectors accessed, and the minimum for the distinct bytes."""
     distinct = np.unique(addresses)
     ends = np.concatenate([distinct // SECTOR_BYTES, (distinct + size - 1) // SECTOR_BYTES])
     return len(np.unique(ends)), -(-len(distinct) * size // SECTOR_BYTES)
 
 
 def _passes(addresses: NDArray[np.int64], size: int) -> tuple[int, int]:
-    """Passes over the banks: lanes of wide accesses are served in groups, equal words once."""
+    """Passes over the banks, and the minimum: wide accesses are served in groups of lanes, equal words once."""
     group = WARP_LANES * _BANK_BYTES // max(size, _BANK_BYTES)
     taken = ideal = 0
     for start in range(0, len(addresses), group):
@@ -177,13 +181,7 @@ def _passes(addresses: NDArray[np.int64], size: int) -> tuple[int, int]:
     return taken, ideal
 
 
-def _stride(access: Access) -> int | None:
-    steps = {int(step) for addresses in _full(access) for step in np.unique(np.diff(addresses))}
-    return steps.pop() if len(steps) == 1 else None
-
-
-def _siblings(reading: KernelReading, access: Access, loads: list[Access]) -> list[Access]:
-    """The loads of the same block that go on where the one before ends, in their order in memory."""
+def _siblings(reading: BlockAnalysis, access: Access, loads: list[Access]) -> list[Access]:
     block = reading.block_of(access.index)
     near = [
         one
@@ -203,13 +201,13 @@ def _siblings(reading: KernelReading, access: Access, loads: list[Access]) -> li
 
 
 def _base(access: Access) -> str:
-    """The register an address is made of; the offset beside it is a constant."""
+    """The base register of an address, without its constant offset."""
     written = access.instruction.operands[0 if access.instruction.opcode == "st" else 1]
     return str(getattr(written, "base", written))
 
 
-def _is_filled(reading: KernelReading, access: Access) -> bool:
-    """Whether accesses beside it use the rest of the sectors, which the cache still holds."""
+def _is_filled(reading: BlockAnalysis, access: Access) -> bool:
+    """Whether nearby accesses use the rest of the sectors while the cache holds them."""
     beside = [
         one
         for one in reading.accesses
@@ -224,7 +222,7 @@ def _is_filled(reading: KernelReading, access: Access) -> bool:
     return taken < _FILLED * ideal
 
 
-def _takes_vectors(reading: KernelReading, access: Access) -> bool:
+def _takes_vectors(reading: BlockAnalysis, access: Access) -> bool:
     assert access.origin is not None
     spec = reading.tensors.get(access.origin.name)
     if spec is None or not spec.shape or spec.storage_bytes < _LARGE_BYTES:
@@ -232,12 +230,7 @@ def _takes_vectors(reading: KernelReading, access: Access) -> bool:
     return spec.is_contiguous and spec.shape[-1] * spec.dtype.itemsize % 16 == 0
 
 
-def _thread(reading: KernelReading, thread: int) -> str:
-    x, y, _ = reading.place.block
-    return str(ThreadRecord(reading.place.index, (thread % x, thread // x % y, thread // (x * y))))
-
-
-# -- rules on the order of things: --
+# -- rules on synchronisation --
 
 _SHARED_READS = ("ld", "ldmatrix", "wmma")
 _TENSOR_OPCODES = frozenset(("mma", "wmma", "wgmma", "tcgen05"))
@@ -247,29 +240,26 @@ _PLAIN_LOAD = frozenset(("global", "b8", "b16", "b32", "b64", "u8", "u16", "u32"
 }
 
 
-# -- barriers --
-
-
-def barriers(reading: KernelReading) -> Iterator[LintFinding]:
-    """Barriers of the whole block on a way that only some of its threads go."""
+def barriers(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Barriers of the whole block on a path that only some of its threads take."""
     waiting = [index for index, one in enumerate(reading.function.body) if _is_block_barrier(one)]
     if not waiting:
         return
     for branch, instruction in reading.branches():
-        if not _parts_threads(reading, branch, instruction):
+        if not _diverges(reading, branch, instruction):
             continue
         region = reading.region(branch)
         for index in waiting:
             if reading.block_of(index) in region:
                 line = kernel_line(reading.function.body[index].places)
                 at = kernel_line(instruction.places)
-                told = f"the condition at line {at}" if at is not None else "a condition"
-                evidence = f"{told} sends threads of one block different ways (block {reading.place.index})"
+                condition = f"the condition at line {at}" if at is not None else "a condition"
+                evidence = f"{condition} sends threads of one block different ways (block {reading.place.index})"
                 yield found(LintRule.DIVERGENT_BARRIER, reading.kernel, line, evidence)
 
 
 def _is_block_barrier(instruction: Instruction) -> bool:
-    """`__syncthreads()`: all threads at barrier 0; others are for parts of a block."""
+    """`__syncthreads()`, barrier 0 for all threads; others are for parts of a block."""
     if (
         instruction.opcode not in ("bar", "barrier")
         or "sync" not in instruction.modifiers
@@ -280,17 +270,15 @@ def _is_block_barrier(instruction: Instruction) -> bool:
     return len(instruction.operands) == 1 and getattr(first, "bits", None) == 0
 
 
-def _parts_threads(reading: KernelReading, branch: int, instruction: Instruction) -> bool:
-    """Whether a branch surely sends threads of the block different ways.
-
-    Where they meet again only to leave, those that skip the barrier are gone: whole warps may go, parts of one may not.
-    """
+def _diverges(reading: BlockAnalysis, branch: int, instruction: Instruction) -> bool:
+    """Whether a branch certainly diverges within the block. Where threads reconverge only to exit, whole warps may skip
+    the barrier, but not parts of one."""
     predicate = reading.predicate(branch)
     meeting = reading.flow.reconvergence[branch]
     leaves = meeting is None or reading.function.body[meeting].opcode in ("ret", "exit")
     if not isinstance(predicate, Known):
-        return predicate is Varying.BY_THREAD and not leaves and _turns_differ(reading, instruction)
-    mask, certain = reading.state(reading.block_of(branch))
+        return predicate is Varying.BY_THREAD and not leaves and _trip_counts_differ(reading, instruction)
+    mask, certain = reading.states[reading.block_of(branch)]
     width = WARP_LANES if leaves else len(mask)
     groups = [
         predicate.values[start : start + width][mask[start : start + width]] for start in range(0, len(mask), width)
@@ -298,8 +286,8 @@ def _parts_threads(reading: KernelReading, branch: int, instruction: Instruction
     return predicate.anchored and certain and any(len(group) and np.ptp(group) for group in groups)
 
 
-def _turns_differ(reading: KernelReading, instruction: Instruction) -> bool:
-    """Of a loop that counts from a known start to a known end: whether some threads go round it more often."""
+def _trip_counts_differ(reading: BlockAnalysis, instruction: Instruction) -> bool:
+    """Whether threads run a loop with known bounds different numbers of times."""
     body = reading.function.body
     written = reading.definitions.get(instruction.guard.name, []) if instruction.guard is not None else []
     tests = [index for index in written if body[index].opcode == "setp"]
@@ -316,8 +304,8 @@ def _turns_differ(reading: KernelReading, instruction: Instruction) -> bool:
     return bool(np.ptp(np.maximum(turns, 0)))
 
 
-def _counted(reading: KernelReading, name: str) -> tuple[Known | None, int | None]:
-    """Where a counter starts and how far it goes in a turn, if it is made of just these."""
+def _counted(reading: BlockAnalysis, name: str) -> tuple[Known | None, int | None]:
+    """A loop counter's start and step, if it has no other definitions."""
     start: Known | None = None
     step: int | None = None
     for index in reading.definitions.get(name, []):
@@ -333,47 +321,40 @@ def _counted(reading: KernelReading, name: str) -> tuple[Known | None, int | Non
     return start, step
 
 
-# -- asynchronous copies --
+# -- rules on asynchronous copies --
 
 
-def copies(reading: KernelReading) -> Iterator[LintFinding]:
-    """cp.async in a kernel that never waits, or whose data is read on a way without a wait."""
+def copies(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """cp.async in a kernel without any wait, whose data is then read."""
     body = reading.function.body
-    started = [index for index, one in enumerate(body) if _is_copy(one)]
-    if not started or any(_is_wait(one) for one in body):
+    copying = [(index, set(one.modifiers)) for index, one in enumerate(body) if one.opcode == "cp"]
+    started = [i for i, words in copying if "async" in words and "bulk" not in words and words & {"ca", "cg"}]
+    if not started or any(words & {"wait_group", "wait_all", "mbarrier"} for _, words in copying):
         return
-    reads = [index for index, one in enumerate(body) if _reads_shared(one)]
+    reads = [index for index, one in enumerate(body) if one.opcode in _SHARED_READS and _is_shared(one)]
     for index in started:
         if any(reading.may_follow(index, read) for read in reads):
             evidence = "the kernel reads shared memory after this cp.async and has no cp.async.wait"
             yield found(LintRule.UNWAITED_COPY, reading.kernel, kernel_line(body[index].places), evidence)
 
 
-def _is_copy(instruction: Instruction) -> bool:
-    words = instruction.modifiers
-    return instruction.opcode == "cp" and "async" in words and "bulk" not in words and ("ca" in words or "cg" in words)
+def _is_shared(instruction: Instruction) -> bool:
+    return instruction.opcode == "ldmatrix" or "shared" in [word.partition("::")[0] for word in instruction.modifiers]
 
 
-def _is_wait(instruction: Instruction) -> bool:
-    words = instruction.modifiers
-    return instruction.opcode == "cp" and ("wait_group" in words or "wait_all" in words or "mbarrier" in words)
+# -- rules on loads and arithmetic --
 
 
-def _reads_shared(instruction: Instruction) -> bool:
-    words = [word.partition("::")[0] for word in instruction.modifiers]
-    return instruction.opcode in _SHARED_READS and ("shared" in words or instruction.opcode == "ldmatrix")
-
-
-# -- loads behind stores --
-
-
-def restrict(reading: KernelReading) -> Iterator[LintFinding]:
-    """Loads of a tensor that is only read, in a loop with stores to another, which may be the same for all it knows."""
+def restrict(reading: BlockAnalysis) -> Iterator[LintFinding]:
+    """Loads of a read-only tensor in a loop with stores to another, which the compiler must assume to alias."""
     moves = [one for one in reading.accesses if one.space == "global"]
     stores = [one for one in moves if not one.is_load]
-    if _stores_unknown(reading, stores):
-        return
-    written = {one.origin for one in stores}  # and, further down, those told already
+    known = {one.index for one in stores if one.origin is not None}
+    for index, one in enumerate(reading.function.body):
+        writes = one.opcode in ("st", "red", "atom") and "shared" not in one.modifiers and "local" not in one.modifiers
+        if writes and index not in known:
+            return  # a store to an unknown tensor
+    written = {one.origin for one in stores}  # and those reported already
     for access in moves:
         if not access.is_load or access.origin is None or access.origin in written or access.origin.space != "tensor":
             continue
@@ -387,19 +368,7 @@ def restrict(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.MISSING_RESTRICT, reading.kernel, access.line, evidence + at)
 
 
-def _stores_unknown(reading: KernelReading, stores: list[Access]) -> bool:
-    known = {one.index for one in stores if one.origin is not None}
-    writing = ("st", "red", "atom")
-    return any(
-        one.opcode in writing and index not in known and "shared" not in one.modifiers and "local" not in one.modifiers
-        for index, one in enumerate(reading.function.body)
-    )
-
-
-# -- matrix products --
-
-
-def tensor_cores(reading: KernelReading) -> Iterator[LintFinding]:
+def tensor_cores(reading: BlockAnalysis) -> Iterator[LintFinding]:
     """Sums of products of 16-bit numbers where one factor follows rows of threads and the other columns."""
     body = reading.function.body
     if any(instruction.opcode in _TENSOR_OPCODES for instruction in body):
@@ -417,8 +386,7 @@ def tensor_cores(reading: KernelReading) -> Iterator[LintFinding]:
             yield found(LintRule.IDLE_TENSOR_CORES, reading.kernel, kernel_line(instruction.places), evidence)
 
 
-def _loaded(reading: KernelReading, loads: dict[int, Access], operand: object) -> Access | None:
-    """The load a factor comes from, through conversions only."""
+def _loaded(reading: BlockAnalysis, loads: dict[int, Access], operand: object) -> Access | None:
     for _ in range(8):
         if not isinstance(operand, Register):
             return None

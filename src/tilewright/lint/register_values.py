@@ -1,8 +1,8 @@
-"""What the registers of a kernel hold in every thread of one block, as far as the code and the launch tell.
+"""Abstract interpretation: the register values of all threads of one block, as far as code and launch determine them.
 
-Nothing is run: where ways through the code meet, so do the values that registers got on them. A value is exact where
-parameters and thread numbers determine it; a loop's counter is known up to a number that all threads share, which still
-tells how the lanes of a warp lie to each other; what comes out of memory, or by ways that threads part on, is unknown.
+Nothing is run. A value is exact where parameters and thread indices determine it. A loop counter is known up to an
+offset that all threads share, which still tells the strides between lanes. Values from memory, or written on divergent
+paths, are unknown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.lint.thread_numbers import (
+from tilewright.lint.thread_values import (
     Known,
     Numbers,
     Origin,
@@ -46,23 +46,23 @@ from tilewright.ptx.syntax import (
 from tilewright.records import Dim3
 from tilewright.records.gpu import WARP_LANES, reached
 
-_MOST_PASSES = 30  # over each block, on average
+_MOST_PASSES = 30  # over each basic block, on average
 
-# What other threads or the memory give; warps and blocks are not told apart.
+# Results that depend on other threads or on memory.
 _FROM_OTHERS = frozenset(
     ("atom", "vote", "match", "activemask", "elect", "redux", "ldmatrix", "mma", "wgmma", "wmma", "call", "bar")
 ) | frozenset(("barrier", "mbarrier", "tex", "suld", "tcgen05", "isspacep", "clusterlaunchcontrol"))
 
 
 def registers_of(operands: tuple[Operand | None, ...]) -> Iterator[str]:
-    """Every register among operands, in addresses and vectors too."""
+    """Every register among operands, including addresses and vectors."""
     for operand in operands:
         if not isinstance(operand, Pair):  # which is where results go
             yield from operand_registers(operand)
 
 
 def written_registers(instruction: Instruction) -> tuple[str, ...]:
-    """The registers an instruction writes: those of its first operand."""
+    """The registers that an instruction writes."""
     first = instruction.operands[0] if instruction.operands else None
     if instruction.opcode in ("st", "red", "bra", "brx", "cp", "ret", "prefetch"):
         return ()
@@ -71,7 +71,7 @@ def written_registers(instruction: Instruction) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BlockPlace:
-    """One block of a launch, and what its kernel's parameters hold: at byte offsets of each parameter by name."""
+    """One block of a launch and its kernel parameters, by parameter name and byte offset."""
 
     block: Dim3
     grid: Dim3
@@ -87,13 +87,13 @@ class BlockPlace:
 
 @dataclass(frozen=True, eq=False)
 class RegisterValues:
-    """What registers hold. Those with one definition hold one value; of the others each instruction's own is kept."""
+    """Values of registers: one for a register with one definition, else one per instruction that uses it."""
 
     settled: Mapping[str, Value]
     used: Mapping[tuple[int, str], Value]  # by instruction and register
 
     def at(self, index: int, name: str) -> Value:
-        """What an instruction finds in a register."""
+        """The value of a register at an instruction."""
         value = self.used.get((index, name))
         return value if value is not None else self.settled.get(name, Varying.BY_DATA)
 
@@ -104,7 +104,7 @@ def evaluate_registers(function: Function, flow: ControlFlow, place: BlockPlace)
 
 
 def region_of(flow: ControlFlow, block: int, meeting: int | None) -> frozenset[int]:
-    """The blocks between a block's branch and the block where its threads meet again."""
+    """The basic blocks between a branch and its reconvergence point."""
     following = flow.blocks[block].successors
     return frozenset(reached(following, lambda one: flow.blocks[one].successors if one != meeting else ())) - {meeting}
 
@@ -114,13 +114,13 @@ class _Evaluator:
         self.function = function
         self.flow = flow
         self.place = place
-        self.values: dict[str, Value] = {}  # of registers with one definition, and for now of the others
-        self.entering: list[dict[str, Value]] = [{} for _ in flow.blocks]  # of the others, at the start of each block
-        self.parted: list[dict[str, Varying]] = [{} for _ in flow.blocks]  # what threads got on different ways
+        self.values: dict[str, Value] = {}  # current values
+        self.entering: list[dict[str, Value]] = [{} for _ in flow.blocks]  # of registers with several definitions
+        self.parted: list[dict[str, Varying]] = [{} for _ in flow.blocks]  # written on divergent paths
         self.used: dict[tuple[int, str], Value] = {}
         self.waiting = set(range(len(flow.blocks)))  # blocks whose operands have changed
         self.gives_up = False
-        # Numbers with a fraction index nothing: they are not followed.
+        # Floats are not tracked: they index nothing.
         self.floats = frozenset(name for name, kind in function.registers.items() if kind in ("f32", "f64"))
         written = [(name, index) for index, one in enumerate(function.body) for name in self._followed(one)]
         counts = Counter(name for name, _ in written)
@@ -177,7 +177,7 @@ class _Evaluator:
                     self._note(entering, name, self.values[name], (following,))
 
     def _part(self, index: int) -> None:
-        """Where threads part at a branch, what they write until they meet differs from thread to thread."""
+        """At the reconvergence point of a divergent branch, registers written in between differ by thread."""
         instruction = self.function.body[index]
         meeting = self.flow.reconvergence.get(index)
         if meeting is None or instruction.guard is None:
@@ -199,7 +199,7 @@ class _Evaluator:
             if name in self.several and name in self.values:
                 self.used[index, name] = self.values[name]
         made = self._made(index, instruction) if (names := self._followed(instruction)) else None
-        if made is None:  # nothing is written, or an operand nothing has reached yet
+        if made is None:  # nothing is written, or an operand has no value yet
             return
         for name in names:
             if name not in self.several:
@@ -230,7 +230,7 @@ class _Evaluator:
     # -- operands --
 
     def operand(self, operand: Operand | None) -> Value | None:
-        """None: nothing has reached it yet."""
+        """None: no value yet."""
         if isinstance(operand, Register):
             return Varying.BY_DATA if operand.name in self.floats else self.values.get(operand.name)
         if isinstance(operand, Negated):

@@ -1,7 +1,7 @@
-"""Autotuning: a sweep of a file's `tune` combinations at the task's sizes, within a number of them.
+"""Autotuning: sweep the combinations of a file's `tune` values at the task's sizes.
 
-Built on all cores, those left out that cannot win, the rest raced. What was timed once is not timed again: a sweep is
-known by the code of its choices, so an edit that leaves the launched kernels as they are costs none.
+All combinations are built in parallel, hopeless ones are dropped, and the rest are timed by successive halving. Sweeps
+are cached by the code of their choices, so an edit that leaves the launched kernels unchanged costs nothing.
 """
 
 from __future__ import annotations
@@ -42,24 +42,21 @@ from tilewright.toolchain import BuiltPlan, build_many, cache_directory, launch_
 from tilewright.toolchain.ptx_text import parse_ptx
 from tilewright.verify import Referee
 
-# -- choices of a file timed against each other: --
+# -- successive halving --
 
-RUNGS = ((3, 0.5), (5, 0.25), (7, 0.0), (7, 0.0))  # runs of each choice, and the part of all that goes on
-# Of calls that take so long, which scatter little, and whose every timing takes a while.
-LONG_US, RUNGS_OF_LONG = 1000.0, ((2, 0.25), (5, 0.0), (5, 0.0))
-FEWEST = 3  # that stay to the end
-_SCATTER = 3.0  # times the spread of a choice's own runs: within so much it may still be the fastest
+RUNGS = ((3, 0.5), (5, 0.25), (7, 0.0), (7, 0.0))  # (runs of each choice, fraction of all choices that survives)
+LONG_US, RUNGS_OF_LONG = 1000.0, ((2, 0.25), (5, 0.0), (5, 0.0))  # long calls vary less, and each timing is slow
+FEWEST = 3  # choices in the last rung
+_SCATTER = 3.0  # a choice within this many times the spread of its runs may still be the fastest
 
 Items = tuple[tuple[str, int | bool], ...]
-Time = Callable[
-    [Items, int], tuple[float, ...] | None
-]  # a choice and so many runs: their microseconds, None: it failed
+Time = Callable[[Items, int], tuple[float, ...] | None]  # (choice, runs) -> microseconds; None: it failed
 Say = Callable[[str], None]
 
 
 @dataclass
-class Runner:
-    """One choice on its way."""
+class TimedChoice:
+    """One choice and its times so far."""
 
     choice: Items
     rounds: list[tuple[float, ...]] = field(default_factory=list)
@@ -74,19 +71,21 @@ class Runner:
 
     @property
     def least_us(self) -> float:
-        """What it may come to when it is timed more: its best run, less what its runs scatter."""
+        """An optimistic estimate: the best run less the spread of the runs."""
         times = sorted(time for one in self.rounds for time in one)
         spread = times[len(times) // 2] - times[0]
         return times[0] - (_SCATTER - 1.0) * spread
 
 
-def race(
+def successive_halving(
     choices: Sequence[Items], time: Time, say: Say, *, scatters: bool, floor_us: float = 0.0
-) -> tuple[list[Runner], int]:
-    """Every choice with its times, the default first, and how many failed. Times that do not `scatter` need one run,
-    and those of calls that no kernel does in less than a millisecond few."""
-    field_ = [Runner(choice) for choice in choices]
-    standing, failed = list(field_), 0
+) -> tuple[list[TimedChoice], int]:
+    """Time every choice, the default first. Returns the timed choices and how many failed.
+
+    Without `scatters` times are deterministic and one run suffices. A long roofline floor needs fewer runs.
+    """
+    timed = [TimedChoice(choice) for choice in choices]
+    standing, failed = list(timed), 0
     rungs = (RUNGS_OF_LONG if floor_us >= LONG_US else RUNGS) if scatters else ((1, 0.0),)
     for number, (runs, part) in enumerate(rungs):
         back = scatters and number == len(rungs) - 1
@@ -97,21 +96,23 @@ def race(
             if times is None:
                 failed += 1
                 runner.rounds.clear()
-                field_.remove(runner)
+                timed.remove(runner)
             else:
                 runner.rounds.append(times)
-        standing = _going_on([one for one in standing if one.rounds], choices[0], max(FEWEST, int(part * len(choices))))
+        standing = _survivors(
+            [one for one in standing if one.rounds], choices[0], max(FEWEST, int(part * len(choices)))
+        )
         if len(standing) < 2:
             break
-    return field_, failed
+    return timed, failed
 
 
 def choice_words(choice: Items) -> str:
     return ", ".join(f"{name} = {str(value).lower()}" for name, value in choice)
 
 
-def _going_on(standing: list[Runner], default: Items, count: int) -> list[Runner]:
-    """The fastest so many, whoever may still be the fastest, and the default; in the order they had."""
+def _survivors(standing: list[TimedChoice], default: Items, count: int) -> list[TimedChoice]:
+    """The fastest `count`, any that may still be the fastest, and the default, in their order."""
     if not standing:
         return []
     ranked = sorted(standing, key=lambda one: one.median_us)
@@ -120,46 +121,45 @@ def _going_on(standing: list[Runner], default: Items, count: int) -> list[Runner
     return [one for one in standing if one in staying or one.choice == default]
 
 
-def faster_than_default(runners: Sequence[Runner], default: Items, gain: float) -> list[Items]:
-    """The choices that gain enough over the default, beyond what times scatter; the fastest first."""
-    own = next((one for one in runners if one.choice == default), None)
-    ranked = sorted(runners, key=lambda one: one.median_us)
+def faster_than_default(timed: Sequence[TimedChoice], default: Items, gain: float) -> list[Items]:
+    """The choices that beat the default by more than `gain` and the noise, fastest first."""
+    own = next((one for one in timed if one.choice == default), None)
+    ranked = sorted(timed, key=lambda one: one.median_us)
     if own is None:
         return [one.choice for one in ranked]
     return [one.choice for one in ranked if one is not own and _beats(one, own, gain)]
 
 
-def _beats(one: Runner, default: Runner, gain: float) -> bool:
+def _beats(one: TimedChoice, default: TimedChoice, gain: float) -> bool:
     if not one.median_us < default.median_us * (1.0 - gain):
         return False
-    if max(len(one.by_round[0]), len(default.by_round[0])) == 1:
-        return True  # times that do not scatter
-    return ratio_interval(one.by_round, default.by_round, paired=False).high < 1.0
+    deterministic = max(len(one.by_round[0]), len(default.by_round[0])) == 1  # modelled
+    return deterministic or ratio_interval(one.by_round, default.by_round, paired=False).high < 1.0
 
 
-# -- the choices of a sweep, built: --
+# -- building the choices --
 
-FAR_LESS = 0.25  # of the threads that the fullest choice has on the GPU at once
-FEW_CHOICES = 8  # beside the default: so many are timed without asking the model
-PROMISING = 0.25  # of all choices, the default among them
-MORE_SPILLED = 256  # bytes beyond the choice that spills least: a few outside of loops cost nothing
+FAR_LESS = 0.25  # of the resident threads of the choice that has most
+FEW_CHOICES = 8  # timed without ranking them by the performance model
+PROMISING = 0.25  # fraction of all choices, default included, that the model keeps
+MORE_SPILLED = 256  # bytes more than the choice that spills least: a few spills outside loops are free
 
 
 @dataclass(frozen=True)
 class BuiltChoice:
-    """One choice as it would run at the task's sizes. `code`: of the kernels it launches, and of how it does."""
+    """One choice built at the task's sizes. `code` is a digest of the launched kernels and their launches."""
 
     choice: Items
     code: str
     fits: bool  # every launch can be resident
     spill_bytes: int
-    resident_threads: int  # at once on the whole GPU, of its largest launch
+    resident_threads: int  # on the whole GPU, of the largest launch
 
 
 def built_choices(
     file: KernelFile, task: Task, gpu: GpuProfile, choices: Sequence[Choice]
 ) -> tuple[BuiltChoice | None, ...]:
-    """Every choice built, on all cores at once; None for one that no GPU takes or that does not build."""
+    """Build every choice in parallel; None for one that is invalid or does not build."""
     arguments = task.arguments()
     evaluations: dict[int, Evaluation] = {}
     for number, choice in enumerate(choices):
@@ -196,7 +196,7 @@ def _built(choice: Items, plan: BuiltPlan, gpu: GpuProfile) -> BuiltChoice:
 
 
 def _code(build: Build, plan: BuiltPlan) -> str:
-    """A digest of what runs: the launched kernels' instructions without line numbers, and their launches."""
+    """A digest of the launched kernels' instructions, without line numbers, and of their launches."""
     module = parse_ptx(build.ptx)
     launched = {launch.symbol for launch in plan.plan.launches}
     functions = [one for one in module.functions.values() if not one.is_entry or one.name in launched]
@@ -207,14 +207,13 @@ def _code(build: Build, plan: BuiltPlan) -> str:
 
 
 def _launch(launch: PackedLaunch) -> list[object]:
-    """All of a launch but the line it stands on."""
     sizes = [launch.grid, launch.block, launch.dynamic_smem_bytes, launch.cluster, launch.cooperative, launch.pdl]
     fields = [repr(launch.pointers), repr(launch.maps), repr(launch.late)]
     return [launch.symbol, sizes, launch.block_template.hex(), fields]
 
 
 def worth_timing(built: Sequence[BuiltChoice]) -> list[BuiltChoice]:
-    """The default, which is the first, and those of the others that may be faster."""
+    """The default, which is first, and every other choice that may be faster."""
     default, *others = built
     fullest = max(one.resident_threads for one in built)
     least_spilled = min(one.spill_bytes for one in built)
@@ -230,7 +229,7 @@ def worth_timing(built: Sequence[BuiltChoice]) -> list[BuiltChoice]:
 
 
 def promising(choices: Sequence[BuiltChoice], modelled_us: Callable[[BuiltChoice], float | None]) -> list[BuiltChoice]:
-    """The default, and of the others the part that a model puts first; what it knows nothing of stays."""
+    """The default and the choices that the performance model ranks highest; unmodelled ones stay."""
     default, *others = choices
     if len(others) < FEW_CHOICES:
         return list(choices)
@@ -242,7 +241,7 @@ def promising(choices: Sequence[BuiltChoice], modelled_us: Callable[[BuiltChoice
 
 
 def sweep_key(built: Sequence[BuiltChoice], task: Task, gpu: GpuProfile, measured: bool) -> str:
-    """By what a sweep is known again: the code of its choices, the inputs, the GPU, and whether times are measured."""
+    """The cache key of a sweep: GPU, measured or modelled, inputs, and the code of the choices."""
     inputs = {name: [spec.dtype.value, list(spec.shape), list(spec.stride)] for name, spec in task.specs().items()}
     values = [repr(one.values) for one in task.tensors]
     choices = [[list(map(list, one.choice)), one.code] for one in built]
@@ -250,21 +249,21 @@ def sweep_key(built: Sequence[BuiltChoice], task: Task, gpu: GpuProfile, measure
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-# -- sweeps that were made before: --
+# -- cached sweeps --
 
 KNOWN = Path(__file__).with_name("known_sweeps.json")
-_MOST = 4096  # sweeps; those made first go first
+_MOST = 4096  # sweeps kept; the oldest are removed
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The times of a sweep's choices in microseconds, by rounds; the default is the first."""
+    """The choices with their times in microseconds, by round; the default is the first."""
 
     times_us: tuple[tuple[tuple[tuple[str, int | bool], ...], tuple[tuple[float, ...], ...]], ...]
 
 
 class SweepMemory:
-    """A folder with a file for each sweep, whole or absent. By default beside the builds; `known` is only read."""
+    """A cache of sweeps: a folder with one file each, beside the builds by default. `known` is a read-only file."""
 
     def __init__(self, folder: Path | None = None, known: Path = KNOWN) -> None:
         builds = cache_directory()
@@ -272,26 +271,23 @@ class SweepMemory:
         self._folder = folder or builds.with_name(f"{builds.name}-tuned")
 
     def find(self, key: str) -> Sweep | None:
-        """A sweep on record, here or with the package; one that cannot be read is as good as absent."""
+        """A cached sweep; None where there is none that can be read."""
         with contextlib.suppress(OSError, ValueError, RecordError):
             found: Sweep = from_json(Sweep, json.loads(self._path(key).read_text("utf-8")))
             return found
         return known_sweeps(self._known).get(key)
 
     def keep(self, key: str, sweep: Sweep) -> None:
-        """Put a sweep on record; where that cannot be done, it is made again."""
+        """Store a sweep atomically; a failure only means that it is measured again."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".writing-")
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 json.dump(to_json(sweep), stream)
             os.replace(temporary, self._path(key))
-            self._make_room()
-
-    def _make_room(self) -> None:
-        kept = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for path in kept[: max(0, len(kept) - _MOST)]:
-            path.unlink(missing_ok=True)
+            kept = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in kept[: max(0, len(kept) - _MOST)]:
+                path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
@@ -299,14 +295,14 @@ class SweepMemory:
 
 @cache
 def known_sweeps(path: Path = KNOWN) -> Mapping[str, Sweep]:
-    """Those that come with the package, by their keys."""
+    """The sweeps that ship with the package, by key."""
     with contextlib.suppress(OSError):
         return {key: from_json(Sweep, one) for key, one in json.loads(path.read_text("utf-8")).items()}
     return {}
 
 
-class ProcessMemory(SweepMemory):
-    """The same without a folder."""
+class InMemorySweeps(SweepMemory):
+    """A cache of sweeps that lives as long as the process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,12 +315,12 @@ class ProcessMemory(SweepMemory):
         self._sweeps[key] = sweep
 
 
-CHECKED = 4  # winners that are judged before the default is kept
-RUNS_ALONE = 5  # of a file beside the best so far
-OUT_OF_REACH = 1.5  # times as slow as the best: no constants make that good
-_MOST_COMBINATIONS = 4096  # of a file that are looked at
+CHECKED = 4  # faster choices to verify before falling back to the default
+RUNS_ALONE = 5  # with the default constants, before deciding whether to sweep
+OUT_OF_REACH = 1.5  # times the best: no choice of constants makes up for that
+_MOST_COMBINATIONS = 4096
 _GOLDEN = 0.6180339887498949
-_MODELLED = ProcessMemory()
+_MODELLED = InMemorySweeps()
 
 _Answered = tuple[Items, JudgedAnswer | None]
 
@@ -340,96 +336,88 @@ def autotune(
     answer: JudgedAnswer | None = None,
     memory: SweepMemory | None = None,
 ) -> TuneResult:
-    """Try the combinations, the default first; the fastest that is right wins if it gains more than `gain` and noise.
+    """Sweep the combinations. The fastest one that verifies wins if it beats the default by more than `gain` and noise.
 
-    The default is what the file gives without a choice, and is taken to be right already; another choice is judged by
-    every case, with builds of its own, before it is adopted. A file without `tune` lines has one entry. `answer` is
-    what the default was judged by, where a GPU ran it. `memory` has the sweeps that were made before.
+    The default is what the file gives without a choice and counts as verified. `answer` is the output that it was
+    verified with on a GPU. `memory` caches sweeps.
     """
     swept = _swept(file, stopwatch, limit, say, memory)
     if swept is None:
         return TuneResult((), (), answer=answer)
-    faster = faster_than_default(swept.runners, swept.default, gain)
+    faster = faster_than_default(swept.timed, swept.default, gain)
     (winner, answer), refused = _winner(file, referee, (swept.default, answer), faster, say)
-    scores = tuple((one.choice, one.median_us) for one in swept.runners)
+    scores = tuple((one.choice, one.median_us) for one in swept.timed)
     return TuneResult(scores, winner, swept.skipped, swept.failed + len(refused), refused, answer)
 
 
 def slower_than(
     file: KernelFile, best_us: float, stopwatch: Stopwatch, limit: int, say: Say = lambda _: None
 ) -> float | None:
-    """The time of a file with the constants that suit it best where that is longer than another's, else None.
-
-    Nothing of it needs to have been judged. Constants are looked for only where they may decide it.
-    """
+    """The best time of a file if it is slower than `best_us` even after tuning, else None. It need not be verified."""
     times = stopwatch.times_us(file, None, RUNS_ALONE)
     if times is None or statistics.median(times) <= best_us:
         return None
     found = [statistics.median(times)]
     if found[0] <= OUT_OF_REACH * best_us:
         swept = _swept(file, stopwatch, limit, say, None)
-        found += [one.median_us for one in swept.runners] if swept is not None else []
+        found += [one.median_us for one in swept.timed] if swept is not None else []
     return min(found) if min(found) > best_us else None
 
 
 @dataclass(frozen=True)
 class _Swept:
-    """The choices of a file that were timed; `skipped` were not, and `failed` could not be."""
-
     default: Items
-    runners: list[Runner]
+    timed: list[TimedChoice]
     skipped: int
     failed: int
 
 
 def _swept(file: KernelFile, stopwatch: Stopwatch, limit: int, say: Say, memory: SweepMemory | None) -> _Swept | None:
-    """A file's choices, built and raced; None where it has none."""
+    """Build and time a file's choices; None where it has no `tune` values."""
     found = list(islice(combinations(file, stopwatch.task.arguments(), stopwatch.profile), _MOST_COMBINATIONS))
-    tried = spread(found, limit)
+    tried = sampled_choices(found, limit)
     if not tried:
         return None
     say("tuning: building")
     made = built_choices(file, stopwatch.task, stopwatch.profile, tried)
     built = [one for one in made if one is not None]
-    timed = worth_timing(built) if made[0] is not None else []
+    candidates = worth_timing(built) if made[0] is not None else []
     memory = memory or (SweepMemory() if stopwatch.scatters else _MODELLED)
-    runners, failed = _timed(file, stopwatch, timed, say, memory)
-    skipped = len(found) - len(tried) + len(built) - len(timed)
-    return _Swept(tuple(tried[0].items()), runners, skipped, failed + len(made) - len(built))
+    timed, failed = _timed(file, stopwatch, candidates, say, memory)
+    skipped = len(found) - len(tried) + len(built) - len(candidates)
+    return _Swept(tuple(tried[0].items()), timed, skipped, failed + len(made) - len(built))
 
 
 def _timed(
     file: KernelFile, stopwatch: Stopwatch, choices: list[BuiltChoice], say: Say, memory: SweepMemory
-) -> tuple[list[Runner], int]:
-    """The choices with their times, from memory where the same was timed before; and how many failed. Where the GPU is
-    on another machine, only what the model puts first is timed."""
-    if not choices:
+) -> tuple[list[TimedChoice], int]:
+    """Time the choices, or find their times in the cache. On a remote GPU only what the model ranks highest is
+    timed."""
+    if not choices or (len(choices) == 1 and stopwatch.scatters):  # a single one is measured in full right after
         return [], 0
-    if len(choices) == 1 and stopwatch.scatters:
-        return [], 0  # it is measured in full right after, beside its baselines
     key = sweep_key(choices, stopwatch.task, stopwatch.profile, stopwatch.scatters)
     known = memory.find(key)
     if known is not None:
         say("tuning: timed before")
-        return [Runner(choice, list(rounds)) for choice, rounds in known.times_us], 0
+        return [TimedChoice(choice, list(rounds)) for choice, rounds in known.times_us], 0
     if stopwatch.is_far:
         say("tuning: modelling")
         choices = promising(choices, lambda one: stopwatch.modelled_us(file, dict(one.choice)))
     floor_us = stopwatch.floor_us
-    with stopwatch.turn():  # a GPU that others use meanwhile cools down
-        runners, failed = race(
+    with stopwatch.turn():  # without a reserved GPU its clocks change between choices
+        timed, failed = successive_halving(
             [one.choice for one in choices],
             lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
             say,
             scatters=stopwatch.scatters,
             floor_us=floor_us,
         )
-    if runners and not failed:
-        memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))
-    return runners, failed
+    if timed and not failed:
+        memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in timed)))
+    return timed, failed
 
 
-def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, int | bool]]:
+def sampled_choices(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, int | bool]]:
     """At most `limit` of the choices: the first, and others spread over all of them."""
     if len(choices) <= limit:
         return choices
@@ -444,7 +432,6 @@ def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, i
 def _winner(
     file: KernelFile, referee: Referee, default: _Answered, faster: list[Items], say: Say
 ) -> tuple[_Answered, tuple[RefusedChoice, ...]]:
-    """The choice to use with what it answered, and the faster ones that did not pass."""
     refused: list[RefusedChoice] = []
     for choice in faster[:CHECKED]:
         say(f"verifying {choice_words(choice)}")

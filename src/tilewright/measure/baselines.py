@@ -1,8 +1,7 @@
-"""A handler for the reference's child: the reference itself on the GPU, eager and compiled, timed as candidates are.
+"""Handlers for the reference's process: time the reference on the GPU, eager and compiled, as candidates are timed.
 
-Before every call the inputs are drawn anew, in memory that is used in turn, and the L2 cache is filled with something
-else; a short wait on the device lets the calls of many small kernels be queued before the first starts, so that
-Python's time is not theirs. Every call is held to the task's promise of precision.
+Each call gets fresh inputs in rotating buffers and a flushed L2 cache. A short wait on the device lets the host queue
+all launches of a call first, so that launch overhead is not measured. Every call runs at the task's precision.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ if TYPE_CHECKING:
 
 TIME_BASELINES = "tilewright.measure.baselines:time_baselines"
 COMPILE_BASELINES = "tilewright.measure.baselines:compile_baselines"
-# The vendor's library is what eager calls for a product or a convolution; `LIBRARY` lets cuDNN try its algorithms too.
+# `LIBRARY` is eager with cuDNN's benchmark mode: the vendor's library at its best.
 EAGER, COMPILED, MAX_AUTOTUNE, LIBRARY, AGAINST = "eager", "torch.compile", "max-autotune", "library", "against"
 BASELINES = {"eager": EAGER, "compile": COMPILED, "max-autotune": MAX_AUTOTUNE, "library": LIBRARY}  # as asked for
 _CYCLES_PER_US = 2_000
 _LEAST_HEAD_START_US, _MOST_HEAD_START_US = 200.0, 20_000.0
-_WARM_UP_SECONDS = 0.03  # a candidate was timed just before
+_WARM_UP_SECONDS = 0.03  # the GPU is warm: a candidate was timed just before
 _FIRST_WARM_UP_SECONDS = 0.15
-_MOST_AHEAD = 0.2  # of the memory that is free, to compile with
+_MOST_AHEAD = 0.2  # of the free memory, that compiling ahead may take
 
 
 @dataclass(frozen=True)
 class BaselineRequest:
-    """One round. `against` is "module:function", a further baseline that is called as the reference is."""
+    """One round. `against` is "module:function", a further baseline with the reference's signature."""
 
     task: Task
     runs: int
-    contenders: tuple[str, ...]  # in the order of the first run; every other run has it reversed
+    contenders: tuple[str, ...]  # in the order of the first run; every second run reverses it
     against: str = ""
     device: int = 0
 
@@ -48,47 +47,31 @@ class BaselineRequest:
 @dataclass(frozen=True)
 class BaselineAnswer:
     timings: tuple[Timing, ...]
-    failures: dict[str, str]  # by contender: why it is left out
+    failures: dict[str, str]  # reasons, by contender
 
 
-class _Contenders:
-    """What is timed, prepared once and kept for the next round: compiling takes long."""
-
-    def __init__(self) -> None:
-        self._ready: dict[tuple[int, str, str], Callable[..., Any]] = {}
-
-    def get(self, name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
-        key = (id(function), name, against)
-        if key not in self._ready:
-            self._ready[key] = self._make(name, function, against)
-        return self._ready[key]
-
-    def has(self, name: str, function: Callable[..., Any], against: str) -> bool:
-        return (id(function), name, against) in self._ready
-
-    @staticmethod
-    def _make(name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
-        if name in (EAGER, LIBRARY):
-            return function
-        if name in (COMPILED, MAX_AUTOTUNE):
-            import torch
-
-            mode = "max-autotune-no-cudagraphs" if name == MAX_AUTOTUNE else None  # a graph would own its inputs
-            compiled: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
-            return compiled
-        module, _, attribute = against.partition(":")
-        try:
-            found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-        except ImportError as error:
-            raise ImportError(f"{module} cannot be imported where it is to be timed: {error}") from error
-        return found
+_READY: dict[tuple[int, str, str], Callable[..., Any]] = {}  # contenders are kept: compiling takes long
 
 
-_CONTENDERS = _Contenders()
+def _contender(name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
+    if name in (EAGER, LIBRARY):
+        return function
+    if name in (COMPILED, MAX_AUTOTUNE):
+        import torch
+
+        mode = "max-autotune-no-cudagraphs" if name == MAX_AUTOTUNE else None  # a graph would own its inputs
+        compiled: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
+        return compiled
+    module, _, attribute = against.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ImportError(f"{module} cannot be imported where it is to be timed: {error}") from error
+    return found
 
 
 def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> BaselineAnswer:
-    """Every contender `runs` times, there and back in turn; one that fails is left out, with its reason."""
+    """Time every contender `runs` times, in alternating order. One that fails is left out with its reason."""
     import torch
 
     if not torch.cuda.is_available():
@@ -96,29 +79,32 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
     rig = _Rig(request, torch.device("cuda", request.device))
     ready: dict[str, Callable[..., Any]] = {}
     failures: dict[str, str] = {}
-    are_new = any(not _CONTENDERS.has(name, function, request.against) for name in request.contenders)
-    for name in request.contenders:
+    keys = {name: (id(function), name, request.against) for name in request.contenders}
+    are_new = any(key not in _READY for key in keys.values())
+    for name, key in keys.items():
         try:
-            ready[name] = rig.warmed(held(_CONTENDERS.get(name, function, request.against), name, request.task))
-        except Exception as error:  # whatever a compiler or somebody's module may raise: the others still count
+            if key not in _READY:
+                _READY[key] = _contender(name, function, request.against)
+            ready[name] = rig.warmed(with_precision(_READY[key], name, request.task))
+        except Exception as error:  # from a compiler or a user's module; the other contenders still count
             first = (str(error).strip().splitlines() or [""])[0]
             failures[name] = f"{type(error).__name__}: {first}"[:300]
     rig.warm_up(_FIRST_WARM_UP_SECONDS if are_new else _WARM_UP_SECONDS)
-    samples = there_and_back({name: functools.partial(rig.once, call) for name, call in ready.items()}, request.runs)
+    samples = alternating({name: functools.partial(rig.once, call) for name, call in ready.items()}, request.runs)
     return BaselineAnswer(tuple(Timing(name, times) for name, times in samples.items() if times), failures)
 
 
 def compile_baselines(function: Callable[..., Any], request: BaselineRequest) -> BaselineAnswer:
-    """Fill torch.compile's cache on disk, so that the baseline is there at once when it is timed; nothing runs.
+    """Fill torch.compile's on-disk cache ahead of time; nothing is executed.
 
-    The GPU may be another's meanwhile: tensors get memory there, where that leaves enough of it, and no content.
+    The GPU may be in use, so tensors are allocated without contents, and only if enough memory is free.
     """
     import torch
 
     if COMPILED in request.contenders and torch.cuda.is_available() and _takes_little(request):
         ahead = torch.compile(function, dynamic=False, backend=_compile_only)
-        call = held(ahead, COMPILED, request.task)
-        with torch.no_grad(), contextlib.suppress(Exception):  # at the latest `_CompiledAhead`, in torch's own wrapping
+        call = with_precision(ahead, COMPILED, request.task)
+        with torch.no_grad(), contextlib.suppress(Exception):  # at the latest `_CompiledAhead`, wrapped by torch
             call(**_empty_arguments(request))
         torch._dynamo.reset()
     return BaselineAnswer((), {})
@@ -133,7 +119,7 @@ def _takes_little(request: BaselineRequest) -> bool:
 
 
 class _CompiledAhead(Exception):
-    """There is nothing more to be done ahead."""
+    """Stops execution once the graph is compiled."""
 
 
 def _compile_only(graph: Any, inputs: Any) -> Any:
@@ -144,37 +130,31 @@ def _compile_only(graph: Any, inputs: Any) -> Any:
 
 
 def _empty_arguments(request: BaselineRequest) -> dict[str, Any]:
-    """What the reference is called with, but for contents."""
     import torch
 
     from tilewright.devices.inputs import TORCH_DTYPE
 
     device = torch.device("cuda", request.device)
     arguments: dict[str, Any] = {one.name: one.value for one in request.task.numbers}
-    specs = {one.name: one.spec for one in job_inputs(request.task)}
-    for one in request.task.tensors:
-        spec = specs.get(one.name)
-        if spec is not None:
-            made = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
-            arguments[one.name] = made
-        else:
-            arguments[one.name] = None
+    arguments |= {one.name: None for one in request.task.tensors}
+    for name, spec in request.task.specs().items():
+        arguments[name] = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
     return arguments
 
 
-def held(call: Callable[..., Any], name: str, task: Task) -> Callable[..., Any]:
-    """The call at the task's promise of precision; compiling it happens under the same."""
-    from tilewright.measure.terms import held_to
+def with_precision(call: Callable[..., Any], name: str, task: Task) -> Callable[..., Any]:
+    """The call at the task's precision, which holds while it compiles too."""
+    from tilewright.measure.precision_flags import at_precision
 
-    def at_terms(**arguments: Any) -> Any:
-        with held_to(task.precision, tries_algorithms=name == LIBRARY):
+    def precise(**arguments: Any) -> Any:
+        with at_precision(task.precision, cudnn_benchmark=name == LIBRARY):
             return call(**arguments)
 
-    return at_terms
+    return precise
 
 
-def there_and_back(calls: Mapping[str, Callable[[], float]], runs: int) -> dict[str, tuple[float, ...]]:
-    """Each call `runs` times, in the order given and then in its reverse: what drifts evenly is the same for all."""
+def alternating(calls: Mapping[str, Callable[[], float]], runs: int) -> dict[str, tuple[float, ...]]:
+    """Time each call `runs` times, reversing the order every time so that a linear drift affects all equally."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for run in range(runs):
         for name in tuple(calls) if run % 2 == 0 else tuple(calls)[::-1]:
@@ -183,36 +163,24 @@ def there_and_back(calls: Mapping[str, Callable[[], float]], runs: int) -> dict[
 
 
 class _Rig:
-    """Inputs, cache and events of one round."""
-
     def __init__(self, request: BaselineRequest, device: Any) -> None:
         import torch
 
-        from tilewright.devices.inputs import COLD_L2, rotating_sets
+        from tilewright.devices.inputs import COLD_L2, allocate, rotating_sets
 
         self._device = device
         self._task = request.task
         self._inputs = job_inputs(request.task)
         l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         size = sum(one.spec.storage_bytes for one in self._inputs)
-        self._ring = deque(self._allocated() for _ in range(rotating_sets(size, l2_bytes, request.runs)))
+        sets = range(rotating_sets(size, l2_bytes, request.runs))
+        self._ring = deque({one.name: allocate(one.spec, device) for one in self._inputs} for _ in sets)
         self._flush = torch.empty(COLD_L2 * l2_bytes, dtype=torch.uint8, device=device)
-        self._host_us: dict[int, float] = {}  # by contender: how long the host takes to queue its work
-        self._kept: dict[str, Any] = {}  # what the inputs hold, where that is copied
-
-    def _allocated(self) -> dict[str, PlacedTensor]:
-        from tilewright.devices.inputs import allocate
-
-        return {one.name: allocate(one.spec, self._device) for one in self._inputs}
-
-    def _arguments(self, placed: Mapping[str, PlacedTensor]) -> dict[str, Any]:
-        arguments: dict[str, Any] = {one.name: one.value for one in self._task.numbers}
-        for one in self._task.tensors:
-            arguments[one.name] = placed[one.name].tensor if one.name in placed else None
-        return arguments
+        self._host_us: dict[int, float] = {}  # by contender: time the host takes to queue its launches
+        self._kept: dict[str, Any] = {}  # copies of the inputs
 
     def warm_up(self, seconds: float) -> None:
-        """Keep the GPU busy until its clocks have risen: one that was idle is several times slower at first."""
+        """Keep the GPU busy until its clocks have risen: an idle one is several times slower at first."""
         import torch
 
         end = time.monotonic() + seconds
@@ -221,7 +189,7 @@ class _Rig:
             torch.cuda.synchronize(self._device)
 
     def warmed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call after two runs: compiled, tuned, loaded. One that makes tensors of its own makes them on the GPU."""
+        """The call after two warm-up runs. One that creates tensors itself is run with the GPU as default device."""
         import torch
 
         def on_device(**arguments: Any) -> Any:
@@ -238,7 +206,7 @@ class _Rig:
         return chosen
 
     def _fill(self, placed: Mapping[str, PlacedTensor]) -> None:
-        """The inputs as they are before a call: drawn the first time, then copied, which is several times as quick."""
+        """Write the inputs: generated the first time, then copied, which is several times faster."""
         import torch
 
         from tilewright.devices.inputs import fill, free_bytes
@@ -250,7 +218,9 @@ class _Rig:
                 fill(placed[one.name], one.content)
         storages = {one.name: placed[one.name].storage for one in self._inputs}
         if not self._kept and 4 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
-            with contextlib.suppress(torch.OutOfMemoryError):  # somebody else was quicker: then they are drawn
+            with contextlib.suppress(
+                torch.OutOfMemoryError
+            ):  # another process took the memory: generate them each time
                 self._kept = {name: one.clone() for name, one in storages.items()}
 
     def once(self, call: Callable[..., Any]) -> float:
@@ -260,12 +230,13 @@ class _Rig:
         placed = self._ring[0]
         self._ring.rotate()
         self._fill(placed)
-        arguments = self._arguments(placed)
+        arguments: dict[str, Any] = {one.name: one.value for one in self._task.numbers}
+        arguments |= {one.name: placed[one.name].tensor if one.name in placed else None for one in self._task.tensors}
         torch.cuda.synchronize(self._device)
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self._flush.zero_()
-            # The GPU waits while the work is queued, so that it then runs without gaps.
+            # The GPU waits while the launches are queued, so that they run back to back.
             head_start_us = max(_LEAST_HEAD_START_US, 2.0 * self._host_us.get(id(call), 0.0))
             torch.cuda._sleep(int(head_start_us * _CYCLES_PER_US))  # type: ignore[no-untyped-call]
             start.record()

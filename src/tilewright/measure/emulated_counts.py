@@ -1,8 +1,7 @@
-"""Counts of a candidate at the task's sizes, from a few emulated blocks of each launch.
+"""Instruction and traffic counts of a candidate at the task's sizes, from a few emulated blocks of each launch.
 
-Blocks run at the task's own addresses: inputs hold a few drawn rows over and over, so that nobody waits for gigabytes
-to be drawn. Only where blocks wait for each other do all of them run, on smaller inputs, at two sizes: what every
-instruction then did is continued on the straight line through both, so what a launch does once is not scaled up.
+Blocks use the task's own addresses; large inputs repeat a small generated tile to save time. Where blocks wait for each
+other, all of them run at two smaller sizes, and every count is extrapolated linearly.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
 from tilewright.records import FaultKind, PackedLaunch, Task
 from tilewright.toolchain import BuiltPlan
 
-DRAWN_ELEMENTS = 1 << 19  # of an input; the rest repeats them
-FEW_ELEMENTS = 2 << 20  # of all inputs, where all blocks must run because they wait for each other
-MORE_ELEMENTS = 32 << 20  # likewise, where with fewer another code would run: what it does once a row is not scaled up
+DRAWN_ELEMENTS = 1 << 19  # generated of an input; the rest repeats them
+FEW_ELEMENTS = 2 << 20  # of all inputs, where all blocks must run
+MORE_ELEMENTS = 32 << 20  # likewise, where fewer would take another code path
 _SECONDS = 90.0
 _COUNTED = (
     *("warp_instructions", "thread_instructions", "executions", "active_lanes", "requests"),
     *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes", "lines", "new_sectors"),
 )
-OUTWARD = ".bulk_group"  # of copies, those out of shared memory
-_MOST_AMISS = 1.4  # a factor; beyond, what is stored is something else
-_KEPT_RESIDUE = 16  # a halved size keeps its remainder, so that the same vector width applies
+OUTWARD = ".bulk_group"  # marks bulk copies from shared to global memory
+_MOST_AMISS = 1.4  # factor between bytes stored and bytes of results; beyond, something else is stored
+_KEPT_RESIDUE = 16  # a halved size keeps its remainder by this, so that the vector width stays
 
 
 class NotCounted(Exception):
-    """The candidate cannot be emulated; the message says why, and `short` says it without places in the code."""
+    """The candidate cannot be emulated. `short` is the message without source locations."""
 
     def __init__(self, fault: records.Faulted) -> None:
         self.short = _RAN_OUT_WORDS.get(fault.kind, fault.message)
@@ -46,7 +45,7 @@ class NotCounted(Exception):
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """One launch of the plan; `scale` times the counts is the whole launch at the task's sizes."""
+    """One launch; `scale` times its counts is the whole launch at the task's sizes."""
 
     launch: PackedLaunch
     kernel: records.CompiledKernel
@@ -64,7 +63,7 @@ class CountedLaunch:
 
 @dataclass(frozen=True)
 class CountedPlan:
-    """A candidate with the counts of its launches. `counted_at` are the sizes the emulator saw."""
+    """A candidate with the counts of its launches, taken at the sizes `counted_at`."""
 
     prepared: BuiltPlan
     launches: tuple[CountedLaunch, ...]
@@ -83,12 +82,11 @@ class CountedPlan:
         return sum(one.grid_blocks for one in self.launches)
 
 
-_Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructions of all launches
-# Many blocks where they cost little: of eight, too many may be of another kind, tiles at the end of a row, say.
-_SAMPLES: tuple[_Way, ...] = ((64, 16_000_000), (8, 16_000_000), (1, 400_000_000))
-_WHOLE: _Way = (None, 600_000_000)
-# Then fewer blocks or smaller inputs may do.
-_RAN_OUT_WORDS = {
+_Sample = tuple[int | None, int]  # (blocks of a launch or None for all, budget of thread instructions)
+# Many blocks where they are cheap: among eight, too many may be atypical, such as tiles at the end of a row.
+_SAMPLES: tuple[_Sample, ...] = ((64, 16_000_000), (8, 16_000_000), (1, 400_000_000))
+_WHOLE: _Sample = (None, 600_000_000)
+_RAN_OUT_WORDS = {  # fewer blocks or smaller inputs may still work
     FaultKind.STOPPED: "at these sizes it runs more instructions than the emulator does for a model",
     FaultKind.TIME: "at these sizes it takes longer in the emulator than a model may",
     FaultKind.MEMORY: "at these sizes it takes more memory in the emulator than a model may",
@@ -100,25 +98,25 @@ def count_plan(file: KernelFile, task: Task, choice: Choice | None, emulator: De
     real = prepare(file, task, choice)
     if real.build is None:
         return CountedPlan(real, (), task.sizes)
-    waits = any(launch.cooperative for launch in _launches(real))
+    waits = any(launch.cooperative for launch in real.plan.launches)
     inputs = _repeated_inputs(task)
-    for way in () if waits else _SAMPLES:
-        outcome = _run(real, inputs, way, emulator)
+    for sample in () if waits else _SAMPLES:
+        outcome = _run(real, inputs, sample, emulator)
         if not isinstance(outcome, records.Faulted):
             return CountedPlan(real, _counted(real, outcome), task.sizes)
         if outcome.kind not in _RAN_OUT_WORDS:
             raise NotCounted(outcome)
-    return _continued(file, task, real, emulator)
+    return _extrapolated(file, task, real, emulator)
 
 
 def _run(
-    prepared: BuiltPlan, inputs: tuple[records.InputTensor, ...], way: _Way, emulator: Device
+    prepared: BuiltPlan, inputs: tuple[records.InputTensor, ...], sample: _Sample, emulator: Device
 ) -> tuple[records.CountsRecord, ...] | records.Faulted:
-    blocks, budget = way
+    blocks, budget = sample
     how = records.Emulation(
         (records.Check.COUNTERS,), 1, instruction_budget=budget, sampled_blocks=blocks, sample_edges=False
     )
-    launched = replace(prepared, plan=replace(prepared.plan, steps=_launches(prepared)))
+    launched = replace(prepared, plan=replace(prepared.plan, steps=tuple(prepared.plan.launches)))
     memory = records.Limits(_SECONDS, prepared.evaluation.gpu.memory_bytes)
     execution = emulator.execute(launched.job("count", inputs, limits=memory, emulation=how))
     if not isinstance(execution, records.Completed):
@@ -131,13 +129,14 @@ def _counted(real: BuiltPlan, counts: Iterable[records.CountsRecord], ratio: flo
     assert real.build is not None
     return tuple(
         CountedLaunch(launch, real.build.kernel(launch.kernel), one, ratio * _scale(real, launch, one))
-        for launch, one in zip(_launches(real), counts, strict=True)
+        for launch, one in zip(real.plan.launches, counts, strict=True)
     )
 
 
 def _scale(real: BuiltPlan, launch: PackedLaunch, one: records.CountsRecord) -> float:
-    """Blocks of the launch for each that was counted. Where all that it stores are whole results, and the sampled ones
-    would store a little more or less than these, they are not of the mean kind: then as many as make the results."""
+    """The number of blocks of the launch per counted block. If the launch stores nothing but its results and the sample
+    would scale to slightly more or fewer bytes than these, the sampled blocks are atypical, and the scale follows from
+    the results."""
     blocks = one.grid_blocks / one.blocks
     results = _results(real, launch)
     stored = blocks * sum(each.bytes for each in one.instructions if each.sectors and is_store(each.ptx_text))
@@ -147,10 +146,10 @@ def _scale(real: BuiltPlan, launch: PackedLaunch, one: records.CountsRecord) -> 
 
 
 def _results(real: BuiltPlan, launch: PackedLaunch) -> int:
-    """Bytes of what this launch alone makes; none where it also writes anything else."""
+    """Bytes of the results that this launch alone writes; 0 if it writes anything else."""
     given = {one.name for one in real.evaluation.file.plan.op.parameters if one.in_place}
     made = {one.name: one for one in real.plan.buffers}
-    users = [names for step in _launches(real) if (names := real.plan.tensors_of(step))]
+    users = [real.plan.tensors_of(step) for step in real.plan.launches]
     mine = real.plan.tensors_of(launch)
     written = [made[name] for name in mine if name in made]
     if mine & given or any(one.role is records.BufferRole.SCRATCH for one in written):
@@ -164,7 +163,7 @@ def is_store(ptx_text: str) -> bool:
 
 
 def _repeated_inputs(task: Task) -> tuple[records.InputTensor, ...]:
-    """The task's inputs at its own sizes, each as few drawn places over and over."""
+    """The task's inputs at its sizes, large ones as repetitions of a small generated tile."""
     made = []
     for one in job_inputs(task):
         few, rest = [], one.spec.numel
@@ -179,11 +178,11 @@ def _repeated_inputs(task: Task) -> tuple[records.InputTensor, ...]:
     return tuple(made)
 
 
-# -- where all blocks must run: at two smaller sizes --
+# -- extrapolation, where all blocks must run --
 
 
-def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) -> CountedPlan:
-    """The whole grid at two affordable sizes, and from them at the task's."""
+def _extrapolated(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) -> CountedPlan:
+    """Run the whole grid at two affordable sizes and extrapolate the counts to the task's sizes."""
     found: list[tuple[float, tuple[records.CountsRecord, ...]]] = []
     counted_at: dict[str, int] = {}
     for most in (FEW_ELEMENTS, FEW_ELEMENTS // 2):
@@ -192,7 +191,7 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
             seen = real if sizes == task.sizes else prepare(file, task, real.evaluation.choice, sizes)
         except NotPrepared:
             sizes, seen = task.sizes, real  # it takes no other sizes
-        if [one.kernel for one in _launches(seen)] != [one.kernel for one in _launches(real)]:
+        if [one.kernel for one in seen.plan.launches] != [one.kernel for one in real.plan.launches]:
             sizes, seen = task.sizes, real
         outcome = _run(seen, job_inputs(task, sizes), _WHOLE, emulator)
         if isinstance(outcome, records.Faulted):
@@ -202,10 +201,11 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
         if sizes == task.sizes:
             break
     (part, counts), (less, fewer) = found[0], found[-1]
-    if less == part or any(not _alike(*pair) for pair in zip(counts, fewer, strict=True)):
+    texts = [[[each.ptx_text for each in one.instructions] for one in them] for them in (counts, fewer)]
+    if less == part or texts[0] != texts[1]:
         return CountedPlan(real, _counted(real, counts, 1.0 / part), counted_at)
     step = (1.0 - part) / (part - less)
-    grids = [math.prod(launch.grid) for launch in _launches(real)]
+    grids = [math.prod(launch.grid) for launch in real.plan.launches]
     straight = [
         replace(_beyond(one, other, step), blocks=grid, grid_blocks=grid)
         for one, other, grid in zip(counts, fewer, grids, strict=True)
@@ -214,7 +214,7 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
 
 
 def _smaller_sizes(file: KernelFile, task: Task, real: BuiltPlan, most_elements: int) -> dict[str, int]:
-    """Such that the same code runs, if that is affordable at all."""
+    """Affordable sizes at which the same code path runs, if there are any."""
 
     def runs_alike(sizes: Mapping[str, int]) -> bool:
         try:
@@ -228,12 +228,8 @@ def _smaller_sizes(file: KernelFile, task: Task, real: BuiltPlan, most_elements:
     return sizes if elements <= MORE_ELEMENTS else affordable_sizes(task, most_elements)
 
 
-def _alike(one: records.CountsRecord, other: records.CountsRecord) -> bool:
-    return [each.ptx_text for each in one.instructions] == [each.ptx_text for each in other.instructions]
-
-
 def _beyond(one: records.CountsRecord, fewer: records.CountsRecord, step: float) -> records.CountsRecord:
-    """Every number so many times as far beyond `one` as that is beyond `fewer`."""
+    """Extrapolate every count by `step` times its difference from `fewer`."""
 
     def further(now: Any, before: Any) -> dict[str, Any]:
         pairs = ((name, getattr(now, name), getattr(before, name)) for name in _COUNTED if hasattr(now, name))
@@ -243,10 +239,6 @@ def _beyond(one: records.CountsRecord, fewer: records.CountsRecord, step: float)
     return replace(one, **further(one, fewer), instructions=tuple(replace(a, **further(a, b)) for a, b in each))
 
 
-def _launches(prepared: BuiltPlan) -> tuple[PackedLaunch, ...]:
-    return tuple(step for step in prepared.plan.steps if isinstance(step, PackedLaunch))
-
-
 # -- smaller sizes --
 
 
@@ -254,11 +246,10 @@ _Allows = Callable[[Mapping[str, int]], bool]
 
 
 def affordable_sizes(task: Task, most_elements: int, allows: _Allows = lambda sizes: True) -> dict[str, int]:
-    """The task's sizes, with those of outer dimensions halved until all inputs together have at most so many elements,
-    or nothing more is allowed.
+    """Halve sizes of the task's outer dimensions until all inputs have at most `most_elements` together.
 
-    The largest tensor gives way first, in a dimension that results have too; a size keeps its remainder by 16. A
-    dimension that a tensor has twice stays as it is: work does not grow in proportion to it.
+    The largest tensor is cut first, along a dimension of the results. Sizes keep their remainder by 16. A dimension
+    that a tensor has twice is kept, since work is not proportional to it.
     """
     sizes = task.sizes
     kept = {name for one in task.outputs for name in one.shape if isinstance(name, str)}

@@ -1,7 +1,6 @@
-"""Where the time of a candidate goes, in a page of text for somebody who is to improve it.
+"""A page of text on where a candidate's time goes, for whoever improves it.
 
-What is emulated, modelled or read off the machine code says so; a measured time and the GPU's own counters come under
-headings of their own where there are any.
+Numbers that are emulated, modelled or read from the machine code are marked as such.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tilewright.measure.performance_model import LaunchModel, PlanModel
 from tilewright.records import Completed, KernelProfile, Measured, PackedLaunch
 from tilewright.toolchain import BuiltPlan, ToolchainError, highlights, launch_occupancy
 
-LINES = 12  # of the source, in all
+LINES = 12  # source lines shown
 _SOURCE_WIDTH = 150
 _MIX = 6
 _LAUNCHES = 3  # shown in full
@@ -35,7 +34,7 @@ _TYPE = re.compile(r"\.[bsuf](\d+)\b")
 
 
 def evidence_text(model: PlanModel, measured: Measured | None = None) -> str:
-    """At most some sixty lines."""
+    """The report of a modelled candidate: some sixty lines at most."""
     modelled = model.modelled
     sizes = ", ".join(f"{name} = {size}" for name, size in modelled.sizes.items())
     parts = _measured(measured)
@@ -60,7 +59,7 @@ def evidence_text(model: PlanModel, measured: Measured | None = None) -> str:
 
 
 def static_text(prepared: BuiltPlan, problem: str, measured: Measured | None = None) -> str:
-    """What is known without counts: resources, occupancy and the machine code."""
+    """The report without counts: resources, occupancy and machine code."""
     parts = [*_measured(measured), f"No counts: {problem}"]
     build, gpu = prepared.build, prepared.evaluation.gpu
     sass = _sass(build)
@@ -83,7 +82,6 @@ def _measured(measured: Measured | None) -> list[str]:
 
 
 def _terms(model: PlanModel) -> list[str]:
-    """The bounds of the plan, the longest first."""
     terms = model.modelled.terms
     lines = ["Time each resource alone would need (they overlap as far as blocks take turns; launches come on top):"]
     lines += [f"  {term.name:<22}{term.time_us:>9.2f} us   {term.detail}" for term in terms]
@@ -126,13 +124,12 @@ def _resources(launch: PackedLaunch, resources: records.Resources, resident: rec
 
 
 def _code(counts: Mapping[str, int]) -> list[str]:
-    """What stands in the machine code, run or not."""
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     return [f"  in the machine code, run or not: {listed}"] if counts else []
 
 
 def _narrow(instructions: Iterable[records.InstructionRecord]) -> list[str]:
-    """Of the global accesses that ran, those that a wider one could take the place of."""
+    """The share of global accesses narrower than 16 bytes."""
     requests: dict[str, list[int]] = {"ld": [0, 0], "st": [0, 0]}  # narrow ones, and all
     for one in instructions:
         found = _ACCESS.match(one.ptx_text)
@@ -151,7 +148,6 @@ def _narrow(instructions: Iterable[records.InstructionRecord]) -> list[str]:
 
 
 def _table(listing: Listing) -> list[str]:
-    """The lines that cost most, by instructions and by what their memory requests take."""
     instructions = max(sum(one.warp_instructions for one in listing.lines), 1)
     sectors = max(sum(one.sectors for one in listing.lines), 1)
     passes = max(sum(one.passes for one in listing.lines), 1)
@@ -182,7 +178,7 @@ def _sass(build: records.Build | None) -> Mapping[str, Mapping[str, int]]:
     try:
         return highlights(build)
     except ToolchainError:
-        return {}  # no disassembler: the rest is still worth having
+        return {}  # no disassembler: report the rest
 
 
 def _shortened(source: str) -> str:
@@ -193,11 +189,11 @@ def _dim(extent: tuple[int, int, int]) -> str:
     return "x".join(map(str, extent)) if extent[1:] != (1, 1) else str(extent[0])
 
 
-# -- the GPU's own counters --
+# -- hardware counters --
 
 
 def profile(prepared: BuiltPlan, task: records.Task, gpu: Device) -> Completed | str:
-    """What the counters say of the plan at the task's sizes, or why they say nothing."""
+    """Hardware counters of the plan at the task's sizes, or why there are none."""
     job = gpu_job("profile", prepared, task, _PROFILE_SECONDS)
     execution = gpu.execute(replace(job, watch=records.Watch.COUNTERS))
     if not isinstance(execution, Completed):
@@ -206,7 +202,7 @@ def profile(prepared: BuiltPlan, task: records.Task, gpu: Device) -> Completed |
 
 
 def profile_text(done: Completed, source: str) -> str:
-    """At most some thirty lines a launch."""
+    """The counters as text: some thirty lines per launch at most."""
     lines = source.splitlines()
     heaviest = sorted(done.profiles, key=lambda one: -one.duration_us)[:_LAUNCHES]
     parts = [
@@ -221,7 +217,7 @@ def profile_text(done: Completed, source: str) -> str:
 
 
 def profile_figures(one: KernelProfile) -> list[str]:
-    """What its counters say of the launch as a whole."""
+    """The counters of a whole launch."""
     figures = one.figures
     peaks = [
         f"{name.removesuffix(' %')} {figures[name]:.0f} %"
@@ -251,22 +247,15 @@ def profile_figures(one: KernelProfile) -> list[str]:
         parts.append(f"  bank conflicts: {share:.0%} of the passes through shared memory")
     if figures.get("local requests"):
         parts.append(f"  registers spilled or arrays in local memory: {figures['local requests']:,.0f} requests")
-    return [*parts, *_waits(one)]
-
-
-def _waits(one: KernelProfile) -> list[str]:
     shown = [f"{reason} {share:.0%}" for reason, share in list(one.waits.items())[:_WAITS] if share >= _LEAST_WAIT]
-    return [f"  of {one.samples} samples of warps, these waited for: {', '.join(shown)}"] if shown else []
+    return [*parts, *([f"  of {one.samples} samples of warps, these waited for: {', '.join(shown)}"] if shown else [])]
 
 
-def _lines(one: KernelProfile, source: Sequence[str]) -> list[str]:
-    if not one.lines:
-        return []
-    rows = ["  line  samples  waiting most for (a line that calls an inlined function counts its samples too)"]
-    return rows + [_line(line, one.samples, source) for line in one.lines]
-
-
-def _line(one: records.LineSamples, total: int, source: Sequence[str]) -> str:
-    reason = next(iter(one.waits), "nothing")
-    text = source[one.line - 1].strip() if 0 < one.line <= len(source) else ""
-    return f"  {one.line:>4}  {one.samples / max(total, 1):>7.1%}  {reason:<40}  {_shortened(text)}"
+def _lines(profile: KernelProfile, source: Sequence[str]) -> list[str]:
+    header = "  line  samples  waiting most for (a line that calls an inlined function counts its samples too)"
+    rows = [header] if profile.lines else []
+    for one in profile.lines:
+        reason = next(iter(one.waits), "nothing")
+        text = source[one.line - 1].strip() if 0 < one.line <= len(source) else ""
+        rows.append(f"  {one.line:>4}  {one.samples / max(profile.samples, 1):>7.1%}  {reason:<40}  {_shortened(text)}")
+    return rows

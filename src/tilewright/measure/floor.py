@@ -1,6 +1,6 @@
-"""The roofline floor of a task: the time below which no kernel can be on its GPU, at the vendor's figures.
+"""The roofline floor of a task: a lower bound of any kernel's time, from the vendor's peak figures.
 
-The products of a reference are counted in its own process, on tensors that have no memory.
+The reference's floating-point operations are counted in its own process, on meta tensors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tilewright.records import LAUNCH_US, DType, GpuProfile, Impossible, Measure
 from tilewright.reference import AnyReference, ReferenceProblem
 
 COUNT_FLOPS = "tilewright.measure.floor:count_flops"
-IMPOSSIBLE = 0.95  # of a floor: nothing is that fast
-SPLIT_PRODUCTS = 3  # 16-bit products that together are as exact as one of f32
+IMPOSSIBLE = 0.95  # of a lower bound: a faster time must be wrong
+SPLIT_PRODUCTS = 3  # 16-bit products that together are as accurate as one f32 product (split-f32)
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class FlopAnswer:
 
 
 def floor_us(task: Task, reference: AnyReference | None = None) -> float:
-    """The least bytes over the bandwidth or the least products over the peak, whichever is longer, and one launch.
+    """The longer of the least memory traffic over the bandwidth and the products over the peak, plus one launch.
 
-    Products are counted by running the reference without data, where one is given; else only bytes count.
+    Without a reference only bytes count.
     """
     gpu = task.profile
     memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
@@ -43,10 +43,10 @@ def floor_us(task: Task, reference: AnyReference | None = None) -> float:
 
 
 def too_fast(measured: Measured, task: Task, needed: tuple[str, ...]) -> Impossible | None:
-    """Why a time cannot be: the inputs that must be read do not come in so soon. None where it can.
+    """Why a measured time is impossible: the inputs that must be read take longer to load. None where it is possible.
 
-    Caches are cold when a timing starts, so every byte of these comes from memory; results may stay in the cache, and
-    products may be fewer than the reference's, so neither counts here.
+    Caches are cold, so these bytes come from memory. Results may stay in the cache and a kernel may need fewer products
+    than the reference, so neither counts.
     """
     specs, bandwidth_gbs = task.specs(), task.profile.bandwidth_gbs
     size = sum(specs[name].storage_bytes for name in needed)
@@ -63,7 +63,7 @@ def too_fast(measured: Measured, task: Task, needed: tuple[str, ...]) -> Impossi
 
 
 def least_flops(task: Task, reference: AnyReference) -> FlopAnswer:
-    """Floating-point operations of the products in the reference; 0 where it has none or cannot be counted."""
+    """Floating-point operations of the reference's products; 0 where they cannot be counted."""
     try:
         return reference.call(COUNT_FLOPS, FlopRequest(task), FlopAnswer)
     except ReferenceProblem:
@@ -71,7 +71,7 @@ def least_flops(task: Task, reference: AnyReference) -> FlopAnswer:
 
 
 def peak_tflops(task: Task, gpu: GpuProfile, *, convolution: bool = False) -> float:
-    """The fastest that products of the task's largest float input may be done, within its precision."""
+    """The highest rate for products of the task's largest float input at its precision."""
     floats = {name: spec for name, spec in task.specs().items() if spec.dtype.is_float}
     if not floats:
         return gpu.byte_tflops
@@ -79,19 +79,17 @@ def peak_tflops(task: Task, gpu: GpuProfile, *, convolution: bool = False) -> fl
     if dtype is DType.F64:
         return gpu.f64_tflops
     if dtype is DType.F32:
-        # f32 products may be made of 16-bit ones on tensor cores, which is faster than doing them as they stand.
+        # Split-f32: several 16-bit products on tensor cores are faster than one f32 product.
         exact = max(gpu.f32_tflops, gpu.half_tflops / SPLIT_PRODUCTS)
-        # TF32 keeps as many digits as f16, in which products are made twice as fast.
+        # TF32 keeps as many digits as f16, whose products are twice as fast.
         rounded = task.precision.rounds_convolutions if convolution else task.precision.rounds_products
         return max(exact, gpu.half_tflops if rounded else 0.0)
     return gpu.half_tflops if dtype.itemsize == 2 else gpu.byte_tflops
 
 
 def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswer:
-    """In the reference's process: operations of matrix products, convolutions and attention at the task's sizes.
-
-    0 where it cannot be run without data.
-    """
+    """In the reference's process: the FLOPs of matmuls, convolutions and attention at the task's sizes, on meta
+    tensors."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -102,7 +100,7 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
     try:
         with torch.no_grad(), torch.device("meta"), counter:
             function(**arguments)
-    except Exception:  # code that looks at values cannot run without them; then bytes alone make the floor
+    except Exception:  # code that depends on values does not run on meta tensors: only bytes count
         return FlopAnswer(0.0)
     counts = counter.get_flop_counts().get("Global", {})
     convolved = sum(count for operation, count in counts.items() if "conv" in str(operation))

@@ -1,9 +1,8 @@
-"""What a launch asks of the schedulers, read off the machine code: issue slots by unit, and one warp's time alone.
+"""The cost of a launch from its machine code (SASS): issue slots by functional unit, and the latency of a single warp.
 
-The emulator counts PTX; what runs is what the assembler made of it. Both know the lines of the kernel file, so each
-machine instruction is given the executions of the PTX of its line: the deepest in loops the most frequent ones. The
-warp then walks the code in order, every loop a few times, and waits where a register, a barrier or a group of copies
-is not there yet. Latencies are Hopper's, in cycles.
+The emulator counts PTX, but the assembler's output is what runs. Both carry source lines, so each machine instruction
+gets the executions of the PTX of its line, the deepest in loops the most frequent. A warp is then simulated in program
+order, each loop a few times; it stalls on registers, barriers and groups of copies. Latencies are Hopper's, in cycles.
 """
 
 from __future__ import annotations
@@ -18,18 +17,20 @@ from tilewright.records import KERNEL_FILE_NAME, Build, GpuProfile, InstructionR
 from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import SassInstruction, ToolchainError, disassemble
 
-_PASSES = 3  # through a loop, until what it copies ahead is there when it is needed
-_FOLDED = re.compile(r"(?:@!?\S+\s+)?(?:mov|ld\.param|cvta|ret|exit|bra)\b")  # PTX that stands for little or nothing
+_PASSES = 3  # iterations of a loop until its prefetch is in steady state
+_FOLDED = re.compile(
+    r"(?:@!?\S+\s+)?(?:mov|ld\.param|cvta|ret|exit|bra)\b"
+)  # PTX that becomes little or no machine code
 _OPERAND = re.compile(r"\b(UP|UR|R|P)(\d+)(\.64)?")
 _BESIDE = re.compile(r"\s*U?R?P?\d+, U?P\d")
 _PENDING = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")
 _COUNTED_BARRIER = re.compile(r"BAR\.\S+ \S+, (0x[0-9a-f]+)")
-_WAY_TO_CALL = 12  # instructions, from a branch over it or back behind it
+_WAY_TO_CALL = 12  # instructions between a call and the branch around it
 _EACH_LANE = "BRA.U.ANY"
 _POLL = re.compile(r"LDG?\.\S*STRONG|SYNCS\.PHASECHK|NANOSLEEP")
 _WIDE = {"128": 4, "64": 2, "WIDE": 2}
 
-# Cycles from issue until a result can be used, by the first part of the opcode; others take `_PLAIN`.
+# Cycles from issue until a result can be used, by the first part of the opcode; by default `_PLAIN`.
 _PLAIN = 4.5
 _LATENCY = {
     **dict.fromkeys(("LDS", "LDSM", "ATOMS"), 30.0),
@@ -55,9 +56,9 @@ _WORK_NAMES = "LDS LDSM STS STG ST RED REDG ATOMG ATOMS SHFL HMMA HGMMA BAR"
 _WORK = (*_WORK_NAMES.split(), *_ENGINE_COPIES)
 BARRIER_CYCLES = 30.0
 BRANCH_CYCLES = 8.0
-_NEAR, _FAR = 400.0, 800.0  # latencies of memory between which a walk is compared
+_NEAR, _FAR = 400.0, 800.0  # memory latencies of the two simulations that are compared
 
-# Cycles of a scheduler's unit that an instruction holds; units work side by side, each instruction takes one slot.
+# Cycles that an instruction occupies its functional unit. Units run in parallel; each instruction takes one issue slot.
 _UNITS = {
     "special": (8.0, re.compile(r"MUFU|F2F\b|F2I|I2F|FRND|POPC|FLO|BREV")),
     "integer": (
@@ -70,24 +71,25 @@ _UNITS = {
 }
 _F32 = re.compile(r"F(?:FMA|ADD|MUL)\b")
 _F64 = re.compile(r"D(?:FMA|ADD|MUL|SETP)")
-_WIDE_F64 = (80, 90, 100)  # elsewhere two lanes of a multiprocessor do f64
+_WIDE_F64 = (80, 90, 100)  # compute capabilities with full-rate f64; others have two lanes per multiprocessor
 
 
 @dataclass(frozen=True)
 class CodeCost:
-    """One launch of the sampled blocks. Slots are summed over its warps; `alone` is of a mean warp."""
+    """The cost of the sampled blocks of one launch. Slots are summed over warps; `alone_cycles` is of an average
+    warp."""
 
     slots: float
     unit_cycles: dict[str, float]  # of one scheduler's units
-    waits: float  # of a warp, in which it does nothing but wait for global memory
-    loads: float  # of a warp, from global memory
-    alone_cycles: float  # of a warp that has the multiprocessor to itself, beside those waits
-    together: float  # warps that meet at a barrier, on average; 1 where nobody waits for others
-    stages: int  # groups of copies to shared memory that are on their way while one is worked on, and that one
+    waits: float  # stalls of a warp on global memory
+    loads: float  # of a warp from global memory
+    alone_cycles: float  # of a warp alone on its multiprocessor, without those stalls
+    together: float  # warps that meet at a barrier, on average; 1 without barriers
+    stages: int  # pipeline stages of copies to shared memory
 
     @property
     def in_flight(self) -> float:
-        """Loads of a warp that are on their way when it waits."""
+        """Loads of a warp in flight when it stalls."""
         return self.loads / self.waits if self.waits > 0 else max(self.loads, 1.0)
 
 
@@ -99,12 +101,6 @@ def _listings(build: Build) -> dict[str, tuple[SassInstruction, ...]]:
         return {}
 
 
-def f32_cycles(gpu: GpuProfile) -> float:
-    """Of a scheduler's units for one instruction: 64 lanes of a multiprocessor do f32 on some."""
-    lanes = gpu.f32_tflops * 1e3 / (2 * gpu.sms * gpu.clock_ghz) if gpu.clock_ghz else 128.0
-    return max(1.0, 128.0 / max(lanes, 1.0))
-
-
 def f64_cycles(gpu: GpuProfile) -> float:
     return 2.0 if gpu.cc in _WIDE_F64 else 64.0
 
@@ -112,14 +108,15 @@ def f64_cycles(gpu: GpuProfile) -> float:
 def code_cost(
     build: Build, kernel: str, counted: Sequence[InstructionRecord], warps: float, block_warps: int, gpu: GpuProfile
 ) -> CodeCost | None:
-    """Of the counts of so many warps; None where there is no disassembler."""
+    """The cost of `warps` counted warps; None where there is no disassembler."""
     code = _listings(build).get(kernel)
     if not code:
         return None
     executions = without_polling(code, without_copies(code, spread_executions(code, counted), counted, warps))
     executions = lane_by_lane(code, executions, counted)
     in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
-    known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
+    f32_lanes = gpu.f32_tflops * 1e3 / (2 * gpu.sms * gpu.clock_ghz) if gpu.clock_ghz else 128.0
+    known = {**_UNITS, "f32": (max(1.0, 128.0 / max(f32_lanes, 1.0)), _F32), "f64": (f64_cycles(gpu), _F64)}
     units = dict.fromkeys(known, 0.0)
     for one, ran in zip(code, executions, strict=True):
         for name, (cycles, pattern) in known.items():
@@ -129,7 +126,7 @@ def code_cost(
     def executed(*names: str) -> float:
         return sum(ran for one, ran in zip(code, executions, strict=True) if _name(one) in names)
 
-    waits, alone = one_warp(code, [ran / warps for ran in executions])
+    waits, alone = single_warp_cycles(code, [ran / warps for ran in executions])
     return CodeCost(
         slots=sum(executions),
         unit_cycles=units,
@@ -142,8 +139,9 @@ def code_cost(
 
 
 def _together(code: Sequence[SassInstruction], executions: Sequence[float], block_warps: int) -> float:
-    """Warps that a barrier is for: all of the block, or as many as it names. Those that meet less often than they load,
-    at the end of a loop, say, are apart between; those for whom another warp has the engine copy, never."""
+    """Warps that a barrier synchronises: the block, or as many as it names. Warps that synchronise less often than they
+    load, for instance after a loop, run apart in between. Warps whose copies are issued by another warp (producer and
+    consumer) count as the whole block."""
     copied = any(_name(one) in _ENGINE_COPIES and ran for one, ran in zip(code, executions, strict=True))
     if copied and not _awaited_copies(code):
         return float(block_warps)
@@ -159,8 +157,7 @@ def _together(code: Sequence[SassInstruction], executions: Sequence[float], bloc
 
 
 def _stages(code: Sequence[SassInstruction], executions: Sequence[float]) -> int:
-    """Of what is copied ahead: as many groups as may be pending, or for the copy engine half the barriers that are set
-    up, one of two for what has come and one for room."""
+    """Pipeline stages: the pending cp.async groups and one, or half the mbarriers of bulk copies (full and empty)."""
     ran = {_name(one) for one, times in zip(code, executions, strict=True) if times}
     if ran & set(_ENGINE_COPIES):
         return max(2, sum(one.opcode.startswith("SYNCS.EXCH") for one in code) // 2)
@@ -172,8 +169,8 @@ _SHARED = re.compile(r"(?:@!?\S+\s+)?(?:ld|st)\.shared\.(?:v(\d)\.)?[a-z]+(\d+)"
 
 
 def merged_lines(build: Build | None, kernel: str, counted: Iterable[InstructionRecord]) -> frozenset[int]:
-    """Lines of the kernel file whose accesses to shared memory the assembler made wider, several into one: they do not
-    collide as they would one by one."""
+    """Lines whose shared memory accesses the assembler merged into wider ones, so that they do not conflict one by
+    one."""
     code = _listings(build).get(kernel, ()) if build is not None else ()
     made: dict[int, int] = {}
     for one in code:
@@ -188,14 +185,14 @@ def merged_lines(build: Build | None, kernel: str, counted: Iterable[Instruction
     return frozenset(line for line, width in asked.items() if made.get(line, 0) > max(width, 32))
 
 
-# -- how often each machine instruction runs --
+# -- executions of each machine instruction --
 
 
-_Place = tuple[int | None, ...]  # a line of the kernel file, and those it was inlined at
+_Place = tuple[int | None, ...]  # a line of the kernel file and its inlining call sites
 
 
 def spread_executions(code: Sequence[SassInstruction], counted: Iterable[InstructionRecord]) -> list[float]:
-    """For each machine instruction, the warps that came to it: of the PTX of its place, by depth in loops."""
+    """Executions of each machine instruction: those of the PTX at the same place, by loop depth."""
     real: dict[_Place, list[int]] = {}
     folded: dict[_Place, list[int]] = {}
     for one in counted:
@@ -204,7 +201,10 @@ def spread_executions(code: Sequence[SassInstruction], counted: Iterable[Instruc
         for place in {chain, chain[:1]}:
             (folded if _FOLDED.match(one.ptx_text) else real).setdefault(place, []).append(one.executions)
     by_place = {**folded, **real}
-    depth, called = loop_depths(code), _called(code)
+    depth, called = [0] * len(code), _called(code)
+    for end, target in _backward(code).items():
+        for number in range(target, end + 1):
+            depth[number] += 1
     places: dict[_Place, list[int]] = {}
     for number, instruction in enumerate(code):
         chain = (instruction.line, *instruction.callers)
@@ -217,7 +217,7 @@ def spread_executions(code: Sequence[SassInstruction], counted: Iterable[Instruc
             if ran:
                 executions[number] = float(ran[int((rank + 0.5) / len(numbers) * len(ran))])
     last = 0.0
-    for number, ran_here in enumerate(executions):  # code of no known place runs as what stands before it
+    for number, ran_here in enumerate(executions):  # code without a line runs as often as what precedes it
         last = executions[number] = 0.0 if number in called else ran_here if ran_here >= 0 else last
     return executions
 
@@ -225,10 +225,11 @@ def spread_executions(code: Sequence[SassInstruction], counted: Iterable[Instruc
 def without_copies(
     code: Sequence[SassInstruction], executions: Sequence[float], counted: Sequence[InstructionRecord], warps: float
 ) -> list[float]:
-    """Loops that the assembler unrolled further than the compiler did: each of so many copies of the body runs as much
-    less often, and what takes the rest of the loop runs less than so often for a warp.
+    """Correct loops that the assembler unrolled further: each copy of the body runs less often, and the remainder loop
+    less than that often per warp.
 
-    They are known by their global loads, of which there are more in the loop than in all PTX of those lines."""
+    They are recognised by having more global loads than the PTX of their lines.
+    """
     lines = [kernel_line(one.places) for one in counted if _GLOBAL_LOAD.match(one.ptx_text)]
     made, back = list(executions), _backward(code)
     for end, start in back.items():
@@ -248,8 +249,7 @@ def without_copies(
 
 
 def without_polling(code: Sequence[SassInstruction], executions: Sequence[float]) -> list[float]:
-    """Loops that only look whether others have come run once for each time they are entered: how often they are passed
-    in an emulator says how long it made them wait, not what they cost."""
+    """Count polling loops once per entry: emulated iterations tell how long they waited, not what they cost."""
     made = list(executions)
     for end, start in _backward(code).items():
         body = code[start : end + 1]
@@ -264,8 +264,8 @@ def without_polling(code: Sequence[SassInstruction], executions: Sequence[float]
 def lane_by_lane(
     code: Sequence[SassInstruction], executions: Sequence[float], counted: Sequence[InstructionRecord]
 ) -> list[float]:
-    """Loops that the assembler made of an instruction that takes one lane's operands at a time, a copy by the engine or
-    the setting up of a barrier: once for each lane that comes to it."""
+    """Loops that the assembler makes of instructions with one lane's operands, such as bulk copies and mbarrier set-up:
+    once per active lane."""
     made = list(executions)
     for end, start in _backward(code).items():
         if code[end].opcode.startswith(_EACH_LANE):
@@ -276,8 +276,7 @@ def lane_by_lane(
 
 
 def _called(code: Sequence[SassInstruction]) -> set[int]:
-    """Routines behind the end, for operands that are hardly ever met, those of a division, say; and what only leads to
-    them and back, which a branch passes over."""
+    """Subroutines behind the end, for rare operands such as those of a division, and the code around their calls."""
     ends = [number for number, one in enumerate(code) if one.text == "EXIT"]
     returns = [number for number, one in enumerate(code) if _name(one) == "RET"]
     if not returns or not ends:
@@ -293,16 +292,7 @@ def _called(code: Sequence[SassInstruction]) -> set[int]:
     return found
 
 
-def loop_depths(code: Sequence[SassInstruction]) -> list[int]:
-    depth = [0] * len(code)
-    for end, target in _backward(code).items():
-        for number in range(target, end + 1):
-            depth[number] += 1
-    return depth
-
-
 def _backward(code: Sequence[SassInstruction]) -> dict[int, int]:
-    """Branches to an earlier place: where they stand and where they lead."""
     at = {one.address: number for number, one in enumerate(code)}
     found = {}
     for number, one in enumerate(code):
@@ -311,36 +301,34 @@ def _backward(code: Sequence[SassInstruction]) -> dict[int, int]:
     return found
 
 
-# -- one warp alone --
+# -- simulation of a single warp --
 
 
-def one_warp(code: Sequence[SassInstruction], executions: Sequence[float]) -> tuple[float, float]:
-    """Waits for global memory, and cycles beside them, of a warp that runs each instruction so often."""
+def single_warp_cycles(code: Sequence[SassInstruction], executions: Sequence[float]) -> tuple[float, float]:
+    """Stalls on global memory, and other cycles, of a warp that executes each instruction so often."""
     near, far = (
-        sum(gap * ran for gap, ran in zip(_Walk(code, cycles).gaps(), executions, strict=True))
+        sum(gap * ran for gap, ran in zip(_WarpSimulation(code, cycles).gaps(), executions, strict=True))
         for cycles in (_NEAR, _FAR)
     )
     waits = (far - near) / (_FAR - _NEAR)
     return waits, near - _NEAR * waits
 
 
-class _Walk:
-    """A warp on its way through the code, in order."""
-
+class _WarpSimulation:
     def __init__(self, code: Sequence[SassInstruction], memory_cycles: float) -> None:
         self._code = code
         self._memory = memory_cycles
         self._clock = 0.0
         self._ready: dict[str, float] = {}
-        self._copied = 0.0  # when the copies since the last commit are there
-        self._stored = 0.0  # when everybody sees what was written
+        self._copied = 0.0  # when the copies since the last commit arrive
+        self._stored = 0.0  # when the last store is visible
         self._groups: list[float] = []
-        self._batches: list[float] = []  # of the copy engine, when each is there
+        self._batches: list[float] = []  # when each batch of bulk copies arrives
         self._begun = False  # whether the last of them may grow
         self._awaited = _awaited_copies(code)
 
     def gaps(self) -> list[float]:
-        """For each instruction, the cycles from the one before to it, as they were when it was last passed."""
+        """Cycles from the previous instruction to each one, in its last iteration."""
         gaps = [0.0] * len(self._code)
         parsed = [_operands(one) for one in self._code]
         back, taken = _backward(self._code), dict[int, int]()
@@ -387,8 +375,8 @@ class _Walk:
 
 
 def _awaited_copies(code: Sequence[SassInstruction]) -> set[int]:
-    """Where a warp that has the engine copy for it waits until the oldest copies are there. Of other warps' copies
-    nobody knows how far they are ahead."""
+    """Where a warp that issues bulk copies waits for the oldest of them. How far another warp's copies are ahead is
+    unknown."""
     found, copies, reads = set(), set(_ENGINE_COPIES), set(_READS_SHARED)
     loops = sorted(((start, end) for end, start in _backward(code).items()), key=lambda loop: loop[1] - loop[0])
     for place in (number for number, one in enumerate(code) if one.opcode.startswith("SYNCS.PHASECHK")):
@@ -404,7 +392,6 @@ def _name(one: SassInstruction) -> str:
 
 
 def _operands(one: SassInstruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Registers that it writes, and those it needs."""
     name, *forms = one.opcode.split(".")
     body = one.text.partition(one.opcode)[2]
     guard = _OPERAND.findall(one.text.partition(one.opcode)[0])

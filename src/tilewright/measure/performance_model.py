@@ -1,9 +1,8 @@
-"""The performance model: emulated counts in, one stated score out. docs/measurement.md has the formula and its limits.
+"""The performance model: emulated counts in, a modelled time out. docs/measurement.md has the formula and its limits.
 
-Each launch has a time for every resource it uses, as if the launch used nothing else. What moves data and what works on
-it overlap as far as there are blocks, warps or copies ahead to take turns; no launch is faster than its warps, one
-after the other, would be alone. Launches add up. The constants are those of Hopper; other GPUs differ in the figures of
-their profile.
+Each launch gets a time per resource, as if it used nothing else. Data movement and work overlap as far as there are
+blocks, warps or prefetched copies to take turns; no launch is faster than the serial latency of its warps. Times of
+launches add up. The constants are Hopper's; other GPUs differ by their profile.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ from tilewright.records import (
 )
 from tilewright.toolchain import launch_occupancy
 
-# Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-L2_BYTES_PER_CYCLE = 38.0  # for each multiprocessor of the GPU, all together; what memory gives or gets passes it twice
-SHORT_LOOKUP_BYTES = 80.0  # that L2 would move instead, for a look-up that finds less than half a line
-PART_LOOKUP_BYTES = 38.0  # likewise, for one that finds half of it, or that stores a part
-SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
+# Fitted to two thirds of the rows of benchmarks/bench_model.py; the rest is held out.
+L2_BYTES_PER_CYCLE = 38.0  # per multiprocessor, all together; traffic to memory passes L2 twice
+SHORT_LOOKUP_BYTES = 80.0  # cost of an L2 lookup that returns less than half a line
+PART_LOOKUP_BYTES = 38.0  # cost of one that returns half a line or stores a part of one
+SM_BYTES_PER_CYCLE = 64.0  # from L2 to one multiprocessor
 MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.52, 0.45, 0.02
-DELAYED, CROWDED = 1.87, 2.0  # times a warp's own cycles that it takes among others: so many on its scheduler, or more
+DELAYED, CROWDED = 1.87, 2.0  # slowdown of a warp that shares its scheduler with so many, or more
 BLOCK_LATENCY_US = 0.31  # until a block's first instruction has its operands
-ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
-SAME_SECTOR_US = 0.012  # from one atomic operation on a sector to the next on the same
-BLOCK_START_US = 0.03  # from one block of a multiprocessor to the next
+ATOMIC_TIMES = 4.0  # cost of an atomic sector in L2 over a plain one
+SAME_SECTOR_US = 0.012  # between two atomics on one sector
+BLOCK_START_US = 0.03  # between two blocks of a multiprocessor
 NEXT_LAUNCH_US = 0.95
-NEARLY_FULL = 0.02  # of a wave: blocks of the next so many fit in beside
-FEW_WAVES = 2.9  # of more, blocks no longer end together
-L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
-BESIDE_SHARED = 28 << 10  # more on chip than all the shared memory there can be
-# Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
-SIDE_ORDER = 6.9  # of resources that data pass one after the other
-TURNS_ORDER = 1.2  # more than 1, of loading and working, for each doubling of those who take turns
-KINDS_ORDER = 0.45  # more than that, of kinds of work
-LATENCY_ORDER = 1.9  # of those two and of what one warp would take alone
-OUT_OF_STEP = 0.29  # more, for each doubling of those who take turns: they wait at other times
-# Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
+NEARLY_FULL = 0.02  # a wave that lacks no more than this counts as full
+FEW_WAVES = 2.9  # with more, blocks no longer end together
+L1_BYTES, LINE_BYTES = 200 << 10, 128
+BESIDE_SHARED = 28 << 10  # of L1 that shared memory cannot take
+# Orders of the p-norms of overlapping times: 1 is the sum, infinity the maximum.
+SIDE_ORDER = 6.9  # resources that data pass one after the other
+TURNS_ORDER = 1.2  # loading and working: 1 and this for each doubling of those who take turns
+KINDS_ORDER = 0.45  # kinds of work: this more
+LATENCY_ORDER = 1.9  # throughput and the latency of a single warp
+OUT_OF_STEP = 0.29  # this more for each doubling of those who take turns: they wait at other times
+# Fraction of the vendor's tensor core peak reached in a long GEMM, by instruction.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.8
-# What two out of three measured rows lie within, by what binds them.
+# Relative error that two thirds of the measured rows stay within, by bottleneck.
 UNCERTAIN = {"device memory": 0.08}
 UNCERTAIN_ELSE = 0.13
 _MEMORY_SIDE = ("device memory", "L2 cache")
 
 
 @dataclass(frozen=True)
-class LaunchFacts:
-    """What is known of a launch before any time is: its work, its traffic, and how its blocks fill the GPU."""
+class LaunchInputs:
+    """What the model knows of a launch: its work, its traffic, and how its blocks fill the GPU."""
 
     counted: CountedLaunch
     listing: Listing
@@ -77,7 +76,7 @@ class LaunchFacts:
 
     @property
     def rounds(self) -> float:
-        """Blocks that one place of a multiprocessor runs, one after the other: of few, the last counts as a whole."""
+        """Blocks that one resident slot runs in sequence; of few waves, a partial one counts as a whole."""
         return max(1.0, self.waves + (math.ceil(self.waves) - self.waves) * min(1.0, FEW_WAVES / max(self.waves, 1.0)))
 
     @property
@@ -86,13 +85,15 @@ class LaunchFacts:
 
     @property
     def last_wave(self) -> float:
-        """The part of a wave that is left when all full ones are through."""
+        """The fraction of a wave that is left after the full ones."""
         return max(0.0, self.waves - self.full_waves)
 
     @property
     def l1_bytes(self) -> float:
-        """What L1 caches provide: of small tensors, and of sectors that a block comes back to while they are there.
-        Where each lane has a line of its own, there may be too many lines."""
+        """Bytes that L1 caches serve: small tensors, and sectors that a block reads again soon.
+
+        Where each lane reads a line of its own, there may be too many lines.
+        """
         work = self.work
         room = LINE_BYTES * WARP_LANES * self.occupancy.warps_per_sm <= L1_BYTES
         again = work.load_bytes - work.fetched_bytes
@@ -100,12 +101,12 @@ class LaunchFacts:
 
     @property
     def repeats(self) -> float:
-        """How often a warp does at the task's sizes what an emulated one did: once, where blocks were sampled."""
+        """How often a warp repeats what an emulated one did: once, where blocks were sampled."""
         return self.counted.scale * self.counted.counts.blocks / max(self.counted.grid_blocks, 1)
 
     @property
     def blocks_at_once(self) -> float:
-        """Of a multiprocessor, on average where there is less than a wave."""
+        """Resident blocks per multiprocessor, averaged over a partial wave."""
         return max(1.0, min(1.0, self.waves) * self.occupancy.blocks_per_sm)
 
     @property
@@ -114,20 +115,20 @@ class LaunchFacts:
 
     @property
     def takers(self) -> float:
-        """Who take turns on a multiprocessor at loading and working: warps, as many as meet at a barrier for one."""
+        """Who takes turns at loading and working on a multiprocessor: groups of warps that meet at a barrier."""
         return self.blocks_at_once * self.code.stages * max(1.0, self.counted.block_warps / self.code.together)
 
 
 @dataclass(frozen=True)
 class LaunchModel:
-    """One launch and its time by resource."""
+    """One launch with its time per resource."""
 
-    facts: LaunchFacts
+    facts: LaunchInputs
     terms: tuple[ModelTerm, ...]
 
     @property
     def time_us(self) -> float:
-        """Loading and working take turns, and no turn is shorter than its latency."""
+        """Data movement and work take turns, and no turn is shorter than its latency."""
         times = {term.name: term.time_us for term in self.terms}
         latency_us, starting_us = times.pop("latency", 0.0), times.pop("starting blocks", 0.0)
         turns = 1.0 + TURNS_ORDER * math.log2(1.0 + self.facts.takers)
@@ -136,8 +137,8 @@ class LaunchModel:
         return self._by_waves(norm((moving, working + starting_us), turns), latency_us / self.facts.rounds)
 
     def _by_waves(self, busy_us: float, latency_us: float) -> float:
-        """Full waves, and then what is left: it has the GPU to itself and still takes as long as a block alone. Of many
-        waves, blocks end at all times, and the last ones overlap with others."""
+        """Full waves, then the last partial one, which takes as long as a single block. Of many waves, blocks end at
+        all times, so the last one overlaps with others."""
         facts = self.facts
         order = LATENCY_ORDER + OUT_OF_STEP * math.log2(1.0 + facts.takers)
         full, last = facts.full_waves, facts.last_wave
@@ -159,13 +160,14 @@ class PlanModel:
 
 
 def norm(times_us: Iterable[float], order: float) -> float:
+    """The p-norm of overlapping times."""
     times = list(times_us)
     longest = max(times, default=0.0)
     return longest * math.fsum((time / longest) ** order for time in times) ** (1.0 / order) if longest else 0.0
 
 
 def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
-    """The score of a counted candidate."""
+    """Model a counted candidate."""
     gpu = task.profile
     prepared = counted.prepared
     file = prepared.evaluation.file
@@ -183,12 +185,8 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     rooms = [_l1_room(one, resident, gpu) for one, resident in zip(counted.launches, residents, strict=True)]
     traffics = plan_traffic(prepared, works, waves, rooms, gpu)
     codes = [_code(prepared.build, one, work, gpu) for one, work in zip(counted.launches, works, strict=True)]
-    launches = tuple(
-        model_launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
-        for one, listing, work, traffic, resident, count, code in zip(
-            counted.launches, listings, works, traffics, residents, waves, codes, strict=True
-        )
-    )
+    inputs = zip(counted.launches, listings, works, traffics, residents, waves, codes, strict=True)
+    launches = tuple(model_launch(LaunchInputs(*each), gpu) for each in inputs)
     library_us = math.fsum(_library_us(call, counted, task) for call in counted.library_calls)
     overhead_us = _overhead_us(counted, gpu)
     time_us = math.fsum(launch.time_us for launch in launches) + library_us + overhead_us
@@ -204,45 +202,34 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         sampled_blocks=counted.sampled_blocks,
         grid_blocks=counted.grid_blocks,
         launches=len(launches),
-        reachable_us=max(floor_us, _reachable_us(task, gpu)),
-        uncertainty=_uncertainty(launches),
+        reachable_us=max(floor_us, FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)),
+        uncertainty=UNCERTAIN.get(_plan_terms(launches, 0.0, 0.0)[0].name, UNCERTAIN_ELSE),
         registers=heaviest.facts.counted.kernel.resources.registers if heaviest else 0,
     )
     return PlanModel(counted, launches, modelled)
 
 
-def _uncertainty(launches: tuple[LaunchModel, ...]) -> float:
-    """By what binds most of the time."""
-    terms = _plan_terms(launches, 0.0, 0.0)
-    return UNCERTAIN.get(terms[0].name, UNCERTAIN_ELSE) if launches else UNCERTAIN_ELSE
+def model_launch(facts: LaunchInputs, gpu: GpuProfile) -> LaunchModel:
+    def term(name: str, time_us: float) -> ModelTerm:
+        return ModelTerm(name, time_us, _DETAILS[name]((facts,)))
 
-
-def _reachable_us(task: Task, gpu: GpuProfile) -> float:
-    """What is left of the score when nothing but the least traffic and one launch is counted."""
-    return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
-
-
-def model_launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
+    pipe_us = _share(facts.counted, gpu) * facts.work.pipe_cycles / (gpu.clock_ghz * 1e3)
     terms = (
-        _device_memory(facts, gpu),
-        _l2(facts, gpu),
-        _pipe(facts, gpu),
+        term("device memory", _memory_us(facts.traffic, gpu)),
+        term("L2 cache", _l2_us(facts, gpu)),
+        term("L1 and shared memory", pipe_us),
         _issue(facts, gpu),
-        _tensor(facts, gpu),
-        _starting(facts, gpu),
+        term("tensor cores", _tensor_us(facts, gpu)),
+        term("starting blocks", BLOCK_START_US * math.ceil(facts.counted.grid_blocks / gpu.sms)),
         _latency(facts, gpu),
     )
-    return LaunchModel(facts, tuple(term for term in terms if term.time_us > 0))
+    return LaunchModel(facts, tuple(one for one in terms if one.time_us > 0))
 
 
-# -- one resource each --
+# -- the resources --
 
 
-def _device_memory(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    return ModelTerm("device memory", _memory_us(facts.traffic, gpu), _device_memory_detail((facts,)))
-
-
-def _device_memory_detail(launches: Sequence[LaunchFacts]) -> str:
+def _device_memory_detail(launches: Sequence[LaunchInputs]) -> str:
     read, written, again, evicted = (
         math.fsum(getattr(one.traffic, name) for one in launches)
         for name in ("read_bytes", "written_bytes", "again_bytes", "evicted_bytes")
@@ -255,7 +242,7 @@ def _device_memory_detail(launches: Sequence[LaunchFacts]) -> str:
     return detail
 
 
-def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
+def _l2_us(facts: LaunchInputs, gpu: GpuProfile) -> float:
     work, plain, moved = facts.work, _plain_l2_bytes(facts), _l2_bytes(facts)
     beyond_l1 = 1.0 - facts.l1_bytes / work.load_bytes if work.load_bytes else 0.0
     short = beyond_l1 * (SHORT_LOOKUP_BYTES * work.short_lookups + PART_LOOKUP_BYTES * work.half_lookups)
@@ -264,49 +251,42 @@ def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     all_us = (moved + short) / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
     one_us = _share(facts.counted, gpu) * plain / (SM_BYTES_PER_CYCLE * cycles_us)
     time_us, same_us = max(all_us, one_us), _same_sector_us(facts)
-    # What queues for one sector holds up all that is to pass the same slice; blocks that wait have nothing else to do.
-    time_us = max(time_us, same_us) if facts.counted.launch.cooperative else time_us + same_us
-    return ModelTerm("L2 cache", time_us, _l2_detail((facts,)))
+    # Atomics that queue for one sector block their L2 slice; blocks that wait for each other have nothing else to do.
+    return max(time_us, same_us) if facts.counted.launch.cooperative else time_us + same_us
 
 
-def _plain_l2_bytes(facts: LaunchFacts) -> float:
+def _plain_l2_bytes(facts: LaunchInputs) -> float:
     return facts.work.load_bytes - facts.l1_bytes + facts.work.store_bytes + facts.work.local_bytes
 
 
-def _l2_bytes(facts: LaunchFacts) -> float:
+def _l2_bytes(facts: LaunchInputs) -> float:
     work, traffic = facts.work, facts.traffic
     moved = _plain_l2_bytes(facts) + work.store_bytes + traffic.read_bytes + traffic.again_bytes
     return moved + ATOMIC_TIMES * work.atomic_bytes
 
 
-def _l2_detail(launches: Sequence[LaunchFacts]) -> str:
+def _l2_detail(launches: Sequence[LaunchInputs]) -> str:
     whole = math.fsum(one.work.global_bytes for one in launches)
     useful = math.fsum(one.work.ideal_bytes for one in launches) / whole if whole else 1.0
     return f"{_mb(math.fsum(map(_l2_bytes, launches)))} in sectors, {useful:.0%} of them needed"
 
 
-def _same_sector_us(facts: LaunchFacts) -> float:
-    """Atomic operations on the same sector, one after the other. Blocks that wait for each other count themselves in on
-    a line of their own, of scratch or of the grid itself."""
+def _same_sector_us(facts: LaunchInputs) -> float:
+    """Atomics on one sector, serialised. Blocks that wait for each other count arrivals on a line of their own."""
     work, traffic = facts.work, facts.traffic
     if facts.counted.launch.cooperative:
         return SAME_SECTOR_US * work.atomic_requests / max(traffic.counter_bytes / LINE_BYTES, 1.0)
     return SAME_SECTOR_US * work.atomic_bytes / max(traffic.counter_bytes or traffic.written_bytes, SECTOR_BYTES)
 
 
-def _pipe(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    time_us = _share(facts.counted, gpu) * facts.work.pipe_cycles / (gpu.clock_ghz * 1e3)
-    return ModelTerm("L1 and shared memory", time_us, _pipe_detail((facts,)))
-
-
-def _pipe_detail(launches: Sequence[LaunchFacts]) -> str:
+def _pipe_detail(launches: Sequence[LaunchInputs]) -> str:
     cycles = math.fsum(one.work.pipe_cycles for one in launches)
     lost = math.fsum(one.work.conflict_cycles for one in launches) / cycles if cycles else 0.0
     return f"{cycles:.3g} passes, {lost:.0%} of them for bank conflicts and scattered requests"
 
 
-def _issue(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    """Slots of the schedulers, or the cycles of the busiest of the units behind them."""
+def _issue(facts: LaunchInputs, gpu: GpuProfile) -> ModelTerm:
+    """Issue slots of the schedulers, or the cycles of the busiest functional unit."""
     code = facts.code
     busiest, cycles = max(code.unit_cycles.items(), key=lambda unit: unit[1], default=("", 0.0))
     needed = max(code.slots, cycles)
@@ -316,7 +296,7 @@ def _issue(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     return ModelTerm("issue slots", time_us, detail if needed == code.slots else f"{detail}; {busiest} units bind")
 
 
-def _tensor(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
+def _tensor_us(facts: LaunchInputs, gpu: GpuProfile) -> float:
     work, counted = facts.work, facts.counted
     groups = any("wgmma" in one.ptx_text or "tcgen05" in one.ptx_text for one in counted.counts.instructions)
     reached = _REACHED_TENSOR if groups else _SYNCHRONOUS_TENSOR.get(gpu.cc, _REACHED_TENSOR)
@@ -326,25 +306,20 @@ def _tensor(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
         if peak:
             whole = _share(facts.counted, gpu) * gpu.sms
             time_us += whole * operations / (peak * reached * 1e6)
-    return ModelTerm("tensor cores", time_us, _tensor_detail((facts,)))
+    return time_us
 
 
-def _tensor_detail(launches: Sequence[LaunchFacts]) -> str:
+def _tensor_detail(launches: Sequence[LaunchInputs]) -> str:
     total = math.fsum(operations for one in launches for _, operations in one.work.tensor_operations)
     return f"{total / 1e9:.3g} Gflop"
 
 
-def _starting(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    time_us = BLOCK_START_US * math.ceil(facts.counted.grid_blocks / gpu.sms)
-    return ModelTerm("starting blocks", time_us, _starting_detail((facts,)))
-
-
-def _starting_detail(launches: Sequence[LaunchFacts]) -> str:
+def _starting_detail(launches: Sequence[LaunchInputs]) -> str:
     return f"{sum(one.counted.grid_blocks for one in launches):,} of them"
 
 
-def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    """What a warp takes from its first instruction to its last, were it alone; once for each round of blocks."""
+def _latency(facts: LaunchInputs, gpu: GpuProfile) -> ModelTerm:
+    """The latency of a single warp from its first to its last instruction, once per round of blocks."""
     work, traffic, code = facts.work, facts.traffic, facts.code
     loaded = max(work.load_bytes, 1.0)
     near = facts.l1_bytes / loaded
@@ -352,7 +327,7 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     wait_us = MEMORY_LATENCY_US * far + L2_LATENCY_US * (1.0 - far - near) + L1_LATENCY_US * near
     delayed = 1.0 + (DELAYED - 1.0) * min(1.0, facts.warps_per_scheduler / CROWDED)
     one_us = BLOCK_LATENCY_US + code.waits * wait_us + delayed * code.alone_cycles / (gpu.clock_ghz * 1e3)
-    meeting_us = _same_sector_us(facts) if facts.counted.launch.cooperative else 0.0  # which all wait for
+    meeting_us = _same_sector_us(facts) if facts.counted.launch.cooperative else 0.0  # all blocks wait for it
     detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
     return ModelTerm("latency", facts.rounds * facts.repeats * one_us + meeting_us, detail)
 
@@ -363,7 +338,6 @@ def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
 
 
 def _code(build: Build | None, one: CountedLaunch, work: Work, gpu: GpuProfile) -> CodeCost:
-    """What the machine code costs; where nothing can disassemble it, what its PTX would."""
     warps = max(one.counts.blocks * one.block_warps, 1)
     if build is None:
         return work.ptx_cost
@@ -371,7 +345,7 @@ def _code(build: Build | None, one: CountedLaunch, work: Work, gpu: GpuProfile) 
 
 
 def tensor_tflops(kind: str, gpu: GpuProfile) -> float:
-    """The vendor's figure for tensor cores at a kind of `tensor_operations`."""
+    """The vendor's tensor core peak for a kind of `tensor_operations`."""
     if "f64" in kind or "fp64" in kind:
         return gpu.f64_tflops
     if "tf32" in kind:
@@ -382,7 +356,7 @@ def tensor_tflops(kind: str, gpu: GpuProfile) -> float:
 
 
 def _share(counted: CountedLaunch, gpu: GpuProfile) -> float:
-    """Of the launch's work, what the busiest multiprocessor does."""
+    """The busiest multiprocessor's share of the launch's work."""
     blocks = max(counted.grid_blocks, 1)
     return math.ceil(blocks / _reached(counted, gpu)) / blocks
 
@@ -393,16 +367,15 @@ def _reached(counted: CountedLaunch, gpu: GpuProfile) -> int:
 
 
 def _l1_room(counted: CountedLaunch, resident: Occupancy, gpu: GpuProfile) -> float:
-    """Of a multiprocessor's memory on chip, what its blocks' shared memory leaves to the cache."""
     shared = counted.launch.dynamic_smem_bytes + counted.kernel.resources.static_smem_bytes + gpu.reserved_smem_block
     return gpu.smem_sm + BESIDE_SHARED - max(resident.blocks_per_sm, 1) * shared
 
 
-# -- beside the launches --
+# -- the plan --
 
 
 def _library_us(call: LibraryCall, counted: CountedPlan, task: Task) -> float:
-    """A vendor step: the memory it must move or the products it must do, at the share of the peak that is reached."""
+    """A vendor library call: its memory traffic or its products, at the fraction of the peak that is reached."""
     gpu = task.profile
     moved, flops, dtype = library_work(call, counted.prepared)
     peak = gpu.f32_tflops if dtype == "f32" else gpu.f64_tflops if dtype == "f64" else gpu.half_tflops
@@ -418,8 +391,8 @@ def _overhead_us(counted: CountedPlan, gpu: GpuProfile) -> float:
     return FIRST_LAUNCH_US + NEXT_LAUNCH_US * max(steps - 1, 0) + fill_us
 
 
-# Where the amounts of several launches add up; of what each warp does, the heaviest launch is an example.
-_DETAILS_OF_ALL: dict[str, Callable[[Sequence[LaunchFacts]], str]] = {
+# Resources whose amounts add up over launches; for the others the heaviest launch is shown.
+_DETAILS: dict[str, Callable[[Sequence[LaunchInputs]], str]] = {
     "device memory": _device_memory_detail,
     "L2 cache": _l2_detail,
     "L1 and shared memory": _pipe_detail,
@@ -429,25 +402,19 @@ _DETAILS_OF_ALL: dict[str, Callable[[Sequence[LaunchFacts]], str]] = {
 
 
 def _plan_terms(launches: tuple[LaunchModel, ...], library_us: float, overhead_us: float) -> tuple[ModelTerm, ...]:
-    """The terms of all launches by name, longest first."""
-    names = dict.fromkeys(term.name for launch in launches for term in launch.terms)
     terms = []
-    for name in names:
+    for name in dict.fromkeys(term.name for launch in launches for term in launch.terms):
         found = [(term, launch.facts) for launch in launches for term in launch.terms if term.name == name]
-        time_us = math.fsum(term.time_us for term, _ in found)
-        terms.append(ModelTerm(name, time_us, _detail_of_all(name, found)))
+        if name in _DETAILS:
+            detail = _DETAILS[name]([facts for _, facts in found])
+        else:
+            heaviest, facts = max(found, key=lambda pair: pair[0].time_us)
+            detail = heaviest.detail + (f", in {facts.counted.launch.kernel}" if len(found) > 1 else "")
+        terms.append(ModelTerm(name, math.fsum(term.time_us for term, _ in found), detail))
     if library_us:
         terms.append(ModelTerm("library steps", library_us, "from the sizes alone; nothing of them is emulated"))
     terms.append(ModelTerm("launches", overhead_us, f"{len(launches)} in the plan"))
     return tuple(sorted(terms, key=lambda term: -term.time_us))
-
-
-def _detail_of_all(name: str, found: Sequence[tuple[ModelTerm, LaunchFacts]]) -> str:
-    if name in _DETAILS_OF_ALL:
-        return _DETAILS_OF_ALL[name]([facts for _, facts in found])
-    heaviest, facts = max(found, key=lambda pair: pair[0].time_us)
-    where = f", in {facts.counted.launch.kernel}" if len(found) > 1 else ""
-    return heaviest.detail + where
 
 
 def _mb(count: float) -> str:

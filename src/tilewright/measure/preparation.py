@@ -1,4 +1,4 @@
-"""A candidate at given sizes, ready for a device; and the task's inputs, to be drawn there."""
+"""Build a candidate for given sizes, and describe the task's inputs for the device to generate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.verify.distributions import seeded
 
 
 class NotPrepared(Exception):
-    """The file does not take these sizes, or it cannot be built; the message says which."""
+    """The file does not take these sizes or does not build. The message says which."""
 
 
 def prepare(
@@ -21,7 +21,8 @@ def prepare(
     sizes: Mapping[str, int] | None = None,
     gpu: GpuProfile | None = None,
 ) -> BuiltPlan:
-    """The file at the task's sizes, or at those given. Raises `NotPrepared`; `ToolchainError` is the machine's."""
+    """Build the file at the task's sizes, or at `sizes`. Raises `NotPrepared`, and `ToolchainError` if the toolchain
+    fails."""
     try:
         built = build_plan(file, task.arguments(task.sizes if sizes is None else sizes), gpu or task.profile, choice)
     except (DoesNotApply, KernelFileError) as refusal:
@@ -32,7 +33,8 @@ def prepare(
 
 
 def job_inputs(task: Task, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[InputTensor, ...]:
-    """The task's tensors at its own sizes or at these, drawn on the device from seeds that follow from `seed`."""
+    """The task's tensors at its sizes, or at `sizes`, to be generated on the device from seeds that follow from
+    `seed`."""
     sizes = task.sizes if sizes is None else sizes
     inputs = {one.name: one for one in task.tensors}
     return tuple(

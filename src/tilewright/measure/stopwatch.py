@@ -1,4 +1,4 @@
-"""`Stopwatch`: how fast candidates of one task are. On a GPU it measures; else it models from emulated counts."""
+"""`Stopwatch`: the time of a task's candidates, measured on a GPU or else modelled from emulated counts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tilewright.measure.emulated_counts import NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import (
-    Contest,
     GpuFault,
+    TimingOptions,
     compile_baselines,
     measure_on_gpu,
     time_candidate,
@@ -41,21 +41,15 @@ from tilewright.reference import AnyReference, Reference, ReferenceLimits
 _KEPT_MODELS = 32
 
 Say = Callable[[str], None]
-_Key = tuple[str, tuple[tuple[str, int | bool], ...]]  # a file's identity and a choice
-
-
-def _silent(_: str) -> None:
-    pass
+_Key = tuple[str, tuple[tuple[str, int | bool], ...]]  # (the file's identity, the choice)
 
 
 class Stopwatch:
-    """The stopwatch of one task. Devices and reference are the caller's; `close` ends only what was started here.
+    """The stopwatch of one task. `close` ends only what was started here, not the caller's devices and reference.
 
-    Without a reference the floor counts bytes alone, and there can be no baselines.
-    `baselines` are names of `measure.baselines.BASELINES`, timed on a GPU beside the candidate. `against` is
-    "module:function", a further one, imported from the current folder or the environment.
-    `gpu_reference` is the reference where the GPU is; without one it is started here, where baselines are timed.
-    `turn` is entered while times are taken, where others use the same GPU.
+    Without a reference the roofline floor counts bytes alone, and there are no baselines. `baselines` are names of
+    `measure.baselines.BASELINES`; `against` is "module:function", a further baseline. `gpu_reference` is the reference
+    on the GPU's machine; without one it is started here. `turn` is entered while timing, where the GPU is shared.
     """
 
     def __init__(
@@ -68,7 +62,7 @@ class Stopwatch:
         gpu_reference: AnyReference | None = None,
         baselines: tuple[str, ...] = USUAL_BASELINES,
         against: str = "",
-        say: Say = _silent,
+        say: Say = lambda _: None,
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.task = task
@@ -76,7 +70,7 @@ class Stopwatch:
         self._emulator = emulator
         self._gpu = gpu
         self._gpu_reference = gpu_reference
-        self._contest = Contest(baselines, against)
+        self._options = TimingOptions(baselines, against)
         self._say = say
         self.turn = turn
         self._baselines: Reference | None = None
@@ -88,17 +82,16 @@ class Stopwatch:
         self.unmeasured = ""  # why the last call of `measure` gave none
 
     def __enter__(self) -> Stopwatch:
-        """Baselines on this machine's GPU begin to compile at once: that takes long, and needs no turn at the GPU."""
-        if self._gpu is not None and self._gpu_reference is None and self._contest.baselines:
-            work = (self.task, self._gpu, self._baseline_reference(), self._contest)
+        """Start to compile the baselines and to compute the floor, in the background."""
+        if self._gpu is not None and self._gpu_reference is None and self._options.baselines:
+            work = (self.task, self._gpu, self._baseline_reference(), self._options)
             self._compiling = threading.Thread(target=compile_baselines, args=work, daemon=True)
             self._compiling.start()
-            # The floor is asked of a reference that has nothing to do before there is a candidate.
-            threading.Thread(target=self._ask_floor, daemon=True).start()
+            threading.Thread(target=self._compute_floor, daemon=True).start()
         return self
 
-    def _ask_floor(self) -> None:
-        with contextlib.suppress(Exception):  # whatever it is, who needs the floor meets it again
+    def _compute_floor(self) -> None:
+        with contextlib.suppress(Exception):  # the first use of the floor meets the same error
             self.floor_us  # noqa: B018
 
     def __exit__(self, *_: object) -> None:
@@ -114,7 +107,7 @@ class Stopwatch:
 
     @property
     def profile(self) -> GpuProfile:
-        """The GPU that times are of."""
+        """The GPU that times refer to."""
         return self._gpu.profile if self._gpu is not None else self.task.profile
 
     @cached_property
@@ -128,19 +121,19 @@ class Stopwatch:
         answer: JudgedAnswer | None = None,
         best_us: float | None = None,
     ) -> Measurement | None:
-        """How fast it is at the task's sizes; None where that cannot be told: `say` hears why, and `unmeasured` has it.
+        """The time at the task's sizes; None where there is none, with the reason in `unmeasured` and through `say`.
 
-        On a GPU it is timed on the inputs that it was judged by, where `answer` is given, and must answer the same. One
-        that is far slower than `best_us`, the best so far, is timed briefly and beside no baselines.
+        On a GPU, `answer` is the verified output: the timed calls use its inputs and must return the same. A candidate
+        far slower than `best_us` is timed briefly and without baselines.
         """
         try:
             if self._gpu is None:
                 return self.model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             floor_us, baselines = self.floor_us, self._compiled_baselines()
-            contest = replace(self._contest, answer=answer, best_us=best_us)
+            options = replace(self._options, answer=answer, best_us=best_us)
             with self.turn():
-                made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, contest, self._say)
+                made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, options, self._say)
             self._measured[_key(file, choice)] = made
             return made
         except (NotPrepared, NotCounted, GpuFault) as problem:
@@ -150,25 +143,22 @@ class Stopwatch:
 
     @property
     def scatters(self) -> bool:
-        """Whether the same is timed otherwise each time: measured times are, modelled ones are not."""
+        """Whether times vary from run to run: measured times do, modelled ones do not."""
         return self._gpu is not None
 
     @property
     def is_far(self) -> bool:
-        """Whether the GPU is on another machine, where others wait for it too."""
+        """Whether the GPU is on another machine, where others wait for it."""
         return self._gpu is not None and self._gpu_reference is not None
 
     def modelled_us(self, file: KernelFile, choice: Choice | None) -> float | None:
-        """What the model says of it, with a GPU or without; None where it cannot be emulated."""
+        """The modelled time, with or without a GPU; None where the candidate cannot be emulated."""
         with contextlib.suppress(NotPrepared, NotCounted):
             return self.model(file, choice).modelled.time_us
         return None
 
     def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
-        """So many times to compare choices of a file by, quicker to have than a measurement; None where there are none.
-
-        They are compared with each other only: no baselines run. A model has one, that of `measure`.
-        """
+        """Quick times to compare choices by, without baselines; None where there are none. A model gives one."""
         try:
             if self._gpu is None:
                 return (self.model(file, choice).modelled.time_us,)
@@ -178,7 +168,7 @@ class Stopwatch:
             return None
 
     def evidence(self, file: KernelFile, choice: Choice | None = None) -> str:
-        """What is known of where the time goes, for somebody who is to improve the file."""
+        """Where the time goes, as text for whoever improves the file."""
         measured = self._measured.get(_key(file, choice))
         try:
             return self._counters(file, choice) + evidence_text(self.model(file, choice), measured)
@@ -189,14 +179,14 @@ class Stopwatch:
             return self._counters(file, choice) + known
 
     def lint(self, file: KernelFile) -> tuple[LintFinding, ...]:
-        """What its compiled code tells at the task's sizes, without a run; nothing where it is not built there."""
+        """Lint findings at the task's sizes; none where the file does not build there."""
         try:
             return lint_plan(prepare(file, self.task, None), self.task.arguments(), other_sizes=False)[0]
         except NotPrepared:
             return ()
 
     def profiled(self, file: KernelFile, choice: Choice | None = None) -> Completed | str:
-        """What the GPU's own counters say, or why they say nothing. Raises `NotPrepared`."""
+        """Hardware counters, or why there are none. Raises `NotPrepared`."""
         if self._gpu is None:
             return "there is no GPU"
         key = _key(file, choice)
@@ -207,7 +197,6 @@ class Stopwatch:
         return self._profiles[key]
 
     def _counters(self, file: KernelFile, choice: Choice | None) -> str:
-        """What the GPU's own counters say, where there is one."""
         if self._gpu is None:
             return ""
         done = self.profiled(file, choice)
@@ -224,7 +213,6 @@ class Stopwatch:
         return self._models[key]
 
     def _compiled_baselines(self) -> AnyReference:
-        """The baselines, once they have compiled what they compile."""
         if self._compiling is not None and self._compiling.is_alive():
             self._say("compiling the baselines")
             while self._compiling.is_alive():
@@ -233,12 +221,12 @@ class Stopwatch:
         return self._baseline_reference()
 
     def _baseline_reference(self) -> AnyReference:
-        """The reference where the GPU is: the caller's, or once more in a child that may see it."""
+        """The reference on the GPU's machine: the caller's, or one in a child that may use the GPU."""
         if self._gpu_reference is not None:
             return self._gpu_reference
         if self._baselines is None:
             limits = ReferenceLimits.on_gpu()
-            folder = os.getcwd() if self._contest.against else ""
+            folder = os.getcwd() if self._options.against else ""
             source, function = self.task.reference, self.task.function
             self._baselines = Reference(source, function, limits=limits, folder=folder, interrupt=self._closing.is_set)
         return self._baselines

@@ -1,7 +1,4 @@
-"""What the model gives a plan in which one thing were as it should be: the most that mending it can gain.
-
-Counts are changed and the plan is modelled again; nothing is emulated anew.
-"""
+"""What fixing one thing would gain: the plan is modelled again with changed counts, without emulating it again."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ _WIDEST_BYTES, _LANES = 16, 32
 _LOCAL = re.compile(r"(?:@!?\S+\s+)?(?:ld|st)\.\S*\blocal\b")
 
 
-def times_as_fast(model: PlanModel, task: Task, change: Change) -> float:
-    """The plan's time over what it would be with every launch changed so.
+def speedup_with(model: PlanModel, task: Task, change: Change) -> float:
+    """The speedup of the plan if every launch were changed so.
 
-    No resource is taken to need longer for it: fewer sectors come from further away on the average, but no later.
+    No resource gets slower: fewer sectors come from further away on average, but not later.
     """
     counted = replace(model.counted, launches=tuple(map(change, model.counted.launches)))
     changed = model_plan(counted, task, model.modelled.floor_us)
@@ -36,8 +33,8 @@ def times_as_fast(model: PlanModel, task: Task, change: Change) -> float:
     return _times(model, saved_us)
 
 
-def without_term(model: PlanModel, name: str) -> float:
-    """How many times as fast it were, if one resource took no time at all."""
+def speedup_without(model: PlanModel, name: str) -> float:
+    """The speedup if one resource took no time."""
     left = (replace(one, terms=tuple(term for term in one.terms if term.name != name)) for one in model.launches)
     return _times(model, math.fsum(one.time_us for one in model.launches) - math.fsum(one.time_us for one in left))
 
@@ -51,7 +48,7 @@ def _times(model: PlanModel, saved_us: float) -> float:
 
 
 def at_lines(kernel: str, lines: Collection[int], change: Callable[[InstructionRecord], InstructionRecord]) -> Change:
-    """Change the instructions of some lines of one kernel."""
+    """Change the instructions at some lines of one kernel."""
 
     def changed(launch: CountedLaunch) -> CountedLaunch:
         if launch.counts.kernel != kernel:
@@ -64,8 +61,8 @@ def at_lines(kernel: str, lines: Collection[int], change: Callable[[InstructionR
     return changed
 
 
-def ideal(one: InstructionRecord) -> InstructionRecord:
-    """As few sectors, in as few lines, and passes as can carry its bytes."""
+def coalesced(one: InstructionRecord) -> InstructionRecord:
+    """Accesses with the fewest sectors, lines and passes that carry their bytes."""
     sectors = min(one.sectors, one.ideal_sectors)
     return replace(
         one,
@@ -76,18 +73,18 @@ def ideal(one: InstructionRecord) -> InstructionRecord:
 
 
 def in_registers(one: InstructionRecord) -> InstructionRecord:
-    """An access to local memory that is no longer there."""
+    """Accesses to local memory removed."""
     gone = _LOCAL.match(one.ptx_text) is not None
     return replace(one, executions=0, active_lanes=0, requests=0, bytes=0) if gone else one
 
 
-def in_single(one: InstructionRecord) -> InstructionRecord:
-    """Arithmetic in f32 where it is in f64."""
+def in_f32(one: InstructionRecord) -> InstructionRecord:
+    """f64 arithmetic done in f32."""
     return replace(one, ptx_text=one.ptx_text.replace(".f64", ".f32"))
 
 
-def wide(one: InstructionRecord) -> InstructionRecord:
-    """16 bytes for each lane of a request, so fewer requests; the sectors are the same."""
+def vectorised(one: InstructionRecord) -> InstructionRecord:
+    """16 bytes per lane, so fewer requests for the same sectors."""
     each = one.bytes / max(one.requests * _LANES, 1)
     if not one.sectors or not one.requests or each >= _WIDEST_BYTES:
         return one

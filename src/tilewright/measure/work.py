@@ -1,7 +1,4 @@
-"""What a plan asks of the GPU: of each resource of a launch, of device memory, of the vendor's library.
-
-Plain arithmetic on emulated counts and on the sizes of tensors; `performance_model` makes times of it.
-"""
+"""What a plan asks of the GPU: of each resource of a launch, of device memory, and of the vendor's library."""
 
 from __future__ import annotations
 
@@ -19,11 +16,10 @@ from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import BuiltPlan
 
 SCHEDULERS = 4
-WIDE_SECTORS = 4  # of a request of 128 bytes or more
-SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
+WIDE_SECTORS = 4  # sectors of a request of 128 bytes
+SECTORS_PER_CYCLE = 4  # of one multiprocessor's L1 cache
 
-# Instructions of a class that one PTX instruction becomes, roughly; those not named count 1. Moves and parameters are
-# folded into the instructions that use them.
+# Machine instructions per PTX instruction of a class, roughly; 1 by default. Moves and parameters cost nothing.
 _ISSUED = {"move": 0.0, "parameter": 0.0, "constant load": 0.5, "other": 0.5}
 _EXACT = re.compile(r"(?:@!?\S+\s+)?(?:div|sqrt|rcp)\.rn")
 _EXACT_ISSUED = 8.0  # a correctly rounded division or root is a short routine
@@ -37,32 +33,32 @@ _LOCAL = ("local load", "local store")
 _EXCHANGES = ("shared load", "warp exchange")
 _BARRIERS = ("synchronisation",)
 
-SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 beside whatever streams through
-HELD_BY_L1 = 64 << 10  # small tensors up to this, all together, stay in the L1 caches
+SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 while others stream through
+HELD_BY_L1 = 64 << 10  # small tensors up to this together stay in L1
 
 _PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "convolution", "conv1d", "conv2d", "conv3d")
 
 
 @dataclass(frozen=True)
 class Work:
-    """One launch over its whole grid. Cycles are of the unit named, summed over the grid."""
+    """One launch over its whole grid. Cycles are of the named unit, summed over the grid."""
 
     warps: float
-    pipe_cycles: float  # of one multiprocessor's path to L1 and shared memory
-    conflict_cycles: float  # the part of them that bank conflicts and scattered requests add
+    pipe_cycles: float  # of a multiprocessor's load/store pipe to L1 and shared memory
+    conflict_cycles: float  # of these, for bank conflicts and uncoalesced requests
     load_bytes: float  # in whole sectors
-    fetched_bytes: float  # of these, what the block did not read shortly before: L1 has the rest
-    aligned_bytes: float  # of those, without the one more that a request touches where it is merely misaligned
+    fetched_bytes: float  # of these, what misses L1
+    aligned_bytes: float  # of those, without the extra sector of a misaligned request
     store_bytes: float
     atomic_bytes: float
     atomic_requests: float
     local_bytes: float
-    short_lookups: float  # of loads in L2, which finds half a line of 128 bytes at a time: those that find less
-    half_lookups: float  # of loads: those beyond one for a whole line that find at least half of one
-    part_stores: float  # of stores: those beyond one for a whole line
-    ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
-    strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
-    ptx_cost: CodeCost  # what its PTX would cost, for want of machine code
+    short_lookups: float  # of loads in L2: those that return less than half a line of 128 bytes
+    half_lookups: float  # of loads in L2: those beyond one per line that return at least half a line
+    part_stores: float  # of stores in L2: those beyond one per line
+    ideal_bytes: float  # in the fewest sectors that carry what the lanes asked for
+    strided_bytes: float  # of loads: sectors that one lane reads piece by piece
+    ptx_cost: CodeCost  # estimated from PTX, where there is no disassembler
     tensor_operations: tuple[tuple[str, float], ...]  # by kind
 
     @property
@@ -71,7 +67,7 @@ class Work:
 
 
 def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: Collection[int] = ()) -> Work:
-    """The work of one launch; `listing` is that of its counts, `merged` lines as of `merged_lines`."""
+    """The work of one launch. `merged` are lines as `merged_lines` finds them."""
     scale = counted.scale
     instructions = counted.counts.instructions
     mix = {total.kind.value: total.warp_instructions for total in listing.summary.mix}
@@ -84,9 +80,15 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
 
     copied_out = scale * SECTOR_BYTES * sum(one.sectors for one in instructions if OUTWARD in one.ptx_text)
     loaded = sector_bytes(_LOADS) - copied_out
+    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
+    misaligned = sum(min(one.requests, one.sectors - one.ideal_sectors) for one in loads)
+    strided = sum(max(0, one.sectors - one.ideal_sectors - one.requests) for one in loads)
     fetched = scale * SECTOR_BYTES * sum(_fetched(one) for one in instructions if one.sectors and _loads(one))
     local = spilled + scale * sum(traffic[kind].bytes for kind in _LOCAL if kind in traffic)
-    passed = [_merged(one) if kernel_line(one.places) in merged else one for one in instructions]
+    passed = [
+        replace(one, passes=min(one.passes, one.ideal_passes)) if kernel_line(one.places) in merged else one
+        for one in instructions
+    ]
     excess = scale * sum(_excess_cycles(one) for one in passed)
     pipe = scale * sum(_pipe_cycles(one) for one in passed) + scale * mix.get("warp exchange", 0)
     return Work(
@@ -95,15 +97,20 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile, merged: C
         conflict_cycles=excess,
         load_bytes=loaded,
         fetched_bytes=fetched,
-        aligned_bytes=min(fetched, loaded - scale * SECTOR_BYTES * _misaligned(listing)),
+        aligned_bytes=min(fetched, loaded - scale * SECTOR_BYTES * misaligned),
         store_bytes=sector_bytes(_STORES) + copied_out,
         atomic_bytes=sector_bytes(_ATOMICS),
         atomic_requests=scale * sum(traffic[kind].requests for kind in _ATOMICS if kind in traffic),
         local_bytes=local,
         short_lookups=scale * sum(_short_lookups(one) for one in instructions if one.lines and _loads(one)),
         half_lookups=scale * sum(_half_lookups(one) for one in instructions if one.lines and _loads(one)),
-        part_stores=scale * sum(_part_stores(one) for one in instructions if one.lines and is_store(one.ptx_text)),
-        strided_bytes=scale * SECTOR_BYTES * _strided(listing),
+        part_stores=scale
+        * sum(
+            max(0.0, one.lines - one.sectors / WIDE_SECTORS)
+            for one in instructions
+            if one.lines and is_store(one.ptx_text)
+        ),
+        strided_bytes=scale * SECTOR_BYTES * strided,
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
         ptx_cost=_ptx_cost(mix, instructions, counted, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
@@ -115,40 +122,23 @@ def _loads(one: InstructionRecord) -> bool:
 
 
 def _fetched(one: InstructionRecord) -> int:
-    """Sectors that a load does not find in L1."""
     return one.sectors if _PAST_L1.match(one.ptx_text) else one.new_sectors
 
 
 def _short_lookups(one: InstructionRecord) -> float:
-    """Lines that requests touch beyond those that as many sectors would fill by halves. Small requests are of what many
-    warps share, which L1 holds."""
+    """Lines touched beyond those that the sectors would fill by halves. Small requests hit L1."""
     return max(0.0, one.lines - one.sectors / 2.0) if one.sectors >= WIDE_SECTORS * one.requests else 0.0
 
 
 def _half_lookups(one: InstructionRecord) -> float:
-    """Lines that requests touch beyond those that as many sectors would fill, without `_short_lookups`."""
+    """Lines touched beyond those that the sectors would fill, without `_short_lookups`."""
     halves = min(float(one.lines), one.sectors / 2.0)
     return max(0.0, halves - one.sectors / WIDE_SECTORS) if one.sectors >= WIDE_SECTORS * one.requests else 0.0
-
-
-def _part_stores(one: InstructionRecord) -> float:
-    return max(0.0, one.lines - one.sectors / WIDE_SECTORS)
-
-
-def _misaligned(listing: Listing) -> int:
-    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
-    return sum(min(one.requests, one.sectors - one.ideal_sectors) for one in loads)
-
-
-def _strided(listing: Listing) -> int:
-    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
-    return sum(max(0, one.sectors - one.ideal_sectors - one.requests) for one in loads)
 
 
 def _ptx_cost(
     mix: dict[str, int], instructions: Iterable[InstructionRecord], counted: CountedLaunch, gpu: GpuProfile
 ) -> CodeCost:
-    """Rougher than the machine code's: what the assembler makes of the PTX, and what a warp waits for, are guessed."""
     warps = counted.counts.blocks * counted.block_warps
     exact = sum(one.executions for one in instructions if _EXACT.match(one.ptx_text))
     slots = sum(_ISSUED.get(kind, 1.0) * count for kind, count in mix.items()) + _EXACT_ISSUED * exact
@@ -162,12 +152,8 @@ def _ptx_cost(
     return CodeCost(slots, units, loads / 2.0 / warps, loads / warps, alone, together, 1)
 
 
-def _merged(one: InstructionRecord) -> InstructionRecord:
-    return replace(one, passes=min(one.passes, one.ideal_passes))
-
-
 def _pipe_cycles(one: InstructionRecord) -> float:
-    """Cycles of the path to L1 and shared memory: a pass each, or four sectors each; scattered ones one by one."""
+    """Cycles of the load/store pipe: a pass each, or four sectors each; uncoalesced ones one by one."""
     if one.sectors:
         return max(one.requests, one.ideal_sectors / SECTORS_PER_CYCLE) + _excess_cycles(one) + one.passes
     return float(one.passes)
@@ -175,13 +161,13 @@ def _pipe_cycles(one: InstructionRecord) -> float:
 
 def _excess_cycles(one: InstructionRecord) -> float:
     if one.sectors:
-        # A request that is merely misaligned touches one sector more than it needs, in a line that is open anyway.
+        # The extra sector of a misaligned request lies in a line that is read anyway.
         return float(max(0, one.sectors - one.ideal_sectors - one.requests))
     return float(max(0, one.passes - one.ideal_passes))
 
 
 def _spill_bytes(counted: CountedLaunch) -> float:
-    """Bytes that a thread spills and fills, if each spill in the code runs as often as the average instruction."""
+    """Bytes that a thread spills and reloads, if each spill runs as often as the average instruction."""
     resources = counted.kernel.resources
     static = resources.spill_bytes
     ran = [one for one in counted.counts.instructions if one.executions]
@@ -193,21 +179,20 @@ def _spill_bytes(counted: CountedLaunch) -> float:
 
 # -- between device memory and the L2 cache --
 #
-# Counts say how many sectors a launch touches, not which. So every byte of the tensors it gets is moved once, and what
-# it touches beyond that is taken to be, first, small tensors read again by every block, which caches hold, and then
-# large ones, which they hold only if those that the running blocks work on fit there.
+# Counts say how many sectors a launch touches, not which. Every byte of its tensors is taken to move once. The excess
+# is attributed first to small tensors, which caches hold, then to large ones, if the working set does not fit.
 
 
 @dataclass(frozen=True)
 class LaunchTraffic:
-    """Bytes of one launch that cross to device memory."""
+    """Bytes of one launch that cross between device memory and L2."""
 
     read_bytes: float
     written_bytes: float
-    again_bytes: float  # read once more because L2 did not keep them
-    evicted_bytes: float  # of others, that had to leave L2 first
-    l1_bytes: float  # that the L1 caches provide, so that they do not even cross to L2
-    counter_bytes: float = 0.0  # of what was cleared before: atomic operations go there
+    again_bytes: float  # read again after L2 evicted them
+    evicted_bytes: float  # dirty lines of others, written back first
+    l1_bytes: float  # served by L1, which do not even reach L2
+    counter_bytes: float = 0.0  # of cleared buffers, the targets of atomics
 
     @property
     def total_bytes(self) -> float:
@@ -224,10 +209,12 @@ class _Caches:
 def plan_traffic(
     prepared: BuiltPlan, works: Sequence[Work], waves: Sequence[float], l1_rooms: Sequence[float], gpu: GpuProfile
 ) -> tuple[LaunchTraffic, ...]:
-    """The traffic of every launch in order, the first of them on a cache full of somebody else's writes. `l1_rooms` is
-    what a launch's shared memory leaves of an L1 cache."""
-    sizes = _tensor_bytes(prepared)
+    """The traffic of every launch in order, the first on a cache full of dirty lines. `l1_rooms` is the L1 capacity of
+    each."""
     buffers = {buffer.name: buffer for buffer in prepared.plan.buffers}
+    sizes = {name: spec.storage_bytes for name, spec in prepared.evaluation.tensors}
+    sizes |= {name: one.spec.storage_bytes for name, one in buffers.items()}
+    in_place = {one.name for one in prepared.evaluation.file.plan.op.parameters if one.in_place}
     usable = USABLE_L2 * gpu.l2
     written_before = {name for name, one in buffers.items() if one.clearing is not records.Clearing.UNDEFINED}
     cleared = {name for name, one in buffers.items() if one.clearing is records.Clearing.ZEROED}
@@ -237,7 +224,7 @@ def plan_traffic(
         names = prepared.plan.tensors_of(step)
         if isinstance(step, records.PackedLaunch):
             readable = {name for name in names if name not in buffers or name in written_before}
-            writable = {name for name in names if name in buffers or _in_place(name, prepared)}
+            writable = {name for name in names if name in buffers or name in in_place}
             read = {name: sizes[name] for name in readable}
             written = sum(sizes[name] for name in writable)
             number = len(found)
@@ -270,13 +257,13 @@ def _launch_traffic(
 
 
 def _far_apart(times: float) -> float:
-    """Of what is read so many times more than once, the part that is not read again at once: up to a half, these are
-    the edges of neighbouring tiles (windows of three, two apart); all of it is a second pass."""
+    """Of data read `times` more than once, the fraction that is not re-read at once. Up to a half, these are the edges
+    of neighbouring tiles, such as windows of three with stride two; all of it is a second pass."""
     return min(1.0, max(0.0, (times - 0.55) / 0.4))
 
 
 def least_traffic(task: records.Task, gpu: GpuProfile) -> LaunchTraffic:
-    """What one launch must move: every input in, every output out, on a cache full of somebody else's writes."""
+    """The least traffic of one launch: all inputs in and all outputs out, on a cache full of dirty lines."""
     written = float(sum(spec.storage_bytes for spec in task.output_specs().values()))
     written += sum(task.specs()[one.name].storage_bytes for one in task.tensors if one.in_place)
     least = LaunchTraffic(task.moved_bytes - written, written, 0.0, 0.0, 0.0)
@@ -284,7 +271,7 @@ def least_traffic(task: records.Task, gpu: GpuProfile) -> LaunchTraffic:
 
 
 def _with_evictions(launches: list[LaunchTraffic], usable: float) -> tuple[LaunchTraffic, ...]:
-    """The first launch pays for what the cache held, less what the plan leaves there itself."""
+    """The first launch pays for the dirty lines in the cache, less what the plan leaves there itself."""
     if not launches:
         return ()
     touched = math.fsum(one.read_bytes + one.written_bytes for one in launches)
@@ -294,21 +281,11 @@ def _with_evictions(launches: list[LaunchTraffic], usable: float) -> tuple[Launc
     return (replace(first, evicted_bytes=evicted), *launches[1:])
 
 
-def _tensor_bytes(prepared: BuiltPlan) -> dict[str, int]:
-    given = {name: spec.storage_bytes for name, spec in prepared.evaluation.tensors}
-    made = {one.name: one.spec.storage_bytes for one in prepared.plan.buffers}
-    return {**given, **made}
-
-
-def _in_place(name: str, prepared: BuiltPlan) -> bool:
-    return any(one.name == name and one.in_place for one in prepared.evaluation.file.plan.op.parameters)
-
-
-# -- vendor steps --
+# -- vendor library calls --
 
 
 def library_work(call: LibraryCall, prepared: BuiltPlan) -> tuple[int, float, str]:
-    """Bytes moved, floating-point operations, and the dtype they are done in; no operations where none are known."""
+    """Bytes moved, floating-point operations (0 where unknown) and their dtype."""
     specs = {**dict(prepared.evaluation.tensors), **{one.name: one.spec for one in prepared.plan.buffers}}
     given = [specs[one.name] for one in call.arguments if isinstance(one, records.TensorArgument)]
     target = specs[call.target]
@@ -317,7 +294,7 @@ def library_work(call: LibraryCall, prepared: BuiltPlan) -> tuple[int, float, st
 
 
 def _operations(name: str, given: list[records.TensorSpec], target: records.TensorSpec) -> float:
-    """Two for each product: the elements of the result times the length of a sum."""
+    """Two per multiply-add: the elements of the result times the length of a dot product."""
     if name not in _PRODUCTS:
         return 0.0
     operands = given[1:] if name in ("addmm", "baddbmm") else given

@@ -67,7 +67,7 @@ class UncoveredLine:
 
     line: int
     text: str
-    why: str  # "it never ran", "its loop never went round more than twice"
+    why: str  # "it never ran", "its loop never ran more than two iterations"
 
 
 _SIZES_SHOWN = 5

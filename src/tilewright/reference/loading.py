@@ -1,4 +1,5 @@
-"""Inside the child: the reference's function out of its source, and where in that source an error arose."""
+"""In the child: load the reference's function from source, and find the source line of an error. Also the wire
+format."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _LONGEST_MESSAGE = 2000
 
 
 def load_function(source: str, function: str, folder: str, home: Path) -> Callable[..., Any]:
-    """The function that `source` defines. The text is put into a file of its own, so that errors have lines."""
+    """The function that `source` defines. The text is written to a file, so that errors have lines."""
     path = home / FILE_NAME
     path.write_text(source, encoding="utf-8")
     if folder:
@@ -35,7 +36,7 @@ def load_function(source: str, function: str, folder: str, home: Path) -> Callab
         spec.loader.exec_module(module)
     except MemoryError:
         raise
-    except BaseException as error:  # whatever somebody's module raises
+    except BaseException as error:  # a user's module may raise anything
         raise ReferenceProblem(f"the reference cannot be imported: {describe(error)}") from error
     found = getattr(module, function, None)
     if not callable(found):
@@ -47,7 +48,7 @@ def load_function(source: str, function: str, folder: str, home: Path) -> Callab
 
 
 def line_of_reference(error: BaseException) -> int | None:
-    """The last line of the reference's own text that the error passed through; None where it passed through none."""
+    """The last line of the reference's source in the error's traceback; None where there is none."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).name == FILE_NAME:
         return error.lineno
     lines = [
@@ -59,28 +60,23 @@ def line_of_reference(error: BaseException) -> int | None:
 
 
 def describe(error: BaseException) -> str:
-    """The error and the line of the reference it came from, as one line."""
+    """The error and the source line of the reference, as one line."""
     if isinstance(error, SystemExit):
-        said = "it called sys.exit"
+        text = "it called sys.exit"
     else:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-        said = f"{type(error).__name__}: {' '.join(text.split())}"[:_LONGEST_MESSAGE]
+        text = f"{type(error).__name__}: {' '.join(text.split())}"[:_LONGEST_MESSAGE]
     line = line_of_reference(error)
     if line is None:
-        return said
-    code = _line(line)
-    return f"{said} (line {line}{f': {code}' if code else ''})"
-
-
-def _line(number: int) -> str:
-    module = sys.modules.get(Path(FILE_NAME).stem)
-    file = getattr(module, "__file__", None)
+        return text
+    file = getattr(sys.modules.get(Path(FILE_NAME).stem), "__file__", None)
     lines = Path(file).read_text(encoding="utf-8").splitlines() if file and Path(file).is_file() else []
-    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    code = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    return f"{text} (line {line}{f': {code}' if code else ''})"
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the address space is used up, in Python's words or in torch's."""
+    """Whether an error means that the address space is exhausted."""
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "bad_alloc" in str(error)
 
 
@@ -89,47 +85,47 @@ def out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class ReferenceSetup:
-    """The first thing a child is told."""
+    """The first message to a child."""
 
     source: str
     function: str
     folder: str  # of the file the source came from, where its neighbours can be imported; "" where it has none
     threads: int
-    address_bytes: int | None  # beyond what torch itself takes; None: not bounded
+    address_bytes: int | None  # beyond torch's own; None: unlimited
     file_bytes: int
     environment: tuple[tuple[str, str], ...] = ()  # further variables of the process
-    gpu: bool = False  # it will be asked to work on the GPU
+    gpu: bool = False  # whether it may use the GPU
 
 
 @dataclass(frozen=True)
 class HandlerRequest:
     handler: str  # "tilewright.part.module:function"
-    results: tuple[ReturnedTensor | SharedTensor, ...] = ()  # of the job that the handler is asked about
+    results: tuple[ReturnedTensor | SharedTensor, ...] = ()  # of the job, for the handler
 
 
 def results_of(execution: Execution) -> tuple[ReturnedTensor | SharedTensor, ...]:
-    """What a job made, for a handler to look at; nothing where it faulted, or where there are findings to report."""
+    """A job's results; none where it faulted or has findings."""
     if isinstance(execution, Completed) and not execution.findings:
         return (*execution.outputs, *execution.shared)
     return ()
 
 
-# -- what the child says --
+# -- replies of the child --
 
 
 @dataclass(frozen=True)
 class TorchImported:
-    """The reference's own code comes next."""
+    """The reference's own code is loaded next."""
 
 
 @dataclass(frozen=True)
 class ReferenceLoaded:
-    """The function was found; requests may come."""
+    """The function was found; the child is ready."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The handler's record comes with it."""
+    """The handler's answer comes with it."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ class ReferenceFault:
 
 @dataclass(frozen=True)
 class HandlerFault:
-    """Code of this package failed in the child."""
+    """The handler failed, which is a fault of this package."""
 
     traceback: str
 
@@ -155,7 +151,7 @@ def reply_in(envelope: Envelope) -> ReferenceReply:
 
 
 def answer_in(envelope: Envelope, handler: str, wanted: Any) -> Any:
-    """The record that a reply to `handler` carries.
+    """The answer that a reply to `handler` carries.
 
     Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError` where the handler is.
     """

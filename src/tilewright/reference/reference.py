@@ -1,4 +1,4 @@
-"""`Reference`: one function of somebody's PyTorch source behind a process border."""
+"""`Reference`: a function of a user's PyTorch source in a child process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from tilewright.records import Execution, Job
 from tilewright.reference import loading, spares
 from tilewright.reference.protocol import ReferenceProblem
 
-# -- torch.compile cache --
+# -- torch.compile's cache --
 
-KEPT = 256  # folders; those not used for longest go first
+KEPT = 256  # folders; the least recently used are removed
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def compile_cache(source: str) -> Path | None:
-    """The folder of a source, made and marked as used now; None where nothing can be kept."""
+    """The cache folder of a source, created and marked as used; None where it cannot be created."""
     root = _root()
     folder = root / hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:20]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)
-        _make_room(root)
     except OSError:
         return None
+    with contextlib.suppress(OSError):  # another process may clean up too
+        folders = sorted(root.iterdir(), key=lambda one: one.stat().st_mtime)
+        for old in folders[: max(len(folders) - KEPT, 0)]:
+            shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
@@ -46,40 +49,31 @@ def _root() -> Path:
     return builds.with_name("compiled" if named is None else f"{builds.name}-compiled")
 
 
-def _make_room(root: Path) -> None:
-    folders = list(root.iterdir())
-    if len(folders) <= KEPT:
-        return
-    with contextlib.suppress(OSError):  # another process may tidy up too
-        for folder in sorted(folders, key=lambda one: one.stat().st_mtime)[: len(folders) - KEPT]:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 _PROGRAM = (sys.executable, "-m", "tilewright.reference.reference_child")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ReferenceLimits:
-    """What a reference may take. Time is limited call by call."""
+    """Resource limits of a reference. Time is limited per call."""
 
-    resident_bytes: int = 8 << 30  # of the child and whatever it starts
-    address_bytes: int = 8 << 30  # that the child may map beyond torch itself; not applied with `gpu`
+    resident_bytes: int = 8 << 30  # of the child and its descendants
+    address_bytes: int = 8 << 30  # beyond torch's own; not applied with `gpu`
     file_bytes: int = 1 << 30  # of any file it writes
-    load_seconds: float = 30.0  # for the source's own top-level code
-    start_seconds: float = 180.0  # for Python and torch, before any of its code runs
+    load_seconds: float = 30.0  # for the source's top-level code
+    start_seconds: float = 180.0  # for Python and torch
     threads: int = 0  # of torch; 0: one per core, at most 8
-    gpu: bool = False  # whether it may see this machine's GPUs; a CUDA context cannot live in a bounded address space
-    gpu_index: int | None = None  # the only one of them that it may see; None: all
+    gpu: bool = False  # whether it sees this machine's GPUs; CUDA needs an unlimited address space
+    gpu_index: int | None = None  # the only GPU that it sees; None: all
 
     @classmethod
     def on_gpu(cls, index: int | None = None) -> ReferenceLimits:
-        """For a reference that works on a GPU at full size: staging and compilers take more of the host too."""
+        """For a reference that runs on a GPU at full size: staging and compilers need more host memory."""
         return cls(resident_bytes=64 << 30, gpu=True, gpu_index=index)
 
     @property
     def visible_gpus(self) -> str | None:
-        """What CUDA_VISIBLE_DEVICES says in the child; None: the same as here."""
+        """CUDA_VISIBLE_DEVICES of the child; None: as here."""
         if not self.gpu:
             return ""
         if self.gpu_index is None:
@@ -92,10 +86,10 @@ class ReferenceLimits:
 
 
 class Reference(Closing):
-    """A function that `source` defines, in a child process that is started at once and replaced when it died.
+    """A function that `source` defines, in a child process that starts at once and is replaced when it dies.
 
-    Importing torch takes seconds, so start one early and keep it. May be used from several threads, one call at a time.
-    `interrupt` is asked ten times a second; when it says yes, the call in hand is abandoned with `Interrupted`.
+    Importing torch takes seconds, so start one early and keep it. Threads may share it; calls are serialised.
+    `interrupt` is polled ten times a second; when it returns true, the current call is abandoned with `Interrupted`.
     """
 
     def __init__(
@@ -129,11 +123,10 @@ class Reference(Closing):
         return self._child.pid if self._child is not None and self._child.alive else None
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        """Run `handler` in the child and return its record.
+        """Run `handler` in the child and return its answer.
 
-        `handler` names a function `(function, request) -> answer` as "tilewright.part.module:name"; its annotations say
-        what `request` is. Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError`
-        where the handler is.
+        `handler` is "tilewright.part.module:name", a function `(function, request) -> answer` with annotations. Raises
+        `ReferenceProblem` where the reference is at fault, and `RuntimeError` where the handler is.
         """
         envelope = self.exchange(message(loading.HandlerRequest(handler), request), seconds)
         made: T = loading.answer_in(envelope, handler, answer)
@@ -151,9 +144,9 @@ class Reference(Closing):
         return execution, loading.answer_in(self.exchange(asked, seconds), handler, answer)
 
     def exchange(self, payload: bytes, seconds: float) -> Envelope:
-        """Send a sealed request as it stands, and return the child's reply as it came.
+        """Send a sealed request unchanged, and return the child's reply.
 
-        Raises `ReferenceProblem` where the child took too much, died, or sent what cannot be read.
+        Raises `ReferenceProblem` where the child exceeded a limit, died, or sent an unreadable reply.
         """
         with self._lock:
             return _converse(self._ready_child(), payload, seconds, "answering")[0]
@@ -165,11 +158,11 @@ class Reference(Closing):
 
     @property
     def sees_gpu(self) -> bool:
-        """Whether the function may run on this machine's GPUs."""
+        """Whether the function may use this machine's GPUs."""
         return self._limits.gpu
 
     def close(self) -> None:
-        """End the child and all that it started."""
+        """End the child and its descendants."""
         with self._lock:
             self._closed = True
             if self._child is not None:
@@ -188,7 +181,7 @@ class Reference(Closing):
         child = self._child
         if child is None or (self._loaded and not child.alive):
             if child is not None:
-                child.end()  # gives back its pipes
+                child.end()  # closes its pipes
             child = self._start()
         if not self._loaded:
             try:
@@ -213,11 +206,11 @@ class Reference(Closing):
             if isinstance(reply, loading.HandlerFault):
                 raise RuntimeError(f"the reference's process cannot start: {reply.traceback}")
             if not isinstance(reply, wanted):
-                raise ReferenceProblem(f"the reference's process said {type(reply).__name__} {doing}")
+                raise ReferenceProblem(f"the reference's process answered {type(reply).__name__} {doing}")
 
 
 def start_ahead(*kinds: ReferenceLimits) -> None:
-    """Start a child of each kind for a reference to come, where this program wants spare ones: see `spares`."""
+    """Start a spare child of each kind, if this program wants them: see `spares`."""
     for limits in kinds if spares.spares_are_wanted() else ():
         spares.keep_spare(_key(limits), _started(limits))
 
@@ -227,7 +220,7 @@ def _started(limits: ReferenceLimits) -> SupervisedChild:
 
 
 def _environment(limits: ReferenceLimits) -> dict[str, str]:
-    # Threads that spin starve others on a busy machine.
+    # Spinning threads starve others on a busy machine.
     environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     if limits.visible_gpus is not None:
         environment["CUDA_VISIBLE_DEVICES"] = limits.visible_gpus
@@ -241,7 +234,6 @@ def _key(limits: ReferenceLimits) -> spares.Key:
 def _converse(
     child: SupervisedChild, payload: bytes, seconds: float, doing: str
 ) -> tuple[Envelope, loading.ReferenceReply]:
-    """Send something and wait for the reply; raises `ReferenceProblem` where the child has ended instead."""
     outcome = child.converse(payload, seconds, lambda envelope: (envelope, loading.reply_in(envelope)))
     if isinstance(outcome, Ended):
         raise ReferenceProblem(_obituary(outcome, seconds, doing))

@@ -1,6 +1,6 @@
 """The child that holds a reference: `python -m tilewright.reference.reference_child`, started by `reference`.
 
-It runs the handlers that requests name with the loaded function. Whatever the reference prints goes to standard error.
+It runs the handlers that requests name with the loaded function. What the reference prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _KEPT_BYTES = 512 << 20  # of a GPU's memory
 
 def main(arguments: list[str]) -> int:
     channel, _ = open_channel(arguments)
-    os.dup2(2, 1)  # what the reference prints is its last words where it dies
+    os.dup2(2, 1)  # what the reference prints is reported if it dies
 
-    import torch  # before anything is asked, while the parent does something else
+    import torch  # before the first request, while the parent is busy
 
     setup = message_in(channel.next(), loading.ReferenceSetup)
     torch.set_num_threads(setup.threads)
@@ -42,21 +42,20 @@ def main(arguments: list[str]) -> int:
         fit = not torch.cuda.is_initialized() or _left_clean()  # type: ignore[no-untyped-call]
         channel.say(reply, carried)
         if not fit:
-            return 0  # an error on the GPU stays with its process; the next request gets a new one
+            return 0  # a CUDA error is sticky; the next request gets a new process
     return 0
 
 
 def _open_gpu() -> None:
-    """Make the CUDA context, which takes a second, before anybody waits for it."""
     import torch
 
-    with contextlib.suppress(RuntimeError, AssertionError):  # no GPU after all: whoever needs it says so
+    with contextlib.suppress(RuntimeError, AssertionError):  # no GPU: whatever needs it reports that
         torch.zeros(1, device="cuda")
 
 
 def _left_clean() -> bool:
-    """Give memory back, which the kernels that are judged need too, but for a little: asking for it again waits for
-    every process of the GPU. False where the CUDA context is lost."""
+    """Release GPU memory beyond a little, for the kernels that are judged. False where the CUDA context is lost. The
+    little that stays saves allocations, which synchronise all processes on the GPU."""
     import torch
 
     try:
@@ -84,7 +83,6 @@ def _load(setup: loading.ReferenceSetup, channel: Channel) -> Callable[..., Any]
 def _answer(
     function: Callable[..., Any], envelope: Envelope, setup: loading.ReferenceSetup
 ) -> tuple[loading.ReferenceReply, object]:
-    """The reply to a request, and the record it carries."""
     try:
         request = message_in(envelope, loading.HandlerRequest)
         module, _, name = request.handler.partition(":")
@@ -93,7 +91,7 @@ def _answer(
         given = next(hint for name, hint in list(hints.items())[1:] if name != "return")
         results = (request.results,) if request.results else ()
         return loading.Answered(), handler(function, carried_in(envelope, given), *results)
-    except BaseException as error:  # sys.exit of the reference too
+    except BaseException as error:  # including sys.exit of the reference
         return _reply_to(error, setup), None
 
 
@@ -111,7 +109,7 @@ def _reply_to(error: BaseException, setup: loading.ReferenceSetup) -> loading.Re
 
 
 def _limit(setup: loading.ReferenceSetup) -> None:
-    """Limits counted from what the process has already, torch included."""
+    """Apply the limits, counted on top of what the process uses already."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (setup.file_bytes, setup.file_bytes))
     if setup.address_bytes is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])

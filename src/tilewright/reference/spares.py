@@ -1,7 +1,6 @@
-"""Children that import torch ahead of the reference they will hold: a command that makes a kernel needs several.
+"""Spare children that import torch ahead of the references they will hold.
 
-Nothing is started ahead unless a program has said that it wants to: a test, or a process of somebody's own, may have
-better things to do with its cores.
+None are started unless a program asks for them with `want_spares`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import threading
 
 from tilewright.child.process import SupervisedChild
 
-Key = tuple[tuple[tuple[str, str], ...], int]  # environment, most bytes
+Key = tuple[tuple[tuple[str, str], ...], int]  # (environment, memory limit)
 
 _FEWEST_CORES = 4
 
@@ -21,13 +20,13 @@ _wanted = False
 
 
 def want_spares() -> None:
-    """For a program whose whole work is to make kernels."""
+    """Enable spare children, for a program whose only work is to make kernels."""
     global _wanted
     _wanted = True
 
 
 def spares_are_wanted() -> bool:
-    """Where cores are few, importing torch several times over would only delay the first."""
+    """Whether spares are enabled and there are enough cores for several imports of torch."""
     return _wanted and len(os.sched_getaffinity(0)) >= _FEWEST_CORES
 
 
@@ -37,7 +36,7 @@ def keep_spare(key: Key, child: SupervisedChild) -> None:
 
 
 def take_spare(key: Key) -> SupervisedChild | None:
-    """A child of that kind that lives; it is the caller's now."""
+    """A live spare of that kind, which the caller then owns; None where there is none."""
     with _lock:
         kept = _spares.get(key, [])
         while kept:
@@ -49,7 +48,7 @@ def take_spare(key: Key) -> SupervisedChild | None:
 
 
 def end_spares() -> None:
-    """End those that nobody has taken."""
+    """End the spares that are left."""
     with _lock:
         for kept in _spares.values():
             while kept:

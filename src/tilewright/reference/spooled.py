@@ -1,4 +1,4 @@
-"""A reference where a spool's workers are: `SpoolReference` asks, `References` answers for a worker."""
+"""References on the machines of a spool's workers: `SpoolReference` asks, `References` answers in a worker."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tilewright.reference.reference import Reference, ReferenceLimits
 
 T = TypeVar("T")
 
-KEPT = 2  # references that a worker keeps for the next call: each holds torch and a CUDA context
+KEPT = 2  # references that a worker caches; each holds torch and a CUDA context
 _OWN = "tilewright."
 
 
 class SpoolReference(Closing):
-    """A reference that workers of a spool run, on the GPU that `gpu` is. `timeout` is as for `SpoolDevice`."""
+    """A reference that a spool's workers run on the GPU `gpu`. `timeout` is that of `SpoolDevice`."""
 
     sees_gpu = True
 
@@ -36,17 +36,14 @@ class SpoolReference(Closing):
         self._queue = SpoolQueue(directory, timeout)
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        """Have a worker run `handler` beside the function; see `Reference.call`.
-
-        Raises `DeviceError` too, where no worker answers.
-        """
+        """Have a worker run `handler`; see `Reference.call`. Also raises `DeviceError` where no worker answers."""
         made: T = _answer_in(self._replied(handler, request, seconds, None), handler, answer)
         return made
 
     def call_on_run(
         self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
     ) -> tuple[Execution, T | None]:
-        """Have one worker run the job and then the handler: what the job makes does not leave its machine."""
+        """Have one worker run the job and then the handler, so that results stay on its machine."""
         replied = self._replied(handler, request, seconds, job)
         if replied.execution is None:
             raise DeviceError("the worker did not say what became of the job; use the same tilewright release there")
@@ -72,7 +69,7 @@ class SpoolReference(Closing):
         return outcome
 
     def close(self) -> None:
-        """Nothing to give back: the workers keep what they need, for the next who asks."""
+        """Nothing to release: the workers keep their references for the next caller."""
 
 
 def _answer_in(replied: Replied, handler: str, answer: Any) -> Any:
@@ -83,7 +80,7 @@ def _answer_in(replied: Replied, handler: str, answer: Any) -> Any:
 
 
 class References:
-    """What a worker answers calls with: a child for each source, on the worker's GPU, the latest of them kept."""
+    """A worker's references: a child per source on its GPU, the most recent of them cached."""
 
     def __init__(self, index: int, interrupt: Callable[[], bool]) -> None:
         self._limits = ReferenceLimits.on_gpu(index)
@@ -91,9 +88,9 @@ class References:
         self._kept: dict[tuple[str, str], Reference] = {}  # the one used last at the end
 
     def answer(self, call: SpoolCall, ran: Execution | None) -> bytes:
-        """The reply of the function's child, or of its being at fault. A child that failed is not used again.
+        """The reply of the function's child, or one that reports its fault; empty if the job has no results.
 
-        Of a job that made nothing nobody is asked, and the reply is empty.
+        A child that failed is not used again.
         """
         key = (call.source, call.function)
         try:
@@ -115,7 +112,7 @@ class References:
             self._drop(key)
             raise
         if not isinstance(loading.reply_in(envelope), loading.Answered):
-            self._drop(key)  # an error on the GPU stays with its process
+            self._drop(key)  # a CUDA error is sticky
         return envelope.sealed()
 
     def close(self) -> None:
@@ -136,7 +133,6 @@ class References:
 
 
 def _checked(call: SpoolCall) -> Envelope:
-    """The request must be one, and for a handler of this package."""
     try:
         envelope = unseal(call.request)
         request = message_in(envelope, loading.HandlerRequest)

@@ -1,4 +1,4 @@
-"""For use inside the child: tensors from bytes, and one call of the reference as a task describes it."""
+"""In the child: tensors from bytes, and one call of the reference as a task describes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def to_torch(spec: TensorSpec, content: bytes) -> torch.Tensor:
-    """A CPU tensor of its own memory from bytes in the order of the spec's storage."""
+    """A CPU tensor from bytes in storage order."""
     raw = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
     return raw.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride)
 
@@ -38,7 +38,7 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def dtype_of(tensor: torch.Tensor) -> DType:
-    """Raises `ReferenceProblem` for an element type no kernel file has."""
+    """Raises `ReferenceProblem` for a dtype that kernel files do not have."""
     found = DTYPE_OF_TORCH.get(tensor.dtype)
     if found is None:
         known = ", ".join(DTYPE_OF_TORCH.values())
@@ -49,9 +49,9 @@ def dtype_of(tensor: torch.Tensor) -> DType:
 def call_reference(
     function: Callable[..., Any], task: Task, tensors: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The results, one for each output of the task, then every tensor changed in place as the function left it.
+    """The results, one per output of the task, then every tensor changed in place.
 
-    The tensors given are not changed. Absent optional tensors are passed as None.
+    The given tensors are not changed. Absent optional tensors are passed as None.
     """
     arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
     for one in task.tensors:
@@ -62,7 +62,7 @@ def call_reference(
 
 
 def own_arguments(task: Task, device: str) -> dict[str, Any]:
-    """The task's own call there, for who does not care what its tensors hold: floats from 0 to 1, and else zeros."""
+    """The task's full-size arguments on a device, where values do not matter: floats from 0 to 1, else zeros."""
     arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
     specs = task.specs()
     for one in task.tensors:
@@ -78,7 +78,7 @@ def own_arguments(task: Task, device: str) -> dict[str, Any]:
 def call_by_name(
     function: Callable[..., Any], arguments: Mapping[str, Any], in_place: list[str], outputs: int
 ) -> tuple[torch.Tensor, ...]:
-    """One call without gradients. A returned tensor that is an in-place argument itself counts once."""
+    """One call without gradients. A returned tensor that is an in-place argument counts once."""
     try:
         with torch.no_grad():
             returned = function(**arguments)
@@ -103,7 +103,7 @@ def call_by_name(
 
 
 def flat_results(returned: Any) -> tuple[torch.Tensor, ...]:
-    """What a function returned as a tuple of tensors; lists, tuples, dicts and dataclasses are laid flat."""
+    """What a function returned, flattened to a tuple of tensors."""
     if returned is None:
         return ()
     if isinstance(returned, torch.Tensor):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tilewright.records import DType, Precision, Task
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.reference.convolution_questions import LIST, ConvolutionRequest, ListAnswer
+from tilewright.reference.protocol import LIST, ConvolutionRequest, ListAnswer
 
 Settle = Callable[[Task, AnyReference], Task]  # of a task whose precision nobody said, and its reference
 

@@ -1,4 +1,4 @@
-"""A candidate: its text read as a kernel file of the task, and the file evaluated, built and run at one case."""
+"""A candidate: parsing its text for a task, and evaluating, building and running it at one case."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs, is_of_numbers, whole_inputs
 from tilewright.verify.judging_records import LARGE, Judgement, JudgeRequest, SurveyRequest, ValueSurvey
 
-_LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
+_LEAST_BUDGET = 100_000_000  # thread instructions of an emulated run: about a second
 _LONG_BUDGET = 30_000_000
 _BUDGET_PER_STEP = 1000
 _CASE_SECONDS = 30.0
@@ -48,22 +48,21 @@ _SURVEY_SECONDS = 20.0
 _WARM_UP = "tilewright.verify.judging:warm_up"
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
-LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
+LARGEST_DATA = 64 << 20  # bytes of inputs that are sent; larger ones are generated on the GPU from a seed
 _HUGE = 1 << 29  # elements of inputs and results
-_WORTH_SENDING = 1 << 20  # elements of a case: a CPU judges fewer before a far GPU has them
-_PLAN_LINE = re.compile(rf"(\s*//!\s*(?:(?:{'|'.join(DIRECTIVES)})\b)?)(.*)")  # the directive's word, what follows it
+_WORTH_SENDING = 1 << 20  # elements of a case that a remote GPU judges faster than this CPU
+_PLAN_LINE = re.compile(rf"(\s*//!\s*(?:(?:{'|'.join(DIRECTIVES)})\b)?)(.*)")  # (directive, rest)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
-# -- reading --
+# -- parsing --
 
 
 def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
-    """Parse the text, fix what has one mechanical fix, and compare it with the task's op and outputs.
+    """Parse the text, apply mechanical fixes, and compare it with the task's op and outputs.
 
-    Results that are only called otherwise are renamed in the plan.
-
-    The file returned has the fixed text. Whether it takes the task's own sizes is not asked here.
+    Results with other names are renamed in the plan. The returned file has the fixed text. Whether it accepts the
+    task's sizes is not checked here.
     """
     try:
         file = autofix(text, allow_library=task.allow_library)
@@ -73,7 +72,9 @@ def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
         if fixed != file.text:
             file = autofix(fixed, allow_library=task.allow_library)
             problems = compare_op(file, op_of_task(task))
-        file = _with_leading_of(_with_needs_of(file, task), task)
+        written = {rest.strip() for word, rest in _plan_words(file).values() if word == "need"}
+        file = _with_lines(file, [f"need    {need}" for need in needs_of_task(task) if need not in written], task)
+        file = _with_leading_of(file, task)
         problems = problems or _lead_problems(file, task) or _out_problems(file, task)
     except KernelFileError as error:
         problems = error.problems
@@ -81,7 +82,6 @@ def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
 
 
 def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFile:
-    """The file with its results called as the task calls them: their names are the plan's own affair."""
     written = file.plan.op.results
     lines = file.text.split("\n")
     plan = {number: found for number, line in enumerate(lines) if (found := _PLAN_LINE.match(line))}
@@ -97,14 +97,8 @@ def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFil
         return file
 
 
-def _with_needs_of(file: KernelFile, task: Task) -> KernelFile:
-    """The file with a `need` for whatever the reference does otherwise and the task does not ask for."""
-    written = {rest.strip() for word, rest in _plan_words(file).values() if word == "need"}
-    return _with_lines(file, [f"need    {need}" for need in needs_of_task(task) if need not in written], task)
-
-
 def _with_leading_of(file: KernelFile, task: Task) -> KernelFile:
-    """The file with a `lead` where the task's rows may have any number of leading dimensions, and it says nothing."""
+    """Add the task's `lead` line where the file has none."""
     if not task.leading or file.compiled.lead is not None:
         return file
     try:
@@ -114,7 +108,6 @@ def _with_leading_of(file: KernelFile, task: Task) -> KernelFile:
 
 
 def _with_lines(file: KernelFile, missing: list[str], task: Task) -> KernelFile:
-    """The file with more plan lines, below the op line."""
     after = next((number for number, (word, _) in _plan_words(file).items() if word not in ("", "version", "op")), None)
     if not missing or after is None:
         return file
@@ -124,7 +117,7 @@ def _with_lines(file: KernelFile, missing: list[str], task: Task) -> KernelFile:
 
 
 def _plan_words(file: KernelFile) -> dict[int, tuple[str, str]]:
-    """The plan's lines by their number from 0: the directive's word, "" where a line goes on, and the rest."""
+    """The plan's lines by number: the directive ("" for a continuation) and the rest."""
     found = {number: _PLAN_LINE.match(line) for number, line in enumerate(file.text.split("\n"))}
     return {number: (one[1].replace("//!", "").strip(), one[2]) for number, one in found.items() if one}
 
@@ -133,8 +126,8 @@ def _lead_problems(file: KernelFile, task: Task) -> tuple[Problem, ...]:
     lead = file.compiled.lead
     if lead is None or lead.ranks == task.leading:
         return ()
-    said = ", ".join(f"{name}: {rank}" for name, rank in task.leading)
-    remedy = f"write `lead {said}`, or leave it out" if said else "leave it out: the task's rows have no other rank"
+    ranks = ", ".join(f"{name}: {rank}" for name, rank in task.leading)
+    remedy = f"write `lead {ranks}`, or leave it out" if ranks else "leave it out: the task's rows have no other rank"
     found = "a `lead` that is not the task's: the reference was not found to do the same with each row"
     return (Problem.at(lead.at, Code.TASK_MISMATCH, found, remedy),)
 
@@ -169,7 +162,7 @@ def bad_plan(problems: Iterable[Problem], text: str) -> BadPlan:
 
 @dataclass
 class Times:
-    """Where a verdict's seconds went."""
+    """The seconds of a verdict."""
 
     build_s: float = 0.0
     run_s: float = 0.0
@@ -180,17 +173,17 @@ class Times:
 
 
 def instruction_budget(task: Task, case: Case) -> int:
-    """More than an honest kernel takes at these sizes, so that an endless loop ends soon.
+    """More thread instructions than a correct kernel needs at these sizes, to end endless loops.
 
-    With a dimension at its own size, where thousands of blocks may each have little to do, it is no more than that is
-    worth: what does not get through is run with an eighth of them.
+    With one dimension at its full size, where thousands of blocks may each do little, the budget is smaller; a case
+    that exceeds it is run again at an eighth of that dimension.
     """
     long = case.sizes != task.sizes and has_own_size(task, case)
     return (_LONG_BUDGET if long else _LEAST_BUDGET) + _BUDGET_PER_STEP * work_of(task, case.sizes)
 
 
 class Candidate:
-    """A kernel file, and the tune choice it is judged with where that holds."""
+    """A kernel file, with the choice of tune values that it is judged with where that applies."""
 
     def __init__(self, file: KernelFile, task: Task, choice: Choice | None, times: Times) -> None:
         self.file = file
@@ -200,7 +193,8 @@ class Candidate:
         self._jobs = 0
 
     def evaluate(self, case: Case, gpu: GpuProfile, *, strictly: bool = False) -> Evaluation | Refused | BadPlan:
-        """The plan at a case: with the choice, or, unless `strictly`, as dispatch would choose where that fails."""
+        """Evaluate the plan at a case with the choice. Unless `strictly`, fall back to dispatch where the choice does
+        not apply."""
         task = case_task(self.task, case)
         arguments = task.arguments(case.sizes)
         try:
@@ -208,7 +202,7 @@ class Candidate:
             if isinstance(outcome, Refused) and self.choice and not strictly:
                 outcome = try_evaluate(self.file, arguments, gpu, None)
         except KernelFileError as error:
-            if is_of_numbers(case.values):  # a plan need not divide by 0 because the reference can
+            if is_of_numbers(case.values):  # such scalars may be outside the plan's domain, a divisor of 0 for instance
                 return Refused(error.problems[0], False)
             return bad_plan(error.problems, self.file.text)
         if isinstance(outcome, Evaluation):
@@ -218,7 +212,7 @@ class Candidate:
         return outcome
 
     def build_all(self, evaluations: Sequence[Evaluation]) -> list[Build | None] | NotBuilt:
-        """The build of each, made on all cores; None where nothing is launched."""
+        """Build all evaluations in parallel; None where nothing is launched."""
         start = time.monotonic()
         requests = [one.build_request() for one in evaluations]
         unique = list(dict.fromkeys(one for one in requests if one is not None))
@@ -233,7 +227,7 @@ class Candidate:
         return builds
 
     def bound(self, case: Case, evaluation: Evaluation, built: Build | None) -> BuiltPlan | BadPlan:
-        """The plan with what only the compiled kernels know: their parameters, and whether a grid is co-resident."""
+        """Bind the plan to the compiled kernels: their parameters, and whether a cooperative grid is co-resident."""
         numbers = {one.name: one.value for one in case_task(self.task, case).numbers}
         try:
             return BuiltPlan.of(evaluation, built, numbers)
@@ -250,7 +244,7 @@ class Candidate:
         how: Emulation | None,
         inputs: tuple[InputTensor, ...] | None = None,
     ) -> Job | BadPlan:
-        """The run of a case: emulated as `how` says, or on a GPU; on the case's inputs, or on those given."""
+        """The job of a case: emulated as `how` says, or on a GPU; on the case's inputs, or on `inputs`."""
         task = case_task(self.task, case)
         ready = self.bound(case, evaluation, built)
         if isinstance(ready, BadPlan):
@@ -266,7 +260,7 @@ class Candidate:
         )
 
     def emulated_job(self, case: Case, gpu: GpuProfile, inputs: tuple[InputTensor, ...]) -> Job | None:
-        """The emulated run of a case on these inputs; None where the file does not take it."""
+        """The emulated job of a case on these inputs; None where the file declines it."""
         evaluation = self.evaluate(case, gpu, strictly=True)
         if not isinstance(evaluation, Evaluation):
             return None
@@ -285,40 +279,42 @@ class Candidate:
 
 
 def drawn_by_seed(task: Task, case: Case) -> bool:
-    """Whether the inputs are too large to travel, so that whoever needs them draws them."""
+    """Whether the inputs are too large to send, so that each side generates them from the seed."""
     return sum(spec.storage_bytes for spec in task.specs(case.sizes).values()) > LARGEST_DATA
 
 
 @dataclass(frozen=True)
 class Judges:
-    """Those who can say what a case's results must be: the reference here, and one where the GPU is."""
+    """The references that judge results: one in this process's child, and one on the GPU's machine."""
 
     here: AnyReference
     at_gpu: AnyReference | None = None
 
     def further_values(self, task: Task, sizes: dict[str, int]) -> tuple[str, ...]:
-        """The kinds of values beyond the usual that the reference takes at these sizes."""
+        """The further kinds of values that the reference accepts at these sizes."""
         kinds: list[str] = []
         for whole in (False, True) if whole_inputs(task) else (False,):
             try:
                 answer: ValueSurvey = self.here.call(
                     _SURVEY, SurveyRequest(task, sizes, whole), ValueSurvey, _SURVEY_SECONDS
                 )
-            except ReferenceProblem:  # which took too long over such values, or died of them
+            except ReferenceProblem:  # it timed out or crashed on such values
                 continue
             kinds += answer.kinds
         return tuple(kinds)
 
     def warm_up(self, task: Task, case: Case) -> None:
-        """Have the reference that works on this machine's GPU load what it takes to judge there."""
+        """Make the reference on this machine's GPU load its libraries."""
         if self.here.sees_gpu:
-            with suppress(Exception):  # whatever it is, whoever judges meets it again
+            with suppress(Exception):  # judging meets the same error again
                 self.here.call(_WARM_UP, JudgeRequest(task, case, ()), Judgement)
 
     def of(self, task: Task, case: Case) -> AnyReference | None:
-        """Who judges a case: the one at the GPU where it is large and can be sent there, else the one here.
+        """The reference that judges a case: the one on the GPU's machine if the case is large and can be sent, else the
+        local one.
 
-        None where inputs that do not travel cannot be drawn again: values that no device draws, or no GPU here.
+        None where inputs would have to be generated from the seed and cannot be: values that no device generates, or no
+        GPU here.
         """
         by_seed = drawn_by_seed(task, case)
         if by_seed and contents(task, case) is None:
@@ -328,7 +324,7 @@ class Judges:
         return self.here if not by_seed or self.here.sees_gpu else None
 
     def shares(self, task: Task, case: Case) -> bool:
-        """Whether the case's results stay in the GPU's memory, where its judge looks at them part by part."""
+        """Whether results stay in GPU memory, where the judge reads them part by part."""
         judge = self.of(task, case)
         return judge is not None and judge.sees_gpu and elements_of(task, case.sizes) >= LARGE
 

@@ -1,6 +1,6 @@
-"""Sizes inside a task's domain: those wanted of each dimension, rounded to what it permits and cut down until small.
+"""Sizes inside a task's domain: the wanted ones, rounded to what dimensions permit and reduced until they are small.
 
-Dimensions that the task fixes keep their size. Sizes that follow from others are never chosen.
+Fixed dimensions keep their size; sizes that follow from others are computed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from tilewright.records import Case, Dimension, SizeFormula, Task
 from tilewright.verify.case_work import Sizes, is_small
 
-_LONG_WORK = 400_000  # of a case with one more dimension at its own size
-_TILED = 3  # dimensions, of which two tiles each way are affordable together
+_LONG_WORK = 400_000  # of a case with one more dimension at its full size
+_TILED = 3  # dimensions that can all have two tiles in one affordable case
 _LONG = 512  # a size
-_FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
-_WIDEST = 4  # times the own size of the innermost dimension
-_FEW_LEFT = 3  # places of a filter in its image
+_FEW_PLACES = 16  # a reduced dimension up to this size is a filter and keeps its size in most cases
+_WIDEST = 4  # times the full size of the innermost dimension
+_FEW_LEFT = 3  # positions of a filter in its image
 _MOST_WIDENED = 1000
 
 
@@ -26,17 +26,17 @@ _MOST_WIDENED = 1000
 class Shape:
     """Wanted sizes: of the innermost varying dimension of the largest tensor, and of the others in turn."""
 
-    inner: int | None  # None: the task's own
+    inner: int | None  # None: its full size
     others: tuple[int, ...]
-    as_small: bool = False  # dimensions of few places take the sizes of the others too
+    as_small: bool = False  # filters are resized too
 
 
 SMALLEST = Shape(5, (2, 3, 2), as_small=True)
-BASE = Shape(6, (3, 10, 2))  # what one dimension is made long beside
+BASE = Shape(6, (3, 10, 2))  # the other dimensions where one is long
 
 
 def inner_dimension(task: Task) -> str | None:
-    """The varying dimension that is innermost in the largest tensor: the one that most kernels specialise for."""
+    """The innermost varying dimension of the largest tensor, which most kernels specialise for."""
     largest = sorted(task.tensors, key=lambda one: -math.prod(task.sizes[name] for name in one.dimensions))
     varying = {one.name for one in task.free if one.varies}
     formulas = {one.name: one.formula for one in task.dimensions if one.formula is not None}
@@ -50,7 +50,7 @@ def inner_dimension(task: Task) -> str | None:
 
 
 def sizes_of(task: Task, shape: Shape) -> Sizes | None:
-    """The wanted sizes, rounded to what dimensions permit and cut down until they are small."""
+    """The wanted sizes, rounded to what dimensions permit and reduced until they are small."""
     inner = inner_dimension(task)
     if inner is None:
         return None
@@ -62,21 +62,24 @@ def sizes_of(task: Task, shape: Shape) -> Sizes | None:
         if not one.varies:
             wanted[one.name] = one.size
         elif one.name == inner:
-            wanted[one.name] = one.size if shape.inner is None else permitted(one, shape.inner)
+            wanted[one.name] = one.size if shape.inner is None else one.permitted(shape.inner)
         else:
-            # A filter is no larger than the task's own: what matters of it is how it lies in its image.
+            # A filter is no larger than the task's: what matters is its position in the image.
             size = next(others)
             size = min(size, one.size) if one.name in taken_off else size
             kept = is_filter(one, results) and not shape.as_small
-            wanted[one.name] = one.size if kept else permitted(one, size)
+            wanted[one.name] = one.size if kept else one.permitted(size)
     wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
 
 
 def long_sizes(task: Task) -> Iterator[Sizes]:
-    """Two tiles each way; filters above their own size; the innermost dimension a little above its own, and far above
-    it; the longest of the others a little above its own, and the rest at theirs, one after another, those together that
-    are affordable together. Not all of them need be affordable."""
+    """Sizes that exercise tiles and long loops; not all of them need be affordable.
+
+    They are: two tiles each way; filters larger than the task's; the innermost dimension just above its full size, and
+    far above it; the longest other dimension just above its full size; and the rest at full size, as many at once as
+    are affordable.
+    """
     inner = inner_dimension(task)
     base = sizes_of(task, BASE)
     if inner is None or base is None:
@@ -84,36 +87,37 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
     free = {one.name: one for one in task.free if one.varies}
     results = {axis for one in task.outputs for axis in one.shape}
     if len(free) <= _TILED:
-        yield task.complete({**base, **{name: permitted(one, 64) for name, one in free.items()}})
+        yield task.complete({**base, **{name: one.permitted(64) for name, one in free.items()}})
     elif len(pair := _innermost(task, inner)) > 1:
-        wanted = {name: permitted(free[name], 37 - 2 * number) for number, name in enumerate(pair)}
+        wanted = {name: free[name].permitted(37 - 2 * number) for number, name in enumerate(pair)}
         thin = sizes_of(task, Shape(6, (1, 2, 2)))
         yield _with_room(task, task.complete({**(thin or base), **wanted}), 2)
     longest_other = max((name for name in free if name != inner), key=lambda name: free[name].size, default=None)
     if len(free) <= _TILED:
-        tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
+        tiles = {name: one.permitted(130 if name in results else 40) for name, one in free.items()}
         yield task.complete({**base, **tiles})
     wider = {name: one.size + 2 for name, one in free.items() if is_filter(one, results)}
     if wider:
         yield _with_room(
-            task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
+            task, task.complete({**base, **{name: free[name].permitted(wider[name]) for name in wider}}), 2
         )
     yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
     for one in free.values():
-        if one.branches and one.at_most is not None:  # next to where the reference goes another way
+        if one.branches and one.at_most is not None:  # just before the reference takes another branch
             yield _stretched(task, base, one, one.at_most)
-        if one.unless:  # less than its least, which the others make up for
+        if one.unless:  # below its minimum, which other sizes make up for
             yield task.complete({**base, one.name: one.multiple_of})
     for few in (5, 1):
-        beside = {name: permitted(one, few if name == longest_other else 1) for name, one in free.items()}
-        wide = {**_fixed(task), **beside, inner: _round(free[inner], _WIDEST * free[inner].size)}
+        beside = {name: one.permitted(few if name == longest_other else 1) for name, one in free.items()}
+        fixed = {one.name: one.size for one in task.free if not one.varies}
+        wide = {**fixed, **beside, inner: _round(free[inner], _WIDEST * free[inner].size)}
         if task.is_sound(sizes := task.complete(wide)) and is_small(task, sizes, _LONG_WORK):
             yield sizes
             break
     left = sorted((name for name in free if name != inner and base[name] < free[name].size), key=lambda n: free[n].size)
     while left:
         longest = free[left.pop()]
-        # The task's own call has the longest at its own size, and some blocks of that are judged too.
+        # The full-size call has the longest at exactly its size, and sampled blocks of it are judged too.
         size = _round(longest, longest.size + 1) if longest.name == longest_other else longest.size
         sizes = _stretched(task, base, longest, size)
         for name in tuple(reversed(left)):
@@ -125,7 +129,7 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
 
 
 def _innermost(task: Task, inner: str) -> tuple[str, ...]:
-    """The two innermost dimensions that vary of a tensor that has the innermost one: of an image, both."""
+    """The two innermost varying dimensions of a tensor with the innermost one: height and width of an image."""
     varying = {one.name for one in task.free if one.varies}
     for tensor in task.tensors:
         names = [name for name in tensor.dimensions if name in varying]
@@ -134,21 +138,17 @@ def _innermost(task: Task, inner: str) -> tuple[str, ...]:
     return ()
 
 
-def _fixed(task: Task) -> Sizes:
-    return {one.name: one.size for one in task.free if not one.varies}
-
-
 def is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
-    """Whether few places are summed up along it."""
+    """Whether it is a short reduced dimension, such as the taps of a filter."""
     return dimension.size <= _FEW_PLACES and dimension.name not in results
 
 
 def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Sizes:
-    """The sizes with one dimension large and the others cut down until it is affordable, or else as large as may be."""
+    """One dimension at `size` and the others reduced until it is affordable, or else as large as is affordable."""
     stretched = _cut_down(task, task.complete({**base, dimension.name: size}), keep=dimension.name)
     if stretched is not None and task.is_sound(stretched):
         return stretched
-    while (size := permitted(dimension, size // 2)) > base[dimension.name]:
+    while (size := dimension.permitted(size // 2)) > base[dimension.name]:
         sizes = task.complete({**base, dimension.name: _round(dimension, size)})
         if task.is_sound(sizes) and is_small(task, sizes, _LONG_WORK):
             return sizes
@@ -157,16 +157,16 @@ def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Size
 
 def _round(dimension: Dimension, size: int) -> int:
     """The next size that is 2 modulo 4 and a multiple of 5, or that the dimension permits."""
-    return permitted(dimension, size + (10 - size) % 20)
+    return dimension.permitted(size + (10 - size) % 20)
 
 
 def _taken_off(formulas: Iterable[SizeFormula]) -> set[str]:
-    """The dimensions by which others become smaller."""
+    """The dimensions that reduce others, as a filter does in a convolution without padding."""
     return {name for one in formulas for term in one.terms if term.coefficient < 0 for name in term.names}
 
 
 def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
-    """The sizes with images so large that a few places are left beside their filters."""
+    """Enlarge images until `least` positions are left for their filters."""
     varying = {one.name: one.multiple_of for one in task.free if one.varies}
     for one in task.dimensions:
         if one.formula is None or (
@@ -181,40 +181,36 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
     return sizes
 
 
-def permitted(dimension: Dimension, size: int) -> int:
-    return dimension.permitted(size)
-
-
 def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
-    """Sizes halved until they are small and nothing that follows from them is below 1; None where that cannot be."""
+    """Halve sizes until they are small and all computed sizes are positive; None where that is impossible."""
     while True:
         lacking = [one.formula for one in task.dimensions if one.formula is not None and sizes[one.name] < 1]
         if not lacking and is_small(task, sizes):
             return sizes
-        # Of an image that is smaller than its filter, the filter gives way.
+        # Where an image is smaller than its filter, shrink the filter.
         taken_off = _taken_off(lacking)
         shrinkable = [
             one
             for one in task.free
             if one.varies
-            and sizes[one.name] > permitted(one, 1)
+            and sizes[one.name] > one.permitted(1)
             and (one.name in taken_off if lacking else one.name != keep)
         ]
         largest = max(shrinkable, key=lambda one: sizes[one.name], default=None)
         if largest is None:
             return None
-        sizes = task.complete({**sizes, largest.name: permitted(largest, sizes[largest.name] // 2)})
+        sizes = task.complete({**sizes, largest.name: largest.permitted(sizes[largest.name] // 2)})
 
 
 def shorter(task: Task, case: Case) -> Case | None:
-    """The case with its longest dimension an eighth as long; None where it is short already."""
+    """The case with its longest dimension divided by eight; None where it is short already."""
     longest = max((one for one in task.free if one.varies), key=lambda one: case.sizes[one.name], default=None)
     if longest is None or case.sizes[longest.name] < _LONG:
         return None
-    sizes = task.complete({**case.sizes, longest.name: permitted(longest, case.sizes[longest.name] // 8)})
+    sizes = task.complete({**case.sizes, longest.name: longest.permitted(case.sizes[longest.name] // 8)})
     return replace(case, sizes={**case.sizes, **sizes}) if task.is_sound(sizes) else None
 
 
 def has_own_size(task: Task, case: Case) -> bool:
-    """Whether a long dimension that varies is at its own size or above."""
+    """Whether a long varying dimension is at its full size or above."""
     return any(case.sizes[one.name] >= max(one.size, _LONG) for one in task.free if one.varies)

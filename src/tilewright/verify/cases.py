@@ -1,19 +1,22 @@
-"""The calls a kernel is judged by: small and odd sizes inside the task's domain, several kinds of values.
+"""The cases a kernel is judged by: small and odd sizes inside the task's domain, with several kinds of values.
 
-They follow from the task alone, cheapest first. Dimensions that the task fixes keep their size; the others take sizes
-that kernels get wrong: one, primes, just below and above powers of two and usual tile sizes, one above their own, and
-each its own size while the rest is small, because that is where a specialised path is taken, a loop wraps, a grid ends.
-Dimensions whose own size is small, such as the taps of a filter, keep it in most cases.
+They follow from the task alone, cheapest first. Varying dimensions take sizes that kernels get wrong: one, primes, just
+below and above powers of two and usual tile sizes, one above the full size, and each at its full size while the rest is
+small, where specialised paths, long loops and partial grids occur. Filters keep their size in most cases.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tilewright.records import Case, IndexValues, NormalValues, Task
+from tilewright.kernel_file.compiled_plan import CompiledPlan
+from tilewright.kernel_file.syntax import Accept
+from tilewright.records import Case, IndexValues, Layout, NormalValues, Task
+from tilewright.verify.accepted_sizes import Accepts, accepted_sizes
 from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
-from tilewright.verify.case_work import EDGES, OUTSIDE, Sizes, is_small, work_of
+from tilewright.verify.case_work import Sizes, is_small, work_of
 from tilewright.verify.distributions import (
     FLAGS,
     NUMBERS,
@@ -29,9 +32,8 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
-from tilewright.verify.need_sizes import Accepts, accepted_sizes
-from tilewright.verify.whole_values import ALIKE, LEAST, NEXT_TO_LEAST
+from tilewright.verify.float_values import EDGES, NEGATIVE_OFFSET, OUTLIERS, OUTSIDE, PATTERNED, PEAKS
+from tilewright.verify.integer_values import ALIKE, LEAST, NEXT_TO_LEAST
 
 _TINY_WORK = 4096
 
@@ -45,8 +47,8 @@ _SHAPES: tuple[tuple[Shape, tuple[str, ...]], ...] = (
     (Shape(512, (33, 31, 2)), ("normal",)),
 )
 
-# Kinds of values that are put into one case each, at the first of these sizes that a file takes: rows enough for every
-# pattern, and long enough that each is judged by itself.
+# Kinds of values that get one case each, at the first of these sizes that the file accepts: enough rows for every
+# pattern, each long enough to be a tile of its own.
 _VALUE_KINDS = (PATTERNED, OUTLIERS, NEGATIVE_OFFSET, FLAGS)
 _VALUE_SHAPES = tuple(
     Shape(inner, others)
@@ -64,17 +66,14 @@ _VALUE_SHAPES = tuple(
         (None, (4, 3, 2)),
     )
 )
-_MORE_SHAPES = (Shape(72, (12, 3, 2)), Shape(96, (10, 5, 2)), Shape(40, (18, 3, 2)))  # multiples of vectors, no tiles
+_MORE_SHAPES = (Shape(72, (12, 3, 2)), Shape(96, (10, 5, 2)), Shape(40, (18, 3, 2)))  # whole vectors, not whole tiles
 _VALUE_SEED = 301
-_HIDDEN = (
-    "offset",
-    "wide",
-    "impulse",
-)  # what the usual values show least: sums in one pass, no maximum, parts left out
+# Values that show faults the usual ones hide: one-pass variances, a softmax without maximum, skipped elements.
+_HIDDEN = ("offset", "wide", "impulse")
 
 
 def plan_cases(task: Task) -> tuple[Case, ...]:
-    """The cases below the task's own sizes, cheapest first; empty where every dimension is fixed."""
+    """The cases below the task's own sizes, cheapest first; none where every dimension is fixed."""
     found: dict[tuple[tuple[tuple[str, int], ...], str], Case] = {}
     shaped = [(sizes_of(task, shape), kinds) for shape, kinds in _SHAPES]
     summed = (TASK, *_largest_sums(task))
@@ -87,12 +86,12 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
                 found.setdefault(key, Case(sizes, len(found) + 1, _canonical(task, values)))
     own = tuple(task.sizes.items())
     varied = [case for (sizes, _), case in found.items() if sizes != own]
-    # Among tiny cases the odd ones come first: a fault says more in 37 elements than in one.
+    # Among tiny cases the odd ones come first: a diagnosis says more about 37 elements than about one.
     return tuple(sorted(varied, key=lambda case: max(work_of(task, case.sizes), _TINY_WORK)))
 
 
 def _largest_sums(task: Task) -> tuple[str, ...]:
-    """Kinds of values whose products add up to the most, where bytes are multiplied."""
+    """Kinds of values with the largest sums of products, where 8-bit integers are multiplied."""
     bytes_given = (one for one in whole_inputs(task) if one.dtype.itemsize == 1)
     names = [one.name for one in bytes_given if not isinstance(one.values, IndexValues)]
     levels = (LEAST, NEXT_TO_LEAST) if len(names) > 1 else ()
@@ -100,9 +99,9 @@ def _largest_sums(task: Task) -> tuple[str, ...]:
 
 
 def value_cases(task: Task, further: Iterable[str], accepts: Accepts, taken: Iterable[Case]) -> tuple[Case, ...]:
-    """Cases with the kinds of values that no case taken so far has, at the cheapest sizes that a file takes.
+    """Cases with the kinds of values that no accepted case has so far, at the cheapest sizes the file accepts.
 
-    `further` are the kinds that the reference was found to take.
+    `further` are kinds that the reference was found to accept.
     """
     usual = (_canonical(task, one) for _, kinds in _SHAPES for one in kinds)
     wanted = dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if _applies(task, one))
@@ -114,14 +113,14 @@ def value_cases(task: Task, further: Iterable[str], accepts: Accepts, taken: Ite
     varied = [first] + [sizes for shape in _MORE_SHAPES if (sizes := sizes_of(task, shape)) and accepts(sizes)]
     made = []
     for number, one in enumerate(missing):
-        # Numbers may go with the shapes that follow from them at the first sizes.
+        # Scalars may determine result shapes, which were computed at the first sizes.
         sizes = first if ":" in one else varied[number % len(varied)]
         made.append(Case(sizes, _VALUE_SEED + number, one))
     return tuple(made)
 
 
 def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
-    """Small sizes with several rows that a file takes; None where there are none."""
+    """Small sizes with several rows that the file accepts; None where there are none."""
     for shape in _VALUE_SHAPES:
         sizes = sizes_of(task, shape)
         if sizes is not None and accepts(sizes):
@@ -130,7 +129,7 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
     return found[0] if found else None
 
 
-def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
+def full_size_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first, `further` kinds last."""
     kinds = [
         TASK,
@@ -140,12 +139,14 @@ def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
 
 
-def again_values(
+def resampled_values(
     task: Task, further: Iterable[str], *, whole: bool, floats: bool = False, alone: bool = False
 ) -> tuple[str, ...]:
-    """Kinds of values that a part of the own call is run with once more: other scalars, where shapes stay; `whole`:
-    where all of it was run, whole numbers that are nearly all the same, which no smaller call has so many of; `floats`:
-    other floats, where that costs little; `alone`: every kind, where there is no smaller call."""
+    """Kinds of values to run sampled blocks of the full-size call with again: other scalars, where shapes stay.
+
+    `whole`: all of it was run, so also integers that are nearly all equal, for counters that only a large call fills.
+    `floats`: other floats too, where that is cheap. `alone`: every kind, where there is no smaller call.
+    """
     kinds = [one for one in (*(_HIDDEN if floats else ()), NUMBERS) if _applies(task, one)]
     if alone:
         usual = (_canonical(task, one) for _, among in _SHAPES for one in among)
@@ -162,18 +163,58 @@ def again_values(
 
 
 def _applies(task: Task, values: str) -> bool:
-    if values.startswith(WHOLE):
-        return True
-    if values == NUMBERS:
-        return has_float_numbers(task)
-    if values == FLAGS:
-        return has_flags(task)
-    if values == PARTS:
-        return has_parts(task)
-    return values == TASK or has_varied_floats(task)
+    special = {NUMBERS: has_float_numbers, FLAGS: has_flags, PARTS: has_parts}
+    if values in special:
+        return special[values](task)
+    return values == TASK or values.startswith(WHOLE) or has_varied_floats(task)
 
 
 def _canonical(task: Task, values: str) -> str:
-    """`normal` is what most tasks say themselves."""
+    """`normal` is what most tasks draw anyway."""
     plain = all(one.values == NormalValues() for one in task.tensors if one.dtype.is_float)
     return TASK if values == "normal" and plain else values
+
+
+# -- other forms of the same call: optional tensors, accepted strides, leading dimensions --
+
+_BASES = 3  # cases whose sizes are used
+_MOST_ALONE = 4  # optional tensors that are also given one at a time
+_SEED_STEP = 401
+_LEADING = ((2,), (2, 3))
+
+
+def other_forms(task: Task, plan: CompiledPlan, cases: Sequence[Case]) -> Iterator[Case]:
+    """Every other form of the given cases that the task and the file allow."""
+    bases: dict[tuple[tuple[str, int], ...], Case] = {}
+    for case in cases:
+        if case.values == TASK and max(case.sizes.values(), default=1) > 1:
+            bases.setdefault(tuple(case.sizes.items()), case)
+    optional = tuple(one.name for one in task.tensors if one.optional)
+    alone = [(name,) for name in optional[:_MOST_ALONE]] if len(optional) > 1 else []
+    given = [optional, *alone] if optional else []
+    chosen = [*bases.values()]
+    for base in chosen if len(chosen) <= _BASES else [*chosen[: _BASES - 1], chosen[-1]]:
+        forms = (*(replace(base, given=one) for one in given), *_layouts(task, plan.accepts, base))
+        if plan.lead is not None and base is chosen[0]:
+            forms += tuple(_led(task, base))
+        for number, form in enumerate(forms):
+            yield replace(form, seed=base.seed + _SEED_STEP * (number + 1))
+
+
+def _led(task: Task, base: Case) -> Iterator[Case]:
+    """The rows under one more leading dimension, and under two."""
+    free = (name for number in itertools.count(1) if (name := f"leading_{number}") not in task.sizes)
+    for sizes in _LEADING:
+        names = tuple(itertools.islice(free, len(sizes)))
+        yield replace(base, sizes={**base.sizes, **dict(zip(names, sizes, strict=True))}, leading=names)
+
+
+def _layouts(task: Task, accepts: Mapping[str, Accept], base: Case) -> Iterator[Case]:
+    known = {one.name: bool(one.dimensions) for one in task.tensors if not one.optional}
+    taken = [accept for name, accept in accepts.items() if known.get(name)]
+    strided = [accept.name for accept in taken if accept.strided]
+    unaligned = [accept.name for accept in taken if accept.unaligned]
+    for layout in Layout:
+        names = unaligned if layout is Layout.UNALIGNED else [] if layout is Layout.DENSE else strided
+        if names:
+            yield replace(base, layouts=tuple((name, layout) for name in names))

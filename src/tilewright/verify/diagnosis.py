@@ -1,7 +1,7 @@
 """In the reference's process: what is wrong with an output, in one sentence with numbers, and its first wrong elements.
 
-What the elements hold is looked at before where they lie: a result that is transposed, scaled or shifted is wrong
-nearly everywhere, and saying so would not help anybody to mend it.
+Values are examined before positions: a result that is transposed, scaled or shifted is wrong nearly everywhere, and
+saying that would not help to fix it.
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ import torch
 from tilewright.records import Pattern, WrongElement, WrongOutput
 from tilewright.verify.tolerance import Comparison, Expected
 
-# -- where wrong elements lie: --
+# -- positions of wrong elements --
 
 _NEARLY_ALL = 0.8  # of a row or column: some wrong elements are right by chance
 _EVERYWHERE = 0.98
 
 
 def place_of(wrong: torch.Tensor) -> tuple[Pattern, str]:
-    """The pattern of the wrong elements, and a few words with its numbers."""
+    """The pattern of the wrong elements, and its description."""
     flat = wrong.flatten().cpu()
     count, elements = int(flat.sum()), flat.numel()
     if count >= _EVERYWHERE * elements:
         return Pattern.ALL, f"all {elements} elements" if count == elements else f"{count} of {elements} elements"
     if count == 1:
         index = wrong.nonzero()[0].tolist()
-        return (
-            (Pattern.TAIL, f"the last element, {index}")
-            if bool(flat[-1])
-            else (Pattern.SCATTERED, f"one element, {index}")
-        )
+        is_last = bool(flat[-1])
+        return Pattern.TAIL if is_last else Pattern.SCATTERED, f"{'the last' if is_last else 'one'} element, {index}"
     if wrong.ndim >= 2 and wrong.shape[-1] > 1:
         mask = wrong.reshape(-1, wrong.shape[-1]).cpu()
         found = _columns(mask) or _rows(mask, wrong.shape) or _flat_tail(flat) or _box(mask)
     else:
         found = _flat_tail(flat)
-    return found or _periodic(flat) or (Pattern.SCATTERED, f"{count} of {elements} elements, scattered")
+    periodic = _step("element", flat.nonzero().flatten().tolist(), elements)
+    return found or periodic or (Pattern.SCATTERED, f"{count} of {elements} elements, scattered")
 
 
 def _columns(mask: torch.Tensor) -> tuple[Pattern, str] | None:
@@ -59,7 +57,6 @@ def _columns(mask: torch.Tensor) -> tuple[Pattern, str] | None:
 
 
 def _rows(mask: torch.Tensor, shape: torch.Size) -> tuple[Pattern, str] | None:
-    """Whole rows."""
     height = mask.shape[0]
     share = mask.double().mean(1)
     bad = share >= _NEARLY_ALL
@@ -84,17 +81,12 @@ def _flat_tail(flat: torch.Tensor) -> tuple[Pattern, str] | None:
 
 
 def _box(mask: torch.Tensor) -> tuple[Pattern, str] | None:
-    """One rectangle."""
     places = mask.nonzero()
     (top, left), (bottom, right) = places.min(0).values.tolist(), places.max(0).values.tolist()
     area = (bottom - top + 1) * (right - left + 1)
     if area > mask.numel() // 2 or places.shape[0] < 0.6 * area or places.shape[0] < 4:
         return None
     return Pattern.ONE_TILE, f"one block of the output: {_span('row', top, bottom)}, {_span('column', left, right)}"
-
-
-def _periodic(flat: torch.Tensor) -> tuple[Pattern, str] | None:
-    return _step("element", flat.nonzero().flatten().tolist(), flat.numel())
 
 
 def _step(unit: str, places: list[int], size: int) -> tuple[Pattern, str] | None:
@@ -108,7 +100,7 @@ def _step(unit: str, places: list[int], size: int) -> tuple[Pattern, str] | None
     return Pattern.PERIODIC, f"every {_ordinal(step)} {unit}, starting at {places[0]}"
 
 
-# -- words --
+# -- wording --
 
 
 def _many(count: int, unit: str) -> str:
@@ -132,19 +124,21 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
+# -- the diagnosis --
+
 _SHOWN = 5
 _MOST = 0.95  # of the elements that a pattern must explain
 _LARGEST_EXPONENT = 88.7
-_GROSS = 0.1  # of an element's own size: a larger error is no matter of precision
+_GROSS = 0.1  # of an element's size: a larger error is not a precision problem
 
 _LOOK_FOR_A_SUM = "look for a sum or a norm that misses or adds elements"
-_LEAST_LEANING = 64  # elements: the errors of a few lean one way by chance
+_LEAST_LEANING = 64  # elements: the errors of fewer are biased by chance
 _LEAST_ELEMENTS = 8  # elements: fewer fit anything
-_UNEXPLAINED = 0.03  # of the squared error, at most: an error of 1% in 16 bits has this much of rounding in it
-_MOST_ROWS = 0.5  # of the rows that tell anything must be wrong: some factors are 1 by chance
+_UNEXPLAINED = 0.03  # of the squared error at most: in 16 bits, rounding is this much of an error of 1%
+_MOST_ROWS = 0.5  # of the non-zero rows must be wrong: some factors are 1 by chance
 _SAME_FACTOR = 0.02  # of their distance from 1: factors nearer to each other are one factor
 
-# Relative roundings by name, coarsest first: what a result looks like that was computed in them.
+# Relative roundings of types, coarsest first.
 _COARSE = ((2.0**-4, "fp8"), (2.0**-9, "bf16"), (2.0**-12, "TF32 or f16"))
 
 
@@ -175,18 +169,9 @@ def diagnose(
 
 
 def _first(found: torch.Tensor, expected: Expected, comparison: Comparison) -> tuple[WrongElement, ...]:
-    elements = []
-    for place in comparison.wrong.nonzero()[:_SHOWN].tolist():
-        index = tuple(place)
-        elements.append(
-            WrongElement(
-                index,
-                float(expected.truth[index]),
-                float(found[index]),
-                float(comparison.allowed[index]),
-            )
-        )
-    return tuple(elements)
+    places = [tuple(place) for place in comparison.wrong.nonzero()[:_SHOWN].tolist()]
+    values = (expected.truth, found, comparison.allowed)
+    return tuple(WrongElement(index, *(float(one[index]) for one in values)) for index in places)
 
 
 class _Diagnosis:
@@ -219,10 +204,10 @@ class _Diagnosis:
         pattern, where = place_of(self._wrong)
         return pattern, where + self._held()
 
-    # -- what wrong elements hold --
+    # -- by value --
 
     def _unwritten(self) -> tuple[Pattern, str] | None:
-        """Outputs start as bytes of 0xFF, which is NaN in every float type and -1 in every signed integer."""
+        """Outputs are poisoned with bytes of 0xFF: NaN in every float type and -1 in every signed integer."""
         raw = self._found.contiguous().flatten().view(torch.uint8).view(self._found.numel(), -1)
         poison = (raw == 0xFF).all(-1).view(self._found.shape) & self._wrong
         count = int(poison.sum())
@@ -248,15 +233,14 @@ class _Diagnosis:
         if int(lost.sum()) * 2 >= wrong:
             first = lost.nonzero()[0].tolist()
             value, held = float(self._truth[tuple(first)]), float(self._wide[tuple(first)])
-            told = "a number" if math.isfinite(held) else "NaN" if math.isnan(held) else f"{held}"
-            said = f"{told} where {value} belongs, in {int(lost.sum())} elements, first at {first}"
+            kind = "a number" if math.isfinite(held) else "NaN" if math.isnan(held) else f"{held}"
+            text = f"{kind} where {value} belongs, in {int(lost.sum())} elements, first at {first}"
             if bool((self._truth.isnan() & ~self._wide.isnan())[self._wrong].all()):
-                return Pattern.NAN_DROPPED, f"{said}; all other elements are right"
-            return Pattern.NOT_FINITE, said
+                return Pattern.NAN_DROPPED, f"{text}; all other elements are right"
+            return Pattern.NOT_FINITE, text
         return None
 
     def _origin(self) -> str:
-        """Where NaN or infinity may have come from."""
         floats = {name: one for name, one in self._inputs.items() if one.is_floating_point() and one.numel()}
         not_finite = [name for name, one in floats.items() if not bool(one.isfinite().all())]
         if not_finite:
@@ -271,7 +255,7 @@ class _Diagnosis:
         return text + "a root or logarithm of a negative number, a division by zero, or a read of unwritten memory"
 
     def _precision(self) -> tuple[Pattern, str] | None:
-        """Errors that are small everywhere, if not small enough."""
+        """Errors that are small everywhere, but not small enough."""
         scale = self._truth.abs() + self._usual
         finite = self._truth.isfinite()
         if self._usual == 0 or bool((self._error[finite] > _GROSS * scale[finite]).any()):
@@ -281,7 +265,7 @@ class _Diagnosis:
         rounding = torch.finfo(known).eps / 2
         share = int(self._wrong.sum()) / self._wrong.numel()
         if share < 0.05:
-            return None  # a few elements that are a little off: where they lie says more
+            return None  # few elements that are slightly off: their positions say more
         times = relative / float(torch.finfo(known).eps / 2 / math.sqrt(3))
         truth, signed = self._truth[finite], (self._wide - self._truth)[finite]
         factor = 1.0 + float((signed * truth).sum() / truth.square().sum())
@@ -293,30 +277,21 @@ class _Diagnosis:
             near = min(_COARSE, key=lambda one: abs(math.log(relative / one[0]))) if relative > 0 else _COARSE[-1]
             like = f", like work in {near[1]}" if 0.1 < relative / near[0] < 10 else ""
             text = f"{times:.0f} times one rounding of f32{like}"
-        return (
-            Pattern.PRECISION,
-            f"errors are small but everywhere: {relative:.2g} of the result in the mean square, {text}",
-        )
+        text = f"errors are small but everywhere: {relative:.2g} of the result in the mean square, {text}"
+        return Pattern.PRECISION, text
 
     def _agrees(self, candidate: torch.Tensor) -> bool:
-        """Whether the result is nearly all that candidate, and the truth is not."""
+        """Whether the result is nearly the candidate, and the truth is not."""
         slack = self._allowed + 1e-3 * self._usual
         close = (self._wide - candidate).abs() <= slack
         differs = (self._truth - candidate).abs() > slack
         return bool(close.double().mean() >= _MOST) and bool(differs.double().mean() >= 0.1)
 
-    def _is_rounded(self, candidate: torch.Tensor) -> bool:
-        """Whether the result is nearly all that candidate but for one rounding: several may lie near each other."""
-        rounding = torch.finfo(self._found.dtype).eps * candidate.abs()
-        return bool(((self._wide - candidate).abs() <= rounding).double().mean() >= _MOST)
-
     def _rearranged(self) -> tuple[Pattern, str] | None:
         truth, shape = self._truth, self._truth.shape
         if truth.ndim >= 2 and min(shape[-2:]) > 1 and self._agrees(truth.transpose(-1, -2).reshape(shape)):
-            return (
-                Pattern.TRANSPOSED,
-                f"the result is transposed in its last two dimensions ({shape[-2]} and {shape[-1]})",
-            )
+            text = f"the result is transposed in its last two dimensions ({shape[-2]} and {shape[-1]})"
+            return Pattern.TRANSPOSED, text
         flat = truth.flatten()
         row = shape[-1] if truth.ndim > 1 else 0
         steps = [step for one in (1, 2, 3, 4, row) if one for step in (one, -one)]
@@ -326,8 +301,10 @@ class _Diagnosis:
                 way = "late" if step > 0 else "early"
                 return Pattern.SHIFTED, f"the result is shifted: every element stands {unit} too {way}"
         for name, one in self._inputs.items():
-            if one.shape == shape and self._agrees(one.double()) and self._is_rounded(one.double()):
-                return Pattern.ALL, f"the result is the input {name}, unchanged"
+            if one.shape == shape and self._agrees(given := one.double()):
+                rounding = torch.finfo(self._found.dtype).eps * given.abs()  # several inputs may be similar
+                if bool(((self._wide - given).abs() <= rounding).double().mean() >= _MOST):
+                    return Pattern.ALL, f"the result is the input {name}, unchanged"
         return None
 
     def _scaled(self) -> tuple[Pattern, str] | None:
@@ -350,11 +327,9 @@ class _Diagnosis:
         return bool(close.double().mean() >= _MOST) and float(self._wrong.double().mean()) >= 0.5
 
     def _held(self) -> str:
-        """What the wrong elements have in common."""
         values = self._wide[self._wrong]
-        if values.numel() > 1 and bool((values == values[0]).all()):
-            return f"; they all hold {float(values[0]):.6g}"
-        return ""
+        equal = values.numel() > 1 and bool((values == values[0]).all())
+        return f"; they all hold {float(values[0]):.6g}" if equal else ""
 
 
 def _ratio(factor: float) -> str:
@@ -366,13 +341,13 @@ def _ratio(factor: float) -> str:
     return f"{factor:.4g}"
 
 
-# -- rows off by a factor: a sum or a norm that leaves an element out does that, with errors that look like rounding --
+# -- rows scaled by a factor: a sum or norm that skips an element does that, with errors that look like rounding --
 
 
 def _factor_of_rows(
     found: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor, allowed: torch.Tensor
 ) -> tuple[Pattern, str] | None:
-    """Factors or numbers by row, else by column, in a sentence. Everything is in f64 and of one shape."""
+    """Factors or offsets by row, else by column. All tensors are f64 and of one shape."""
     if truth.numel() < _LEAST_ELEMENTS or not bool((found.isfinite() & truth.isfinite()).all()):
         return None
     shape = (-1, truth.shape[-1]) if truth.ndim > 1 else (1, -1)
@@ -385,12 +360,12 @@ def _explained(
 ) -> tuple[Pattern, str] | None:
     if truth.shape[1] < 2:
         return None
-    told = truth.square().sum(1) > 0
-    factors = (found * truth).sum(1)[told] / truth.square().sum(1)[told]
-    found, truth, wrong, allowed = found[told], truth[told], wrong[told], allowed[told]
-    if not told.any() or float(wrong.any(1).double().mean()) < _MOST_ROWS:
+    counted = truth.square().sum(1) > 0
+    factors = (found * truth).sum(1)[counted] / truth.square().sum(1)[counted]
+    found, truth, wrong, allowed = found[counted], truth[counted], wrong[counted], allowed[counted]
+    if not counted.any() or float(wrong.any(1).double().mean()) < _MOST_ROWS:
         return None
-    first = int(told.nonzero()[0])
+    first = int(counted.nonzero()[0])
     if _fits(found - factors[:, None] * truth, found - truth, allowed) and bool((factors.abs() > 1e-3).all()):
         away = float((factors - 1).abs().max())
         if float(factors.max() - factors.min()) <= _SAME_FACTOR * away:
@@ -411,7 +386,7 @@ def _explained(
 
 
 def _of_all(unit: str, factor: float, alone: bool) -> tuple[Pattern, str] | None:
-    """One factor for the whole result: told here where it is so near to 1 that it would pass for lost precision."""
+    """One factor for the whole result, where it is so close to 1 that it would pass for lost precision."""
     if abs(factor - 1) > 0.1:
         return None
     where = f"everywhere in its only {unit}" if alone else "everywhere"
@@ -421,7 +396,7 @@ def _of_all(unit: str, factor: float, alone: bool) -> tuple[Pattern, str] | None
 
 
 def _fits(left: torch.Tensor, error: torch.Tensor, allowed: torch.Tensor) -> bool:
-    """Whether what is left of the error is next to nothing, in all and in nearly every row."""
+    """Whether the remaining error is negligible, in total and in nearly every row."""
     squared, whole = left.square().sum(1), error.square().sum(1)
     by_row = squared <= 2 * _UNEXPLAINED * whole + allowed.square().sum(1)
     return float(squared.sum()) <= _UNEXPLAINED * float(whole.sum()) and float(by_row.double().mean()) >= 0.95

@@ -1,8 +1,8 @@
-"""What the inputs of a case hold: the task's own values, and others that bring out what those would hide.
+"""The values of a case's inputs: the task's own, and others that reveal what those would hide.
 
-Values are drawn by numpy from the task and the case alone, so every process that draws a case sees the same bytes.
-Whole numbers, flags and scalars leave the task's own domain only where the case says so, and it says so only where the
-reference was seen to take them (`value_survey`). Importing this does not import torch.
+Values depend on the task and the case alone, so every process draws the same bytes. Integers, flags and scalars leave
+the task's domain only where the case says so, which requires that the reference accepted them (`value_survey`).
+Importing this does not import torch.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
-from tilewright.verify.case_work import EDGES, OUTSIDE, edge_values, values_outside
 from tilewright.verify.float_values import (
     DISTRIBUTIONS,
     DRAWN_ANYWHERE,
+    EDGES,
     NEGATIVE_OFFSET,
+    OUTSIDE,
     PATTERNED,
-    Floats,
     Place,
     drawn_anywhere,
+    edge_values,
+    values_outside,
 )
-from tilewright.verify.whole_values import ALIKE, WHOLE_LEVELS, flags
+from tilewright.verify.integer_values import ALIKE, flags, integers
 
-# -- the numbers that a reference compares, clamps and divides with, read off its source: --
+# -- constants in the reference's source --
 
 _ALWAYS = (0.0, 1.0, -1.0, 0.5)
 _MOST = 40
 _LARGEST = 1e4
 _LEAST = 1e-3
-# Functions that turn somewhere without its being written.
+# Functions with implicit thresholds.
 _KNOWN = {
     "softplus": (20.0,),
     "Softplus": (20.0,),
@@ -52,7 +54,7 @@ _KNOWN = {
 
 
 def thresholds(task: Task) -> tuple[float, ...]:
-    """Numbers of both signs, and halves of them, which are ties where something is rounded to multiples of them."""
+    """Thresholds at which the reference may branch, and ties of roundings to their multiples; both signs."""
     numbers = tuple(float(one.value) for one in task.numbers)
     return _thresholds(task.reference, numbers)
 
@@ -85,35 +87,32 @@ TASK = "task"
 NUMBERS = "other numbers"
 WHOLE = "whole numbers"
 FLAGS = "flags"
-PARTS = "triangles"  # as the timed call has them; nothing else may see only these, for they hide what a `tril` does
+PARTS = "triangles"  # zero where the timed call's tensors are triangular; alone they would hide a missing `tril`
 _SEED_STEP = 1_000_003  # between the inputs of a case, so that no two hold the same values
-_NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # of scalars in turn: one factor for all would hide two that are swapped
+_NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # for scalars in turn: one factor would hide two that are swapped
 
 
 def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
-    """The inputs as a device can draw them by seed itself; None where only bytes can say what they hold."""
-    alike = [name for name, level in _settings(case.values).items() if level == ALIKE] if _is_alike(case) else []
-    plain = case.values in (TASK, PARTS) or case.values.startswith(NUMBERS) or bool(alike)
+    """The inputs as generators that a device can run from a seed; None where they must be sent as bytes."""
+    settings = _settings(case.values)
+    all_alike = case.values.startswith(WHOLE) and set(settings.values()) == {ALIKE}
+    plain = case.values in (TASK, PARTS) or case.values.startswith(NUMBERS) or all_alike
     if not plain and case.values not in DRAWN_ANYWHERE:
         return None
     made: dict[str, records.Content] = {}
     for position, one in enumerate(task.tensors):
         if one.optional:
             continue
-        own = seeded(one, case.sizes, _seed(case, position), parts=case.values == PARTS)
-        if one.name in alike and isinstance(own, Integers):  # a device draws no mixture: all the same is as good
+        own = seeded(one, case.sizes, case.seed + _SEED_STEP * position, parts=case.values == PARTS)
+        if all_alike and one.name in settings and isinstance(own, Integers):  # devices generate no mixtures
             own = replace(own, low=own.high - 1)
         other = None if plain or isinstance(own, Integers) else drawn_anywhere(case.values, one.dtype, own.seed)
         made[one.name] = other or own
     return made
 
 
-def _is_alike(case: Case) -> bool:
-    return case.values.startswith(WHOLE) and set(_settings(case.values).values()) == {ALIKE}
-
-
 def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:
-    """The bytes of every tensor input, in the order of its storage."""
+    """The bytes of every tensor input, in storage order."""
     specs = task.specs(case.sizes)
     return {
         one.name: _draw(task, position, specs[one.name], case)
@@ -123,30 +122,29 @@ def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:
 
 
 def case_task(task: Task, case: Case) -> Task:
-    """The task with the tensors and numbers this case calls it with, and its results as they are then."""
+    """The task as the case calls it: its tensors, scalars and resulting outputs."""
     task = _led(_formed(task, case), case)
-    kind, said = _kind(case.values), _settings(case.values)
+    kind, settings = _kind(case.values), _settings(case.values)
     if kind not in (NUMBERS, PATTERNED):
         return task
     inputs: list[records.TaskInput] = []
     floats = 0
     for one in task.inputs:
-        if isinstance(one, NumberInput) and one.name in said:
-            inputs.append(replace(one, value=type(one.value)(float(said[one.name]))))
+        if isinstance(one, NumberInput) and one.name in settings:
+            inputs.append(replace(one, value=type(one.value)(float(settings[one.name]))))
         elif kind == NUMBERS and isinstance(one, NumberInput) and isinstance(one.value, float):
             inputs.append(_other_number(one, _NUMBER_FACTORS[floats % len(_NUMBER_FACTORS)]))
             floats += 1
         else:
             inputs.append(one)
     outputs = tuple(
-        replace(one, shape=tuple(map(int, said[one.name].split("x")))) if one.name in said else one
+        replace(one, shape=tuple(map(int, settings[one.name].split("x")))) if one.name in settings else one
         for one in task.outputs
     )
     return replace(task, inputs=tuple(inputs), outputs=outputs)
 
 
 def _formed(task: Task, case: Case) -> Task:
-    """The task with the optional tensors that the case gives, and tensors lying as it says."""
     layouts = dict(case.layouts)
     if not case.given and not layouts:
         return task
@@ -160,7 +158,6 @@ def _formed(task: Task, case: Case) -> Task:
 
 
 def _led(task: Task, case: Case) -> Task:
-    """The task with the case's dimensions before the rows of its leading inputs, and of every result."""
     if not case.leading:
         return task
     leading = {name for name, _ in task.leading}
@@ -176,8 +173,11 @@ def _led(task: Task, case: Case) -> Task:
 
 
 def values_with(kind: str, settings: Mapping[str, str | int | float]) -> str:
-    """A kind of values that says what it does with some inputs, and how results are shaped where that follows:
-    "whole numbers: x=full, index=signed", "other numbers: window=5, y=10x66"."""
+    """A kind of values with settings, such as "whole numbers: x=full, index=signed" or "other numbers: window=5,
+    y=10x66".
+
+    Settings name inputs, and outputs whose shapes follow.
+    """
     return f"{kind}: {', '.join(f'{name}={value}' for name, value in settings.items())}"
 
 
@@ -186,22 +186,22 @@ def _kind(values: str) -> str:
 
 
 def _settings(values: str) -> dict[str, str]:
-    _, _, said = values.partition(": ")
-    return dict(one.split("=", 1) for one in said.split(", ")) if said else {}
+    _, _, settings = values.partition(": ")
+    return dict(one.split("=", 1) for one in settings.split(", ")) if settings else {}
 
 
 def is_of_numbers(values: str) -> bool:
-    """Whether a kind of values calls the task with other scalars."""
+    """Whether a kind of values uses other scalars."""
     return _kind(values) == NUMBERS
 
 
 @dataclass(frozen=True)
 class ValueTraits:
-    """What a comparison must know of the values that a kernel was given."""
+    """What a comparison must know about the input values."""
 
-    mixed: bool = False  # rows of different kinds, so that each is judged where it can be
-    even: bool = False  # on both sides of 0 over several powers of two: roundings on the way fall to both sides too
-    one_sided: bool = False  # close together and far from 0: the roundings of a sum may all fall to one side
+    mixed: bool = False  # rows of different kinds; ill-conditioned ones are not judged
+    even: bool = False  # both signs over several powers of two, so that roundings fall to both sides
+    one_sided: bool = False  # close together and far from 0: roundings of a sum may all fall to one side
 
 
 PLAIN = ValueTraits()
@@ -223,7 +223,7 @@ def has_float_numbers(task: Task) -> bool:
 
 
 def has_varied_floats(task: Task) -> bool:
-    """Whether there is a tensor that the distributions change."""
+    """Whether there is a float tensor that the distributions change."""
     return any(one.dtype.is_float and not isinstance(one.values, _DISCRETE) for one in task.tensors)
 
 
@@ -232,7 +232,7 @@ def has_flags(task: Task) -> bool:
 
 
 def whole_inputs(task: Task) -> tuple[records.TensorInput, ...]:
-    """The tensors of whole numbers that are given."""
+    """The integer tensors that are given."""
     return tuple(
         one for one in task.tensors if not one.dtype.is_float and one.dtype is not DType.BOOL and not one.optional
     )
@@ -242,20 +242,16 @@ _DISCRETE = (records.IntegerValues, records.IndexValues)
 
 
 def _other_number(one: NumberInput, factor: float) -> NumberInput:
-    """A kernel that has the usual value written in gives the wrong answer; an epsilon must grow until it matters."""
+    """A scalar's other value, which reveals a hard-coded one; an epsilon grows until it matters."""
     value = float(one.value)
     wanted = value * 1000.0 * factor if 0 < abs(value) < 1e-2 else value * factor or factor / 6
-    # Where the reference does something else at such a number, one nearer to the task's own, or on its other side.
+    # Where that value is outside the domain, try values nearer to the task's own, or on its other side.
     nearer = (value + part * (wanted - value) for part in (1.0, 0.5, 0.1, 0.01, -0.5, -0.1, -0.01))
     return replace(one, value=next((other for other in nearer if one.takes(other)), value))
 
 
-def _seed(case: Case, position: int) -> int:
-    return case.seed + _SEED_STEP * position
-
-
 def timed_values(task: Task) -> str:
-    """The values that the task's own call is timed with."""
+    """The values that the full-size call is timed with."""
     return PARTS if has_parts(task) else TASK
 
 
@@ -264,7 +260,7 @@ def has_parts(task: Task) -> bool:
 
 
 def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int, *, parts: bool = False) -> Seeded:
-    """What a device draws for an input that holds what the task says: with `parts`, 0 where that is not drawn."""
+    """The generator of an input with the task's own values; with `parts`, triangular ones are 0 elsewhere."""
     values = one.values
     if isinstance(values, records.IndexValues):
         return Integers(seed, 0, max(sizes[values.dimension], 1))
@@ -278,40 +274,28 @@ def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int, *, par
 
 
 def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> bytes:
-    one, seed = task.tensors[position], _seed(case, position)
+    one, seed, kind = task.tensors[position], case.seed + _SEED_STEP * position, _kind(case.values)
     content = seeded(one, case.sizes, seed, parts=case.values == PARTS)
     generator = np.random.Generator(np.random.PCG64(seed))
     if spec.numel == 0:
         return drawn(spec, content).tobytes()
     if one.dtype is DType.BOOL and case.values == FLAGS:
         return laid_out(spec, flags(generator, spec.shape)).tobytes()
-    level = _settings(case.values).get(one.name) if case.values.startswith(WHOLE) else None
-    if level is not None and isinstance(content, Integers):
-        return laid_out(spec, WHOLE_LEVELS[level](generator, spec, content, thresholds(task))).tobytes()
-    if _kind(case.values) in (EDGES, OUTSIDE) and one.name in _settings(case.values):
-        return laid_out(spec, _about_ends(generator, spec, case, position, one.name)).tobytes()
-    distribution = DISTRIBUTIONS.get(_kind(case.values))
+    level = _settings(case.values).get(one.name)
+    if level is not None and case.values.startswith(WHOLE) and isinstance(content, Integers):
+        return laid_out(spec, integers(generator, spec, level, content, thresholds(task))).tobytes()
+    if level is not None and kind == OUTSIDE:
+        return laid_out(spec, values_outside(generator, spec)).tobytes()
+    if level is not None and kind == EDGES:
+        return laid_out(spec, edge_values(generator, spec, level, position)).tobytes()
+    distribution = DISTRIBUTIONS.get(kind)
     if distribution is None or isinstance(content, Integers):
         return drawn(spec, content).tobytes()
-    if not isinstance(one.values, records.NormalValues) and (distribution.mixed or case.values == NEGATIVE_OFFSET):
-        return laid_out(spec, _within(generator, spec, one)).tobytes()
+    if not isinstance(one.values, records.NormalValues) and distribution.mixed:
+        assert isinstance(one.values, records.UniformValues)  # values inside the task's bounds, its ends and ties
+        steps = generator.integers(0, 9, spec.numel) / 8.0
+        return laid_out(spec, one.values.low + (one.values.high - one.values.low) * steps).tobytes()
     return laid_out(spec, distribution.draw(generator, _place(task, position, spec))).tobytes()
-
-
-def _about_ends(
-    generator: np.random.Generator, spec: records.TensorSpec, case: Case, position: int, name: str
-) -> Floats:
-    """Numbers at the ends of the domain, or beyond them."""
-    if _kind(case.values) == OUTSIDE:
-        return values_outside(generator, spec)
-    return edge_values(generator, spec, _settings(case.values)[name], position)
-
-
-def _within(generator: np.random.Generator, spec: records.TensorSpec, one: records.TensorInput) -> Floats:
-    """Numbers of the domain that the task itself bounds, its ends and equal ones among them."""
-    assert isinstance(one.values, records.UniformValues)
-    steps = generator.integers(0, 9, spec.numel) / 8.0
-    return one.values.low + (one.values.high - one.values.low) * steps
 
 
 def _place(task: Task, position: int, spec: records.TensorSpec) -> Place:

@@ -1,7 +1,7 @@
-"""Whether a function's own gradients are those of what it computes, in f64. `check` runs in the reference's process.
+"""Check a function's gradients against finite differences in f64. `check` runs in the reference's process.
 
-Autograd is right about PyTorch's operations; a function may bring a backward of its own that is not. A kernel is held
-to what the function says its gradients are, so that is looked at before anything is spent on one.
+Autograd is right about PyTorch's operations, but a custom backward may be wrong. Kernels are judged by the function's
+gradients, so these are checked first.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tilewright.verify.expectation import WIDE, Arithmetic
 
 CHECK = "tilewright.verify.gradient_check:check"
 _SECONDS = 120.0
-_SEEDS = (21, 22, 23)  # a kink may lie within one step of a drawn value; not three times
+_SEEDS = (21, 22, 23)  # a kink may lie within one step of a drawn value, but hardly three times
 _FEW = (3, 5, 4, 7)
-_LARGEST = 1e-3  # of the difference to a gradient from finite differences, beside its size
+_LARGEST = 1e-3  # relative difference to finite differences
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class GradientAnswer:
 
 
 def gradient_problem(task: Task, reference: AnyReference) -> str:
-    """Why a function's gradients cannot be right, in one sentence; "" where nothing is wrong with them."""
+    """Why a function's gradients are wrong, in one sentence; "" where they are right."""
     request = GradientRequest(task, _least_sizes(task))
     answer: GradientAnswer = reference.call(CHECK, request, GradientAnswer, _SECONDS)
     return answer.problem
 
 
 def _least_sizes(task: Task) -> dict[str, int]:
-    """A few elements of each dimension: every one of them costs a call where something is wrong."""
+    """A few elements of each dimension: where something is wrong, each of them costs a call."""
     sizes = task.sizes
     for number, dimension in enumerate(one for one in task.free if one.varies):
         wanted = dimension.permitted(_FEW[number % len(_FEW)])
@@ -55,8 +55,7 @@ def _least_sizes(task: Task) -> dict[str, int]:
 
 
 def check(function: Callable[..., Any], request: GradientRequest) -> GradientAnswer:
-    """The handler: torch.autograd.gradcheck at drawn values, in arithmetic that is f64 throughout."""
-    problem = ""
+    """The handler: torch.autograd.gradcheck at drawn values in f64."""
     for seed in _SEEDS:
         problem = _problem(function, request.task, request.sizes, seed)
         if not problem:
@@ -94,10 +93,9 @@ def _problem(function: Callable[..., Any], task: Task, sizes: dict[str, int], se
     return ""
 
 
-def _words(said: str) -> str:
-    """gradcheck's finding without its tables."""
-    if "reentrant" in said or "not reentrant" in said:
+def _words(message: str) -> str:
+    if "reentrant" in message:
         return "two backward passes over the same values give different gradients"
-    if "Jacobian mismatch" in said or "Numerical gradients" in said or "numerical" in said:
+    if "Jacobian mismatch" in message or "Numerical gradients" in message or "numerical" in message:
         return "its gradients are not those of what it computes, as finite differences in f64 show"
-    return " ".join(said.split())[:200]
+    return " ".join(message.split())[:200]

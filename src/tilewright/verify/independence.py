@@ -1,6 +1,6 @@
-"""Which dimensions of a task its reference is independent in, as the process that holds the task asks for it.
+"""Find the dimensions along which a task's reference is independent, as the process that holds the task asks for it.
 
-Found out by calling it at small sizes, in the reference's own process (`parts`). Importing this does not import torch.
+The reference is called at small sizes in its own process (`parts`). Importing this does not import torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.records import Case, Task
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import permitted
 from tilewright.verify.distributions import draw_inputs
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 _FIND = "tilewright.verify.independence:find_independent"
 _SECONDS = 20.0
-_PLACES = 5  # of each dimension that varies
+_PLACES = 5  # size of each varying dimension
 _MOST_ELEMENTS = 4 << 20
 
 
@@ -35,8 +34,8 @@ class IndependenceAnswer:
 
 
 def independent_dimensions(task: Task, reference: AnyReference) -> tuple[str, ...]:
-    """Those that were seen to be; none where it cannot be told."""
-    wanted = {one.name: permitted(one, min(_PLACES, one.size)) if one.varies else one.size for one in task.free}
+    """The dimensions found independent; none where that is unknown."""
+    wanted = {one.name: one.permitted(min(_PLACES, one.size)) if one.varies else one.size for one in task.free}
     small = task.complete(wanted)
     sizes = small if task.is_sound(small) else task.sizes
     if sum(spec.numel for spec in task.specs(sizes).values()) > _MOST_ELEMENTS:
@@ -56,10 +55,10 @@ def find_independent(function: Callable[..., Any], request: IndependenceRequest)
     task = request.task
     contents = draw_inputs(task, Case(request.sizes, 5))
     tensors = {name: to_torch(spec, contents[name]) for name, spec in task.specs(request.sizes).items()}
-    return IndependenceAnswer(independent_of(function, task, tensors))
+    return IndependenceAnswer(independent_at(function, task, tensors))
 
 
-def independent_of(function: Callable[..., Any], task: Task, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+def independent_at(function: Callable[..., Any], task: Task, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
     """The dimensions that it is independent in for these tensors."""
     from tilewright.reference.torch_calls import call_reference
     from tilewright.verify import parts
@@ -74,7 +73,7 @@ def independent_of(function: Callable[..., Any], task: Task, tensors: Mapping[st
 def taken(
     task: Task, tensors: Mapping[str, torch.Tensor], places: Mapping[str, tuple[int, ...]]
 ) -> dict[str, torch.Tensor]:
-    """The tensors with only these places of some dimensions."""
+    """Select indices of some dimensions."""
     import torch
 
     made = dict(tensors)

@@ -1,4 +1,4 @@
-"""In the reference's process: the handlers that judge what a kernel returned, for a task's case or for any call."""
+"""In the reference's process: the handlers that judge a kernel's outputs, for a task's case or for any call."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from tilewright.records import (
     WrittenPart,
     WrongOutput,
 )
-from tilewright.reference.convolutions import are_likely_f32
+from tilewright.reference.convolutions import computed_in_f32
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
 from tilewright.verify.expectation import Call, Tensors, expectations
-from tilewright.verify.further_looks import FurtherLooks, compare_all
-from tilewright.verify.independence import independent_of, taken
+from tilewright.verify.independence import independent_at, taken
 from tilewright.verify.judging_records import (
     LARGE,
     CallJudgement,
@@ -42,23 +41,24 @@ from tilewright.verify.judging_records import (
     WrittenRequest,
 )
 from tilewright.verify.large import LargeCall, check_shape, judge_large
+from tilewright.verify.recheck import Recheck, compare_all
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, are_numbers, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
-AGAIN_SEED = 101  # of other roundings than the first look's
-_KEPT = 32  # expectations of so many cases, each of at most
+AGAIN_SEED = 101  # of the perturbations of a recheck
+_KEPT = 32  # cases whose expectations are cached, each with at most
 _KEPT_ELEMENTS = 1 << 20
 
 _Known = tuple[Tensors, list[Expected]]
-_known: dict[str, _Known] = {}  # by task and case: every candidate is judged by the same cases
+_known: dict[str, _Known] = {}  # by task and case, since every candidate is judged by the same cases
 
 
 def judge(
     function: Callable[..., Any], request: JudgeRequest, results: tuple[ReturnedTensor | SharedTensor, ...] = ()
 ) -> Judgement:
-    """Compare every output with the reference, and say what is wrong where it is.
+    """Compare every output with the reference, and diagnose what is wrong.
 
-    The outputs are those of the request, or the `results` of the job that it is about, where they come with it.
+    The outputs are those of the request, or the `results` of the job, where they come with it.
     """
     start = time.monotonic()
     task = case_task(request.task, request.case)
@@ -72,7 +72,7 @@ def judge(
         made.append(to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device))
         check_shape(name, made[-1], wanted)
     call = _caller(function, task, tensors)
-    again = FurtherLooks(call, tensors, task.precision, AGAIN_SEED)
+    again = Recheck(call, tensors, task.precision, AGAIN_SEED)
     expected, comparisons = compare_all(made, expected, traits_of(task, request.case), again)
     wrong = []
     worst, telling = 0.0, True
@@ -86,8 +86,7 @@ def judge(
 
 
 def warm_up(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
-    """Judge a small case's right results on the GPU: what it works with is loaded then, which takes a second or two
-    the first time, and later has others wait for their turn."""
+    """Judge a small case on the GPU, so that libraries are loaded before anybody waits for them."""
     task = case_task(request.task, request.case)
     tensors = _tensors(_drawn(task, request.case), on_gpu=True)
     call = _caller(function, task, tensors)
@@ -102,12 +101,18 @@ def _judge_large(
     request: JudgeRequest,
     results: tuple[ReturnedTensor | SharedTensor, ...],
 ) -> Judgement:
-    """The same on a GPU, part by part; what the runner lends is opened for as long as that takes."""
     case = request.case
     torch.cuda.reset_peak_memory_stats()
     try:
         with contextlib.ExitStack() as stack:
-            made = {one.name: _opened(one, stack) for one in (*request.outputs, *results)}
+            made: dict[str, torch.Tensor] = {}
+            for one in (*request.outputs, *results):
+                if isinstance(one, ReturnedTensor):
+                    made[one.name] = to_torch(one.spec, one.content).to(_gpu())
+                else:
+                    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
+
+                    made[one.name] = stack.enter_context(opened(one, torch.cuda.current_device()))
             tensors = _tensors(request.inputs or _drawn(task, case), on_gpu=True)
             call = LargeCall(
                 task,
@@ -122,18 +127,10 @@ def _judge_large(
     except NotOpened as error:
         return Judgement((), 0.0, True, 0.0, not_opened=str(error))
     except torch.OutOfMemoryError as error:
-        said = str(error).split(". ")[0]
-        return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {said}")
+        reason = str(error).split(". ")[0]
+        return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {reason}")
     held = torch.cuda.max_memory_allocated()
     return Judgement(found.wrong, found.ratio, found.telling, 0.0, found.elements, found.parts, held, note=found.note)
-
-
-def _opened(one: ReturnedTensor | SharedTensor, stack: contextlib.ExitStack) -> torch.Tensor:
-    if isinstance(one, ReturnedTensor):
-        return to_torch(one.spec, one.content).to(_gpu())
-    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
-
-    return stack.enter_context(opened(one, torch.cuda.current_device()))
 
 
 def _names(task: Task) -> tuple[str, ...]:
@@ -141,10 +138,8 @@ def _names(task: Task) -> tuple[str, ...]:
 
 
 def is_telling(task: Task, case: Case, expected: Expected, comparison: Comparison) -> bool:
-    """The task's own values always count; others only where the reference is finite and well-conditioned on them.
-
-    Of mixed values, that is asked of each part.
-    """
+    """Whether a comparison proves anything: always for the task's values, else if the reference is finite and
+    well-conditioned. Of mixed values, that is decided for each tile."""
     if case.values == TASK or traits_of(task, case).mixed:
         return True
     return are_numbers(expected.truth, expected.own) and comparison.leeway <= MOST_LEEWAY
@@ -164,7 +159,7 @@ def _expected(function: Callable[..., Any], task: Task, case: Case, inputs: Sequ
 
 
 def _caller(function: Callable[..., Any], task: Task, tensors: Tensors) -> Call:
-    """The reference as it is called; on a GPU, tensors that it makes itself are made there too."""
+    """The reference as a function of its tensors. On a GPU, tensors that it creates are created there."""
     on_gpu = any(one.is_cuda for one in tensors.values())
 
     def call(given: Tensors) -> tuple[torch.Tensor, ...]:
@@ -180,7 +175,7 @@ def _drawn(task: Task, case: Case) -> list[InputTensor]:
 
 
 def _tensors(inputs: Sequence[InputTensor], *, on_gpu: bool = False) -> Tensors:
-    """The inputs as the kernel had them; on a GPU where there is one and they are large, or drawn by seed."""
+    """The inputs as the kernel had them; on a GPU if there is one and they are large or were generated from a seed."""
     if all(isinstance(one.content, Data) for one in inputs):
         tensors = {one.name: to_torch(one.spec, one.content.content) for one in inputs if isinstance(one.content, Data)}
         small = sum(one.numel() for one in tensors.values()) < _WORTH_A_GPU
@@ -194,20 +189,18 @@ def _tensors(inputs: Sequence[InputTensor], *, on_gpu: bool = False) -> Tensors:
 
 
 def _gpu() -> torch.device:
-    """The first GPU, told to compute f32 as f32."""
+    """The first GPU, with TF32 disabled."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda")
 
 
-# -- any call --
+# -- calls without a task --
 
 
 def judge_call(function: Callable[..., Any], request: CallRequest) -> CallJudgement:
-    """Compare every result, and every tensor changed in place, with what the reference returns for the same call.
-
-    The inputs are drawn again from the same seeds, so they need not travel.
-    """
+    """Compare every result and every tensor changed in place with the reference. Inputs are generated again from their
+    seeds."""
     numbers = {number.name: number.value for number in request.numbers}
     tensors = {one.name: to_torch(one.spec, bytes(input_bytes(one))) for one in request.inputs}
 
@@ -218,7 +211,7 @@ def judge_call(function: Callable[..., Any], request: CallRequest) -> CallJudgem
     outputs = {output.name: output for output in request.outputs}
     verdicts = []
     names = (*request.results, *request.in_place)
-    precision = Precision.DEFAULT_F32 if are_likely_f32(lambda: call(tensors)) else Precision.DTYPE
+    precision = Precision.DEFAULT_F32 if computed_in_f32(lambda: call(tensors)) else Precision.DTYPE
     for name, expected in zip(names, expectations(call, tensors, precision), strict=True):
         found = to_torch(outputs[name].spec, outputs[name].content)
         verdicts.append(_verdict_of(name, found, expected, request.tolerance, tensors))
@@ -228,7 +221,6 @@ def judge_call(function: Callable[..., Any], request: CallRequest) -> CallJudgem
 def _verdict_of(
     name: str, found: torch.Tensor, expected: Expected, tolerance: float | None, inputs: Tensors
 ) -> ResultVerdict:
-    """One result in words and numbers."""
     if tuple(found.shape) != tuple(expected.truth.shape):
         message = f"its shape is {list(found.shape)}, the reference returns {list(expected.truth.shape)}"
         return ResultVerdict(name, False, message, None, None)
@@ -250,17 +242,17 @@ def _verdict_of(
     return ResultVerdict(name, False, message, wrong.worst_error, wrong.reference_error)
 
 
-# -- in the reference's process: --
+# -- sampled blocks --
 
-_MOST_ELEMENTS = 3 << 20  # of the tensors at the places that are judged
-_MOST_WHOLE = 20 << 20  # where none of them can be left out
-_MOST_WORK = 48_000_000  # of the reference there: a fraction of a second, several times over
+_MOST_ELEMENTS = 3 << 20  # of the tensors at the judged places
+_MOST_WHOLE = 20 << 20  # likewise, where no place can be omitted
+_MOST_WORK = 48_000_000  # of the reference there: a fraction of a second, run several times
 
 _Places = dict[str, tuple[int, ...]]
 
 
 def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judgement:
-    """Not telling where the reference is too much work at the places that were written, or not independent there."""
+    """Judge what sampled blocks wrote. Not telling if it is too much work, or if the reference is not independent."""
     case = Case(request.drawn, request.seed, request.values)
     task = case_task(request.task, case)
     places = _judged_places(request)
@@ -291,7 +283,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         [found for found, _ in made],
         [expected[number] for number in judged],
         traits_of(task, case),
-        FurtherLooks(of_judged, tensors, task.precision, AGAIN_SEED),
+        Recheck(of_judged, tensors, task.precision, AGAIN_SEED),
     )
     telling = all(is_telling(task, case, one, other) for one, other in zip(wanted, comparisons, strict=True))
     wrong = [
@@ -299,7 +291,8 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         for output, (found, count), one, comparison in zip(outputs, made, wanted, comparisons, strict=True)
         if not comparison.right
     ]
-    if wrong and not set(places) <= {*independent_of(function, task, tensors), *_single(places)}:
+    single = {name for name, found in places.items() if len(found) == 1}  # one place depends on no other
+    if wrong and not set(places) <= {*independent_at(function, task, tensors), *single}:
         telling = False  # it is not independent at these sizes
     worst = max((one.ratio for one in comparisons), default=0.0)
     compared = sum(count for _, count in made)
@@ -307,7 +300,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
 
 
 def _judged_places(request: WrittenRequest) -> _Places | None:
-    """The places of each independent dimension, as many of those written as the reference can be asked about."""
+    """The places of each independent dimension, as many of the written ones as the reference can evaluate."""
     task = request.task
     shapes = {one.name: one.shape for one in task.outputs}
     found: dict[str, set[int]] = {name: set() for name in request.independent}
@@ -326,7 +319,7 @@ def _judged_places(request: WrittenRequest) -> _Places | None:
             return {name: tuple(among) for name, among in places.items()}
         longest = max(places, key=lambda name: len(places[name]), default=None)
         if longest is None or len(places[longest]) < 2:
-            # No fewer can be asked about. A call of one step for each element is still affordable.
+            # It cannot be reduced. A call with one step per element is still affordable.
             alone = elements <= _MOST_WHOLE and work <= elements
             return {name: tuple(among) for name, among in places.items()} if alone else None
         fewer = sorted({*_thinned(places[longest]), *odd[longest]})
@@ -334,7 +327,7 @@ def _judged_places(request: WrittenRequest) -> _Places | None:
 
 
 def _thinned(places: list[int]) -> list[int]:
-    """Half of them, the first and the last among them, at uneven distances."""
+    """Half of them, including the first and the last, at uneven distances."""
     count = len(places)
     wanted = count // 2
     if wanted < 2:
@@ -346,7 +339,7 @@ def _thinned(places: list[int]) -> list[int]:
 def _found(
     part: WrittenPart, shape: tuple[str | int, ...], dtype: torch.dtype, wanted: Expected, places: _Places
 ) -> tuple[torch.Tensor, int]:
-    """The output at the judged places: what was written, and what is right where nothing was; how much was written."""
+    """The output at the judged places, filled with the truth where nothing was written, and how much was written."""
     counts = [len(indices) for indices in part.indices]
     content = torch.frombuffer(bytearray(part.content), dtype=torch.uint8).view(dtype).view(counts)
     written = torch.frombuffer(bytearray(part.written), dtype=torch.uint8).view(counts).bool()
@@ -366,13 +359,8 @@ def _found(
     return found, int(written.sum())
 
 
-def _single(places: _Places) -> set[str]:
-    """Dimensions of which one place is judged: there is nothing it could depend on."""
-    return {name for name, found in places.items() if len(found) == 1}
-
-
 def _at_own_places(one: WrongOutput, shape: tuple[str | int, ...], places: _Places, judged: int) -> WrongOutput:
-    """The diagnosis with the indices of the task's own call; patterns among places far apart would mislead."""
+    """The diagnosis with indices of the full-size call, without a pattern: the places are far apart."""
     first = tuple(
         replace(
             element,

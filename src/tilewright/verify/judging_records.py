@@ -1,4 +1,4 @@
-"""What the referee asks of the reference's process, and what it is told. Nothing here imports torch."""
+"""Requests to the reference's process and its answers. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from tilewright.records import Case, InputTensor, ReturnedTensor, Task, WrittenP
 
 Number = int | float | bool | None
 
-LARGE = 1 << 24  # elements of a call's inputs and results from which it is judged in parts, where there is a GPU
+LARGE = 1 << 24  # elements of inputs and results from which a call is judged in parts, where there is a GPU
 
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """A case, what a kernel was given for it, and what it made of that."""
+    """A case with its inputs and the kernel's outputs."""
 
     task: Task
     case: Case
-    outputs: tuple[ReturnedTensor, ...]  # none where the job's own results come with the request
-    # Those that a GPU drew by seed must be drawn by a GPU again. Where there are none, the case says what they hold.
+    outputs: tuple[ReturnedTensor, ...]  # none where the job's results come with the request
+    # Inputs generated on a GPU from a seed must be generated on one again. Where none are given, the case has them.
     inputs: tuple[InputTensor, ...] = ()
 
 
 @dataclass(frozen=True)
 class WrittenRequest:
-    """What sampled blocks wrote at the task's own sizes. Inputs were drawn at `drawn` and repeated from there."""
+    """What sampled blocks wrote at the task's own sizes. Inputs were drawn at the sizes `drawn` and repeated."""
 
     task: Task
     sizes: dict[str, int]
@@ -38,38 +38,38 @@ class WrittenRequest:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Right where `wrong` is empty. A case that is not `telling` proves nothing either way."""
+    """Right where `wrong` is empty. If not `telling`, the case is ill-conditioned and proves nothing."""
 
     wrong: tuple[WrongOutput, ...]
     error_ratio: float  # worst error over what is allowed
     telling: bool
     seconds: float  # in the reference's process
-    elements: int = 0  # that were compared
+    elements: int = 0  # compared
     parts: int = 1  # in which they were
-    device_bytes: int = 0  # the most that judging held of a GPU's memory, inputs included
+    device_bytes: int = 0  # peak GPU memory of judging, inputs included
     not_judged: str = ""  # why nothing was compared
-    not_opened: str = ""  # why the memory that the job's device lends could not be looked at; nothing was compared
-    note: str = ""  # what the verdict should say of how it was judged
+    not_opened: str = ""  # why the job's shared GPU memory could not be opened; nothing was compared
+    note: str = ""  # on how it was judged, for the verdict
 
 
-# -- what a task's cases may hold --
+# -- the values survey --
 
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """Asks which values the reference takes, at sizes small enough to call it often."""
+    """Which values the reference accepts, at sizes small enough to call it often."""
 
     task: Task
     sizes: dict[str, int]
-    whole: bool  # of tensors of whole numbers, which may end the reference's process; else of all else
+    whole: bool  # survey integer tensors, which may crash the reference's process; else everything else
 
 
 @dataclass(frozen=True)
 class ValueSurvey:
-    kinds: tuple[str, ...]  # further kinds of values, as a case names them
+    kinds: tuple[str, ...]  # as cases name them
 
 
-# -- a call that belongs to no task, as `tilewright check` makes it --
+# -- a call without a task, as `tilewright check` makes it --
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class NumberArgument:
 
 @dataclass(frozen=True)
 class CallRequest:
-    """A call and what the kernel made of it. `tolerance` takes the place of the one worked out for each element."""
+    """A call and its results. `tolerance` replaces the one computed for each element."""
 
     names: tuple[str, ...]  # the op's parameters, in order
     inputs: tuple[InputTensor, ...]
@@ -100,13 +100,13 @@ class CallRequest:
 
 @dataclass(frozen=True)
 class ResultVerdict:
-    """One result against the reference."""
+    """One result compared with the reference."""
 
     name: str
     agrees: bool
     message: str  # what differs, or how close it is
-    worst_error: float | None  # None where no number says it
-    reference_error: float | None  # the reference's own worst, at the same dtype
+    worst_error: float | None
+    reference_error: float | None  # the reference's worst error at the same dtype
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
-"""In the reference's process: a large call cut into parts along the dimensions in which the reference is independent.
+"""In the reference's process: split a large call along the dimensions in which the reference is independent.
 
-A reference is independent in a dimension when its results at some places along it follow from the inputs at those
-places alone: the rows of a softmax, the rows and the columns of a matrix product, the images of a batch. Then each part
-of a call can be made and compared by itself, in memory that does not grow with the call. That is found out by calling
-the reference, in f64, on few places together and on each alone; and once, at the dtype, on all of it and on every part.
+A reference is independent in a dimension if its results at some indices follow from the inputs at those indices alone:
+rows of a softmax, rows and columns of a GEMM, images of a batch. Each part of a call can then be judged by itself.
+Independence is found by calling the reference in f64 on a few indices together and on each alone, and checked once at
+the dtype on the whole call and every part.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,28 +21,28 @@ from tilewright.verify.tolerance import are_numbers
 Tensors = dict[str, torch.Tensor]
 Results = tuple[torch.Tensor, ...]
 Call = Callable[[Tensors], Results]
-Part = Mapping[str, range]  # the places along some dimensions; of the others, all
+Part = Mapping[str, range]  # indices of some dimensions; all of the others
 
-_SAME = 1e-9  # of an element or the usual one, in f64: the order of a sum may differ between calls
-_SAVES = 0.8  # of its elements at most a part must have left after a further cut
-_NEAR = 1e-2  # of the usual element, in the mean square, at the dtype
+_SAME = 1e-9  # relative, in f64: the order of a sum may differ between calls
+_SAVES = 0.8  # of its elements at most must remain for a further cut to pay
+_NEAR = 1e-2  # RMS relative difference at the dtype
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Where one dimension lies in the inputs, by name, and in the results, in order."""
+    """The axis of one dimension in each input, by name, and in each result."""
 
     inputs: Mapping[str, int]
     results: tuple[int, ...]
 
 
 def result_dimensions(task: Task) -> tuple[tuple[str | int, ...], ...]:
-    """The dimensions of every result: of the outputs, then of what is changed in place."""
+    """The dimensions of every output, then of every tensor changed in place."""
     return (*(one.shape for one in task.outputs), *(one.dimensions for one in task.tensors if one.in_place))
 
 
 def sliceable(task: Task) -> dict[str, Axes]:
-    """The dimensions along which a call of the task can be cut at all, the outermost of the first result first."""
+    """The dimensions along which a call can be split at all, the outermost of the first result first."""
     results = result_dimensions(task)
     formulas = [one.formula for one in task.dimensions if one.formula is not None]
     following = {one.name for one in task.dimensions if one.formula is not None}
@@ -62,46 +62,42 @@ def sliceable(task: Task) -> dict[str, Axes]:
 
 
 class Cutting:
-    """The parts of one call. `axes` are those of the dimensions it is cut along."""
+    """Slices the tensors of a call along some dimensions."""
 
     def __init__(self, axes: Mapping[str, Axes]) -> None:
         self.axes = dict(axes)
 
     def inputs(self, tensors: Tensors, part: Part) -> Tensors:
-        """What a part takes: views."""
+        """A part's inputs, as views."""
         cut = dict(tensors)
         for name, places in part.items():
             for tensor, axis in self.axes[name].inputs.items():
-                cut[tensor] = _narrowed(cut[tensor], axis, places)
+                cut[tensor] = cut[tensor].narrow(axis, places.start, len(places))
         return cut
 
     def result(self, result: torch.Tensor, position: int, part: Part) -> torch.Tensor:
-        """What a part makes of one result: a view."""
+        """A part of one result, as a view."""
         for name, places in part.items():
-            result = _narrowed(result, self.axes[name].results[position], places)
+            result = result.narrow(self.axes[name].results[position], places.start, len(places))
         return result
 
     def start(self, position: int, rank: int, part: Part) -> tuple[int, ...]:
-        """Where a part of one result begins."""
+        """The index at which a part of one result begins."""
         at = [0] * rank
         for name, places in part.items():
             at[self.axes[name].results[position]] = places.start
         return tuple(at)
 
 
-def _narrowed(tensor: torch.Tensor, axis: int, places: range) -> torch.Tensor:
-    return tensor.narrow(axis, places.start, len(places))
-
-
-# -- which dimensions --
+# -- independent dimensions --
 
 
 def independent(call: Call, tensors: Tensors, axes: Mapping[str, Axes]) -> dict[str, Axes]:
-    """Those of the dimensions in which the reference is independent; `call` is in f64."""
+    """The dimensions in which the reference is independent; `call` is in f64."""
     found: dict[str, Axes] = {}
     for name, one in axes.items():
         size = next(tensors[tensor].shape[axis] for tensor, axis in one.inputs.items())
-        # What is known to be independent is looked at in one place only.
+        # One index of the dimensions already found is enough.
         few = Cutting(found).inputs(tensors, {known: range(1) for known in found})
         some = (sorted({0, size // 2, size - 1}), [0, 1])
         if size > 1 and all(_same_alone(call, few, one, places) for places in some):
@@ -141,9 +137,9 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def agree_whole(call: Call, tensors: Tensors, cutting: Cutting, parts: Sequence[Part]) -> bool:
-    """Whether the reference makes of each part what it makes of that part in the whole call; `call` is at the dtype.
+    """Whether the reference computes each part as in the whole call, at the dtype.
 
-    A reference that branches on a size, or counts places, is seen here if nowhere else.
+    This finds a reference that branches on a size or depends on positions.
     """
     whole = call(tensors)
     for part in parts:
@@ -167,14 +163,14 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(apart <= _NEAR * torch.where(finite, other.float(), 0.0).norm())
 
 
-# -- how large --
+# -- sizes of parts --
 
 
 def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], most: int) -> list[Part]:
-    """Parts that together are the whole call, each of about `most` elements of inputs and results.
+    """Parts that cover the call, each of about `most` elements of inputs and results.
 
-    What every part takes whole, such as the weights of a layer whose rows alone are cut, or the image of which every
-    part makes other channels, is worked on again for each: a part is never so small that this is most of it.
+    Inputs that every part takes whole, such as the weights of a layer split by rows, are processed again for each, so a
+    part is never so small that they dominate.
     """
     shapes = [one.dimensions for one in task.tensors if not one.optional] + list(result_dimensions(task))
 
@@ -187,22 +183,17 @@ def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], mos
     most = max(most, 2 * elements(dict.fromkeys(axes, 0)))
     steps = {name: sizes[name] for name in axes}
     while elements(steps) > most and any(step > 1 for step in steps.values()):
-        # That which saves most is halved: of a matrix product the rows and the columns in turn. Else the outermost.
+        # Halve the dimension that saves most, in a GEMM rows and columns in turn, else the outermost.
         halved = [{**steps, name: -(-step // 2)} for name, step in steps.items() if step > 1]
         least = min(halved, key=elements)
         if elements(least) > _SAVES * elements(steps):
             break
         steps = least
-    return list(_boxes(sizes, steps))
-
-
-def _boxes(sizes: Mapping[str, int], steps: Mapping[str, int]) -> Iterator[Part]:
     along = [
         [range(start, min(start + step, sizes[name])) for start in range(0, sizes[name], step)]
         for name, step in steps.items()
     ]
-    for chosen in itertools.product(*along):
-        yield dict(zip(steps, chosen, strict=True))
+    return [dict(zip(steps, chosen, strict=True)) for chosen in itertools.product(*along)]
 
 
 def part_text(part: Part, sizes: Mapping[str, int]) -> str:

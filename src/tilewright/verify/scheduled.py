@@ -1,5 +1,4 @@
-"""Which cases are run under several schedules, and which are emulated where a GPU does the rest: few, chosen for what
-goes on at once in them."""
+"""Choose the few cases that run under several schedules, and those that are emulated where a GPU runs the rest."""
 
 from __future__ import annotations
 
@@ -23,15 +22,14 @@ def _several(launch: Launch) -> bool:
     return math.prod(launch.grid) > 1 and -(-math.prod(launch.block) // WARP_LANES) > 1
 
 
-# A case of its own for each: any; several blocks of several warps; blocks
-# enough that the last to come is hardly ever the last in number.
+# One case for each: any; several blocks of several warps; enough blocks that the last to finish is seldom the last one.
 _KINDS: tuple[Wanted, ...] = (lambda launch: True, _several, lambda launch: math.prod(launch.grid) >= _MANY_BLOCKS)
 
 
 def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile) -> frozenset[int]:
-    """The numbers of the cases: the first of each kind, each case for one kind only.
+    """Indices of the first case of each kind, one kind per case.
 
-    Long ones, with a dimension at its own size, are taken only where no other has several blocks of several warps.
+    Long cases, with a dimension at full size, are used only where no other has several blocks of several warps.
     """
     found: dict[Wanted, int] = {}
     long = {number for number, case in enumerate(cases) if has_own_size(candidate.task, case)}
@@ -49,9 +47,9 @@ def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile
 
 
 def several_of_each(task: Task, cases: Sequence[Case]) -> frozenset[int]:
-    """The numbers of short cases in which, between them, every dimension is larger than one, and once as large as it
-    is in any case of little work: a fault between two turns of a loop needs two, of a loop over all that a block takes
-    at once as well, and a GPU may leave its result right."""
+    """Indices of short cases in which, together, every dimension exceeds one, and each takes its largest size with
+    little work. A race between two iterations of a loop needs two of them, and a GPU may still compute the right
+    result."""
     found: dict[str, int] = {}
     longest: dict[str, int] = {}
     estimate = work_estimate(task)

@@ -1,12 +1,12 @@
-"""Whether a result is right: its error against the truth, beside what an honest kernel's error may be.
+"""Whether a result is right: its error against the f64 ground truth, compared with what a correct kernel's error may
+be.
 
-No tolerance is chosen by anybody. The yardstick is made for each element from three things: how far the reference
-itself at its dtype is from the truth, how far the truth moves under an honest kernel's roundings (`arithmetic`), and
-one rounding to the result's dtype. Every rule that is applied must hold. Every element's error stays within a
-small multiple of its own yardstick: this sees a single wrong element. And in every tile of neighbouring elements the
-error's mean square does: this sees work done in too little precision, which shows in no single element. Of results in
-16 bits or fewer, whose roundings hide much, the errors must not all lean one way either. Integers and
-booleans are equal to the reference, or to what the reference gives under those roundings where that differs.
+No tolerance is chosen by hand. For each element it follows from the reference's own error at its dtype, from how far
+the truth moves when a correct kernel's roundings are put in (`expectation`), and from one rounding to the result's
+dtype. An element's error must stay within a small multiple of that, which finds a single wrong element. The mean square
+error of every tile of neighbouring elements must too, which finds work in too low a precision. In results of 16 bits or
+fewer, whose roundings hide much, the errors must not be biased either. Integers and booleans must equal the reference,
+or what it returns under those roundings.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import torch
 
 from tilewright.verify.distributions import PLAIN, ValueTraits
 
-# -- a result cut into tiles: --
+# -- tiles --
 
-LEAST_TILE = 64  # elements; shorter rows are taken together
-_ROW_TILE = 256  # longer rows are cut into such pieces
+LEAST_TILE = 64  # elements; shorter rows are grouped
+_ROW_TILE = 256  # pieces of longer rows
 _LONGEST_ROW = 512
 
 
 def _filled_up(values: torch.Tensor, length: int, empty: float) -> torch.Tensor:
-    """The last dimension at a length; not copied where it has it."""
+    """Pad the last dimension to a length; not copied where it has it."""
     missing = length - values.shape[-1]
     return torch.nn.functional.pad(values, (0, missing), value=empty) if missing else values
 
 
 class Tiles:
-    """Neighbouring elements taken together: rows, pieces of long rows, several short rows."""
+    """Tiles of neighbouring elements: rows, pieces of long rows, or several short rows."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
         self._shape = shape
@@ -47,64 +47,60 @@ class Tiles:
             self._row = self._tile = max(row * taken, 1)
         self._rows = -(-elements // self._row) if elements else 0
         self._pieces = -(-self._row // self._tile)
-        self.counts = self._counted(elements, device)
-
-    def _counted(self, elements: int, device: torch.device) -> torch.Tensor:
-        """How many elements each tile has."""
         starts = torch.arange(self._pieces, device=device) * self._tile
         within = (self._row - starts).clamp(max=self._tile)
         left = elements - torch.arange(self._rows, device=device) * self._row  # the last row may be a part of one
         counts = torch.minimum(within[None, :], (left[:, None] - starts[None, :]).clamp(min=0))
-        return counts.flatten().double()
+        self.counts = counts.flatten().double()  # elements of each tile
 
     def cut(self, values: torch.Tensor, empty: float = 0.0) -> torch.Tensor:
-        """[tiles, elements of a tile], with `empty` where a tile is not full. Not copied where all of them are."""
+        """[tiles, elements of a tile], padded with `empty`. Not copied where all tiles are full."""
         rows = _filled_up(values.reshape(-1), self._rows * self._row, empty).view(self._rows, self._row)
         return _filled_up(rows, self._pieces * self._tile, empty).reshape(-1, self._tile)
 
     def whole(self, cut: torch.Tensor) -> torch.Tensor:
-        """What was cut, in the shape it had."""
+        """The inverse of `cut`."""
         flat = cut.view(self._rows, self._pieces * self._tile)[:, : self._row].reshape(-1)
         return flat[: math.prod(self._shape)].view(self._shape)
 
     def mean_square(self, cut: torch.Tensor) -> torch.Tensor:
-        """The root of each tile's mean square."""
+        """The root mean square of each tile."""
         sizes: torch.Tensor = torch.linalg.vector_norm(cut, dim=-1)
         return sizes / self.counts.clamp(min=1).sqrt()
 
     def total(self, mean_squares: torch.Tensor) -> float:
-        """The root of the sum of all squares, from those of the tiles."""
+        """The root of the sum of all squares, from the tiles' root mean squares."""
         return float((mean_squares.square() * self.counts).sum().sqrt())
 
     def median(self, cut: torch.Tensor) -> torch.Tensor:
-        """Each tile's median of what is a number; 0 where nothing is."""
+        """The median of each tile's numbers; 0 where there are none."""
         middle = cut.nanmedian(-1).values
         return torch.where(middle.isfinite(), middle, 0.0)
 
     def spread(self, tiles: torch.Tensor) -> torch.Tensor:
-        """A value of each tile, given to each of its elements."""
+        """Broadcast a value per tile to its elements."""
         return self.whole(tiles.view(-1, 1).expand(-1, self._tile).contiguous())
 
 
-# How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
-ELEMENT_NOISE = 8.0  # of the truth's movement: the worst of a million is five deviations out, and draws are few
+# Multiples that are allowed; `docs/verification.md` says what they were calibrated on.
+ELEMENT_NOISE = 8.0  # of the movement: the worst of a million is five deviations out, and perturbations are few
 ELEMENT_OWN = 4.0  # of the reference's own error in the tile
-ELEMENT_ROUNDING = 2.0  # of one rounding, of the element and, of sums of products, of its neighbours
+ELEMENT_ROUNDING = 2.0  # of one rounding of the element, and for sums of products of its neighbours
 ELEMENT_OF_NARROW = 3.0  # of one rounding of the element alone
-ELEMENT_WORK = 8.0  # of an f32 rounding of its neighbours, from which a formula may subtract
-TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages little of it
+ELEMENT_WORK = 8.0  # of an f32 rounding of its neighbours, for cancellation
+TILE_NOISE = 7.0  # a row shares the error of its sum, which a tile does not average out
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
 
 ONE_SIDED = 2.0  # of the movement where the roundings of a sum may all fall to one side
-FEW_MOVES = 1.25  # of the movement where the truth was moved twice only, and may have moved little both times
-LEANING = 6.0  # deviations of the sum of all errors
-LEANING_OWN = 4.0  # of what the reference's own errors add up to
+FEW_MOVES = 1.25  # of the movement where there were only two perturbations, which may both be small
+LEANING = 6.0  # standard deviations of the sum of all errors
+LEANING_OWN = 4.0  # of the sum of the reference's own errors
 
 GROSS = 8.0  # times what is allowed
 FEW_ELEMENTS = 8.0
-FEW_ROUNDING = 4.0  # of a tile in which fewer than those hold nearly all: each may be rounded twice
-MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a result proves little
+FEW_ROUNDING = 4.0  # of a tile that fewer than `FEW_ELEMENTS` dominate: each may be rounded twice
+MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a comparison proves little
 
 _LEAST_OF_NARROW = 1e-30
 _NARROW_ROUNDING = 2.0**-12
@@ -115,10 +111,9 @@ _RARE = 1 / 32  # of all tiles
 
 @dataclass(frozen=True)
 class Order:
-    """What was sorted, or what the largest or least of was looked for, in f64.
+    """What was sorted, or reduced by argmax or argmin, in f64.
 
-    Places of equal numbers may stand in any order where they are sorted, for PyTorch promises none. Of the largest and
-    the least it promises the first.
+    PyTorch promises no order of indices of equal numbers in a sort, and the first index for argmax and argmin.
     """
 
     values: torch.Tensor
@@ -128,25 +123,25 @@ class Order:
 
 @dataclass(frozen=True)
 class Expected:
-    """One result as the reference has it: at the dtype, in f64, and in f64 with honest roundings put in."""
+    """One result of the reference: at the dtype, in f64, and in f64 with a correct kernel's roundings put in."""
 
     own: torch.Tensor
     truth: torch.Tensor
     moved: tuple[torch.Tensor, ...]
-    order: Order | None = None  # where it holds the places of sorted numbers
-    contracted: bool = False  # whether products are added up on the way, whose terms a kernel may round
+    order: Order | None = None  # where the result holds indices of sorted numbers
+    contracted: bool = False  # whether it contains a GEMM, whose operands a kernel may round
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One result beside the truth, element by element. `ratio` is the worst error over what is allowed."""
+    """One result compared with the truth, by element. `ratio` is the worst error over what is allowed."""
 
     wrong: torch.Tensor  # bool
     error: torch.Tensor  # f64; infinite where NaN or infinity is misplaced
     allowed: torch.Tensor
     own_worst: float | None  # None for integers
     ratio: float
-    leeway: float  # allowed error over the size of the truth, in the mean square: above a quarter proves little
+    leeway: float  # allowed error over the size of the truth, in the mean square
 
     @property
     def right(self) -> bool:
@@ -161,21 +156,19 @@ def compare(
 ) -> Comparison:
     """Judge one result of the truth's shape.
 
-    `tolerance` replaces what is worked out: relative to the element, or to the usual one if that is larger. Of mixed
-    values what the reference itself is unsure of is left out: elements that are a number in one arithmetic and none in
-    another; and in tiles where more than `MOST_LEEWAY` of the result's size is allowed as error, only gross errors
-    count.
+    `tolerance` replaces the computed one; it is relative to the element, or to the root mean square if that is larger.
+    Of mixed values, what the reference is itself unsure of is not judged: elements that are a number in one arithmetic
+    and NaN or infinity in another, and all but gross errors in tiles that are allowed more than `MOST_LEEWAY` of the
+    result's size.
     """
-    if not found.is_floating_point():
-        return _exact(found, expected)
-    return _close(found, expected, tolerance, traits)
+    return _close(found, expected, tolerance, traits) if found.is_floating_point() else _exact(found, expected)
 
 
 def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
     wide = found.double()
     differs = torch.ones_like(wide, dtype=torch.bool)
     for one in (expected.own, expected.truth, *expected.moved):
-        # Whole numbers beyond 2^53 are not told apart as f64.
+        # f64 cannot represent all integers beyond 2^53.
         differs &= (wide != one.double()) if one.is_floating_point() else (found.long() != one.long())
     if expected.order is not None:
         differs = _by_order(differs, found.long(), expected, expected.order)
@@ -185,7 +178,7 @@ def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
 
 
 def _by_order(differs: torch.Tensor, found: torch.Tensor, expected: Expected, order: Order) -> torch.Tensor:
-    """What is wrong of places, from what differs of them."""
+    """Which of the differing indices are wrong, given ties."""
     shape, truth = found.shape, expected.truth.long()
     if found.ndim < order.values.ndim:
         found, truth = found.unsqueeze(order.dim), truth.unsqueeze(order.dim)
@@ -201,17 +194,17 @@ def _by_order(differs: torch.Tensor, found: torch.Tensor, expected: Expected, or
 
 
 @dataclass(frozen=True)
-class _Apart:
-    """How far a result and the reference's own are from the truth, element by element."""
+class _Errors:
+    """The errors of a result and of the reference at its dtype, by element."""
 
-    finite: torch.Tensor  # where the truth and the reference are numbers
-    misplaced: torch.Tensor  # where NaN or infinity is not what the reference has there, or stands for a number
-    size: torch.Tensor  # of the truth; this and the errors are 0 where there is no number
+    finite: torch.Tensor  # where the truth is finite, and the reference or the result
+    misplaced: torch.Tensor  # NaN or infinity that the reference does not have there
+    size: torch.Tensor  # of the truth; this and the errors are 0 where not finite
     error: torch.Tensor
     own_error: torch.Tensor
 
     @classmethod
-    def of(cls, found: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> _Apart:
+    def of(cls, found: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> _Errors:
         if not are_numbers(found, own, truth):
             return cls._with_others(found.double(), own.double(), truth)
         finite = torch.ones_like(truth, dtype=torch.bool)
@@ -219,10 +212,10 @@ class _Apart:
         return cls(finite, torch.zeros_like(finite), truth.abs(), *errors)
 
     @classmethod
-    def _with_others(cls, wide: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> _Apart:
+    def _with_others(cls, wide: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> _Errors:
         known, own_finite, found_finite = truth.isfinite(), own.isfinite(), wide.isfinite()
-        # Where the dtype overflows and f64 does not, the reference's own answer is right, and so is a number near the
-        # truth: of a kernel that adds up in f32, say.
+        # Where the dtype overflows and f64 does not, both the reference's answer and a number near the truth are right,
+        # such as that of a kernel that accumulates in f32.
         finite = known & (own_finite | found_finite)
         special = torch.where(known & ~own_finite, own, truth)
         misplaced = ~finite & ~((wide == special) | (wide.isnan() & special.isnan()))
@@ -233,21 +226,21 @@ class _Apart:
 
 
 def are_numbers(*tensors: torch.Tensor) -> bool:
-    """Whether every element is finite: so is their sum then, but for one that overflows, and that is quicker to see."""
+    """Whether every element is finite. Their sum is then finite unless it overflows, and is quicker to test."""
     total = sum((one.sum(dtype=torch.float64) for one in tensors), torch.zeros(()))
     return bool(total.isfinite()) or all(bool(_exactly(one).isfinite().all()) for one in tensors)
 
 
 def _exactly(values: torch.Tensor) -> torch.Tensor:
-    """Values that become f64 beside a number in f64: f32 does so by itself, without a copy."""
+    """Values that f64 arithmetic promotes exactly: f32 needs no copy."""
     return values if values.dtype == torch.float32 else values.double()
 
 
 def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, traits: ValueTraits) -> Comparison:
     truth = expected.truth.double()
-    # The reference's answer as this dtype can hold it: it may return a wider one.
+    # The reference may return a wider dtype than the result's.
     own = expected.own.to(found.dtype)
-    apart = _Apart.of(found, own, truth)
+    apart = _Errors.of(found, own, truth)
     error, misplaced = apart.error, apart.misplaced
     if tolerance is not None:
         usual = apart.size.square().mean().sqrt() if truth.numel() else apart.size.sum()
@@ -275,21 +268,19 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, tra
 
 
 def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:
-    """How far all errors together lean one way, in the mean or with the size of the result, over what chance explains.
-
-    Roundings fall to both sides; a factor or a step that is off by less than one of them does not.
-    """
+    """The bias of all errors, constant or proportional to the result, relative to what chance explains. Roundings fall
+    to both sides; a factor or an offset that is off by less than one rounding does not."""
     settled = finite if by.movement is None else finite & by.movement.isfinite()
     count = int(settled.sum())
     if count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
         return 0.0
     truth, error, own = (torch.where(settled & one.isfinite(), one, 0.0) for one in (truth, error, own))
     sample = truth[settled][:: max(count // _SAMPLE, 1)]
-    # Equal numbers are rounded to the same side, and so are those of a row that differ by powers of two.
+    # Equal numbers are rounded to the same side, and so are numbers that differ by powers of two.
     repeats = sample.numel() / max(int(torch.unique(sample).numel()), 1)
     rows = max(count // max(truth.shape[-1], 1), 1)
     repeats = max(repeats, 2.0 * by.rounding * count / rows)
-    deviation = by.rounding * math.sqrt(2.0 / 3.0) * math.sqrt(repeats)  # of two roundings, beside the number's size
+    deviation = by.rounding * math.sqrt(2.0 / 3.0) * math.sqrt(repeats)  # of two roundings, relative to the number
     worst = 0.0
     for weight in (torch.ones_like(truth), truth):
         size = float((weight * truth).square().sum().sqrt())
@@ -300,40 +291,31 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
 
 
 def _unsettled(expected: Expected, dtype: torch.dtype) -> torch.Tensor:
-    """Elements that are a number, an infinity or NaN in one of the arithmetics and something else in another."""
-    kinds = [_kind(one.to(dtype)) for one in (expected.own, expected.truth, *expected.moved)]
-    unsettled = torch.zeros_like(kinds[0], dtype=torch.bool)
-    for one in kinds[1:]:
-        unsettled |= one != kinds[0]
-    return unsettled
-
-
-def _kind(values: torch.Tensor) -> torch.Tensor:
-    """0 for a number, 1 and -1 for the infinities, 2 for NaN."""
-    infinite = torch.where(values.isinf(), values.sign(), 0.0)
-    return torch.where(values.isnan(), 2.0, infinite.double())
+    """Elements that are finite, infinite or NaN depending on the arithmetic."""
+    # 0 for a number, 1 and -1 for the infinities, 2 for NaN
+    results = [one.to(dtype) for one in (expected.own, expected.truth, *expected.moved)]
+    infinite = [torch.where(one.isinf(), one.sign(), 0.0).double() for one in results]
+    kinds = [torch.where(one.isnan(), 2.0, sign) for one, sign in zip(results, infinite, strict=True)]
+    return torch.stack([one != kinds[0] for one in kinds]).any(0)
 
 
 def _movement(
     expected: Expected, truth: torch.Tensor, finite: torch.Tensor, traits: ValueTraits
 ) -> torch.Tensor | None:
-    """How far each element of the truth moves under roundings, in the mean square; infinite where it may overflow.
-
-    None where it was not moved.
-    """
+    """The root mean square movement of each element under perturbations; infinite where it may overflow. None without
+    perturbations."""
     if not expected.moved:
         return None
     total = torch.zeros_like(truth)
     for moved in expected.moved:
         total += (moved.double() - truth).square_()
-    if not (bool(finite.all()) and are_numbers(total)):  # what was moved into NaN may be anywhere
+    if not (bool(finite.all()) and are_numbers(total)):  # what becomes NaN may be anywhere
         total = torch.where(finite, torch.where(total.isnan(), math.inf, total), 0.0)
     lucky = FEW_MOVES if len(expected.moved) < 3 else 1.0
     return total.div_(len(expected.moved)).sqrt_().mul_(lucky * (ONE_SIDED if traits.one_sided else 1.0))
 
 
 def _mean_square(values: torch.Tensor) -> float:
-    """The root of the mean square of what is finite."""
     found = float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))
     if math.isfinite(found):
         return found
@@ -345,25 +327,24 @@ def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
 
 
 class _Yardstick:
-    """What is allowed, element by element and tile by tile. What is held here is cut into tiles, a row each."""
+    """What is allowed, by element and by tile. Its tensors are cut into tiles, one per row."""
 
-    def __init__(self, dtype: torch.dtype, apart: _Apart, movement: torch.Tensor | None, contracted: bool) -> None:
+    def __init__(self, dtype: torch.dtype, apart: _Errors, movement: torch.Tensor | None, contracted: bool) -> None:
         kind = torch.finfo(dtype)
         self._tiles = Tiles(tuple(apart.size.shape), apart.size.device)
         self._size, self._own = self._tiles.cut(apart.size), self._tiles.cut(apart.own_error)
         self.movement = movement
         self.rounding = kind.eps / 2
-        # Results below the normal range are judged absolutely. Where the range is f32's or wider, so are those that are
-        # made of such: an exponential that overflows below a fraction, a square that vanishes.
+        # Results below the normal range are judged absolutely. With the range of f32 or more, so are results computed
+        # from such numbers: a fraction with an overflowing exponential, a square that underflows.
         self.least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
         self.is_narrow = self.rounding >= _NARROW_ROUNDING
-        # Where nothing is added up, an element of a narrow type is off by roundings of its own size, whatever else is
-        # in the tile.
+        # Without a contraction, an element of a narrow type has rounding errors of its own size only.
         self._by_itself = self.is_narrow and not contracted
-        # Terms rounded before they are added up move a whole row by what one of them loses: attention's weights.
+        # Rounding the terms of a sum, such as attention weights, moves a whole row.
         self._rows_move = self.is_narrow and contracted
         self._tile_size = self._tiles.mean_square(self._size)
-        # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
+        # The reference may be accurate in one tile by chance; its error elsewhere counts there too.
         tile_own = self._tiles.mean_square(self._own)
         total = self._tiles.total(self._tile_size)
         relative = self._tiles.total(tile_own) / total if total else 0.0
@@ -373,8 +354,8 @@ class _Yardstick:
             self._take_movement(self._tiles.cut(movement))
 
     def _take_movement(self, movement: torch.Tensor) -> None:
-        """A few draws can all be lucky for one element or one row. What others move by, beside their size, counts there
-        too: the usual element's share of its tile and of all tiles for the element, the usual tile's for the tile."""
+        """A few perturbations can all be small for one element or row by chance. So the median relative movement counts
+        too: of the element's tile and of all tiles for an element, of all tiles for a tile."""
         self._moves = movement
         self._settled = None if are_numbers(movement) else movement.isfinite()
         numbers = movement if self._settled is None else torch.where(self._settled, movement, 0.0)
@@ -385,7 +366,7 @@ class _Yardstick:
         self._tile_share = share.clamp(min=self.usual_share)
 
     def allowed(self) -> torch.Tensor:
-        """Of every element, in the shape of the result."""
+        """The allowed error of every element, in the shape of the result."""
         if self._by_itself:
             excess = self._tiles.mean_square((self._own - self.rounding * self._size).clamp_(min=0.0))
             of_tile = ELEMENT_WORK * 2.0**-24 * self._tile_size + self.least
@@ -402,14 +383,14 @@ class _Yardstick:
         return self._tiles.whole(allowed)
 
     def unsure(self, allowed: torch.Tensor) -> torch.Tensor:
-        """All elements of the tiles where so much must be allowed that a result proves little."""
+        """The elements of tiles where so much is allowed that a comparison proves little."""
         numbers = self._tiles.cut(torch.where(allowed.isfinite(), allowed, 0.0))
         return self._tiles.spread(self._tiles.mean_square(numbers) > MOST_LEEWAY * self._tile_size + 4 * self.least)
 
     def judge(self, error: torch.Tensor, allowed: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Which elements are wrong, and the worst error over what is allowed, of an element or a tile.
 
-        A tile is blamed as a whole only where no element of it can be.
+        A tile is blamed as a whole only where none of its elements is.
         """
         wrong = error > allowed
         tiles_wrong, tiles_ratio = self._judge_tiles(self._tiles.cut(error))
@@ -417,20 +398,17 @@ class _Yardstick:
             wrong |= self._tiles.spread(tiles_wrong & ~self._tiles.cut(wrong).any(-1))
         return wrong, max(_worst(error, allowed), tiles_ratio)
 
-    def _holding(self) -> torch.Tensor:
-        """How many elements of each tile hold what it holds: all where they are alike, one where one is far larger."""
-        largest = self._tile_size.clamp(min=1e-300)[:, None]
-        fourth = self._tiles.mean_square((self._size / largest).square_()).square()
-        return self._tiles.counts / fourth.clamp(min=1e-300)
-
     def _judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Which tiles' errors are too large, and the worst tile's ratio."""
         moves = self.movement is not None
         settled = error if not moves or self._settled is None else torch.where(self._settled, error, 0.0)
         found = self._tiles.mean_square(settled)
         usual = torch.maximum(self._tile_own, self.rounding / math.sqrt(3.0) * self._tile_size)
         factor = torch.where(self._tiles.counts < LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
-        factor = torch.where(self._holding() < FEW_ELEMENTS, FEW_ROUNDING, factor)
+        # The effective number of elements that dominate a tile: all where they are alike, one where one is far larger.
+        largest = self._tile_size.clamp(min=1e-300)[:, None]
+        fourth = self._tiles.mean_square((self._size / largest).square_()).square()
+        dominating = self._tiles.counts / fourth.clamp(min=1e-300)
+        factor = torch.where(dominating < FEW_ELEMENTS, FEW_ROUNDING, factor)
         limit = factor * usual
         if moves:
             limit = (limit.square() + (TILE_NOISE * self._tile_movement).square()).sqrt()

@@ -1,4 +1,4 @@
-"""One candidate before the referee: each case run and judged in turn, and what became of it."""
+"""One candidate before the referee: run and judge each case, and record the outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tilewright.verify.candidate import Candidate, Judges, Times, instruction_bu
 from tilewright.verify.distributions import TASK, timed_values
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
-# -- what of a kernel was run in judged cases, and what of its own call was not --
+# -- coverage --
 
 _MANY = Seen.SEVERAL_TRIPS | Seen.MANY_TRIPS
 _TRIPS = _MANY | Seen.ONE_TRIP | Seen.TWO_TRIPS
@@ -45,11 +45,11 @@ _Place = tuple[tuple[int, ...], str]
 
 @dataclass
 class Coverage:
-    """Everything that was seen to run and judged right."""
+    """The code that was executed in cases judged right."""
 
     _programs: dict[str, dict[_Place, list[Seen]]] = field(default_factory=dict)
     _places: dict[_Place, Seen] = field(default_factory=dict)
-    _lines: dict[int, Seen] = field(default_factory=dict)  # by innermost line, whatever stands there
+    _lines: dict[int, Seen] = field(default_factory=dict)  # by innermost line
 
     def add(self, records: Iterable[CoverageRecord]) -> None:
         for record in records:
@@ -58,13 +58,13 @@ class Coverage:
                 place, each = (site.lines, site.what), _seen(site)
                 before = known.get(place, [Seen(0)] * len(each))
                 known[place] = [one | other for one, other in zip(before, each, strict=True)]
-                together = _together(each)
+                together = reduce(operator.or_, each, Seen(0))
                 self._places[place] = self._places.get(place, Seen(0)) | together
                 if site.lines and site.what != LOOP:
                     self._lines[site.lines[0]] = self._lines.get(site.lines[0], Seen(0)) | together
 
     def uncovered(self, own: Iterable[CoverageRecord], text: str) -> tuple[UncoveredLine, ...]:
-        """The lines of the kernel file where the own call does what no judged case did."""
+        """The lines where the full-size call does what no judged case did."""
         source = text.split("\n")
         found: dict[tuple[int, str], None] = {}
         for record in own:
@@ -84,12 +84,8 @@ class Coverage:
                 continue
             line = self._lines.get(site.lines[0], Seen(0)) if site.lines else Seen.RAN
             judged = self._places.get(place)
-            yield from ((site, why) for why in _lacking_elsewhere(site.what, _together(each), judged, line))
-
-
-def _together(each: list[Seen]) -> Seen:
-    """Of all of them."""
-    return reduce(operator.or_, each, Seen(0))
+            together = reduce(operator.or_, each, Seen(0))
+            yield from ((site, why) for why in _lacking_elsewhere(site.what, together, judged, line))
 
 
 def _seen(site: CoveredSite) -> list[Seen]:
@@ -97,39 +93,42 @@ def _seen(site: CoveredSite) -> list[Seen]:
 
 
 def _lacking(what: str, own: Seen, judged: Seen) -> Iterator[str]:
-    """Of one instruction, or of the head of one loop."""
+    """For one instruction or loop header of the same build."""
     if what == LOOP:
-        for trips, words in ((Seen.ONE_TRIP, "just once"), (Seen.TWO_TRIPS, "just twice")):
+        for trips, count in ((Seen.ONE_TRIP, "exactly one iteration"), (Seen.TWO_TRIPS, "exactly two iterations")):
             if own & trips and not judged & trips:
-                yield f"its loop never went round {words}"
+                yield f"its loop never ran {count}"
         if own & _MANY and not judged & _MANY:
-            yield "its loop never went round more than twice"
+            yield _MANY_TRIPS
     elif own & Seen.RAN and not judged & Seen.RAN:
-        yield "it never ran" if what != "bra" else _WAY
+        yield "it never ran" if what != "bra" else _BRANCH
     elif own & ~judged & (Seen.SKIPPED | Seen.FIRST | Seen.SECOND):
-        yield _WAY
+        yield _BRANCH
 
 
-_WAY = "its condition never went this way"
+_BRANCH = "its branch never went this way"
+_MANY_TRIPS = "its loop never ran more than two iterations"
 
 
 def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None, line: Seen) -> Iterator[str]:
-    """Of all instructions of a kind at a place, in other builds: there a condition may be turned round, or be left out
-    together with its loop because a size is known, and other instructions may do the line's work."""
+    """For all instructions of a kind at a place, in other builds. There a condition may be inverted, or removed with
+    its loop because a size is constant, and other instructions may do the line's work."""
     if what == LOOP:
         if judged is not None and own & _MANY and not judged & _MANY and judged & _TRIPS:
-            yield "its loop never went round more than twice"
+            yield _MANY_TRIPS
     elif own & (Seen.RAN | Seen.SKIPPED) and not line & (Seen.RAN | Seen.SKIPPED):
         yield "it never ran"
     elif judged and any(own & both == both and judged & both != both for both in _PAIRS if what in ("bra", "selp")):
-        yield _WAY
+        yield _BRANCH
 
+
+# -- running cases --
 
 _CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.COUNTERS)
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
-# What adds floats up in an order left to chance: an atomic addition, or a swap that may be one.
+# Sums of floats in a nondeterministic order: an atomic addition, or a compare-and-swap that may be one.
 _FLOAT_SUMS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add[\w.:]*\.(?:b?f16(?:x2)?|f32|f64)\b|cas\b)")
 
 
@@ -147,7 +146,7 @@ class Right:
 
 @dataclass(frozen=True)
 class NotRun:
-    """Nothing was compared. `result` is None where the case itself proves nothing."""
+    """Nothing was compared. `result` is None where the case proves nothing."""
 
     result: CaseResult | None
     message: str = ""
@@ -163,27 +162,27 @@ CaseOutcome = Right | NotRun | Wrong
 
 @dataclass(frozen=True)
 class _RanRight:
-    """One run of a case whose results are right. `varying` are those that were not the same in every call of it."""
+    """One run of a case with right results. `varying` are those that differed between calls."""
 
     device: str
     error_ratio: float
     varying: tuple[str, ...]
-    others: tuple[tuple[records.ReturnedTensor, ...], ...] = ()  # of other schedules, which nobody has judged yet
+    others: tuple[tuple[records.ReturnedTensor, ...], ...] = ()  # of other schedules, not judged yet
     coverage: tuple[records.CoverageRecord, ...] = ()
     digest: Digest | None = None
 
 
 class Trial:
-    """Runs one candidate's cases. Remembers what was right, and what there is to note."""
+    """Runs one candidate's cases, and records results and notes."""
 
     def __init__(self, candidate: Candidate, judges: Judges, times: Times) -> None:
         self.candidate = candidate
         self.results: list[CaseResult] = []
         self.notes: list[str] = []
-        self.coverage = Coverage()  # of what was right
+        self.coverage = Coverage()  # of right cases
         self.reference_problem: ReferenceProblem | None = None
         self._refused_cases: list[Case] = []  # by the reference
-        self._refusals: list[str] = []  # what is noted of them
+        self._refusals: list[str] = []  # the notes on them
         self._judges = judges
         self._times = times
 
@@ -196,8 +195,7 @@ class Trial:
             self.notes.append(sentence)
 
     def _note_refusal(self, case: Case, problem: ReferenceProblem) -> None:
-        """That the reference fails: at sizes where it does so with the task's own values, and on kinds of values
-        elsewhere, all of which one sentence names."""
+        """Note that the reference fails: at which sizes, or on which kinds of values."""
         self._refused_cases.append(case)
         at = dict.fromkeys(sizes_text(one) for one in self._refused_cases if one.values == TASK)
         kinds = dict.fromkeys(one.values for one in self._refused_cases if sizes_text(one) not in at)
@@ -211,7 +209,7 @@ class Trial:
     # -- one case --
 
     def job(self, case: Case, device: Device, how: records.Emulation | None) -> Job | CaseOutcome:
-        """The case evaluated and built for the device, emulated as `how` says, or on a GPU; or why it cannot run."""
+        """The case evaluated and built, to be emulated as `how` says or run on a GPU; or why it cannot run."""
         evaluation = self.candidate.evaluate(case, device.profile)
         if isinstance(evaluation, records.BadPlan):
             return Wrong(evaluation)
@@ -243,7 +241,7 @@ class Trial:
             return right
         unstable = self._other_wrong(case, job, right) or self._unstable(case, right.varying, job)
         if unstable is None and right.varying and not emulated:
-            # What was judged is the second of two calls that differ; the first, on clean memory, must be right too.
+            # Two calls differ and the second was judged; the first, on clean memory, must be right too.
             first = self._ran(case, device, replace(job, checked=False))
             unstable = None if isinstance(first, _RanRight) else first
         if unstable is not None:
@@ -254,10 +252,8 @@ class Trial:
         return Right(result)
 
     def _ran(self, case: Case, device: Device, job: Job) -> _RanRight | CaseOutcome:
-        """A job run and judged, or what speaks against it.
-
-        Not run, where nobody can judge it, or where the reference cannot take a case that the task does not ask for.
-        """
+        """Run and judge a job. Not run where no reference can judge it, or the reference fails outside the task's
+        values."""
         task = self.candidate.task
         judge = self._judges.of(task, case)
         judgement: Judgement | None = None
@@ -279,7 +275,7 @@ class Trial:
             self._times.judge_s += judged_s
             self._times.run_s += time.monotonic() - start - judged_s
         if judgement is not None and judgement.not_opened and job.share:
-            return self._ran(case, device, replace(job, share=False))  # then as bytes, by way of this process
+            return self._ran(case, device, replace(job, share=False))  # send the results through this process instead
         return self.refused(case, execution) or self._judged(case, execution, judgement)
 
     def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:
@@ -301,7 +297,7 @@ class Trial:
         return _RanRight(execution.device, judgement.error_ratio, varying, others, coverage, digest)
 
     def _other_wrong(self, case: Case, job: Job, right: _RanRight) -> CaseOutcome | None:
-        """A schedule whose results are wrong, where the first one's were right."""
+        """Whether another schedule's results are wrong, where the first one's are right."""
         judge = self._judges.of(self.candidate.task, case)
         if judge is None:
             return None
@@ -320,7 +316,7 @@ class Trial:
             self.note(f"{finding.kernel}, line {finding.line}: {finding.kind.value}; no result depends on it")
 
     def watch(self, case: Case, device: Device) -> CaseOutcome | None:
-        """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
+        """What a sanitizer on the GPU finds in a case; None where nothing. Noted where there is no sanitizer."""
         job = self.job(case, device, None)
         if not isinstance(job, Job):
             return job
@@ -331,7 +327,7 @@ class Trial:
         return self.refused(case, execution)
 
     def refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
-        """What an execution says before anything is compared."""
+        """The outcome where an execution faulted or has findings."""
         if isinstance(execution, records.Faulted):
             if execution.kind is records.FaultKind.UNSUITABLE:
                 return NotRun(
@@ -343,20 +339,17 @@ class Trial:
         return None
 
     def _crash(
-        self, case: Case, told: records.Faulted | records.FindingRecord, findings: tuple[records.FindingRecord, ...]
+        self, case: Case, fault: records.Faulted | records.FindingRecord, findings: tuple[records.FindingRecord, ...]
     ) -> Crashed:
-        """The fault of a run, or its first finding, beside the lines that the findings name."""
-        kind, message = (told.kind, told.message) if isinstance(told, records.Faulted) else (None, str(told))
+        kind, message = (fault.kind, fault.message) if isinstance(fault, records.Faulted) else (None, str(fault))
         lines = self.candidate.file.text.splitlines()
         named = {one for finding in findings for one in (finding.line, finding.other_line, finding.launch_line) if one}
-        shown = tuple((one, lines[one - 1]) for one in sorted(named | {told.line or 0}) if 0 < one <= len(lines))
-        return Crashed(case, kind, message, told.kernel, told.line, findings, shown)
+        shown = tuple((one, lines[one - 1]) for one in sorted(named | {fault.line or 0}) if 0 < one <= len(lines))
+        return Crashed(case, kind, message, fault.kernel, fault.line, findings, shown)
 
     def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
-        """Results that differ between runs are a fault, but for the last bits of sums of floats made with atomics.
-
-        Every one of them was judged, so what remains is within what the order of a sum explains.
-        """
+        """Results that differ between runs are a fault, except for the last bits of float sums by atomics. All of them
+        were judged, so the difference is within what the order of a sum explains."""
         if not varying:
             return None
         atomics = _FLOAT_SUMS.search(job.ptx or "") is not None
@@ -376,18 +369,15 @@ def sizes_text(case: Case) -> str:
 
 
 def ran_out(evidence: Evidence) -> bool:
-    """Whether a run spent what it may take: at the task's own sizes that says it is large, not that it is wrong."""
+    """Whether a run exceeded its budget, which at the task's own sizes does not mean that it is wrong."""
     return isinstance(evidence, Crashed) and evidence.ran_out
 
 
-# -- the smallest case that still fails: a fault is easier to see in one row of seventeen than in a thousand of them --
+# -- shrinking a failing case --
 
 
 def smallest_failing(task: records.Task, case: Case, evidence: Located, attempt: Attempt) -> Located:
-    """Shrink one varying dimension after another while `attempt` still finds the fault, and it still looks the same.
-
-    What follows from a dimension shrinks with it.
-    """
+    """Shrink one varying dimension after another while `attempt` finds the same kind of fault."""
     deadline = time.monotonic() + MOST_SECONDS
     runs = 0
     for dimension in sorted(task.free, key=lambda one: -case.sizes[one.name]):
@@ -408,7 +398,7 @@ def smallest_failing(task: records.Task, case: Case, evidence: Located, attempt:
 
 
 def _looks(evidence: Evidence) -> Hashable:
-    """One wrong element of one tells less than the last three of each row, so the pattern must stay."""
+    """The pattern must stay: one wrong element of one says less than the last three of each row."""
     if isinstance(evidence, WrongValues):
         return tuple((one.output, one.pattern, one.wrong > 1) for one in evidence.outputs)
     if isinstance(evidence, Crashed):
@@ -417,12 +407,5 @@ def _looks(evidence: Evidence) -> Hashable:
 
 
 def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
-    """Ever larger sizes below the present one."""
-    if not dimension.varies:
-        return
-    seen: set[int] = set()
-    for wanted in (1, 2, size // 8, size // 4, size // 2):
-        smaller = dimension.permitted(wanted)
-        if smaller < size and smaller not in seen:
-            seen.add(smaller)
-            yield smaller
+    wanted = (1, 2, size // 8, size // 4, size // 2) if dimension.varies else ()
+    yield from dict.fromkeys(smaller for one in wanted if (smaller := dimension.permitted(one)) < size)

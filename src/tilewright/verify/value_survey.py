@@ -1,16 +1,15 @@
-"""In the reference's process: which values beyond the task's own the reference takes, found by calling it.
+"""In the reference's process: which values outside the task's own the reference accepts, found by calling it.
 
-A kernel is held to what the reference does. So numbers outside what the task draws are used where the reference answers
-on them, and where what it does there is a promise: NaN has no order, a NaN turned into a whole number is nothing,
-formulas that are equal for numbers are not for infinities, and a product may be made by ways that carry a NaN or an
-infinity of one operand further than the sum itself would.
+Kernels must do what the reference does. So values outside the task's are used where the reference accepts them and
+defines the result: the order of NaN and its conversion to an integer are undefined, formulas that are equal for numbers
+differ for infinities, and a product may be computed in ways that spread a NaN or an infinity further than the sum
+itself would.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Case, IndexValues, Task
 from tilewright.reference.torch_calls import call_reference, to_torch
-from tilewright.verify.case_work import ANYWHERE, BOTH, EDGES, LOWER, OUTSIDE, UPPER, bounded
 from tilewright.verify.distributions import (
     NUMBERS,
     TASK,
@@ -29,24 +27,36 @@ from tilewright.verify.distributions import (
     values_with,
     whole_inputs,
 )
-from tilewright.verify.float_values import INFINITE, NAN_ROWS, PATTERNED, SPECIAL
+from tilewright.verify.float_values import (
+    ANYWHERE,
+    BOTH,
+    EDGES,
+    INFINITE,
+    LOWER,
+    NAN_ROWS,
+    OUTSIDE,
+    PATTERNED,
+    SPECIAL,
+    UPPER,
+    bounded,
+)
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
 _ATTENTION = "_scaled_dot_product"
-_OF_ZEROS = frozenset({"diag_embed", "block_diag", "eye"})  # a product with such a matrix may leave its zeros out
+_OF_ZEROS = frozenset({"diag_embed", "block_diag", "eye"})  # a product with such a matrix may skip its zeros
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "conv1d", "conv2d", "conv3d", "im2col", "col2im"})
 _ORDERED = frozenset(
     {"sort", "topk", "argmax", "argmin", "argsort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"}
     | {"msort", "unique", "searchsorted", "bucketize", "max_pool2d_with_indices", "max_pool3d_with_indices"}
 )
-_WITH_PLACES = frozenset({"max", "min"})  # which give places too where a dimension is named
+_WITH_PLACES = frozenset({"max", "min"})  # return indices too where a dimension is given
 _DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod", "divide", "true_divide"})
-# What masks with infinities are for. Element by element, x * (x > 0) is a relu too.
+# Operations that masks with infinities are for. Elementwise, x * (x > 0) is a relu too.
 _OF_ROWS = _ORDERED | {"_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "amax", "amin", "max"}
 _OF_ROWS |= {"min", "sum", "mean", "cumsum", "prod", "any", "all"}
 _ALGEBRA = frozenset({"mul", "sub", "rsub", "div", "addcmul", "addcdiv", "lerp"})
-# Written with fmaxf and fminf, which leave NaN out. Inside a formula that is nobody's fault; as its result it is.
+# Written with fmaxf and fminf, which drop NaN. Inside a formula that is accepted; as the result it is wrong.
 _BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "relu", "hardtanh", "amax", "amin"})
 _COPIES = frozenset({"clone", "_to_copy", "copy", "contiguous", "detach"})
 _LEAST_FACTOR = 1e-2
@@ -54,62 +64,56 @@ _SHIFTS = frozenset({"bitwise_left_shift", "bitwise_right_shift", "__lshift__", 
 
 
 def survey_values(function: Callable[..., Any], request: SurveyRequest) -> ValueSurvey:
-    """The further kinds of values that the task's cases may hold."""
+    """The handler: the further kinds of values that the task's cases may hold."""
     survey = _Survey(function, request.task, request.sizes)
     if request.whole:
         return ValueSurvey(tuple(survey.whole_numbers()))
     return ValueSurvey((*survey.special(), *survey.edges(), *survey.outside(), *survey.numbers()))
 
 
-@dataclass
-class _Seen:
-    """What a call of the reference did."""
-
-    operations: set[str] = field(default_factory=set)
-    whole_divisors: bool = False
-    shifts: bool = False
-    algebra: bool = False  # of two tensors, which may be done in another order: inf - inf * y is not (1 - y) * inf
-    bounds: int = 0
-    ends_with_bound: bool = False
-    converts: bool = False  # floats to whole numbers
-
-    @property
-    def keeps_nan(self) -> bool:
-        """Whether a NaN on the way is one in the results, by promise."""
-        return not self.operations & _ORDERED and self.bounds <= self.ends_with_bound
-
-
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what a call of the reference does."""
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and asking for it imports the compiler, which takes seconds
+        return False  # nothing is compiled, and asking would import the compiler, which takes seconds
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = _Seen()
+        self.operations: set[str] = set()
+        self.whole_divisors = self.shifts = False
+        self.algebra = False  # of two tensors, which may be reordered: inf - inf * y is not (1 - y) * inf
+        self.bounds = 0
+        self.ends_with_bound = False
+        self.converts = False  # floats to integers
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether a NaN on the way is guaranteed to reach the results."""
+        return not self.operations & _ORDERED and self.bounds <= self.ends_with_bound
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         name = func._schema.name.rpartition("::")[2].rstrip("_") or func._schema.name
-        self.seen.operations.add(name)
+        self.operations.add(name)
         if not any(one.alias_info is not None for one in func._schema.returns) and name not in _COPIES:
-            self.seen.ends_with_bound = name in _BOUNDS
-            self.seen.bounds += name in _BOUNDS
+            self.ends_with_bound = name in _BOUNDS
+            self.bounds += name in _BOUNDS
         second = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else None
         if second is not None and not second.is_floating_point() and name in _DIVISIONS:
-            self.seen.whole_divisors = True
+            self.whole_divisors = True
         if second is not None and second.is_floating_point() and name in _ALGEBRA:
-            self.seen.algebra = True
+            self.algebra = True
         if second is not None and name in _SHIFTS:
-            self.seen.shifts = True
+            self.shifts = True
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if name in _WITH_PLACES and isinstance(results, (tuple, list)):
-            self.seen.operations.add("argmax")
+            self.operations.add("argmax")
         made = results if isinstance(results, torch.Tensor) else None
         floats = first is not None and first.is_floating_point()
         whole = made is not None and not made.is_floating_point() and made.dtype != torch.bool
         if floats and whole and name in ("_to_copy", "to", "copy"):
-            self.seen.converts = True
+            self.converts = True
         return results
 
 
@@ -120,19 +124,18 @@ class _Survey:
         self._sizes = sizes
 
     def special(self) -> Iterator[str]:
-        """Which of the kinds with NaN or infinities says something here, if any does."""
-        with _Watching() as watching:
+        """The kind with NaN or infinities that is well-defined here, if any."""
+        with _Watching() as seen:
             results = self._results(TASK)
         if results is None:
             return
-        seen = watching.seen
         if not self._holds_more_than_numbers(seen):
             return
         fused = any(one.startswith(_ATTENTION) for one in seen.operations)
         products = seen.operations & _PRODUCTS or fused
-        # Of a query that is none PyTorch makes zeros on a CPU and NaN on a GPU.
+        # For a NaN query PyTorch returns zeros on a CPU and NaN on a GPU.
         with_nan = seen.keeps_nan and not fused
-        with_nan = with_nan and not (products and seen.operations & _OF_ZEROS)  # 0 * NaN, where there is no need of it
+        with_nan = with_nan and not (products and seen.operations & _OF_ZEROS)  # 0 * NaN, which a kernel may skip
         with_infinities = not (seen.algebra or products) and bool(seen.operations & _OF_ROWS)
         if with_infinities:
             kind = SPECIAL if with_nan else INFINITE
@@ -141,14 +144,13 @@ class _Survey:
         if kind and self._results(kind) is not None:
             yield kind
 
-    def _holds_more_than_numbers(self, seen: _Seen) -> bool:
-        """Whether NaN and infinities are carried through at all."""
+    def _holds_more_than_numbers(self, seen: _Watching) -> bool:
+        """Whether NaN and infinities propagate at all."""
         narrow = any(one.dtype.is_float and one.dtype.itemsize == 1 for one in self._task.tensors)
         return not (narrow or seen.converts or seen.operations & _CONVOLUTIONS)
 
     def edges(self) -> Iterator[str]:
-        """Tensors of numbers between 0 and 1 with elements at the ends of that where the reference is finite: all of
-        them together, or as far as each takes them by itself."""
+        """Tensors with elements at 0 and 1 where the reference is finite: all together, or as far as each allows."""
         names = [one.name for one in self._task.tensors if bounded(one)]
         together = values_with(EDGES, dict.fromkeys(names, BOTH))
         if not names or self._is_finite(together):
@@ -157,30 +159,28 @@ class _Survey:
         alone = [
             (name, level)
             for name in names
-            for level in itertools.islice((one for one in (BOTH, LOWER, UPPER) if self._takes_ends({name: one})), 1)
+            for level in itertools.islice(
+                (one for one in (BOTH, LOWER, UPPER) if self._is_finite(values_with(EDGES, {name: one}))), 1
+            )
         ]
-        if len(alone) > 1 and self._takes_ends(dict(alone)):
+        if len(alone) > 1 and self._is_finite(values_with(EDGES, dict(alone))):
             yield values_with(EDGES, dict(alone))
         else:
             yield from (values_with(EDGES, {name: level}) for name, level in alone)
-
-    def _takes_ends(self, levels: Mapping[str, str]) -> bool:
-        return self._is_finite(values_with(EDGES, levels))
 
     def _is_finite(self, values: str) -> bool:
         results = self._results(values)
         return results is not None and all(bool(one.isfinite().all()) for one in results)
 
     def outside(self) -> Iterator[str]:
-        """Of one tensor, worked on element by element: numbers beyond 0 and 1, where some of them give NaN, and no
-        other element does. log(|x|) is the logarithm everywhere else."""
+        """Numbers outside 0 and 1, where some of them give NaN and affect no other element, such as log(|x|) for
+        log(x)."""
         given = [one for one in self._task.tensors if not one.optional]
         if len(given) != 1 or not bounded(given[0]) or given[0].in_place:
             return
-        with _Watching() as watching:
+        with _Watching() as seen:
             values = values_with(OUTSIDE, {given[0].name: ANYWHERE})
             results = self._results(values)
-        seen = watching.seen
         if results is None or not (seen.keeps_nan and self._holds_more_than_numbers(seen)):
             return
         case = Case(self._sizes, 7, values)
@@ -192,14 +192,13 @@ class _Survey:
             yield values
 
     def whole_numbers(self) -> Iterator[str]:
-        """Each tensor of whole numbers by the widest range that the reference answers on, the others at the task's."""
+        """Each integer tensor in the widest range that the reference accepts, with the others in the task's."""
         given = whole_inputs(self._task)
         if not given:
             return
-        with _Watching() as watching:
+        with _Watching() as seen:
             if self._results(TASK) is None:
                 return
-        seen = watching.seen
         found: dict[str, str] = {}
         for one in given:
             levels = ["signed", "own"] if isinstance(one.values, IndexValues) else ["full", "large", "signed", "own"]
@@ -212,16 +211,18 @@ class _Survey:
             found[one.name] = next(
                 (level for level in levels if self._results(values_with(WHOLE, {one.name: level})) is not None), ""
             )
-        said = {name: level for name, level in found.items() if level}
-        if said and self._results(values_with(WHOLE, said)) is not None:
-            yield values_with(WHOLE, said)
-        elif said:
-            yield values_with(WHOLE, dict.fromkeys(said, "own"))
+        chosen = {name: level for name, level in found.items() if level}
+        if chosen and self._results(values_with(WHOLE, chosen)) is not None:
+            yield values_with(WHOLE, chosen)
+        elif chosen:
+            yield values_with(WHOLE, dict.fromkeys(chosen, "own"))
 
     def numbers(self) -> Iterator[str]:
-        """Scalars at other values on which the reference is finite and does something else: every one in turn at its
-        next other value, or each by itself where they do not go together; and floats at 1 among patterns, where ties of
-        what is divided by them are ties indeed."""
+        """Scalars at other values for which the reference is finite and does something else.
+
+        All are changed at once, or each alone where that fails. Floats are also 1 among patterns, so that ties of what
+        they divide are exact.
+        """
         usual = self._called(TASK)
         if usual is None:
             return
@@ -233,10 +234,10 @@ class _Survey:
         for turn in range(max(map(len, others.values()), default=0)):
             wanted = [{name: values[turn] for name, values in others.items() if turn < len(values)}]
             while wanted:
-                said = wanted.pop(0)
-                found = self._shaped(said)
-                if found is None or self._ignores_signs(said, found[1]):
-                    wanted += [{name: value} for name, value in said.items()] if len(said) > 1 else []
+                chosen = wanted.pop(0)
+                found = self._shaped(chosen)
+                if found is None or self._ignores_signs(chosen, found[1]):
+                    wanted += [{name: value} for name, value in chosen.items()] if len(chosen) > 1 else []
                 elif not any(_same(found[1], one) for one in seen):
                     seen.append(found[1])
                     yield found[0]
@@ -245,17 +246,17 @@ class _Survey:
         if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
             yield values_with(PATTERNED, ones)
 
-    def _ignores_signs(self, said: Mapping[str, float], results: tuple[torch.Tensor, ...]) -> bool:
-        """Whether numbers below 0 are taken for 0, as PyTorch takes a negative smoothing: nobody's promise."""
-        if not any(value < 0 for value in said.values()):
+    def _ignores_signs(self, chosen: Mapping[str, float], results: tuple[torch.Tensor, ...]) -> bool:
+        """Whether negative numbers are treated as 0, as PyTorch does with a negative smoothing, which is undefined."""
+        if not any(value < 0 for value in chosen.values()):
             return False
-        nothing = self._shaped({name: max(value, 0.0) for name, value in said.items()})
+        nothing = self._shaped({name: max(value, 0.0) for name, value in chosen.items()})
         return nothing is not None and _same(nothing[1], results)
 
-    def _shaped(self, said: Mapping[str, float]) -> tuple[str, tuple[torch.Tensor, ...]] | None:
-        """The kind of values with these numbers and the shapes that follow, and the results; None where there are none
-        that could be judged."""
-        plain = values_with(NUMBERS, said)
+    def _shaped(self, chosen: Mapping[str, float]) -> tuple[str, tuple[torch.Tensor, ...]] | None:
+        """The kind of values with these numbers and the resulting shapes, and the results; None where they cannot be
+        judged."""
+        plain = values_with(NUMBERS, chosen)
         results = self._called(plain)
         made = () if results is None else results[: len(self._task.outputs)]
         if results is None or not all(one.numel() and bool(one.isfinite().all()) for one in made):
@@ -263,15 +264,15 @@ class _Survey:
         expected = self._task.output_specs(self._sizes)
         if all(tuple(one.shape) == spec.shape for one, spec in zip(made, expected.values(), strict=True)):
             return plain, results
-        if not all(one.dim() for one in made) or min(said.values()) < 1:
+        if not all(one.dim() for one in made) or min(chosen.values()) < 1:
             return None  # a size below 1 is no size, whatever slices make of it
         shapes = {
             one.name: "x".join(map(str, found.shape)) for one, found in zip(self._task.outputs, made, strict=True)
         }
-        return values_with(NUMBERS, {**said, **shapes}), results
+        return values_with(NUMBERS, {**chosen, **shapes}), results
 
     def _results(self, values: str) -> tuple[torch.Tensor, ...] | None:
-        """What the reference returns; None where it fails, or returns what the task does not speak of."""
+        """What the reference returns; None where it fails or returns other shapes than the task's."""
         results = self._called(values)
         if results is None:
             return None
@@ -296,8 +297,8 @@ class _Survey:
 
 
 def _other_values(value: float, turn: int) -> list[float]:
-    """Of a scalar: signs, nothing, one, a little more, much more or less; of every scalar in another order, for two at
-    once at nothing or at one hide each other. A small one is there for a reason: no less than 0."""
+    """Other values of a scalar: signs, 0, 1, a little more, much more or less, in another order for every scalar. Two
+    scalars at 0 or 1 at once could hide each other. A small float is an epsilon, which must not be negative."""
     if isinstance(value, bool):
         return [int(not value)]
     if isinstance(value, int):
@@ -311,7 +312,7 @@ def _other_values(value: float, turn: int) -> list[float]:
 
 
 def _differs_at(places: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether one has NaN, at such places alone, and is elsewhere what the other is, which has none."""
+    """Whether one has NaN at these places only and otherwise equals the other, which has none."""
     if one.shape != places.shape or not bool(one.isnan().any()):
         return False
     return torch.equal(one[~places], other[~places]) and not bool(other.isnan().any())

@@ -1,7 +1,7 @@
-"""In the reference's process: a convolution in f64 as matrix products, one for every tap of the window.
+"""In the reference's process: an f64 convolution as matmuls, one for every tap of the filter.
 
-A GPU is slow at convolutions in f64 as they stand: to judge a strided, dilated one of 2 G elements took an H200 100 s.
-Products it does on tensor cores.
+GPUs have no fast f64 convolutions: judging a strided, dilated one of 2 G elements took an H200 100 s. Matmuls use
+tensor cores.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from tilewright.reference.convolution_questions import ConvolutionRequest, PrecisionAnswer
-from tilewright.reference.convolutions import Convolved, Lying, convolutions_of
+from tilewright.reference.convolutions import F32Convolution, TensorLayout, convolutions_of
+from tilewright.reference.protocol import ConvolutionRequest, PrecisionAnswer
 
 Slices = tuple[slice, ...]
 
-_ALL: Slices = (slice(None), slice(None))  # images and channels
+_ALL: Slices = (slice(None), slice(None))  # batch and channels
 
 
 def wide_convolution(
@@ -33,90 +33,57 @@ def wide_convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """What `aten.convolution` gives, whose arguments these are; the sums are in another order."""
+    """`aten.convolution`, with another order of summation."""
     dims = x.ndim - 2
     stride, padding, dilation, output_padding = (
         list(one) * dims if len(one) == 1 else list(one) for one in (stride, padding, dilation, output_padding)
     )
     spans = [step * (taps - 1) + 1 for step, taps in zip(dilation, weight.shape[2:], strict=True)]
-    if transposed:
-        made = _scattered(x, weight, stride, dilation, spans, output_padding, groups)
-        lengths = [length - 2 * pad for length, pad in zip(made.shape[2:], padding, strict=True)]
-        result = made[(*_ALL, *(slice(pad, pad + length) for pad, length in zip(padding, lengths, strict=True)))]
-    else:
-        result = _gathered(x, weight, stride, padding, dilation, spans, groups)
+    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    filters = filters.transpose(1, 2) if transposed else filters
+    taps = list(itertools.product(*(range(one) for one in weight.shape[2:])))
+
+    def places(tap: tuple[int, ...], counts: Sequence[int]) -> Slices:
+        """The positions that a tap reads or writes, along every dimension."""
+        along = zip(tap, dilation, stride, counts, strict=True)
+        return _ALL + tuple(
+            slice(n * apart, n * apart + (count - 1) * step + 1, step) for n, apart, step, count in along
+        )
+
+    def products(number: int, given: torch.Tensor) -> torch.Tensor:
+        """For each group, the filters at one tap times the channels."""
+        one = filters[..., number]
+        return one * given if one.shape[2] == 1 else torch.matmul(one, given)
+
+    if transposed:  # every input is added where the taps put it
+        ends = zip(x.shape[2:], stride, spans, output_padding, strict=True)
+        lengths = [(length - 1) * step + span + more for length, step, span, more in ends]
+        given = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
+        made = x.new_zeros(x.shape[0], groups * weight.shape[1], *lengths)
+        for number, tap in enumerate(taps):
+            made[places(tap, x.shape[2:])] += products(number, given).reshape(x.shape[0], -1, *x.shape[2:])
+        cropped = (slice(pad, length - pad) for pad, length in zip(padding, lengths, strict=True))
+        result = made[(*_ALL, *cropped)]
+    else:  # every result is a sum over the inputs that the taps read
+        wide = torch.nn.functional.pad(x, [one for pad in reversed(padding) for one in (pad, pad)])
+        sizes = [(length - span) // step + 1 for length, span, step in zip(wide.shape[2:], spans, stride, strict=True)]
+        made = x.new_zeros(x.shape[0], groups, filters.shape[1], math.prod(sizes))
+        for number, tap in enumerate(taps):
+            made += products(number, wide[places(tap, sizes)].reshape(x.shape[0], groups, weight.shape[1], -1))
+        result = made.view(x.shape[0], -1, *sizes)
     if bias is not None:
         result = result + bias.view(-1, *(1 for _ in range(dims)))
     return result.contiguous()
 
 
-def _gathered(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    spans: list[int],
-    groups: int,
-) -> torch.Tensor:
-    """Every result from the places that the taps see."""
-    wide = torch.nn.functional.pad(x, [one for pad in reversed(padding) for one in (pad, pad)])
-    results = [(length - span) // step + 1 for length, span, step in zip(wide.shape[2:], spans, stride, strict=True)]
-    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    made = x.new_zeros(x.shape[0], groups, filters.shape[1], math.prod(results))
-    for number, tap in enumerate(_taps(weight)):
-        seen = wide[(*_ALL, *_places(tap, dilation, stride, results))]
-        seen = seen.reshape(x.shape[0], groups, weight.shape[1], -1)
-        made += _of_channels(filters[..., number], seen)
-    return made.view(x.shape[0], -1, *results)
+# -- the precision of PyTorch's f32 convolutions on a GPU --
 
-
-def _scattered(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: list[int],
-    dilation: list[int],
-    spans: list[int],
-    output_padding: list[int],
-    groups: int,
-) -> torch.Tensor:
-    """Every element added to where the taps put it, with the padding still there."""
-    ends = zip(x.shape[2:], stride, spans, output_padding, strict=True)
-    lengths = [(length - 1) * step + span + more for length, step, span, more in ends]
-    filters = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1).transpose(1, 2)
-    given = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
-    made = x.new_zeros(x.shape[0], groups * weight.shape[1], *lengths)
-    for number, tap in enumerate(_taps(weight)):
-        part = _of_channels(filters[..., number], given)
-        made[(*_ALL, *_places(tap, dilation, stride, x.shape[2:]))] += part.reshape(x.shape[0], -1, *x.shape[2:])
-    return made
-
-
-def _of_channels(filters: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Of every group its filters times its channels."""
-    if filters.shape[2] == 1:
-        return filters * given
-    return torch.matmul(filters, given)
-
-
-def _taps(weight: torch.Tensor) -> itertools.product[tuple[int, ...]]:
-    return itertools.product(*(range(one) for one in weight.shape[2:]))
-
-
-def _places(tap: tuple[int, ...], dilation: list[int], stride: list[int], counts: Sequence[int]) -> Slices:
-    """Where a tap meets each of so many places, along every dimension."""
-    along = zip(tap, dilation, stride, counts, strict=True)
-    return tuple(slice(one * apart, one * apart + (count - 1) * step + 1, step) for one, apart, step, count in along)
-
-
-# -- in the reference's process, on a GPU: --
-
-_LARGEST_F32_ERROR = 2.0**-15  # in the norm; TF32 is off by 2**-12, and f32 by 2**-20 at the most
+_LARGEST_F32_ERROR = 2.0**-15  # of the norm; TF32 is off by 2**-12, and f32 by at most 2**-20
 _SEED = 7
 
 
 def warm(function: Callable[..., Any], request: ConvolutionRequest) -> PrecisionAnswer:
-    """Make ready what takes a second and disturbs nobody: a CUDA context, and cuDNN."""
+    """Initialise CUDA and cuDNN, which takes a second."""
     if torch.cuda.is_available():
         torch.nn.functional.conv1d(torch.ones(1, 1, 1, device="cuda"), torch.ones(1, 1, 1, device="cuda"))
     return PrecisionAnswer(None)
@@ -135,7 +102,7 @@ def measure(function: Callable[..., Any], request: ConvolutionRequest) -> Precis
 
 @contextmanager
 def _as_by_default() -> Iterator[None]:
-    """Whatever the reference has set is not what its baselines are timed with."""
+    """PyTorch's default flags, with which baselines are timed, whatever the reference has set."""
     cudnn = torch.backends.cudnn
     before = cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
     cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = True, True, False, False
@@ -145,8 +112,8 @@ def _as_by_default() -> Iterator[None]:
         cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
-def _is_f32(one: Convolved) -> bool:
-    """With fewer images where the GPU has no room for all."""
+def _is_f32(one: F32Convolution) -> bool:
+    """Whether the error is that of f32; with fewer images where memory is short."""
     images = one.x.shape[0]
     while True:
         try:
@@ -154,12 +121,12 @@ def _is_f32(one: Convolved) -> bool:
         except torch.OutOfMemoryError:
             if images <= 1:
                 raise
-        images //= 2  # outside of the handler, which keeps what was made alive
+        images //= 2  # outside the handler, which keeps tensors alive
         torch.cuda.empty_cache()
 
 
-def relative_error(one: Convolved, images: int, device: str) -> float:
-    """How far PyTorch's own result for the first image is from that in f64, in the norm."""
+def relative_error(one: F32Convolution, images: int, device: str) -> float:
+    """The relative error of PyTorch's result for the first image against f64, in the norm."""
     generator = torch.Generator(device).manual_seed(_SEED)
     x, weight = (_drawn(lying, generator) for lying in (one.x, one.weight))
     x = x[:images]
@@ -169,8 +136,8 @@ def relative_error(one: Convolved, images: int, device: str) -> float:
     return float((own - truth).norm() / truth.norm())
 
 
-def _drawn(lying: Lying, generator: torch.Generator) -> torch.Tensor:
+def _drawn(lying: TensorLayout, generator: torch.Generator) -> torch.Tensor:
     pairs = list(zip(lying.shape, lying.stride, strict=True))
     held = 1 + sum((size - 1) * stride for size, stride in pairs if size)
     made = torch.empty(held, device=generator.device).normal_(generator=generator)
-    return made.as_strided(lying.shape, lying.stride)  # elements of an expanded tensor lie in one place
+    return made.as_strided(lying.shape, lying.stride)  # elements of an expanded tensor share memory

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from tilewright.frontends.api import judges
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, emulated_device
 from tilewright.records import Precision, Task
-from tilewright.reference.convolution_questions import MEASURE, PrecisionAnswer
+from tilewright.reference.protocol import MEASURE, PrecisionAnswer
 from tilewright.tasks.own_precision import settled_by_channels
 
 SOURCE = "import torch.nn.functional as F\n\ndef op(x, w):\n    return F.conv2d(x, w)\n"

@@ -27,7 +27,7 @@ from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import PROFILES, Execution, GpuProfile, Job, Precision, Settings, Task, Watch
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
-from tilewright.reference.convolution_questions import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
+from tilewright.reference.protocol import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
 from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channels
 from tilewright.verify import Referee

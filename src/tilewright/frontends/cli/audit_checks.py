@@ -227,7 +227,7 @@ _COUNTED = (LintRule.UNCOALESCED, LintRule.BANK_CONFLICT)  # told better by coun
 _WEIGHTS = {Severity.ERROR: Weight.FAULT, Severity.WARNING: Weight.COST, Severity.REMARK: Weight.REMARK}
 _AT_BOUND = 1.05  # of the least that the model gives the task
 _MOST_WAITS, _LEAST_WAIT = 2, 0.15  # lines where the GPU's counters saw warps wait; of all samples
-_BY_LINES = {LintRule.NARROW_LOAD: what_if.wide, LintRule.ACCIDENTAL_DOUBLE: what_if.in_single}
+_BY_LINES = {LintRule.NARROW_LOAD: what_if.vectorised, LintRule.ACCIDENTAL_DOUBLE: what_if.in_f32}
 
 # What helps against each resource of the model.
 _REMEDIES = {
@@ -298,21 +298,21 @@ def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[
 
 def _lint_gain(model: PlanModel, task: Task, finding: LintFinding) -> float | None:
     if finding.rule is LintRule.SPILL:
-        return what_if.times_as_fast(model, task, what_if.without_spills(finding.kernel))
+        return what_if.speedup_with(model, task, what_if.without_spills(finding.kernel))
     if finding.rule is LintRule.LOCAL_ARRAY:
         everywhere = range(1, 1 << 20)  # the array is declared at one line and used at others
-        return what_if.times_as_fast(model, task, what_if.at_lines(finding.kernel, everywhere, what_if.in_registers))
+        return what_if.speedup_with(model, task, what_if.at_lines(finding.kernel, everywhere, what_if.in_registers))
     change = _BY_LINES.get(finding.rule)
     if change is None or finding.line is None:
         return None
-    return what_if.times_as_fast(model, task, what_if.at_lines(finding.kernel, {finding.line}, change))
+    return what_if.speedup_with(model, task, what_if.at_lines(finding.kernel, {finding.line}, change))
 
 
 def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggestion]:
     """Lines whose requests take more sectors or passes than their bytes need, by the emulator's counts."""
     for launch in model.launches:
         for one in costly_lines(launch.facts.listing):
-            gain = what_if.times_as_fast(model, task, what_if.at_lines(one.kernel, {one.line}, what_if.ideal))
+            gain = what_if.speedup_with(model, task, what_if.at_lines(one.kernel, {one.line}, what_if.coalesced))
             shared = "shared" in one.message
             what = "bank conflicts" if shared else "uncoalesced access"
             rule = RULES[LintRule.BANK_CONFLICT if shared else LintRule.UNCOALESCED]
@@ -329,7 +329,7 @@ def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
     heaviest = max(model.launches, key=lambda launch: launch.time_us)
     share = term.time_us / modelled.time_us
     evidence = f"{term.time_us:.1f} us alone, {share:.0%} of the whole as modelled: {term.detail}"
-    gain = what_if.without_term(model, term.name)
+    gain = what_if.speedup_without(model, term.name)
     remedy = _REMEDIES.get(term.name, "")
     kernel = heaviest.facts.counted.launch.kernel
     why = "of all resources it takes the longest; what others take hides behind it"

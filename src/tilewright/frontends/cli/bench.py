@@ -36,10 +36,9 @@ from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.measure.baselines import BASELINES, EAGER
-from tilewright.measure.bench import bench_on_gpu
 from tilewright.measure.emulated_counts import NotCounted, count_plan
 from tilewright.measure.floor import floor_us
-from tilewright.measure.gpu_timing import CONTROL
+from tilewright.measure.gpu_timing import CONTROL, bench_on_gpu
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import PROFILES, USUAL_BASELINES, Task

@@ -1,4 +1,4 @@
-"""One candidate at the task's own sizes, as far as that can be emulated: sampled, judged, and what remains unjudged."""
+"""One candidate's full-size call, as far as it can be emulated: sampled, judged, and what remains unjudged."""
 
 from __future__ import annotations
 
@@ -12,39 +12,36 @@ from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation
 from tilewright.records import Case, CaseResult, CaseStatus, Task, TensorSpec, UncoveredLine, WrittenPart, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import BASE, is_filter, permitted, sizes_of
+from tilewright.verify.accepted_sizes import Accepts
+from tilewright.verify.block_sample import OWN_SEED, BlockSample, NotSampled, resample_blocks, sample_blocks
+from tilewright.verify.case_sizes import BASE, is_filter, sizes_of
 from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
-from tilewright.verify.cases import again_values
+from tilewright.verify.cases import resampled_values
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, WrittenRequest
-from tilewright.verify.need_sizes import Accepts
-from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_again, sample_own_call
 from tilewright.verify.trial import Trial, Wrong, sizes_text
 
-# -- places of large tensors that an index of 32 bits does not reach, and whether blocks that were judged came there --
+# -- elements beyond the reach of 32-bit indices --
 
-_LIMITS = (1 << 31, 1 << 32)  # of elements and of bytes, in signed and unsigned integers
+_LIMITS = (1 << 31, 1 << 32)  # signed and unsigned, of elements and of bytes
 
 
 def not_reached(task: Task, called: Sizes, written: tuple[WrittenPart, ...], *, judged: bool) -> str:
-    """What no judged block reached in a call at these sizes, in a clause; "" where there is no such thing."""
+    """A clause on tensor elements beyond 32-bit indices that no judged block reached; "" where there are none."""
     own, given = {**task.specs(), **task.output_specs()}, {**task.specs(called), **task.output_specs(called)}
     for name, spec in own.items():
         for limit in _LIMITS:
             for unit, size in (("elements", 1), ("bytes", spec.dtype.itemsize)):
                 if spec.numel * size <= limit:
                     continue
-                if (
-                    not judged
-                    or given[name].numel * size <= limit
-                    or not _reaches(task, name, spec, written, limit / size)
-                ):
-                    return f"{name} has more than {limit:,} {unit}, and no judged block is known to have come so far"
+                smaller = given[name].numel * size <= limit
+                if not judged or smaller or not _reaches(task, name, spec, written, limit / size):
+                    return f"{name} has more than {limit:,} {unit}, and no judged block is known to reach that far"
     return ""
 
 
 def _reaches(task: Task, name: str, spec: TensorSpec, written: tuple[WrittenPart, ...], element: float) -> bool:
-    """Whether a result was written from there on; what was read is seen in the results."""
+    """Whether a result was written from that element on; reads show in the results."""
     if name not in {one.name for one in task.outputs}:
         return True
     part = next((one for one in written if one.name == name), None)
@@ -54,29 +51,34 @@ def _reaches(task: Task, name: str, spec: TensorSpec, written: tuple[WrittenPart
     return last >= element
 
 
-# -- sizes between small ones and the task's own, for cases that are run because of what they cover --
+# -- intermediate sizes, for coverage --
 
 _MOST_WORK = 100_000_000
 _MOST_BYTES = 36 << 20
 _MOST_DIMENSIONS = 6  # whose sizes are combined
-_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
+_PARTS = (1, 4, 16)  # divisors of a dimension's full size
 
 Constants = Callable[[Sizes], frozenset[Hashable]]
 
 
 def further_sizes(task: Task, constants: Constants) -> Iterator[Sizes]:
-    """Affordable sizes, each dimension at its own size, at parts of it, or small: in turn those nearest to the task's
-    own, and those whose code is, where sizes are written into it."""
+    """Affordable sizes with each dimension full, a fraction of that, or small.
+
+    In turn those nearest to the task's own sizes, and those whose code has most of its constants.
+    """
     found = sorted(_affordable(task), key=lambda one: one[0])
     seen: set[tuple[tuple[str, int], ...]] = set()
-    for sizes in _in_turn(_largest(found), _alike(task, found, constants)):
-        if tuple(sizes.items()) not in seen:
-            seen.add(tuple(sizes.items()))
-            yield sizes
+    own = constants(task.sizes)
+    by_code = sorted(found, key=lambda one: (len(own - constants(one[1])), one[0])) if own else []
+    for pair in itertools.zip_longest(_largest(found), (sizes for _, sizes in by_code)):
+        for sizes in pair:
+            if sizes is not None and tuple(sizes.items()) not in seen:
+                seen.add(tuple(sizes.items()))
+                yield sizes
 
 
 def _affordable(task: Task) -> Iterator[tuple[float, Sizes]]:
-    """With how far each is from the task's own sizes. Filters keep theirs."""
+    """Sizes with their distance from the task's own. Filters keep theirs."""
     base = sizes_of(task, BASE)
     results = {axis for one in task.outputs for axis in one.shape}
     varying = [one for one in task.free if one.varies and not is_filter(one, results)]
@@ -84,8 +86,7 @@ def _affordable(task: Task) -> Iterator[tuple[float, Sizes]]:
         return
     base |= {one.name: one.size for one in task.free if is_filter(one, results)}
     choices = [
-        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
-        for one in varying
+        sorted({base[one.name], *(one.permitted(max(one.size // part, 1)) for part in _PARTS)} - {0}) for one in varying
     ]
     work = work_estimate(task)
     for chosen in itertools.product(*choices):
@@ -96,7 +97,7 @@ def _affordable(task: Task) -> Iterator[tuple[float, Sizes]]:
 
 
 def _largest(found: Iterable[tuple[float, Sizes]]) -> Iterator[Sizes]:
-    """Those that no earlier one has at least as large in every way."""
+    """Those that are not dominated by an earlier one."""
     kept: list[Sizes] = []
     for _, sizes in found:
         if not any(all(sizes[name] <= other[name] for name in sizes) for other in kept):
@@ -104,28 +105,18 @@ def _largest(found: Iterable[tuple[float, Sizes]]) -> Iterator[Sizes]:
             yield sizes
 
 
-def _alike(task: Task, found: Iterable[tuple[float, Sizes]], constants: Constants) -> Iterator[Sizes]:
-    """Those whose code has most of the own call's constants first."""
-    own = constants(task.sizes)
-    if own:
-        yield from (sizes for _, sizes in sorted(found, key=lambda one: (len(own - constants(one[1])), one[0])))
+# -- the trial --
 
-
-def _in_turn(first: Iterator[Sizes], second: Iterator[Sizes]) -> Iterator[Sizes]:
-    for pair in itertools.zip_longest(first, second):
-        yield from (one for one in pair if one is not None)
-
-
-FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for what it covers
+FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for coverage
 _JUDGE = "tilewright.verify.judging:judge_written"
 _JUDGE_SECONDS = 60.0
 _SEED = 501
 _MOST_FURTHER = 5
-_SECONDS = 45.0  # for all of them, on a machine that has much else to do: a few there are enough
+_SECONDS = 45.0  # for all of them, on a busy machine
 
 
-class OwnTrial:
-    """`sample` first; then `further` says which cases to run, and stops when everything is covered."""
+class BlockTrial:
+    """Call `sample` first; then `further` yields cases to run until everything is covered."""
 
     def __init__(
         self,
@@ -137,37 +128,33 @@ class OwnTrial:
         *,
         alone: bool = False,
     ) -> None:
-        """`alone`: no other call was judged, so that every kind of values is for this one."""
+        """`alone`: there is no smaller call, so this one is judged with every kind of values."""
         self._further_values = further_values
         self._alone = alone
         self._trial = trial
         self._device = device
         self._reference = reference
         self._independent = independent
-        self._sample: OwnSample | NotSampled | None = None
+        self._sample: BlockSample | NotSampled | None = None
         self.judged = False  # whether values were compared at the task's own sizes
 
     @property
     def is_looked_at(self) -> bool:
-        """Whether blocks of it ran, so that what runs there is known."""
-        return isinstance(self._sample, OwnSample)
+        """Whether blocks of it ran, so that the code they execute is known."""
+        return isinstance(self._sample, BlockSample)
 
     @property
     def unseen(self) -> str:
-        """Why nobody knows what runs there, or in all of it; empty where that was seen."""
-        if not isinstance(self._sample, OwnSample):
-            return self._unsampled
+        """Why it is unknown what the call, or all of it, executes; "" where it is known."""
+        if not isinstance(self._sample, BlockSample):
+            return self._sample.message if self._sample is not None else ""
         written = self._sample.written
         return not_reached(self._trial.candidate.task, self._sample.sizes.called, written, judged=self.judged)
 
     @property
-    def _unsampled(self) -> str:
-        return self._sample.message if isinstance(self._sample, NotSampled) else ""
-
-    @property
     def note(self) -> str:
-        """How much of the task's own call was looked at."""
-        if not self.judged or not isinstance(self._sample, OwnSample):
+        """How much of the full-size call was run and judged."""
+        if not self.judged or not isinstance(self._sample, BlockSample):
             own = sizes_text(Case(self._trial.candidate.task.sizes, OWN_SEED))
             if self.is_looked_at:
                 return f"at the task's own sizes blocks were run to see what runs there, and no result judged: {own}"
@@ -176,25 +163,25 @@ class OwnTrial:
         run = "every block was" if blocks is None else f"{blocks} blocks of each launch were"
         called = self._sample.sizes.called
         where = "at" if called == self._trial.candidate.task.sizes else "near"
-        said = f"{where} the task's own sizes {run} run and a part of the results judged"
-        return f"{said}: {sizes_text(Case(called, OWN_SEED))}"
+        text = f"{where} the task's own sizes {run} run and a part of the results judged"
+        return f"{text}: {sizes_text(Case(called, OWN_SEED))}"
 
     @property
     def uncovered(self) -> tuple[UncoveredLine, ...]:
-        if not isinstance(self._sample, OwnSample):
+        if not isinstance(self._sample, BlockSample):
             return ()
         return self._trial.coverage.uncovered(self._sample.coverage, self._trial.candidate.file.text)
 
     def sample(self) -> Wrong | CaseResult | None:
         """Run some blocks and judge what they wrote; None where nothing could be judged."""
         start = time.monotonic()
-        sample = sample_own_call(self._trial.candidate, self._device, self._independent)
+        sample = sample_blocks(self._trial.candidate, self._device, self._independent)
         self._sample = sample
         if isinstance(sample, NotSampled):
             return None
         execution = sample.execution
         if isinstance(execution, records.Faulted) and not sample.whole:
-            # It may have followed what blocks that did not run would have left for it.
+            # It may depend on blocks that did not run.
             self._sample = NotSampled(execution.message)
             return None
         outcome = self._judged(sample, TASK)
@@ -204,19 +191,19 @@ class OwnTrial:
         if sample.whole:
             self._trial.coverage.add(sample.coverage)
         case, seconds = Case(sample.sizes.called, OWN_SEED), time.monotonic() - start
-        wrong = self._sample_again(sample)
+        wrong = self._resample(sample)
         if wrong is not None:
             return wrong
         return CaseResult(case, CaseStatus.SAMPLED, execution.device, outcome.error_ratio, seconds, emulated=True)
 
-    def _sample_again(self, first: OwnSample) -> Wrong | None:
-        """The same call with other scalars and other values, for what a plan does at these sizes alone; and, where it
-        ran whole, with nearly all whole numbers the same, for counters that only so many fill."""
+    def _resample(self, first: BlockSample) -> Wrong | None:
+        """Run the same call with other scalars and values, for code that only these sizes execute. Where it ran whole,
+        also with nearly equal integers, for counters that only so many elements fill."""
         candidate = self._trial.candidate
         whole, task = first.blocks is None, candidate.task
-        kinds = again_values(task, self._further_values, whole=whole, floats=first.by_few, alone=self._alone)
+        kinds = resampled_values(task, self._further_values, whole=whole, floats=first.by_few, alone=self._alone)
         for values in kinds:
-            sample = sample_again(candidate, self._device, first, values)
+            sample = resample_blocks(candidate, self._device, first, values)
             if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
                 continue
             outcome = self._judged(sample, values)
@@ -224,8 +211,7 @@ class OwnTrial:
                 return outcome
         return None
 
-    def _judged(self, sample: OwnSample, values: str) -> Wrong | Judgement | None:
-        """What a run at the own sizes says; None where nothing could be judged."""
+    def _judged(self, sample: BlockSample, values: str) -> Wrong | Judgement | None:
         case = Case(sample.sizes.called, OWN_SEED, values)
         if sample.whole:
             refused = self._trial.refused(case, sample.execution)
@@ -236,31 +222,31 @@ class OwnTrial:
             return None
         return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4])) if judgement.wrong else judgement
 
-    def _judge(self, sample: OwnSample, values: str) -> Judgement | None:
+    def _judge(self, sample: BlockSample, values: str) -> Judgement | None:
         sizes, task = sample.sizes, self._trial.candidate.task
         if not sample.written or not sizes.are_judged(self._independent):
             return None
         request = WrittenRequest(task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written, values)
         try:
             answer: Judgement = self._reference.call(_JUDGE, request, Judgement, _JUDGE_SECONDS)
-        except ReferenceProblem:  # which is called here at sizes that the task does not name
+        except ReferenceProblem:  # the task does not promise these sizes
             return None
         return answer
 
-    # -- more cases --
+    # -- further cases --
 
     def further(self, accepts: Accepts) -> Iterator[Case]:
-        """Cases with several dimensions at their own size, as long as there is something that no case has covered."""
+        """Cases with several dimensions at full size, as long as something is not covered."""
         deadline = time.monotonic() + _SECONDS
         known = {tuple(one.sizes.items()) for one in self._trial.right_cases}
         chosen = further_sizes(self._trial.candidate.task, self._constants)
         new = (one for one in chosen if tuple(one.items()) not in known and accepts(one))
         for number, sizes in enumerate(itertools.islice(new, _MOST_FURTHER)):
-            if not (self._unsampled or self.uncovered) or time.monotonic() > deadline:
+            unsampled = isinstance(self._sample, NotSampled) and self._sample.message
+            if not (unsampled or self.uncovered) or time.monotonic() > deadline:
                 return
             yield Case(sizes, _SEED + number)
 
     def _constants(self, sizes: Sizes) -> frozenset[Hashable]:
-        """What is written into the code for a call of these sizes."""
         found = self._trial.candidate.evaluate(Case(sizes, 1), self._device.profile, strictly=True)
         return frozenset(found.constants) if isinstance(found, Evaluation) else frozenset()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.measure import kernels
 
-from tilewright.measure.baselines import EAGER, LIBRARY, held
-from tilewright.measure.terms import Flags, TermsChanged, held_to
+from tilewright.measure.baselines import EAGER, LIBRARY, with_precision
+from tilewright.measure.precision_flags import Flags, PrecisionChanged, at_precision
 from tilewright.records import Precision
 
 PROMISED = [
@@ -39,7 +39,7 @@ def test_a_baseline_runs_at_the_tasks_promise_whatever_was_set(
     task = replace(kernels.scale_task(4, 4), precision=precision)
     before.set()
     try:
-        held(baseline, EAGER, task)(x=1)
+        with_precision(baseline, EAGER, task)(x=1)
         assert Flags.current() == before
     finally:
         usual.set()
@@ -56,7 +56,7 @@ def test_the_library_tries_its_algorithms() -> None:
     seen: list[bool] = []
     task = kernels.scale_task(4, 4)
     for name in (EAGER, LIBRARY):
-        held(lambda: seen.append(torch.backends.cudnn.benchmark), name, task)()
+        with_precision(lambda: seen.append(torch.backends.cudnn.benchmark), name, task)()
     assert seen == [False, True]
 
 
@@ -64,13 +64,13 @@ def test_a_baseline_that_changes_the_terms_is_refused() -> None:
     def greedy() -> None:
         torch.backends.cuda.matmul.allow_tf32 = True
 
-    with pytest.raises(TermsChanged, match="cannot be timed at dtype precision"):
-        held(greedy, EAGER, kernels.scale_task(4, 4))()
+    with pytest.raises(PrecisionChanged, match="cannot be timed at dtype precision"):
+        with_precision(greedy, EAGER, kernels.scale_task(4, 4))()
     assert Flags.current() == Flags.of(Precision.DTYPE)
 
 
 def test_flags_that_were_set_in_two_ways_are_put_right() -> None:
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # after which PyTorch refuses to say what allow_tf32 is
-    with held_to(Precision.STRICT):
+    with at_precision(Precision.STRICT):
         assert Flags.current() == Flags(matmul_tf32=False, convolution_tf32=False)
     assert Flags.current() == Flags.of(Precision.DTYPE)

@@ -23,7 +23,7 @@ from tilewright.records import (
     to_json,
 )
 from tilewright.verify import Referee
-from tilewright.verify.least_work import NeededRequest, find_needed
+from tilewright.verify.minimum_work import NeededRequest, find_needed
 
 Make = Callable[[Task], Referee]
 

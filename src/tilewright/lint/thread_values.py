@@ -1,4 +1,4 @@
-"""Numbers of all threads of a block at once: exact, known up to a shared number, or unknown; PTX arithmetic on them."""
+"""Integers of all threads of a block: exact, known up to a shared offset, or unknown; and PTX arithmetic on them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from tilewright.records.gpu import WARP_LANES
 
 Numbers = NDArray[np.int64]
-_TENSOR_START = 16  # bytes: every tensor starts at a multiple
+_TENSOR_START = 16  # bytes: the alignment of every tensor
 _FAR = 2**40  # no number of 32 bits is near it
 
 
 class Varying(Enum):
-    """A value nothing more is known of than why threads may differ in it."""
+    """An unknown value, by why threads may differ in it."""
 
     BY_THREAD = "by thread"
     BY_DATA = "by data"
@@ -32,13 +32,13 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A number of each thread. Not anchored: known up to one number that all threads share."""
+    """One number per thread. If not anchored, known up to an offset that all threads share."""
 
     values: Numbers
     anchored: bool
     origin: Origin | None = None
-    wrapped: int | None = None  # the instruction that widened a number of 32 bits which they did not hold
-    reach: int = 0  # where it is not anchored: the largest known number that went into it
+    wrapped: int | None = None  # the instruction that widened an overflowed 32-bit number
+    reach: int = 0  # if not anchored: the largest known number that went into it
 
     @property
     def is_uniform(self) -> bool:
@@ -46,18 +46,18 @@ class Known:
 
     @property
     def number(self) -> int | None:
-        """The one number all threads hold, if it is known."""
+        """The number that all threads hold, if it is known."""
         return int(self.values[0]) if self.anchored and self.origin is None and self.is_uniform else None
 
 
 Value = Known | Varying
 
 
-# -- the arithmetic --
+# -- arithmetic --
 
 
 def compute(index: int, opcode: str, modifiers: tuple[str, ...], values: list[Known]) -> Value | None:
-    """The result; None where no more than its operands' kinds tells of it."""
+    """The result; None where only its variation is known."""
     if opcode in ("mov", "cvta") and len(values) == 1:
         return values[0]
     if opcode == "cvt":
@@ -68,11 +68,7 @@ def compute(index: int, opcode: str, modifiers: tuple[str, ...], values: list[Kn
         return _times(values[0], -1)
     if opcode in ("mul", "mad"):
         product = _product(index, modifiers, values[0], values[1])
-        return (
-            product
-            if product is None or opcode == "mul" or not isinstance(product, Known)
-            else _sum(product, values[2], 1)
-        )
+        return _sum(product, values[2], 1) if opcode == "mad" and isinstance(product, Known) else product
     if opcode == "shl" and values[1].number is not None:
         return _times(values[0], 1 << min(values[1].number, 62))
     if opcode == "or" and (shifted := _disjoint(values[0], values[1])) is not None:
@@ -113,32 +109,26 @@ def _product(index: int, modifiers: tuple[str, ...], first: Known, second: Known
     if "wide" in modifiers:
         first, second = (_widened(index, value, modifiers[-1]) for value in (first, second))
     if "hi" in modifiers:
-        bits = _bits(modifiers)
-        return (
-            exact(lambda a, b: a * b >> bits, _held(first, modifiers), _held(second, modifiers)) if bits < 64 else None
-        )
+        bits, held = _bits(modifiers), [_held(one, modifiers) for one in (first, second)]
+        return exact(lambda a, b: a * b >> bits, *held) if bits < 64 else None
     for one, other in ((first, second), (second, first)):
         if other.number is not None:
             return _times(one, other.number)
     if first.anchored and second.anchored and not first.origin and not second.origin:
-        return Known(
-            first.values * second.values, True, None, first.wrapped if first.wrapped is not None else second.wrapped
-        )
+        wrapped = first.wrapped if first.wrapped is not None else second.wrapped
+        return Known(first.values * second.values, True, None, wrapped)
     return None
 
 
-def greatest_of(kind: str) -> int:
-    """The greatest number of a 32-bit type."""
+def max_value(kind: str) -> int:
+    """The largest value of a 32-bit type."""
     return 2**32 - 1 if kind == "u32" else 2**31 - 1
 
 
 def _widened(index: int, value: Known, kind: str) -> Known:
-    """A 32-bit number about to become a 64-bit one: where the true number did not fit, the address will be wrong."""
-    high = greatest_of(kind)
-    if kind not in ("u32", "s32") or value.origin is not None:
-        return value
-    greatest = int(value.values.max()) if value.anchored else value.reach
-    return value if greatest <= high else replace(value, wrapped=index)
+    """Widen a 32-bit number to 64 bits; marks one that overflowed, whose address will be wrong."""
+    fits = kind not in ("u32", "s32") or value.origin is not None or _reach(value) <= max_value(kind)
+    return value if fits else replace(value, wrapped=index)
 
 
 def _converted(index: int, modifiers: tuple[str, ...], value: Known) -> Value | None:
@@ -151,7 +141,6 @@ def _converted(index: int, modifiers: tuple[str, ...], value: Known) -> Value | 
 
 
 def _held(value: Known, modifiers: tuple[str, ...]) -> Known:
-    """As the register holds it: folded into its bits."""
     bits = _bits(modifiers)
     if bits >= 64 or not value.anchored or value.origin is not None:
         return replace(value, wrapped=None)
@@ -162,7 +151,7 @@ def _held(value: Known, modifiers: tuple[str, ...]) -> Known:
 
 
 def _disjoint(first: Known, second: Known) -> Known | None:
-    """Compilers write a sum as `or` where the bits of one number are free in the other."""
+    """Compilers write a sum as `or` where the bits do not overlap."""
     number = second.number
     if (first.anchored and second.anchored and first.origin is None) or number is None or number < 0:
         return None
@@ -171,7 +160,7 @@ def _disjoint(first: Known, second: Known) -> Known | None:
 
 
 def _low_bits(address: Known, mask: Known) -> Known | None:
-    """`pointer & 15`: tensors start at multiples of more."""
+    """`pointer & 15`, given the alignment of tensors."""
     number = mask.number
     if address.origin is None or address.origin.space != "tensor" or not address.anchored:
         return None
@@ -203,7 +192,6 @@ _COMPARED = {
 
 
 def _bitwise(opcode: str, modifiers: tuple[str, ...], values: list[Known]) -> Value | None:
-    """Operations that need the whole numbers."""
     held = [_held(value, modifiers) for value in values]
     if opcode == "setp" and modifiers[0] in _COMPARED and len(held) == 2:
         if held[0].origin is not None and held[0].origin == held[1].origin:
@@ -226,11 +214,6 @@ def _quotient(a: Numbers, b: Numbers) -> Numbers:
     return made
 
 
-def _bit_field(a: Numbers, start: Numbers, length: Numbers) -> Numbers:
-    made: Numbers = a >> start & ((np.int64(1) << length) - 1)
-    return made
-
-
 _EXACT = {
     "and": (2, lambda a, b: a & b),
     "or": (2, lambda a, b: a | b),
@@ -241,7 +224,7 @@ _EXACT = {
     "max": (2, np.maximum),
     "div": (2, _quotient),
     "rem": (2, lambda a, b: a - b * _quotient(a, b)),
-    "bfe": (3, _bit_field),
+    "bfe": (3, lambda a, start, length: a >> start & ((np.int64(1) << length) - 1)),
 }
 
 
@@ -253,7 +236,7 @@ def exact(function: object, *values: Value | None) -> Value | None:
 
 
 def shuffled(modifiers: tuple[str, ...], values: list[Value]) -> Value:
-    """What a fixed lane gives to its warp."""
+    """A shuffle from a fixed lane."""
     value, lane = values[0], values[1]
     if "idx" not in modifiers or not isinstance(value, Known) or not isinstance(lane, Known) or lane.number is None:
         return Varying.BY_DATA
@@ -267,7 +250,7 @@ def _bits(modifiers: tuple[str, ...]) -> int:
 
 
 def is_whole(modifiers: tuple[str, ...]) -> bool:
-    """Integers and addresses; of numbers with a fraction no more is known than whether threads share them."""
+    """Integers and addresses. Of floats only uniformity is known."""
     return (
         bool(modifiers)
         and (modifiers[-1] == "pred" or (modifiers[-1][0] in "bsu" and modifiers[-1][1:].isdigit()))
@@ -276,7 +259,7 @@ def is_whole(modifiers: tuple[str, ...]) -> bool:
 
 
 def signed(bits: int) -> int:
-    """Immediates are written as people write them, or as 64 bits."""
+    """Immediates are written as signed numbers or as 64 bits."""
     return bits - 2**64 if bits >= 2**63 else bits
 
 
@@ -298,7 +281,7 @@ def join(first: Value, second: Value) -> Value:
 
 
 def mixed(values: list[Value | None]) -> Value:
-    """Why threads may differ in something made of these."""
+    """The variation of a result of these values."""
     if Varying.BY_DATA in values:
         return Varying.BY_DATA
     known = [value for value in values if isinstance(value, Known)]

@@ -21,8 +21,8 @@ from tilewright.records import (
     WrongValues,
 )
 from tilewright.verify import Referee
+from tilewright.verify.block_trial import not_reached
 from tilewright.verify.independence import IndependenceRequest, find_independent
-from tilewright.verify.own_trial import not_reached
 
 Make = Callable[[Task], Referee]
 

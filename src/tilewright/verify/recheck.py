@@ -1,4 +1,5 @@
-"""In the reference's process: results beside what is expected of them, with further looks at few wrong elements."""
+"""In the reference's process: compare results with what is expected, with a second and third look at few wrong
+elements."""
 
 from __future__ import annotations
 
@@ -10,25 +11,23 @@ import torch
 
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Call, Tensors, expectations, unmoved
+from tilewright.verify.expectation import Call, Tensors, expectations, unperturbed
 from tilewright.verify.tolerance import GROSS, Comparison, Expected, compare
 
 _MOVES_AGAIN, _WIDER_AGAIN = 12, 4.0
 _MOVES_AT_LAST = 36
-_FEW, _VERY_FEW = 1e-3, 1e-5  # of all elements
+_FEW, _VERY_FEW = 1e-3, 1e-5  # fractions of all elements
 
 
 @dataclass(frozen=True)
-class FurtherLooks:
-    """What is expected, worked out again for a second and a third look: few elements of many are allowed more then.
+class Recheck:
+    """Expectations from more perturbations, which allow few elements among many a larger error.
 
-    Of very many elements some move little under the few roundings that were tried, by chance, and would be allowed too
-    little: a softmax whose two largest terms are nearly equal moves not at all, or as a whole; so does what is cut off
-    at nothing before it is squashed. In a second look everything is moved more often and farther. Where that leaves
-    one of a hundred thousand, those alone are moved three times as often: one of ten million is lucky a dozen times.
-
-    Elements that all stem from one rounding, as means of a convolution do from those of its weights, move little
-    together when they do. Many that are wrong, but not grossly, are looked at again with more moves and no wider ones.
+    Among very many elements a few move little under the first perturbations by chance, such as a softmax whose two
+    largest terms are nearly equal, or a value cut off at zero. The second look perturbs everything more often and
+    further; if one in a hundred thousand is still wrong, the third perturbs those three times as often. Elements that
+    share one rounding, such as means of a convolution, move little together: many that are wrong, but not grossly, are
+    rechecked with more perturbations of the usual size.
     """
 
     call: Call
@@ -37,30 +36,17 @@ class FurtherLooks:
     first_seed: int
 
     def second(self, wider: float = _WIDER_AGAIN) -> list[Expected]:
-        return expectations(
-            self.call,
-            self.tensors,
-            self.precision,
-            moves=_MOVES_AGAIN,
-            first_seed=self.first_seed,
-            wider=wider,
-        )
+        given = (self.call, self.tensors, self.precision)
+        return expectations(*given, moves=_MOVES_AGAIN, first_seed=self.first_seed, wider=wider)
 
     def third(self, expected: list[Expected], wrong: Sequence[torch.Tensor]) -> list[Expected]:
-        """What `second` expects, with the elements that are wrong moved as far as in the farthest of many moves."""
+        """What `second` expects, with the wrong elements at the furthest of many perturbations."""
         places = [one.flatten().nonzero().squeeze(1) for one in wrong]
         found: list[list[torch.Tensor]] = [[] for _ in places]
-        known = unmoved(self.call, self.tensors)
+        known = unperturbed(self.call, self.tensors)
         for number in range(_MOVES_AT_LAST):
-            moved = expectations(
-                self.call,
-                self.tensors,
-                self.precision,
-                moves=1,
-                first_seed=self.first_seed + _MOVES_AGAIN + number,
-                wider=_WIDER_AGAIN,
-                known=known,
-            )
+            given, seed = (self.call, self.tensors, self.precision), self.first_seed + _MOVES_AGAIN + number
+            moved = expectations(*given, moves=1, first_seed=seed, wider=_WIDER_AGAIN, known=known)
             for some, one, at in zip(found, moved, places, strict=True):
                 some.append(one.moved[0].flatten()[at])
         return [_moved_at(*one) for one in zip(expected, places, found, strict=True)]
@@ -72,16 +58,16 @@ def _moved_at(expected: Expected, places: torch.Tensor, found: list[torch.Tensor
     drawn = torch.stack(found)
     distance = (drawn.double() - expected.truth.double().flatten()[places]).abs()
     farthest = drawn.gather(0, distance.nan_to_num(math.inf).argsort(0, descending=True))
-    moved = tuple(one.contiguous() for one in expected.moved)  # as large as a part of a call is, so changed in place
+    moved = tuple(one.contiguous() for one in expected.moved)  # large, so changed in place
     for one, values in zip(moved, farthest, strict=False):
         one.view(-1)[places] = values
     return replace(expected, moved=moved)
 
 
 def compare_all(
-    found: Sequence[torch.Tensor], expected: list[Expected], traits: ValueTraits, looks: FurtherLooks
+    found: Sequence[torch.Tensor], expected: list[Expected], traits: ValueTraits, looks: Recheck
 ) -> tuple[list[Expected], list[Comparison]]:
-    """Every result beside what is expected of it, where few elements are wrong after further looks."""
+    """Compare every result with what is expected, rechecking where few elements are wrong."""
 
     def compared() -> tuple[list[Comparison], int]:
         each = [compare(one, wanted, traits=traits) for one, wanted in zip(found, expected, strict=True)]

@@ -1,9 +1,9 @@
-"""A few blocks of every launch at the task's own sizes: what they run, and what they write.
+"""Run a few blocks of every launch at the task's own sizes: what they execute and what they write.
 
-The grid, the builds and the tensors are those of the task's own call; only some blocks are run, those at the edges of
-the grid first. Inputs are drawn at fewer places of the dimensions that the reference is independent in, and repeated
-along them, so the reference need only be asked about those places. What a launch writes is judged where that is all its
-doing: it is given nothing but inputs and results, and no other launch has those results.
+Grid, builds and tensors are those of the full-size call, but only some blocks run, those at the edges of the grid
+first. Inputs are drawn at fewer indices of the reference's independent dimensions and repeated, so that the reference
+is needed at those indices only. A launch's output is judged if it reads only inputs and results, and no other launch
+touches those results.
 """
 
 from __future__ import annotations
@@ -30,54 +30,52 @@ from tilewright.verify.case_work import Sizes, bytes_of
 from tilewright.verify.distributions import draw_inputs
 
 OWN_SEED = 401
-_REPEATED = (
-    61  # places of an independent dimension that are drawn: a prime, so that no stride of a kernel hits one again
-)
+_REPEATED = 61  # indices drawn of an independent dimension: a prime, so that no stride of a kernel repeats one
 _LEAST_REPEATED = 3
-_FEW_ELEMENTS = 2 << 20  # to draw, if it takes no more than fewer places of independent dimensions
+_FEW_ELEMENTS = 2 << 20  # to draw, as far as fewer indices of independent dimensions achieve it
 _MOST_ELEMENTS = 16 << 20
-_MOST_BYTES = 768 << 20  # held of inputs; beyond, independent dimensions are halved where the plan stays the same
-_WRITTEN_ELEMENTS = 1 << 20  # of an output, that come back
-_WAYS = ((8, 80_000_000), (4, 200_000_000), (1, 400_000_000))  # blocks of a launch, thread instructions of all
-_FEW_WAYS = ((2, 80_000_000), (1, 200_000_000))  # once more, with other values
+_MOST_BYTES = 768 << 20  # of inputs; beyond, independent dimensions are halved where the plan stays the same
+_WRITTEN_ELEMENTS = 1 << 20  # of an output that are returned
+_SAMPLES = ((8, 80_000_000), (4, 200_000_000), (1, 400_000_000))
+_FEW_SAMPLES = ((2, 80_000_000), (1, 200_000_000))  # again with other values
 _ALL_BLOCKS = ((None, 400_000_000),)
-_WHOLE = 300_000_000  # thread instructions of all blocks together that are affordable
+_WHOLE = 300_000_000  # affordable thread instructions of all blocks together
 _SECONDS = 20.0
 _CHECKS = (records.Check.UNINITIALISED, records.Check.WARP, records.Check.COVERAGE)
 _GLOBAL_ATOMICS = re.compile(r"\b(?:atom|red)\.(?!shared|async)")
 _RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)
 
 
-_Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructions of all
+_Sample = tuple[int | None, int]  # (blocks of a launch or None for all, budget of thread instructions)
 
 
 @dataclass(frozen=True)
-class OwnSizes:
-    """Of the call that was sampled, and at which its inputs were drawn: fewer places of independent dimensions."""
+class SampleSizes:
+    """Sizes of the sampled call, and those at which its inputs were drawn: fewer in independent dimensions."""
 
     called: Sizes
     drawn: Sizes
 
     def periods(self, task: Task) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Of each result the places after which its inputs repeat, and so must it."""
+        """For each result, the period along each axis with which its inputs repeat, and so must it."""
         repeated = {name: size for name, size in self.drawn.items() if size < self.called[name]}
         return tuple((one.name, tuple(repeated.get(str(axis), 0) for axis in one.shape)) for one in task.outputs)
 
     def are_judged(self, independent: tuple[str, ...]) -> bool:
-        """Whether the reference can say what is right for such inputs."""
+        """Whether the reference can compute the results for such inputs."""
         return all(size == self.drawn[name] for name, size in self.called.items() if name not in independent)
 
 
 @dataclass(frozen=True)
-class OwnSample:
+class BlockSample:
     """What sampled blocks did."""
 
-    sizes: OwnSizes
+    sizes: SampleSizes
     execution: records.Execution
-    settled: tuple[str, ...]  # the results that the sampled blocks decide alone
-    blocks: int | None  # of each launch, that were run; None: all
-    whole: bool  # every launch is of that kind, or all its blocks ran: findings count, and coverage once judged
-    by_few: bool = False  # whether there are results that a few blocks decide
+    settled: tuple[str, ...]  # results that depend on no other blocks
+    blocks: int | None  # blocks run of each launch; None: all
+    whole: bool  # all results are of that kind, or all blocks ran: findings and coverage count
+    by_few: bool = False  # whether there are results that a few blocks determine
 
     @property
     def coverage(self) -> tuple[records.CoverageRecord, ...]:
@@ -95,8 +93,8 @@ class NotSampled:
     message: str
 
 
-def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> OwnSample | NotSampled:
-    """Runs what is affordable of the task's own call."""
+def sample_blocks(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> BlockSample | NotSampled:
+    """Run as much of the full-size call as is affordable."""
     task = candidate.task
     own = candidate.emulated_job(Case(task.sizes, OWN_SEED), device.profile, ())
     if own is None or not own.plan.launches:
@@ -106,40 +104,40 @@ def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str
     held = _held_bytes(task, sizes, drawn)
     if held > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
         return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
-    return _sampled(candidate, device, job, OwnSizes(sizes, drawn), Case(drawn, OWN_SEED))
+    return _sampled(candidate, device, job, SampleSizes(sizes, drawn), Case(drawn, OWN_SEED))
 
 
-def sample_again(candidate: Candidate, device: Device, first: OwnSample, values: str) -> OwnSample | NotSampled:
-    """Runs a part of the same call with another kind of values: all blocks where fewer decide nothing."""
+def resample_blocks(candidate: Candidate, device: Device, first: BlockSample, values: str) -> BlockSample | NotSampled:
+    """Run part of the same call with other values: all blocks where fewer determine nothing."""
     sizes = first.sizes
     job = candidate.emulated_job(Case(sizes.called, OWN_SEED, values), device.profile, ())
     if job is None or not job.plan.launches:
         return NotSampled("it is not taken with such values")
-    ways = _FEW_WAYS if first.by_few or first.blocks is not None else _ALL_BLOCKS
-    return _sampled(candidate, device, job, sizes, Case(sizes.drawn, OWN_SEED, values), ways)
+    samples = _FEW_SAMPLES if first.by_few or first.blocks is not None else _ALL_BLOCKS
+    return _sampled(candidate, device, job, sizes, Case(sizes.drawn, OWN_SEED, values), samples)
 
 
 def _sampled(
     candidate: Candidate,
     device: Device,
     job: records.Job,
-    sizes: OwnSizes,
+    sizes: SampleSizes,
     case: Case,
-    only: tuple[_Way, ...] | None = None,
-) -> OwnSample | NotSampled:
-    """Some blocks, in one of the ways given, or in the most thorough one that is affordable."""
+    only: tuple[_Sample, ...] | None = None,
+) -> BlockSample | NotSampled:
+    """Run some blocks, in the first of the given samples that is affordable."""
     inputs = _inputs(candidate.task, sizes.called, case)
     job = replace(job, inputs=inputs, limits=replace(job.limits, seconds=_SECONDS), returns=())
     launches = job.plan.launches
     waits = any(launch.cooperative for launch in launches)
-    in_place = any(one.in_place for one in candidate.task.tensors)  # what such a tensor held is gone
+    in_place = any(one.in_place for one in candidate.task.tensors)  # whose old values are lost
     alone = () if in_place else _settled(candidate.task, job)
-    launched = replace(job, plan=replace(job.plan, steps=tuple(launches)))  # a library's work at these sizes is long
+    launched = replace(job, plan=replace(job.plan, steps=tuple(launches)))  # library calls are slow at these sizes
     complete = len(launches) == len(job.plan.steps) and not in_place
-    ways = list(_ALL_BLOCKS if waits else only or _WAYS)
-    found: OwnSample | NotSampled = NotSampled("")
-    while ways:
-        blocks, budget = ways.pop(0)
+    samples = list(_ALL_BLOCKS if waits else only or _SAMPLES)
+    found: BlockSample | NotSampled = NotSampled("")
+    while samples:
+        blocks, budget = samples.pop(0)
         how = records.Emulation(
             _CHECKS,
             instruction_budget=budget,
@@ -150,28 +148,24 @@ def _sampled(
         execution = candidate.execute(device, replace(launched, emulation=how))
         if isinstance(execution, records.Faulted) and execution.kind in (*_RAN_OUT, FaultKind.UNSUITABLE):
             if isinstance(found, NotSampled):
-                found = _up_to_there(execution, sizes)
+                # What ran until then counts: a persistent block processes rows until none are left.
+                ran = execution.emulated
+                done = records.Completed(execution.job, execution.device, (), (), ran)
+                partly = ran is not None and bool(ran.coverage)
+                found = BlockSample(sizes, done, (), 0, False) if partly else NotSampled(execution.message)
             continue
         everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
         if everything and complete:
-            return OwnSample(sizes, execution, _results(job.plan), None, True, bool(alone))
-        whole = not in_place and all(_results_of(launch, job.plan) <= set(alone) for launch in launches)
-        found = OwnSample(sizes, execution, alone, blocks, whole, bool(alone))
+            return BlockSample(sizes, execution, _results(job.plan), None, True, bool(alone))
+        written = [job.plan.tensors_of(one) & {buffer.name for buffer in job.plan.buffers} for one in launches]
+        whole = not in_place and all(names <= set(alone) for names in written)
+        found = BlockSample(sizes, execution, alone, blocks, whole, bool(alone))
         affordable = complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
-        ways = [(None, 2 * _WHOLE)] if affordable and only is None else []
+        samples = [(None, 2 * _WHOLE)] if affordable and only is None else []
     return found
 
 
-def _up_to_there(execution: records.Faulted, sizes: OwnSizes) -> OwnSample | NotSampled:
-    """What a run did until its budget was spent: a block that takes rows until none are left takes them all."""
-    if execution.emulated is None or not execution.emulated.coverage:
-        return NotSampled(execution.message)
-    completed = records.Completed(execution.job, execution.device, (), (), execution.emulated)
-    return OwnSample(sizes, completed, (), 0, False)
-
-
 def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: int | None) -> float:
-    """The thread instructions of all blocks, from those of some."""
     if execution.emulated is None or isinstance(execution, records.Faulted):
         return math.inf
     grids = [math.prod(launch.grid) for launch in launches]
@@ -179,20 +173,21 @@ def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: 
     return execution.emulated.thread_instructions / run * sum(grids)
 
 
-# -- the plan at the task's own sizes, or near them --
+# -- sizes --
 
 
 def _near(
     candidate: Candidate, device: Device, own: records.Job, independent: tuple[str, ...]
 ) -> tuple[Sizes, records.Job]:
-    """The own sizes, or with independent dimensions halved until the tensors are affordable and the code the same."""
-    task, sizes, job = candidate.task, candidate.task.sizes, own
+    """The task's own sizes, or independent dimensions halved until the tensors are affordable with the same code."""
+    task, sizes, job, kernels = candidate.task, candidate.task.sizes, own, [one.kernel for one in own.plan.launches]
     while _held_bytes(task, sizes, _drawn_sizes(task, sizes, independent)) > _MOST_BYTES:
         halved = [one for one in task.free if one.name in independent and sizes[one.name] % (2 * one.multiple_of) == 0]
         for one in sorted(halved, key=lambda one: -sizes[one.name]):
             fewer = task.complete({**sizes, one.name: sizes[one.name] // 2})
             near = candidate.emulated_job(Case(fewer, OWN_SEED), device.profile, ()) if task.is_sound(fewer) else None
-            if near is not None and near.ptx == own.ptx and _kernels(near) == _kernels(own):
+            same = near is not None and [one.kernel for one in near.plan.launches] == kernels
+            if near is not None and same and near.ptx == own.ptx:
                 sizes, job = fewer, near
                 break
         else:
@@ -200,16 +195,12 @@ def _near(
     return sizes, job
 
 
-def _kernels(job: records.Job) -> list[str]:
-    return [launch.kernel for launch in job.plan.launches]
-
-
 # -- inputs --
 
 
 def _drawn_sizes(task: Task, sizes: Sizes, independent: tuple[str, ...]) -> Sizes:
-    """Few places of independent dimensions; of others too where there is more to draw than anybody waits for. Then the
-    values are not the task's own, and only tell what runs."""
+    """Few indices of independent dimensions. If that is too much to draw, fewer of others too; then values are not
+    judged."""
     drawn = {name: _REPEATED if name in independent and size > 2 * _REPEATED else size for name, size in sizes.items()}
     followed = {name for one in task.dimensions if one.formula is not None for name in one.formula.names}
     others = tuple(one.name for one in task.free if one.name not in {*independent, *followed})
@@ -227,8 +218,7 @@ def _elements(task: Task, sizes: Sizes) -> int:
 
 
 def _held_bytes(task: Task, sizes: Sizes, drawn: Sizes) -> int:
-    """Of the inputs: rows of a tensor's outermost dimension that repeat take no memory of their own, nor do results
-    that nothing writes."""
+    """Memory of the inputs: repeated rows of the outermost dimension and unwritten results take none."""
     few = task.specs(drawn)
     return sum(
         spec.storage_bytes // max(spec.shape[0], 1) * few[name].shape[0] if spec.shape else spec.storage_bytes
@@ -248,7 +238,7 @@ def _inputs(task: Task, sizes: Sizes, case: Case) -> tuple[InputTensor, ...]:
     return tuple(made)
 
 
-# -- what the sampled blocks decide alone --
+# -- results that sampled blocks determine --
 
 
 def _results(plan: records.BoundPlan) -> tuple[str, ...]:
@@ -256,7 +246,7 @@ def _results(plan: records.BoundPlan) -> tuple[str, ...]:
 
 
 def _settled(task: Task, job: records.Job) -> tuple[str, ...]:
-    """Results of launches that are given inputs and results alone, each the only step that has them."""
+    """Results of launches that read only inputs and results, where no other step uses those results."""
     plan = job.plan
     if _GLOBAL_ATOMICS.search(job.ptx or "") is not None:
         return ()
@@ -271,7 +261,3 @@ def _settled(task: Task, job: records.Job) -> tuple[str, ...]:
         if isinstance(step, PackedLaunch) and user <= single | inputs
     ]
     return tuple(sorted(single & set().union(*launches)))
-
-
-def _results_of(launch: PackedLaunch, plan: records.BoundPlan) -> set[str]:
-    return plan.tensors_of(launch) & {one.name for one in plan.buffers}
