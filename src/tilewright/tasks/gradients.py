@@ -33,13 +33,13 @@ from tilewright.tasks.questions import (
     ANSWER_SECONDS,
     DIFFERENTIATE,
     PRINT_GRADIENTS,
-    Cut,
     DerivativeAnswer,
     DerivativeRequest,
     PrintedGradients,
     PrintRequest,
-    examine,
-    finding,
+    SavedSet,
+    degenerate_reason,
+    lint_reference,
     small_sizes,
 )
 
@@ -114,7 +114,7 @@ def recomputing_source(task: Task, answer: DerivativeAnswer, names: BackwardName
 # -- from results that were kept --
 
 
-def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: Cut) -> PrintRequest:
+def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: SavedSet) -> PrintRequest:
     """What the child needs to print the gradients from what a cut keeps."""
     at_hand = _at_hand(task, names, cut)
     known: dict[str, str] = {}
@@ -130,7 +130,7 @@ def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cu
     )
 
 
-def _at_hand(task: Task, names: BackwardNames, cut: Cut) -> list[tuple[str, tuple[str | int, ...], DType]]:
+def _at_hand(task: Task, names: BackwardNames, cut: SavedSet) -> list[tuple[str, tuple[str | int, ...], DType]]:
     """What the backward takes: name, dimensions and dtype."""
     outputs = {one.name: one for one in task.outputs}
     tensors = {one.name: one for one in task.tensors}
@@ -153,7 +153,7 @@ def _sizes(task: Task, first: int) -> dict[str, int]:
 
 
 def printed_source(
-    task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: Cut, found: PrintedGradients
+    task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: SavedSet, found: PrintedGradients
 ) -> str:
     """A text without the forward: the gradients, operation by operation, from what is kept."""
     kept = ", ".join(cut.results)
@@ -249,10 +249,10 @@ def backward_task(task: Task, options: TaskOptions) -> Task:
         made = _cheapest(task, answer, reference)
     with Reference(made.reference, made.function) as reference:
         try:
-            seen = examine(made, reference)
+            seen = lint_reference(made, reference)
         except ReferenceProblem as problem:
             raise TaskError(f"the gradients of {task.name} cannot be taken: {problem}") from problem
-    reason = finding(seen)
+    reason = degenerate_reason(seen)
     if reason and not options.allow_degenerate:
         remedy = Remedy(RemedyKind.ALLOW_DEGENERATE)
         raise TaskError(f"a kernel for the gradients of {task.name} would prove nothing: {reason}", remedy)
@@ -277,7 +277,7 @@ def _cheapest(task: Task, answer: DerivativeAnswer, reference: Reference) -> Tas
     """The backward task that keeps the fewest bytes. Of as many inputs: a text from results is for one rank alone."""
     specs = {**task.specs(), **task.output_specs()}
 
-    def price(cut: Cut) -> tuple[int, int]:
+    def price(cut: SavedSet) -> tuple[int, int]:
         return sum(specs[name].storage_bytes for name in (*cut.inputs, *cut.results)), len(cut.results)
 
     names = BackwardNames.of(task, answer)
@@ -295,7 +295,7 @@ def _cheapest(task: Task, answer: DerivativeAnswer, reference: Reference) -> Tas
     return _assembled(task, answer, cut, recomputing_source(task, answer, names, cut.inputs))
 
 
-def _assembled(task: Task, answer: DerivativeAnswer, cut: Cut, source: str) -> Task:
+def _assembled(task: Task, answer: DerivativeAnswer, cut: SavedSet, source: str) -> Task:
     names = BackwardNames.of(task, answer)
     specs = {**task.specs(), **task.output_specs()}
     saved = tuple(

@@ -44,7 +44,7 @@ def test_a_whole_description() -> None:
     assert found.inputs["x"] == TensorInput("x", DType.BF16, ("rows", "cols"), UniformValues(-1.0, 1.0))
     assert found.inputs["ids"] == TensorInput("ids", DType.I64, ("size_7",), IndexValues("rows"))
     assert found.inputs["out"] == TensorInput("out", DType.F32, ("rows", "one"), memory_order=(1, 0), in_place=True)
-    assert found.unsaid == {"out"}
+    assert found.unspecified == {"out"}
     assert (found.inputs["eps"], found.inputs["flag"]) == (1e-5, True)
     assert found.goal is not None
     assert found.goal.value == "latency"

@@ -100,7 +100,7 @@ def test_values_that_cannot_be_held(folder: Path, fill: dict[str, str], message:
 
 
 def test_an_unknown_gpu_is_refused() -> None:
-    with pytest.raises(TaskError, match="no known GPU is called 'H900'; write one of"):
+    with pytest.raises(TaskError, match="'H900' is no known GPU; write one of"):
         TaskOptions(gpu="H900")
 
 

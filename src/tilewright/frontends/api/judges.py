@@ -26,7 +26,7 @@ from tilewright.records import PROFILES, Execution, GpuProfile, Job, Precision, 
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.reference.convolution_questions import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
-from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channels
+from tilewright.tasks.default_precision import ResolvePrecision, likely_f32, precision_from_channels
 from tilewright.verify import Referee
 from tilewright.verify.judging_records import JudgeRequest
 
@@ -284,9 +284,9 @@ def logged_judges(log: Path) -> OpenJudges:
 # -- in what PyTorch computes the f32 convolutions of a task on the GPU at hand: --
 
 
-def settling_on(device: ChosenDevice) -> Settle:
+def settling_on(device: ChosenDevice) -> ResolvePrecision:
     """Who finds out the precision of a task for which nobody said one: the GPU, or without one the rule."""
-    return settled_by_channels if device.is_emulated else partial(_settled, device)
+    return precision_from_channels if device.is_emulated else partial(_settled, device)
 
 
 def _settled(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
@@ -294,7 +294,7 @@ def _settled(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
         return task
     is_f32 = _measured(device, task)
     if is_f32 is None:
-        return settled_by_channels(task, reference)
+        return precision_from_channels(task, reference)
     return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
 
 

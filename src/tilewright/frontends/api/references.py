@@ -135,7 +135,7 @@ def task_of_reference(
     """What a function of a file is to compute at these arguments. Raises `RefusedRequest`."""
     path, function = reference
     shapes, numbers = argument_words(arguments)
-    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=settling_on(device))
+    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, resolve_precision=settling_on(device))
     try:
         task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
     except tasks.RefusedRequest as refusal:

@@ -125,14 +125,16 @@ def read_task(store: Store, request: Request, settings: Settings, device: Chosen
 
 
 def task_of(
-    request: Request, foresee: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
+    request: Request,
+    foresee: tasks.Precheck | None = None,
+    resolve_precision: tasks.ResolvePrecision = tasks.precision_from_channels,
 ) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process.
 
-    `foresee` sees its source before that, and may refuse it; `settle` finds out a precision that nobody said.
+    `foresee` sees its source before that, and may refuse it; `resolve_precision` finds a precision that was not given.
     """
-    options = _task_options(request, settle)
-    options = replace(options, foresee=foresee) if foresee else options
+    options = _task_options(request, resolve_precision)
+    options = replace(options, precheck=foresee) if foresee else options
     if request.module:
         from tilewright.tasks.lifting.module_source import held_fields  # needs torch, which takes seconds to import
 
@@ -150,7 +152,7 @@ def task_of(
     return tasks.open_task(request.text, request.shapes, request.numbers, request.values, options)
 
 
-def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Foresee | None:
+def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Precheck | None:
     """Whether the built-in author can do it, by the source alone; what the library has needs no author."""
     if settings.author != choices.PLAYBOOK:
         return None
@@ -165,7 +167,7 @@ def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Foresee | 
     return look
 
 
-def _task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
+def _task_options(request: Request, resolve_precision: tasks.ResolvePrecision) -> tasks.TaskOptions:
     return tasks.TaskOptions(
         gpu=request.gpu,
         precision=request.precision,
@@ -174,7 +176,7 @@ def _task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
         fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
         fixed_all=EVERY_DIMENSION in request.fixed,
         allow_degenerate=request.allow_degenerate,
-        settle=settle,
+        resolve_precision=resolve_precision,
     )
 
 

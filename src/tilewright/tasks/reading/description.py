@@ -44,7 +44,7 @@ class Described:
     function: str
     dimensions: dict[str, Dimension]
     inputs: dict[str, TensorInput | int | float | bool]
-    unsaid: frozenset[str]  # tensors whose values are not said
+    unspecified: frozenset[str]  # tensors whose values are not said
     outputs: tuple[TaskOutput, ...]  # empty: to be found out
     results: tuple[str, ...]  # names of the outputs, where only these are given
     words: str
@@ -303,7 +303,7 @@ def print_described(described: Described) -> str:
         lines += ["assumptions = [", *(f"    {_quoted(one)}," for one in described.assumptions), "]"]
     lines += ["", "[dimensions]", *(f"{one.name} = {_size(one)}" for one in described.dimensions.values())]
     lines += ["", "[inputs]", *(f"{name} = {_input(one)}" for name, one in described.inputs.items())]
-    said = [one for one in described.tensors.values() if one.name not in described.unsaid]
+    said = [one for one in described.tensors.values() if one.name not in described.unspecified]
     lines += ["", "[values]", *(f"{one.name} = {_quoted(print_values(one.values))}" for one in said)] if said else []
     outputs = [f"{one.name} = {_quoted(f'{one.dtype}[{_axes(one.shape)}]')}" for one in described.outputs]
     outputs += [f"results = [{', '.join(map(_quoted, described.results))}]"] if described.results else []

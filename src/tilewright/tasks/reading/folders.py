@@ -105,7 +105,7 @@ def _make(described: Described, source: str, options: TaskOptions, origin: Origi
         described.function,
         _inputs(described, node),
         tuple(described.dimensions.values()),
-        described.unsaid,
+        described.unspecified,
         origin,
         described.results or result_names(node),
         described.assumptions,
@@ -147,7 +147,7 @@ def _as_given(
     for name, text in values.items():
         one = _tensor(described, ArgumentKind.VALUES, name)
         inputs[name] = replace(one, values=read_values(name, one, text))
-    return replace(described, inputs=inputs, unsaid=described.unsaid - values.keys())
+    return replace(described, inputs=inputs, unspecified=described.unspecified - values.keys())
 
 
 def _tensor(described: Described, kind: ArgumentKind, name: str) -> TensorInput:
@@ -364,7 +364,7 @@ def task_from_source(
         arguments.function,
         arguments.inputs,
         arguments.dimensions,
-        arguments.unsaid,
+        arguments.unspecified,
         Origin.FUNCTION,
         python_source.result_names(node),
         notes,

@@ -11,9 +11,9 @@ from pathlib import Path
 from tilewright.records import Dimension, NormalValues, NumberInput, Origin, Task, TaskInput, TensorInput, UniformValues
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import questions
-from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, settled, with_finding
+from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, with_lint_result, with_precision
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
-from tilewright.tasks.questions import examine
+from tilewright.tasks.questions import lint_reference
 from tilewright.tasks.reading import python_source
 from tilewright.tasks.reading.parameters import SCALARS, match_arguments, read_values
 from tilewright.tasks.reading.python_source import usable_name
@@ -118,7 +118,7 @@ def _from_maker(
     shapes = _only_argument(answer.forward, shapes, numbers)
     arguments = match_arguments("", class_name, answer.forward, shapes, numbers, of_arguments)
     maker.dimensions |= {one.name: one for one in arguments.dimensions}
-    maker.unsaid |= arguments.unsaid
+    maker.unspecified |= arguments.unspecified
     calls = {own: name for name, own in arguments.called.items()}
     calls |= {own: repr(value) for own, value in arguments.closed.items()}
     name = usable_name(_snake(class_name))
@@ -149,14 +149,14 @@ class _ModuleMaker:
         self._build = build
         self._origin = origin
         self.dimensions: dict[str, Dimension] = {}
-        self.unsaid: set[str] = set()  # tensors whose values nobody knows
+        self.unspecified: set[str] = set()  # tensors whose values nobody knows
         bound = python_source.bound_names(python_source.parse_source(source, str(path)))
         if name not in bound:
             raise TaskError(f"{path} has no {name!r}; it has {', '.join(sorted(bound)) or 'nothing'}")
         self._function = usable_name("reference", bound)
 
     def describe(self, inputs: str, options: TaskOptions) -> questions.ModuleAnswer:
-        options.foresee(self._source, self._class)
+        options.precheck(self._source, self._class)
         with Reference(self._source, self._class) as reference:
             try:
                 request = questions.ModuleRequest(self._build, inputs)
@@ -166,7 +166,7 @@ class _ModuleMaker:
 
     def input_of(self, name: str, found: questions.FoundTensor) -> TensorInput:
         """What was found, as an input of the op."""
-        self.unsaid |= {name} if found.values is None else set()
+        self.unspecified |= {name} if found.values is None else set()
         axes = axes_of(found.shape, self.dimensions)
         return TensorInput(name, found.dtype, axes, found.values or NormalValues(), parameter=found.learned)
 
@@ -196,7 +196,7 @@ class _ModuleMaker:
             with Reference(draft.source, draft.function) as reference:
                 try:
                     task = probe_task(draft, options, reference)
-                    found = examine(task, reference)
+                    found = lint_reference(task, reference)
                 except ReferenceProblem as problem:
                     raise TaskError(f"{self._path}: {problem}") from problem
                 copied = drawn.pop(found.copied, None)
@@ -208,7 +208,7 @@ class _ModuleMaker:
                 idle = [own for own, one in named.items() if one.name in found.idle]
                 if not idle or any(one.name in found.idle for one in given):
                     # Where not even an input matters, the numbers hide what the module computes: it is all kept.
-                    return settled(with_finding(task, found, options), options, reference)
+                    return with_precision(with_lint_result(task, found, options), options, reference)
             named = {own: one for own, one in named.items() if own not in idle}
             notes = (*notes, _idle_note(idle))
 
@@ -232,7 +232,7 @@ class _ModuleMaker:
                 found = f"the problem has no such tensor; it has {', '.join(known)}"
                 raise TaskError(found, given=GivenArgument(ArgumentKind.VALUES, name))
             known[name] = replace(known[name], values=read_values(name, known[name], text))
-        self.unsaid -= values.keys()
+        self.unspecified -= values.keys()
         return [known.get(one.name, one) for one in given], {own: known[one.name] for own, one in named.items()}
 
     def _draft(
@@ -249,7 +249,7 @@ class _ModuleMaker:
             self._function,
             inputs,
             tuple(self.dimensions.values()),
-            frozenset(self.unsaid),
+            frozenset(self.unspecified),
             self._origin,
             assumptions=(*self._notes, *notes),
         )

@@ -39,7 +39,7 @@ class Arguments:
 
     inputs: tuple[TaskInput, ...]
     dimensions: tuple[Dimension, ...]
-    unsaid: frozenset[str]  # tensors whose values nobody said
+    unspecified: frozenset[str]  # tensors whose values nobody said
     source: str
     function: str
     called: Mapping[str, str]  # input -> the function's own name for it
@@ -79,11 +79,11 @@ def match_arguments(
         called[name] = one.name
     if not shapes:
         raise _missing(function, parameters, parameters[0] if parameters else None, shapes)
-    unsaid = frozenset(name for name, own in called.items() if own in shapes and own not in values)
+    unspecified = frozenset(name for name, own in called.items() if own in shapes and own not in values)
     renamed = any(name != own for name, own in called.items())
     if closed or renamed or any(one.positional_only for one in parameters):
         source, function = _wrapped(source, function, parameters, inputs, called, closed)
-    return Arguments(tuple(inputs), tuple(dimensions.values()), unsaid, source, function, called, closed)
+    return Arguments(tuple(inputs), tuple(dimensions.values()), unspecified, source, function, called, closed)
 
 
 def _refuse_unknown(function: str, known: Sequence[str], given: Mapping[ArgumentKind, Mapping[str, str]]) -> None:
