@@ -67,7 +67,7 @@ def casts(p, c, u):
 
 def test_what_16_bit_steps_lose_is_no_result_unless_it_is_cast() -> None:
     shapes = dict.fromkeys("pcu", "64x128:bf16")
-    assert "y1 is made of roundings in PyTorch's steps" in lint_of(COMPENSATED, "implicit", shapes)
+    assert "y1 consists of rounding errors of PyTorch's 16-bit steps" in lint_of(COMPENSATED, "implicit", shapes)
     assert lint_of(COMPENSATED, "casts", shapes) == ""
     assert lint_of(COMPENSATED, "implicit", dict.fromkeys("pcu", "64x128")) == ""
 

@@ -66,7 +66,7 @@ def test_sizes_that_follow_from_others() -> None:
     ("change", "message"),
     [
         (('name = "gather_rows"', "name = 3"), "name must be given as text"),
-        (('name = "gather_rows"', 'name = "gather rows"'), "is no name of an op"),
+        (('name = "gather_rows"', 'name = "gather rows"'), "is no valid op name"),
         (('goal = "latency"', 'goal = "fast"'), "goal = 'fast' is not latency, throughput"),
         (('goal = "latency"', "speed = 1"), "unknown key 'speed'; it may have name, function"),
         (("rows = 4096", 'rows = "many"'), "dimension rows = many: no dimension is called many; name cols"),
@@ -80,12 +80,12 @@ def test_sizes_that_follow_from_others() -> None:
         (('"bf16[rows, cols]"', '"bf16[rows, cols / rows]"'), "x: 'cols / rows' divides by something else"),
         (('"bf16[rows, cols]"', '"bf16[rows, 2 * width]"'), "x: dimension twice_width .* is called width"),
         (("multiple_of = 8", "multiple_of = 7"), "1024 is not a size that is a multiple of 7"),
-        (('"bf16[rows, cols]"', '"bf16[rows, width]"'), "no dimension is called 'width'; .* has rows, cols"),
+        (('"bf16[rows, cols]"', '"bf16[rows, width]"'), "there is no dimension 'width'; .* has rows, cols"),
         (('"bf16[rows, cols]"', '"bfloat[rows]"'), "'bfloat' is not a dtype; write one of f64, f32"),
         (('"bf16[rows, cols]"', '"bf16 rows"'), "is no tensor; write such as"),
         (('"bf16[rows, cols]"', '"const bf16[rows]"'), "'const' is none of inplace, optional, parameter"),
         (("order 1 0", "order 1 1"), "order must name each of its 2 axes once"),
-        (('"uniform -1 1"', '"gauss"'), r"\[values\] x: 'gauss' says no values; write normal"),
+        (('"uniform -1 1"', '"gauss"'), r"\[values\] x: 'gauss' describes no values; write normal"),
         (('"index rows"', '"normal"'), r"\[values\] ids: i64 cannot hold normal"),
         (('ids = "index rows"', 'idz = "normal"'), r"\[values\] has idz, which is no tensor"),
         (("[values]", "[values"), "this is not TOML"),
@@ -129,7 +129,7 @@ def test_values_are_printed_as_they_are_read(text: str) -> None:
     ],
 )
 def test_values_that_make_no_sense(text: str) -> None:
-    with pytest.raises(ValueError, match="says no values; write normal, normal:MEAN"):
+    with pytest.raises(ValueError, match="describes no values; write normal, normal:MEAN"):
         parse_values(text, DType.F32, 2)
 
 

@@ -185,7 +185,7 @@ def _with_other_values(
 
 
 def _otherwise(values: Values, way: int, position: int) -> Values:
-    """Another distribution: scaled, shifted or uniform. Neighbouring inputs are scaled differently, so ratios change."""
+    """Another distribution: scaled, shifted or uniform. Neighbours are scaled differently, so ratios change."""
     if isinstance(values, NormalValues):
         if way == _WAYS - 1:
             return UniformValues(values.mean - values.deviation, values.mean + values.deviation)
@@ -244,7 +244,7 @@ def _copied(task: Task, given: list[Tensors], found: list[torch.Tensor]) -> Tens
 
 
 def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tensors], answers: list[Results]) -> str:
-    """A reason if exact results differ by less than the reference's rounding errors, so that a constant would pass."""
+    """A reason if exact results differ by less than the reference's rounding errors: a constant would pass."""
     if not all(one.is_floating_point() for one in answers[0]):
         return ""
     truths = _exact_answers(function, task, given)
