@@ -265,7 +265,7 @@ def test_candidates_of_the_first_draft_are_asked_alike() -> None:
 def test_hints_candidates_and_evidence_reach_the_model() -> None:
     asked = replace(situation(Stage.PROFILED), hint="try one warp per row", candidate=1)
     text = question_text(asked)
-    assert "says: try one warp per row" in text
+    assert "A hint from the user: try one warp per row" in text
     assert "this is number 2" in text
     assert EVIDENCE in text
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.text import Text
 
 from tilewright.exports.cuda_project import Exported, Target, export
-from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.publish import Publication, check_publishable, checked_repository, publish
 from tilewright.exports.source import Reference, Source, from_files, from_run, with_backward
 from tilewright.exports.writing import RECORD, NotPublishable, read_record
@@ -49,7 +48,7 @@ def export_command(what: Sequence[str], wishes: Wishes, as_json: bool) -> None:
     with progress() as say:
         done = export(
             source, Target(wishes.target), wishes.output, wishes.name, list(dict.fromkeys(wanted)), say,
-            HubChoices(wishes.layer),
+            layer=wishes.layer,
         )  # fmt: skip
     if as_json:
         print_json(done)
@@ -120,7 +119,7 @@ def publish_command(what: str, repository: str, dry_run: bool, private: bool, li
             source = read_source([what])
             source = replace(source, licence=checked_licence(licence)) if licence else source
             name = repository.rpartition("/")[2].replace("-", "_").replace(".", "_")
-            export(source, Target.HUB, folder, name, (), say, HubChoices(repository=repository))
+            export(source, Target.HUB, folder, name, (), say, repository=repository)
         done = check_publishable(folder, repository) if dry_run else publish(folder, repository, private, say)
     if as_json:
         print_json(done)
