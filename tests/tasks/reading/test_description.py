@@ -69,7 +69,7 @@ def test_sizes_that_follow_from_others() -> None:
         (('name = "gather_rows"', 'name = "gather rows"'), "is no valid op name"),
         (('goal = "latency"', 'goal = "fast"'), "goal = 'fast' is not latency, throughput"),
         (('goal = "latency"', "speed = 1"), "unknown key 'speed'; it may have name, function"),
-        (("rows = 4096", 'rows = "many"'), "dimension rows = many: no dimension is called many; name cols"),
+        (("rows = 4096", 'rows = "many"'), "dimension rows = many: there is no dimension many; name cols"),
         (("rows = 4096", "rows = true"), r'\[dimensions\] rows: write a size, \{size .* or .* "cols / 2"'),
         (
             ("rows = 4096", 'rows = {size = 4096, at_least = 2, unless = ["colls"]}'),
