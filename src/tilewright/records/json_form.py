@@ -1,7 +1,7 @@
 """The JSON form of all records, derived from their annotations.
 
-Dataclasses become objects with `"is": "<class name>"`, bytes become base64. Fields in a class's `LEFT_OUT` are omitted if
-they have their default. `from_json` refuses unknown and missing keys; `formerly` describes older forms of a class.
+Dataclasses become objects with `"is": "<class name>"`, bytes become base64. Fields in a class's `LEFT_OUT` are omitted
+if they have their default. `from_json` refuses unknown and missing keys; `formerly` describes older forms.
 """
 
 from __future__ import annotations

@@ -285,8 +285,8 @@ class Kind(str, Enum):
 class Task:
     """Defines what a kernel computes and what is required of it. `reference` is Python source that defines `function`.
 
-    The function takes the inputs by name, returns the outputs (several as a tuple) and changes inputs marked `in_place`.
-    It runs only in a restricted child process.
+    The function takes the inputs by name, returns the outputs (a tuple of several) and changes `in_place` inputs. It
+    runs only in a restricted child process.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("derivative", "leading")
