@@ -188,5 +188,5 @@ def test_other_exports_say_that_it_is_left_out(source: Source, tmp_path: Path) -
     done = export(source, Target.CUDA, tmp_path / "cuda", "scaled_tanh")
     assert source.backward is not None
     assert source.backward.provenance is not None
-    said = f"is a function of its own: tilewright export {source.backward.provenance.run} --to cuda"
+    said = f"is a separate export: tilewright export {source.backward.provenance.run} --to cuda"
     assert any(note.endswith(said) for note in done.notes)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from tilewright.exports.cuda_project import Target, export
 from tilewright.exports.python_op import small_call
-from tilewright.exports.source import Source, Standing, check_words, from_files, from_run
-from tilewright.exports.standing_text import how_it_was_judged, measurement_text
+from tilewright.exports.source import Source, Standing, check_metadata, from_files, from_run
+from tilewright.exports.verification import measurement_text, verification_text
 from tilewright.exports.writing import RECORD, Folder, NotExportable, check_target
 from tilewright.frontends.cli.main import app
 from tilewright.records import DType, Measured, TensorSpec, Timing, to_json
@@ -105,7 +105,7 @@ def edit_attempt(folder: RunFolder, change: Callable[[dict[str, object]], object
 def test_a_kernel_is_what_the_run_says_of_it(tmp_path: Path) -> None:
     source = from_run(RunFolder(RUNS / "rmsnorm"))
     assert source.standing is Standing.VERIFIED
-    assert "judged it right in" in how_it_was_judged(source)
+    assert "verified it in" in verification_text(source)
     assert "Not measured on a GPU" in measurement_text(source)
     assert "no measurement" in measurement_text(source)
 
@@ -116,7 +116,7 @@ def test_a_kernel_edited_since_is_marked(tmp_path: Path) -> None:
     kernel.write_text(kernel.read_text() + "// a little faster\n")
     source = from_run(folder)
     assert source.standing is Standing.EDITED
-    assert how_it_was_judged(source) == (
+    assert verification_text(source) == (
         "This kernel is not verified: the file was changed by hand since it was judged."
     )
     assert measurement_text(source) == "No measurement is on record."
@@ -127,13 +127,13 @@ def test_a_provisional_kernel_is_marked(tmp_path: Path) -> None:
     edit_attempt(folder, lambda attempt: attempt["verdict"].update(unseen="too large"))  # type: ignore[attr-defined]
     source = from_run(folder)
     assert source.standing is Standing.PROVISIONAL
-    assert "judged nowhere" in how_it_was_judged(source)
+    assert "judged nowhere" in verification_text(source)
 
 
 def test_a_kernel_judged_by_an_earlier_referee_is_marked(tmp_path: Path) -> None:
     source = from_run(RunFolder(GALLERY / "swiglu"))
     assert source.standing is Standing.EARLIER
-    assert "tilewright make REQUEST --start FILE.cu --attempts 1" in how_it_was_judged(source)
+    assert "tilewright make REQUEST --start FILE.cu --attempts 1" in verification_text(source)
     seen = copied(GALLERY / "swiglu", tmp_path)  # by a referee that looked, and could compare no value there
     edit_attempt(seen, lambda attempt: attempt["verdict"].update(is_looked_at=True))  # type: ignore[attr-defined]
     assert from_run(seen).standing is Standing.VERIFIED
@@ -166,11 +166,11 @@ def test_figures_come_from_the_runs_measurement() -> None:
 
 def test_words_of_a_record_do_not_become_code(small_source: Source) -> None:
     with pytest.raises(NotExportable, match="no SPDX expression"):
-        check_words(replace(small_source, licence='MIT"\nbackends = ["cuda'))
+        check_metadata(replace(small_source, licence='MIT"\nbackends = ["cuda'))
     assert small_source.reference is not None
     hostile = replace(small_source.reference, function="x; import os")
     with pytest.raises(NotExportable, match="no name of Python"):
-        check_words(replace(small_source, reference=hostile))
+        check_metadata(replace(small_source, reference=hostile))
 
 
 ODD = """\

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tilewright.exports.cuda_project import Target, export
-from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.source import Source
 from tilewright.exports.writing import NotExportable
 
@@ -23,7 +22,7 @@ kernels = pytest.importorskip("kernels")
 @pytest.fixture(scope="module")
 def project(small_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hub") / "row-scale"
-    export(small_source, Target.HUB, folder, "row_scale", choices=HubChoices(repository="somebody/row-scale"))
+    export(small_source, Target.HUB, folder, "row_scale", repository="somebody/row-scale")
     return folder
 
 
@@ -93,5 +92,5 @@ def test_the_card_says_what_it_is(project: Path) -> None:
 )
 def test_names_that_will_not_do(small_source: Source, tmp_path: Path, name: str, layer: str, reason: str) -> None:
     with pytest.raises(NotExportable, match=reason):
-        export(small_source, Target.HUB, tmp_path / "out", name, choices=HubChoices(layer=layer))
+        export(small_source, Target.HUB, tmp_path / "out", name, layer=layer)
     assert not (tmp_path / "out").exists()

@@ -14,7 +14,6 @@ import torch
 from tests.exports.small_op import ATTENTION_KERNEL, ATTENTION_REFERENCE
 
 from tilewright.exports.cuda_project import Target, export
-from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.recognition import FORMS, Form, recognise
 from tilewright.exports.source import Reference, from_files, from_run
 from tilewright.records import DType, TensorSpec
@@ -125,7 +124,7 @@ def test_an_attention_serves_the_attention_interface(tmp_path: Path, monkeypatch
         calls=({"q": spec, "k": spec, "v": spec, "scale": 0.25},),
         reference=Reference(ATTENTION_REFERENCE, "attend"),
     )
-    export(source, Target.HUB, tmp_path / "hub", "tw_attend", choices=HubChoices(layer="attention"))
+    export(source, Target.HUB, tmp_path / "hub", "tw_attend", layer="attention")
     kernel = kernels.get_local_kernel(tmp_path / "hub")
     module, taken = sys.modules[f"{kernel.__name__}.attention"], []
     monkeypatch.setattr(module, "attend", lambda *arguments: taken.append(1) or kernel.attend(*arguments))

@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "failed": (lambda f: edit_record(f, lambda r: r.update(standing="failed")), "the referee rejected it"),
     "unjudged": (lambda f: edit_record(f, lambda r: r.update(standing="unjudged")), "no run has judged"),
     "edited": (lambda f: edit_record(f, lambda r: r.update(standing="edited")), "changed by hand"),
-    "no standing": (lambda f: edit_record(f, lambda r: r.pop("standing")), "does not say how"),
+    "no standing": (lambda f: edit_record(f, lambda r: r.pop("standing")), "has no verification status"),
     "no provenance": (lambda f: edit_record(f, lambda r: r.update(provenance=None)), "has no provenance"),
     "earlier": (lambda f: edit_record(f, lambda r: r["provenance"].pop("unjudged")), "--start FILE.cu --attempts 1"),
     "unverified": (lambda f: edit_record(f, lambda r: r["provenance"].update(verified_on=[])), "does not say that it"),

@@ -9,14 +9,14 @@ import torch
 from tests.runtime import plans
 
 from tilewright.exports.torch_package import outs_function
-from tilewright.exports.writing import rendered
+from tilewright.exports.writing import render_template
 from tilewright.kernel_file import out_specs, parse
 from tilewright.runtime.specs import spec_of
 
 
 def outs_of(text: str) -> Any:
     scope: dict[str, Any] = {"torch": torch}
-    exec(rendered("package/_plan_words.py"), scope)
+    exec(render_template("package/_plan_words.py"), scope)
     exec(outs_function(parse(text, "k.cu")), scope)
     return scope["outs"]
 

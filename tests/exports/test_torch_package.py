@@ -19,8 +19,8 @@ from tests.exports.small_op import REFERENCE
 
 from tilewright.exports import python_op
 from tilewright.exports.source import Source
-from tilewright.exports.standing_text import sizes_text
-from tilewright.exports.writing import RECORD, rendered
+from tilewright.exports.verification import sizes_text
+from tilewright.exports.writing import RECORD, render_template
 from tilewright.kernel_file import parse
 from tilewright.records import Dimension, DType, Part, Task, TaskOutput, TensorInput, TensorSpec, UniformValues
 
@@ -127,7 +127,7 @@ def test_what_is_said_of_sizes_is_what_its_files_take_together(small_source: Sou
         (Dimension("rows", 64), Dimension("cols", 256)),
     )
     wide = small_source.files[0]
-    said = "Of the sizes that were asked for the kernel takes only cols a multiple of"
+    said = "Of the requested sizes the kernel takes only cols a multiple of"
     assert sizes_text(replace(small_source, task=task)) == f"{said} 4"
     narrow = parse(wide.text.replace("//! out ", "//! need    x.shape[1] % 8 == 0\n//! out ", 1), "narrow.cu")
     alone = replace(small_source, task=task, files=(narrow,))
@@ -135,7 +135,7 @@ def test_what_is_said_of_sizes_is_what_its_files_take_together(small_source: Sou
     assert sizes_text(replace(alone, files=(narrow, wide))) == f"{said} 4"  # the second takes what the first declines
     values = {"package": "p", "sizes_taken": sizes_text(alone), "has_reference": True}
     values |= {"doc": "", "arguments": "", "public": "", "backward": None, "judged": "", "measured": "", "licence": ""}
-    readme = rendered("package/README.md", version="", archs="", has_ptx=False, sets=1, left_out=0,
+    readme = render_template("package/README.md", version="", archs="", has_ptx=False, sets=1, left_out=0,
                       differentiable=False, **values)  # fmt: skip
     assert "takes only cols a multiple of 8; other calls run the reference." in readme
 

@@ -11,17 +11,16 @@ from tests.importing.examples import ACTIVATION, MACRO, MODEL, ROWS, SCALE
 from typer.testing import CliRunner
 
 from tilewright.frontends.cli.main import app
-from tilewright.importing.calls import Given
+from tilewright.importing.calls import CallArgument
 from tilewright.importing.importer import Imported, import_launcher
 from tilewright.importing.recording import HostChild
-from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import read_source
+from tilewright.importing.sources import ImportProblem, read_source
 from tilewright.records import PROFILES
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 
 
-def imported(text: str, function: str, said: dict[str, Given] | None = None) -> Imported:
+def imported(text: str, function: str, said: dict[str, CallArgument] | None = None) -> Imported:
     with HostChild() as child:
         return import_launcher(read_source("k.cu", text, None), function, said or {}, child, PROFILES["H200"])
 

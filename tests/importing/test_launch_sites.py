@@ -11,17 +11,16 @@ from tests.importing.examples import PROGRAM
 from typer.testing import CliRunner
 
 from tilewright.frontends.cli.main import app
-from tilewright.importing.importer import launchers, programs
-from tilewright.importing.launch_sites import cut_out, launch_sites
-from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Source, read_source
+from tilewright.importing.importer import launchers, other_launching_functions
+from tilewright.importing.launch_sites import isolate_launch, launch_sites
+from tilewright.importing.sources import ImportProblem, Source, read_source
 
 
 def cut(text: str, kernel: str) -> str:
     """The function that a launch becomes, on one line."""
     source = read_source("k.cu", text, None)
     site = next(one for one in launch_sites(source) if one.kernel.name == kernel)
-    made, name = cut_out(source, site)
+    made, name = isolate_launch(source, site)
     item = next(one for one in made.items if one.name == name)
     return " ".join(made.text[item.code_start : item.end].split())
 
@@ -33,7 +32,7 @@ def program(statements: str) -> str:
 def test_the_launches_of_a_program_are_found() -> None:
     source = read_source("k.cu", PROGRAM, None)
     assert launchers(source) == []
-    assert programs(source, []) == ["main"]
+    assert other_launching_functions(source, []) == ["main"]
     assert [site.name for site in launch_sites(source)] == ["add", "transpose", "scale", "clip"]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.cli.imported_checks import reach
-from tilewright.importing.calls import Given
-from tilewright.importing.shapes import Extent, extents, in_order
+from tilewright.importing.calls import CallArgument
+from tilewright.importing.shapes import Extent, extents, ordered_sizes
 from tilewright.kernel_file import parse
 from tilewright.records import PROFILES
 
@@ -23,11 +23,11 @@ __global__ void run(float* y, const float* x, const float* w, const float* unuse
 """
 
 
-def tensor(name: str) -> Given:
-    return Given(name, "tensor", "f32", (1 << 17,), is_bare=True)
+def tensor(name: str) -> CallArgument:
+    return CallArgument(name, "tensor", "f32", (1 << 17,), is_pointer=True)
 
 
-CALL = (*map(tensor, ("y", "x", "w", "unused")), Given("N", "int", value=64), Given("C", "int", value=96))
+CALL = (*map(tensor, ("y", "x", "w", "unused")), CallArgument("N", "int", value=64), CallArgument("C", "int", value=96))
 
 
 def test_extents_are_products_of_the_numbers() -> None:
@@ -47,7 +47,7 @@ __global__ void run(float4* y, const float4* x, int quads) {
   for (int part = 0; part < 3; ++part) y[3 * i + part] = x[i];
 }
 """
-    call = (tensor("y"), tensor("x"), Given("B", "int", value=3), Given("C", "int", value=96))
+    call = (tensor("y"), tensor("x"), CallArgument("B", "int", value=3), CallArgument("C", "int", value=96))
     with EmulatedDevice(GPU) as emulator:
         found, _ = extents(parse(text, "k.cu"), call, GPU, reach(emulator))
     assert found == {"y": Extent(3, ("B", "C")), "x": Extent(1, ("B", "C"))}  # not B * B * C, though B is 3
@@ -70,9 +70,9 @@ def test_what_is_no_product_is_not_known() -> None:
 def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
     product = Extent(1, ("M", "N", "K"))
     aliases = {"b": "right", "n": "N", "": "M"}
-    assert in_order(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
-    assert in_order(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
+    assert ordered_sizes(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
+    assert ordered_sizes(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
     macro = "b[OFFSET(i, j, n)] = 0;"
-    assert in_order(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
+    assert ordered_sizes(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
     stride = "int C3 = C * 3; y[b * T * C3 + t * C3] = 0;"
-    assert in_order(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]
+    assert ordered_sizes(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]

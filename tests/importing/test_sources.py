@@ -8,8 +8,7 @@ from tests.importing.examples import MACRO, ROWS, SCALE
 from tilewright.importing.device_text import device_text
 from tilewright.importing.host_program import rewrite_launches
 from tilewright.importing.importer import launchers
-from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Kind, read_source
+from tilewright.importing.sources import ImportProblem, Kind, read_source
 
 
 def test_items_are_told_apart() -> None:

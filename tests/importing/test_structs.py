@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.importing.entries import entries, flat_names, with_entries
 from tilewright.importing.recording import Launched
 from tilewright.importing.signatures import fields, parameters
 from tilewright.importing.sources import Kind, read_source
+from tilewright.importing.wrappers import flat_names, with_wrappers, wrapper_kernels
 
 TEXT = """
 namespace deep {
@@ -32,7 +32,7 @@ def test_an_entry_makes_the_struct_of_its_parameters() -> None:
     source = read_source("k.cu", TEXT.replace("Pair<float> q, dim3 g, Table t, Derived d, ", ""), None)
     (item,) = source.of_kind(Kind.KERNEL)
     assert flat_names(source, item) == ["p_x", "p_y", "p_z", "p_n", "plain"]
-    text = with_entries(source.text, entries(source, [Launched(1, (1, 1, 1), (32, 1, 1), 0, "run")]))
+    text = with_wrappers(source.text, wrapper_kernels(source, [Launched(1, (1, 1, 1), (32, 1, 1), 0, "run")]))
     assert "__device__ __forceinline__ void run(const Params p" in text
     assert "run_as_launched(const float * p_x, float * p_y, float * p_z, int p_n, float* plain) {" in text
     assert "  p.n = p_n;\n  run(p, plain);\n}" in text

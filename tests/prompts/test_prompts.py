@@ -265,7 +265,7 @@ def test_candidates_of_the_first_draft_are_asked_alike() -> None:
 def test_hints_candidates_and_evidence_reach_the_model() -> None:
     asked = replace(situation(Stage.PROFILED), hint="try one warp per row", candidate=1)
     text = question_text(asked)
-    assert "says: try one warp per row" in text
+    assert "A hint from the user: try one warp per row" in text
     assert "this is number 2" in text
     assert EVIDENCE in text
 
@@ -452,7 +452,7 @@ def test_what_lint_reads_is_told_without_remarks() -> None:
     grave = found(LintRule.UNCOALESCED, "layernorm<float>", 12, "32 sectors for each request")
     small = found(LintRule.NARROW_LOAD, "layernorm<float>", 13, "4 bytes a lane")
     told = question_text(Situation(LAYERNORM, Stage.STRUCTURE, 3, 0, passed, KERNEL, lint=(small, grave)))
-    assert "without a run:\n- line 12: uncoalesced: 32 sectors for each request; let neighbouring lanes" in told
+    assert "without running it:\n- line 12: uncoalesced: 32 sectors for each request; let neighbouring lanes" in told
     assert "narrow-load" not in told
     quiet = question_text(Situation(LAYERNORM, Stage.STRUCTURE, 3, 0, passed, KERNEL, lint=(small,)))
     assert "without a run" not in quiet

@@ -42,7 +42,7 @@ def test_sizes_below_the_least_are_not_sound() -> None:
     [
         ({"size": 4, "at_least": 5}, "dimension rows: 4 is not a size of at least 5"),
         ({"size": 4, "at_least": 0}, "dimension rows: 4 is not a size of at least 0"),
-        ({"size": 4, "at_least": 2, "formula": SizeFormula.parse("cols / 2")}, "they have the multiples and least"),
+        ({"size": 4, "at_least": 2, "formula": SizeFormula.parse("cols / 2")}, "give multiples and bounds"),
     ],
 )
 def test_least_sizes_that_cannot_be(made: dict[str, object], message: str) -> None:

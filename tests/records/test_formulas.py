@@ -59,12 +59,12 @@ def test_texts(text: str, printed: str) -> None:
         ("(cols", "opens a bracket that it does not close"),
         ("* cols", r"has '\*' where a name"),
         ("cols % 2", "has '%'; a formula has names"),
-        ("cols / rows", "divides by something else than a whole number"),
-        ("cols / 0", "divides by something else than a whole number"),
+        ("cols / rows", "divides by something other than a whole number"),
+        ("cols / 0", "divides by something other than a whole number"),
         ("cols / 2 * 2", "divide once, last"),
         ("rows - cols / 2", "divide once, last"),
-        ("2 * 3", "follows from no dimension"),
-        ("cols - cols", "follows from no dimension"),
+        ("2 * 3", "names no dimension"),
+        ("cols - cols", "names no dimension"),
         ("*".join(f"(a{number} + b{number})" for number in range(9)), "more than 16 terms"),
         ("a" * 300, "at most 200 characters"),
         ("99999999999 * a", "too large for a size"),
@@ -165,10 +165,10 @@ def test_sizes_found_in_a_call_agree_or_not() -> None:
 @pytest.mark.parametrize(
     ("dimension", "message"),
     [
-        (replace(HALF, size=7), "half is not as cols / 2 says"),
-        (replace(HALF, varies=False), "half is not as cols / 2 says"),
-        (replace(HALF, formula=SizeFormula.parse("width / 2")), "no dimension is called width; name rows, cols"),
-        (replace(HALF, formula=SizeFormula.parse("half - 1")), "half follows from others itself; name rows, cols"),
+        (replace(HALF, size=7), "half is not cols / 2"),
+        (replace(HALF, varies=False), "half is not cols / 2"),
+        (replace(HALF, formula=SizeFormula.parse("width / 2")), "there is no dimension width; name rows, cols"),
+        (replace(HALF, formula=SizeFormula.parse("half - 1")), "half has a formula itself; name rows, cols"),
         (replace(HALF, formula=SizeFormula.parse("cols - 20")), "is -8 at cols = 12; no size is below 0"),
     ],
 )
@@ -180,7 +180,7 @@ def test_dimensions_that_do_not_follow_are_refused(dimension: Dimension, message
 def test_what_follows_varies_with_its_sources() -> None:
     fixed = following((ROWS, replace(COLS, varies=False, size=20), HALF))
     assert fixed[2] == replace(HALF, size=10, varies=False)
-    with pytest.raises(ValueError, match="they have the multiples"):
+    with pytest.raises(ValueError, match="has a formula; give multiples"):
         replace(HALF, multiple_of=2)
 
 

@@ -19,7 +19,7 @@ from tilewright.reference import ReferenceProblem, loading
 from tilewright.reference.loading import load_function
 from tilewright.tasks import drafts, gradients
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
-from tilewright.tasks.questions import examine, finding
+from tilewright.tasks.questions import degenerate_reason, lint_reference
 from tilewright.tasks.reading import folders, modules
 from tilewright.tasks.reading.parameters import match_arguments, read_shape
 from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
@@ -88,7 +88,7 @@ def probed(
         arguments.function,
         arguments.inputs,
         arguments.dimensions,
-        arguments.unsaid,
+        arguments.unspecified,
         Origin.FUNCTION,
         result_names(node),
     )
@@ -109,4 +109,4 @@ def unprobed(source: str, function: str, shapes: dict[str, str]) -> tuple[Task, 
 
 def lint_of(source: str, function: str, shapes: dict[str, str], values: dict[str, str] | None = None) -> str:
     task, reference = probed(source, function, shapes, values=values)
-    return finding(examine(task, reference))  # type: ignore[arg-type]
+    return degenerate_reason(lint_reference(task, reference))  # type: ignore[arg-type]

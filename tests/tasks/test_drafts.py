@@ -366,7 +366,7 @@ def test_a_folder_need_not_say_what_follows(tmp_path: Path, monkeypatch: pytest.
         ({}, {"eps": "1"}, {}, "number of eps: the task has no such number; it has scale"),
         ({}, {"scale": "big"}, {}, "number of scale, big: scale takes a number"),
         ({}, {}, {"scale": "normal"}, "values of scale: the task has no such tensor; it has x, mask"),
-        ({}, {}, {"x": "weird"}, "values of x, weird: 'weird' says no values"),
+        ({}, {}, {"x": "weird"}, "values of x, weird: 'weird' describes no values"),
     ],
 )
 def test_what_a_person_gave_is_obeyed_or_refused(
@@ -380,7 +380,7 @@ def test_what_a_person_gave_is_obeyed_or_refused(
         'x = "f32[rows, cols]"',
         "scale = 2.0",
         'mask = "normal"',
-        '    "scale is 2, as was asked for",',
+        '    "scale is 2, as requested",',
     ):
         assert line in fitted.splitlines(), line
     with pytest.raises(TaskError, match=message):

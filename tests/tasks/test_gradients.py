@@ -210,8 +210,8 @@ def test_people_are_told_what_is_kept_and_who_gets_no_gradient() -> None:
     assert derivative_words(backward.derivative) == [
         "gradients by x, residual, of y0 of nested",
         "no gradient by keep, which holds bool",
-        "keeps x (1.5 KiB), keep (384 bytes) from the forward; everything else is computed again",
-        "1.88 KiB in all; autograd would keep 1.88 KiB",
+        "saves x (1.5 KiB), keep (384 bytes) from the forward and recomputes everything else",
+        "1.88 KiB in all; autograd would save 1.88 KiB",
     ]
 
 
@@ -224,10 +224,10 @@ def test_what_the_forward_knows_of_its_dimensions_holds_of_the_backward() -> Non
 @pytest.mark.parametrize(
     ("function", "shapes", "found"),
     [
-        ("in_place", {"x": "12x32:f32"}, "in_place changes x in place, so nothing is left to take gradients at"),
-        ("place", {"x": "12x32:f32"}, "place has no gradients: no result depends on an input"),
+        ("in_place", {"x": "12x32:f32"}, "in_place changes x in place, which has no gradient"),
+        ("place", {"x": "12x32:f32"}, "place has no gradients: no result is a differentiable"),
         ("place", {"x": "12x32:i64"}, "place has no floating-point input"),
-        ("total", {"x": "12x32:f32"}, "the size cols of total cannot be told from the gradients of its results"),
+        ("total", {"x": "12x32:f32"}, "the size cols of total does not follow from the gradients of its results"),
         ("both", {"x": "12x32:f32", "y": "12x32:f32"}, "of both would prove nothing: grad_x equals grad_out"),
     ],
 )
@@ -240,5 +240,5 @@ def test_functions_without_gradients_worth_a_kernel_are_refused(
 
 def test_a_backward_has_no_backward() -> None:
     _, backward = made("swiglu", gate="12x32:f32", up="12x32:f32")
-    with pytest.raises(TaskError, match="is a backward task itself"):
+    with pytest.raises(TaskError, match="is a backward task; for second"):
         backward_task(backward, TaskOptions())

@@ -10,9 +10,9 @@ from tests.tasks.in_process import lint_of, probed
 
 from tilewright.records import DType, Origin
 from tilewright.tasks import TaskError, TaskOptions
-from tilewright.tasks.drafts import with_finding
+from tilewright.tasks.drafts import with_lint_result
 from tilewright.tasks.errors import Remedy, RemedyKind
-from tilewright.tasks.questions import LintAnswer, examine, small_sizes
+from tilewright.tasks.questions import LintAnswer, lint_reference, small_sizes
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def casts(p, c, u):
 
 def test_what_16_bit_steps_lose_is_no_result_unless_it_is_cast() -> None:
     shapes = dict.fromkeys("pcu", "64x128:bf16")
-    assert "y1 is made of roundings in PyTorch's steps" in lint_of(COMPENSATED, "implicit", shapes)
+    assert "y1 consists of rounding errors of PyTorch's 16-bit steps" in lint_of(COMPENSATED, "implicit", shapes)
     assert lint_of(COMPENSATED, "casts", shapes) == ""
     assert lint_of(COMPENSATED, "implicit", dict.fromkeys("pcu", "64x128")) == ""
 
@@ -115,7 +115,7 @@ def test_what_is_constant_for_every_distribution_is_not() -> None:
     assert "does not depend on the inputs" in lint_of(MEANS, "ratio", {"x": "64x512"})
     task, reference = probed(MEANS, "centre", {"x": "64x512"})
     with pytest.raises(TaskError, match="zeros would pass") as caught:
-        with_finding(task, examine(task, reference), TaskOptions())  # type: ignore[arg-type]
+        with_lint_result(task, lint_reference(task, reference), TaskOptions())  # type: ignore[arg-type]
     assert caught.value.remedies == (
         Remedy(RemedyKind.GIVE_VALUES, "x", "normal:0:8"),
         Remedy(RemedyKind.ALLOW_DEGENERATE),
@@ -135,7 +135,7 @@ def deep(x, first, rest, unused):
 
 def test_what_fades_on_its_way_through_a_deep_network_still_matters() -> None:
     task, reference = probed(DEEP, "deep", {"x": "16x24", "first": "24x32", "rest": "32x32", "unused": "7"})
-    assert examine(task, reference).idle == ("unused",)  # type: ignore[arg-type]
+    assert lint_reference(task, reference).idle == ("unused",)  # type: ignore[arg-type]
 
 
 STEPS = """
@@ -146,7 +146,7 @@ def steps(x, index, table, unused):
 
 def test_inputs_without_a_derivative_are_drawn_anew() -> None:
     task, reference = probed(STEPS, "steps", {"x": "9", "index": "9:i64", "table": "5", "unused": "5:i32"})
-    assert examine(task, reference).idle == ("unused",)  # type: ignore[arg-type]
+    assert lint_reference(task, reference).idle == ("unused",)  # type: ignore[arg-type]
 
 
 MANY = f"""
@@ -165,7 +165,7 @@ def test_the_calls_do_not_grow_with_the_inputs() -> None:
     task, reference = probed(MANY, "many", {"x": "9", **{f"w{number}": "9" for number in range(30)}}, fixed_all=True)
     calls = reference.function.__globals__["Calls"]
     before = calls.made
-    assert len(examine(task, reference).idle) == 15  # type: ignore[arg-type]
+    assert len(lint_reference(task, reference).idle) == 15  # type: ignore[arg-type]
     assert calls.made - before < 20
 
 
@@ -188,29 +188,29 @@ def test_an_output_that_is_not_what_the_reference_returns() -> None:
     with pytest.raises(
         TaskError, match=r"out is f16\[8, 12\] and the reference returns f32\[8, 12\].*correct \[outputs\]"
     ):
-        examine(wrong, reference)  # type: ignore[arg-type]
+        lint_reference(wrong, reference)  # type: ignore[arg-type]
 
 
 def test_a_finding_is_refused_unless_allowed() -> None:
     task, _ = probed(SOURCE, "identity", {"x": "8"})
     answer = LintAnswer("", "y equals x", copied="x")
     with pytest.raises(TaskError, match=r"proves nothing: y equals x; ") as caught:
-        with_finding(task, answer, TaskOptions())
+        with_lint_result(task, answer, TaskOptions())
     assert caught.value.remedies == (
         Remedy(RemedyKind.GIVE_VALUES, "x", "normal:0:1"),
         Remedy(RemedyKind.ALLOW_DEGENERATE),
     )
-    assert with_finding(task, answer, TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
+    assert with_lint_result(task, answer, TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
 
 
 def test_an_empty_tensor_asks_for_another_shape_and_not_for_other_values() -> None:
     task, _ = probed(SOURCE, "identity", {"x": "0"})
     with pytest.raises(TaskError, match="y has no elements") as caught:
-        with_finding(task, LintAnswer("", "y has no elements", copied="x"), TaskOptions())
+        with_lint_result(task, LintAnswer("", "y has no elements", copied="x"), TaskOptions())
     assert caught.value.remedies[0] == Remedy(RemedyKind.GIVE_SHAPE, "x", "64:f32")
 
 
 def test_sizes_that_depend_on_values_are_refused() -> None:
     task, reference = probed(SOURCE, "chosen", {"x": "30"})
     with pytest.raises(TaskError, match=r"depends on values|the reference returns"):
-        examine(task, reference)  # type: ignore[arg-type]
+        lint_reference(task, reference)  # type: ignore[arg-type]

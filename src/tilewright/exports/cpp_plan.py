@@ -1,8 +1,7 @@
-"""One kernel file's plan as a C++ function: `bool file_N(call, device, choice, plan, refusal)`.
+"""Translates a kernel file's launch plan to a C++ function: `bool file_N(call, device, choice, plan, refusal)`.
 
-The function does what `kernel_file.evaluate` does for one choice of the tuned constants: layouts, lines from top to
-bottom, then the steps. It answers false with a refusal, or throws `StepError` for an error in a step. What is not
-carried into C++ is refused here, before anything is written.
+The function does what `kernel_file.evaluate` does for one choice of the tuned constants: layouts, lines, then steps. It
+returns false with a refusal, or throws `StepError` for an error in a step.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def scalar_cpp(parameter: Parameter) -> str:
 
 
 def call_struct(op: Op) -> str:
-    """The struct of a call, and the function that fills it from any reader of arguments."""
+    """The C++ struct `Call`, and the function that fills it from a reader of arguments."""
     lines = ["struct Call {", f"    Tensor tensors[{max(len(op.tensors), 1)}];"]
     lines += [f"    {scalar_cpp(one)} {cpp_name(one.name)}{{}};" for one in op.numbers]
     lines += ["};", "", "template <class Reader> void read_call(Reader &reader, Call &call) {"]
@@ -53,25 +52,25 @@ def file_function(file: KernelFile, number: int) -> str:
     return _FileWriter(file, number).text()
 
 
-def refuse_what_is_not_carried(file: KernelFile) -> None:
-    """Raise `NotExportable` for a plan that says something C++ does not get."""
+def check_exportable(file: KernelFile) -> None:
+    """Raise `NotExportable` for a plan with steps that have no C++ translation."""
     for step in file.compiled.steps:
         line = step.directive.at.line
         if isinstance(step, LibraryLine):
             raise NotExportable(
-                f"{file.name}: line {line} is a library step ({step.directive.function}), which an export does not "
-                "carry; use tilewright.load, or a file that launches kernels only"
+                f"{file.name}: line {line} is a library step ({step.directive.function}), which cannot be "
+                "exported; use tilewright.load, or a file that launches kernels only"
             )
         for argument in step.arguments:
             if argument.type.kind is TypeKind.MAP and not isinstance(argument.expression, syntax.Name):
                 raise NotExportable(
-                    f"{file.name}: line {line} chooses between maps, which an export does not carry; "
+                    f"{file.name}: line {line} chooses between maps, which cannot be exported; "
                     "write two launches with `when`"
                 )
 
 
 class _FileWriter:
-    """Writes one file's function, line by line in the order in which the evaluator goes."""
+    """Writes one file's function, in the order of evaluation."""
 
     def __init__(self, file: KernelFile, number: int) -> None:
         self.file = file
@@ -82,13 +81,13 @@ class _FileWriter:
         self.deferred: list[str] = []  # consts and buffers, in written order
 
     def text(self) -> str:
-        # Tensors are seen with their leading dimensions as one: of the call that is given, a copy is changed.
+        # Leading dimensions are merged in a copy of the call.
         copied = [] if self.plan.lead is None else ["    Call call = given_call;", "    Leading leading;"]
         body = [*copied, *self._parameters(), "    int line = 0;", "    try {", *self._lead()]
         body += [
             *self._layouts(),
             *self._lines(),
-            *self._kept_until_every_need_holds(),
+            *self._deferred_checks(),
             "        try {",
             *self._steps(),
         ]
@@ -115,8 +114,6 @@ class _FileWriter:
                 "",
             ]
         )
-
-    # -- names --
 
     def _parameters(self) -> Iterator[str]:
         for one in self.file.plan.op.parameters:
@@ -147,8 +144,6 @@ class _FileWriter:
             yield f"        line = {at.line};"
             yield f"        check_layout({cpp_name(one.name)}, {cpp_string(one.name)}, {flags});"
 
-    # -- lines --
-
     def _lines(self) -> Iterator[str]:
         for line in self.plan.lines:
             directive = line.directive
@@ -163,7 +158,7 @@ class _FileWriter:
                     yield f"        (void){cpp_name(tune.name)};"
                 case DefinitionLine(directive=Const(name=name), value=value):
                     text = self._text(value)
-                    yield f"        const auto {self._put_off(name)} = deferred(line, [&] {{ return {text}; }});"
+                    yield f"        const auto {self._defer(name)} = deferred(line, [&] {{ return {text}; }});"
                 case DefinitionLine(value=value):
                     text = self._text(value)
                     yield f"        const auto {self._plain(line.directive.name)} = {text};"
@@ -184,7 +179,7 @@ class _FileWriter:
             parts.append(f"spliced({', '.join(self._text(step) for step in line.stride)})")
         name = line.directive.name
         slot = self.slots[name] = len(self.slots)
-        yield f"        const auto {self._put_off(name)} = deferred(line, [&] {{"
+        yield f"        const auto {self._defer(name)} = deferred(line, [&] {{"
         yield f"            Tensor made = buffer({', '.join(parts)});"
         yield f"            return made.slot = {slot}, made;"
         yield "        });"
@@ -193,8 +188,8 @@ class _FileWriter:
         self.names[name] = CppName(cpp_name(name))
         return cpp_name(name)
 
-    def _put_off(self, name: str) -> str:
-        """The name of what may fail without consequence until it is read."""
+    def _defer(self, name: str) -> str:
+        """The C++ name of a value that is evaluated when it is first read, and may fail only then."""
         self.names[name] = CppName(f"{cpp_name(name)}()")
         self.deferred.append(name)
         return cpp_name(name)
@@ -202,9 +197,7 @@ class _FileWriter:
     def _text(self, value: Analysed) -> str:
         return expression(value.expression, self.names)
 
-    # -- steps --
-
-    def _kept_until_every_need_holds(self) -> Iterator[str]:
+    def _deferred_checks(self) -> Iterator[str]:
         for name in self.deferred:
             yield f"        plan.check({cpp_name(name)});"
         for line in self.plan.lines:

@@ -1,4 +1,4 @@
-"""The generated host file of an export: the call's struct, a function for each kernel file, tables of what is built."""
+"""Generates the host code of an export: the call struct, one function per kernel file, and tables of the builds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tilewright.exports.cpp_plan import call_struct, file_function
 from tilewright.exports.variants import BuiltKernel, BuiltWinner, Variants, constant_key, parameter_codes
 from tilewright.kernel_file import KernelFile
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, TuneLine
-from tilewright.kernel_file.syntax import Const, Op
+from tilewright.kernel_file.syntax import Const, Op, Tune
 
 
 def host_source(files: Sequence[KernelFile], variants: Variants) -> str:
-    """The whole generated text, to be included after `plan.hpp` and `maps.hpp`."""
+    """The generated header, included after `plan.hpp` and `maps.hpp`."""
     op = files[0].plan.op
     tensors = len(op.tensors)
     buffers = max(sum(isinstance(line, BufferLine) for line in file.compiled.lines) for file in files)
@@ -45,7 +45,7 @@ def host_source(files: Sequence[KernelFile], variants: Variants) -> str:
 
 
 def _results(files: Sequence[KernelFile]) -> str:
-    """For each file, which of its buffers is which result: `out` lines may stand in another order."""
+    """For each file, the buffer of each result: `out` lines may be in another order."""
     results = files[0].plan.op.results
     rows = []
     for file in files:
@@ -102,24 +102,20 @@ def _file_tables(file: KernelFile, number: int, variants: Variants) -> str:
             lines.append(f"const int64_t key_{index}[] = {{{', '.join(map(cpp_integer, kernel.key))}}};")
             rows.append(f"{{key_{index}, {len(kernel.key)}, {index}}}")
     lines.append(f"const Row rows_{number}[] = {{{', '.join(rows) or '{nullptr, 0, 0}'}}};")
-    names = ", ".join(cpp_string(name) for name in constant_names(file))
+    # `tune` and `const` names in written order, which is the order of a key
+    named = [line.directive for line in file.compiled.lines if isinstance(line, (TuneLine, DefinitionLine))]
+    names = ", ".join(cpp_string(one.name) for one in named if isinstance(one, (Tune, Const)))
     lines.append(f"const char *const constants_{number}[] = {{{names or 'nullptr'}}};")
     return "\n".join([*lines, ""])
 
 
 def _tensor_numbers(winner: BuiltWinner) -> Iterator[str]:
-    """The tensors of a winner, one after another, as `Winner` of host/plan.hpp has them."""
+    """The tensors of a winner, in the layout of `Winner` in host/plan.hpp."""
     for one in winner.tensors:
         if one is None:
             yield "-1"
         else:
             yield from map(str, (len(one.shape), constant_key(one.dtype), *one.shape))
-
-
-def constant_names(file: KernelFile) -> list[str]:
-    """The `tune` and `const` names, in written order: that of a key."""
-    lines = (line for line in file.compiled.lines if isinstance(line, (TuneLine, DefinitionLine)))
-    return [x.directive.name for x in lines if isinstance(x, TuneLine) or isinstance(x.directive, Const)]
 
 
 def _file_entry(file: KernelFile, number: int, variants: Variants) -> str:

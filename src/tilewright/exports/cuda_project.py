@@ -1,4 +1,4 @@
-"""`--to cuda`: plain CUDA sources with one C function, a CMake project, a test program; nothing of torch or Python."""
+"""`--to cuda`: CUDA sources with one C function, a CMake project and a test program, without torch or Python."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilewright import __version__
 from tilewright.exports.cpp_expressions import cpp_comment, cpp_string
 from tilewright.exports.cpp_plan import SCALARS
 from tilewright.exports.cpp_tables import host_source
-from tilewright.exports.hub_project import HubChoices, write_hub
-from tilewright.exports.native import HEADERS, HOST, BackwardPart
+from tilewright.exports.hub_project import write_hub
+from tilewright.exports.native import HEADERS, HOST, BackwardKernel
 from tilewright.exports.python_op import small_call
-from tilewright.exports.source import CPP_WORDS, Source, check_words, checked_name
-from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
-from tilewright.exports.torch_package import covered_calls, harmless_name, write_torch
+from tilewright.exports.source import CPP_WORDS, Source, check_metadata, checked_name
+from tilewright.exports.torch_package import covered_calls, safe_file_name, write_torch
 from tilewright.exports.variants import Module, Say, Variants, find_variants
-from tilewright.exports.writing import Folder, NotExportable, check_target, rendered
+from tilewright.exports.verification import measurement_text, sizes_text, verification_text
+from tilewright.exports.writing import Folder, NotExportable, check_target, render_template
 from tilewright.kernel_file import Arguments, Op, Parameter, print_op
 from tilewright.records import PROFILES, DType, TensorSpec, to_json
 from tilewright.toolchain.translation_unit import constant_line, needed_headers
@@ -32,14 +32,14 @@ _DTYPES = list(DType)
 
 
 def write_cuda(source: Source, variants: Variants, name: str, folder: Folder) -> list[str]:
-    """Fill the folder; answers sentences about what is worth knowing."""
+    """Fill the folder; returns notes."""
     for header in (*HEADERS, "runtime.hpp"):
         folder.add(header, (HOST / header).read_text("utf-8"))
     folder.add("generated.hpp", host_source(source.files, variants))
     for number, module in enumerate(variants.modules):
         folder.add(f"{name}_kernels_{number}.cu", kernel_unit(variants, module, number, name))
     for file in source.files:
-        folder.add(f"kernels/{harmless_name(file.name)}", file.text)
+        folder.add(f"kernels/{safe_file_name(file.name)}", file.text)
     values = _values(source, variants, name)
     for template, path in (
         ("op.h", f"{name}.h"),
@@ -48,17 +48,14 @@ def write_cuda(source: Source, variants: Variants, name: str, folder: Folder) ->
         ("CMakeLists.txt", "CMakeLists.txt"),
         ("README.md", "README.md"),
     ):
-        folder.add(path, rendered(f"cuda/{template}", **values))
+        folder.add(path, render_template(f"cuda/{template}", **values))
     if source.provenance is not None:
         folder.add("provenance.json", json.dumps(to_json(source.provenance), indent=2) + "\n")
     return []
 
 
-# -- device code --
-
-
 def kernel_unit(variants: Variants, module: Module, number: int, name: str) -> str:
-    """One set of constants: the kernel file's text in a namespace of its own, and the addresses of its kernels."""
+    """The source for one set of constants: the kernel file in its own namespace, and its kernels' addresses."""
     text = module.request.source
     included = list(dict.fromkeys([*needed_headers(module.request), *_INCLUDE.findall(text)]))
     space = f"tilewright_{name}_{number}"
@@ -87,7 +84,7 @@ def kernel_unit(variants: Variants, module: Module, number: int, name: str) -> s
 # -- the C function --
 
 
-# What the sources of a project call things themselves.
+# Names that the generated sources use.
 _OWN_TEXT = (
     "addresses after arena before bytes call check content fill functions generated guarded main message milliseconds "
     "must_have_written out_arguments plan read_list read_tensor run runtime scratch select stdout stderr succeed "
@@ -97,16 +94,11 @@ _OWN_WORDS = frozenset(_OWN_TEXT.split())
 
 
 def c_name(name: str) -> str:
-    """A name of the op in C; one that is taken there gets an underscore."""
+    """A name of the op in C; reserved names get an underscore."""
     return f"{name}_" if name in CPP_WORDS or name in _OWN_WORDS or name.startswith("cuda") else name
 
 
-def c_parameters(op: Op) -> list[str]:
-    """The inputs of the C functions, in the op's order."""
-    return [_c_parameter(one) for one in op.parameters]
-
-
-def _c_parameter(one: Parameter) -> str:
+def c_parameter(one: Parameter) -> str:
     name = c_name(one.name)
     if one.scalar is None:
         return f"{'' if one.in_place else 'const '}tilewright_tensor *{name}"
@@ -117,7 +109,7 @@ def _c_parameter(one: Parameter) -> str:
 
 
 def c_reads(op: Op) -> list[str]:
-    """The lines that fill a call from the C function's parameters."""
+    """The lines that fill a `Call` from the C function's parameters."""
     lines = []
     slot = 0
     for one in op.parameters:
@@ -139,13 +131,14 @@ def c_reads(op: Op) -> list[str]:
 def _values(source: Source, variants: Variants, name: str) -> dict[str, object]:
     op = source.op
     covered = covered_calls(source, variants)
+    small, own = small_call(covered), covered[0]
     archs = ";".join(arch.removeprefix("sm_") for arch in variants.archs)
     return {
         "name": name,
         "guard": f"{name.upper()}_H",
         "doc": print_op(op).removeprefix("op").strip(),
         "version": __version__,
-        "inputs": c_parameters(op),
+        "inputs": [c_parameter(one) for one in op.parameters],
         "outs": [f"const tilewright_tensor *{c_name(result)}" for result in op.results],
         "reads": c_reads(op),
         "out_names": [c_name(result) for result in op.results],
@@ -155,15 +148,15 @@ def _values(source: Source, variants: Variants, name: str) -> dict[str, object]:
         "archs": archs,
         "arch_words": ", ".join(variants.archs),
         "needs_cutlass": any("cute/" in file.text or "cutlass/" in file.text for file in source.files),
-        "files": [harmless_name(file.name) for file in source.files],
+        "files": [safe_file_name(file.name) for file in source.files],
         "sets": len(variants.modules),
         "left_out": variants.left_out,
-        "judged": how_it_was_judged(source),
+        "judged": verification_text(source),
         "sizes_taken": sizes_text(source),
         "measured": measurement_text(source),
         "licence": source.licence,
         "null_arguments": [_nothing(one) for one in op.parameters],
-        "tests": [_test_call(source, variants, call) for call in _two_calls(source, covered)],
+        "tests": [_test_call(source, variants, call) for call in ([small] if small is own else [small, own])],
     }
 
 
@@ -173,21 +166,17 @@ def _nothing(one: Parameter) -> str:
     return "nullptr" if one.scalar is None or one.optional else "0"
 
 
-def _two_calls(source: Source, covered: Sequence[Arguments]) -> list[Arguments]:
-    """A small call and the one it was made for."""
-    small, own = small_call(covered), covered[0]
-    return [small] if small is own else [small, own]
-
-
 def _test_call(source: Source, variants: Variants, call: Arguments) -> dict[str, object]:
-    """A call of the test program: tensors as C initialisers, and what is passed."""
+    """A call of the test program: tensors as C initialisers, and arguments."""
     op = source.op
     specs = [(name, spec) for name, spec in call.items() if isinstance(spec, TensorSpec)]
     given = source.tensors(call)
     evaluation = next(evaluation for _, evaluation in variants.covered if evaluation.tensors == given)
+    # Below the smallest size, so that any integer of a test may be an index.
+    smallest = max(min((size for _, spec in specs for size in spec.shape), default=2), 1)
     by_name = {buffer.name: buffer.spec for buffer in evaluation.buffers}
     return {
-        "tensors": [{**_c_tensor(name, spec), "whole": _smallest_size(call)} for name, spec in specs],
+        "tensors": [{**_c_tensor(name, spec), "whole": smallest} for name, spec in specs],
         "passed": [_c_argument(one, call.get(one.name)) for one in op.parameters],
         "outs": [_c_tensor(result, by_name[result]) for result in op.results],
         "out_arguments": [f"&{c_name(result)}.tensor" for result in op.results],
@@ -215,12 +204,6 @@ def _c_tensor(name: str, spec: TensorSpec) -> dict[str, object]:
     }
 
 
-def _smallest_size(call: Arguments) -> int:
-    """Below this the whole numbers of a test stay, so that each may be an index."""
-    sizes = [size for value in call.values() if isinstance(value, TensorSpec) for size in value.shape]
-    return max(min(sizes, default=2), 1)
-
-
 def _c_list(values: Sequence[int]) -> str:
     return "{" + (", ".join(map(str, values)) or "0") + "}"
 
@@ -232,7 +215,7 @@ def _c_number(value: object) -> str:
 
 
 def _kernel_places(variants: Variants) -> list[tuple[int, int]]:
-    """For each kernel of the table, its module and its place there."""
+    """For each kernel of the table, its module and its position there."""
     seen: dict[int, int] = {}
     places = []
     for one in variants.kernels:
@@ -241,7 +224,7 @@ def _kernel_places(variants: Variants) -> list[tuple[int, int]]:
     return places
 
 
-# -- `export`: --
+# -- `export` --
 
 
 class Target(str, Enum):
@@ -252,7 +235,7 @@ class Target(str, Enum):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and what is worth knowing of it."""
+    """A written export, with notes."""
 
     target: Target
     folder: str
@@ -272,16 +255,20 @@ def export(
     name: str = "",
     archs: Sequence[str] = (),
     say: Say = lambda text: None,
-    choices: HubChoices | None = None,
+    layer: str = "",
+    repository: str = "",
 ) -> Exported:
-    """Write `source` to the folder `output`; raises `NotExportable`, or what building raises."""
+    """Write `source` to the folder `output`; raises `NotExportable`, or what building raises.
+
+    `layer` and `repository` are for the Hub: which layer the op is, and where the card says it is published.
+    """
     name = checked_name(name or source.op.name)
     check_target(output)
-    check_words(source)
+    check_metadata(source)
     if not any(not one.optional for one in source.op.tensors):
-        raise NotExportable(f"{name} takes no tensor, so nothing says on which GPU it would run")
+        raise NotExportable(f"{name} takes no tensor, and a tensor selects the GPU to run on")
     if not source.calls:
-        raise NotExportable("nothing says for which shapes to build; give --shape for every tensor")
+        raise NotExportable("no shapes to build for are known; give --shape for every tensor")
     variants = find_variants(source.files, source.tuned, source.calls, archs or (PROFILES[source.gpu].arch,), say)
     folder = Folder()
     say("writing the export")
@@ -292,7 +279,7 @@ def export(
         case Target.CUDA:
             notes = write_cuda(source, variants, name, folder)
         case Target.HUB:
-            notes = write_hub(source, variants, name, folder, choices)
+            notes = write_hub(source, variants, name, folder, layer, repository)
     if source.backward is not None:
         notes.append(_backward_note(source.backward, target))
     if source.standing.value != "verified":
@@ -301,9 +288,7 @@ def export(
         shown = ", ".join(f"{key} {value}" for key, value in source.calls[0].items() if isinstance(value, TensorSpec))
         notes.append(f"the shapes were guessed: {shown}; give --shape for every tensor")
     if variants.left_out:
-        notes.append(
-            f"{variants.left_out} further sets of constants came up and were not built; name them with --shape"
-        )
+        notes.append(f"{variants.left_out} further sets of constants were not built; select them with --shape")
     folder.write(output, _record(source, target, name, variants))
     size = sum(map(len, folder.files.values()))
     sets, files = len(variants.modules), len(folder.files)
@@ -311,13 +296,13 @@ def export(
     return Exported(target, str(output), name, standing, variants.archs, sets, files, size, tuple(notes))
 
 
-def _built_backward(source: Source, archs: Sequence[str], say: Say) -> BackwardPart | None:
-    """The kernel for the gradients, built for the same architectures."""
+def _built_backward(source: Source, archs: Sequence[str], say: Say) -> BackwardKernel | None:
+    """The backward kernel, built for the same architectures."""
     if source.backward is None:
         return None
     found = source.backward
     variants = find_variants(found.files, found.tuned, found.calls, archs or (PROFILES[source.gpu].arch,), say)
-    return BackwardPart.of(source, found, variants)
+    return BackwardKernel.of(source, found, variants)
 
 
 def _backward_note(backward: Source, target: Target) -> str:
@@ -327,9 +312,9 @@ def _backward_note(backward: Source, target: Target) -> str:
         case Target.TORCH:
             return f"gradients are computed by {name}, which is {backward.standing.words}"
         case Target.HUB:
-            return f"{name}, the kernel for its gradients, is not carried: gradients are the reference's"
+            return f"{name}, the kernel for its gradients, is not exported: gradients are the reference's"
         case Target.CUDA:
-            return f"{name}, the kernel for its gradients, is a function of its own: tilewright export {run} --to cuda"
+            return f"{name}, the kernel for its gradients, is a separate export: tilewright export {run} --to cuda"
 
 
 def _record(source: Source, target: Target, name: str, variants: Variants) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The compiled launch path of an export: its sources, and their build by the compiler of this machine."""
+"""The host code of an export: its C++ sources, and their build with the local compiler."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from tilewright.toolchain import cache_directory
 HOST = Path(__file__).parent / "host"
 HEADERS = ("values.hpp", "plan.hpp", "blocks.hpp", "maps.hpp")
 _COMPILERS = ("c++", "g++", "clang++")
-# libstdc++ stays outside: torch brings one, and the static one asks for a C library as new as this machine's.
+# libstdc++ is linked dynamically: torch has one, and a static one would need as new a C library as here.
 _OPTIONS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
-_QUIET = ("-w",)  # where a build fails, what is said is the error alone
 _SECONDS = 300.0
 
 
@@ -37,9 +36,9 @@ def native_sources(files: Sequence[KernelFile], variants: Variants) -> dict[str,
 
 
 def build_extension(sources: dict[str, str]) -> bytes | None:
-    """The extension module for Python's stable ABI; None where there is no C++ compiler or no header of Python.
+    """The extension module for Python's stable ABI; None without a C++ compiler or Python's headers.
 
-    Builds are kept beside those of kernels: a torch package and a Hub project of one kernel have the same.
+    Builds are cached, because a torch package and a Hub project of one kernel share them.
     """
     compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
     include = sysconfig.get_paths()["include"]
@@ -47,23 +46,19 @@ def build_extension(sources: dict[str, str]) -> bytes | None:
         return None
     what = [*sorted(sources.items()), *_OPTIONS, compiler, str(Path(compiler).resolve().stat().st_mtime_ns), include]
     kept = cache_directory() / "native" / f"{hashlib.sha256(repr(what).encode()).hexdigest()}.so"
-    with contextlib.suppress(OSError):  # not there, or evicted this instant
+    with contextlib.suppress(OSError):  # not cached, or just evicted
         built = kept.read_bytes()
         os.utime(kept.parent)  # the time of last use
         return built
-    # Not below the cache: another process that makes room there would take the folder away under the compiler.
+    # Not inside the cache, where another process may delete the folder to make room.
     with tempfile.TemporaryDirectory(prefix="tilewright-native-") as folder:
         built = _compile(sources, Path(folder), compiler, include).read_bytes()
-    with contextlib.suppress(OSError):  # a cache that cannot be written is done without
-        _keep(built, kept)
+    with contextlib.suppress(OSError):  # the cache may be read-only
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as writing:
+            writing.write(built)
+        Path(writing.name).rename(kept)
     return built
-
-
-def _keep(built: bytes, kept: Path) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as writing:
-        writing.write(built)
-    Path(writing.name).rename(kept)
 
 
 def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str) -> Path:
@@ -73,7 +68,7 @@ def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str)
     command = [
         compiler,
         *_OPTIONS,
-        *_QUIET,
+        "-w",
         f"-I{include}",
         f"-I{folder}",
         str(folder / "module.cpp"),
@@ -86,25 +81,23 @@ def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str)
     return output
 
 
-# -- the kernel for an op's gradients in an exported package: --
-
-PLACE = "backward"  # of its package within the forward's
+PLACE = "backward"  # subpackage of the backward kernel
 
 
 @dataclass(frozen=True)
-class BackwardPart:
-    """A backward and what it is given: for each of its parameters where that comes from, and its place there."""
+class BackwardKernel:
+    """The backward kernel of a package, and where each of its parameters comes from."""
 
     source: Source
     variants: Variants
-    takes: tuple[tuple[str, int], ...]  # "gradient", "input" or "result" of the forward, and the number of it
-    gives: tuple[int, ...]  # the inputs whose gradients its results are
-    input_ranks: tuple[int | None, ...]  # of the forward's inputs as both kernels were made for; None: no tensor
+    takes: tuple[tuple[str, int], ...]  # "gradient", "input" or "result" of the forward, and its number
+    gives: tuple[int, ...]  # the forward inputs whose gradients it returns
+    input_ranks: tuple[int | None, ...]  # ranks of the forward inputs that the kernels take; None: no tensor
     result_ranks: tuple[int, ...]
-    leading: tuple[int, ...]  # inputs that may have more dimensions in front, which are laid flat for it
+    leading: tuple[int, ...]  # inputs that may have more leading dimensions, which are flattened
 
     @staticmethod
-    def of(forward: Source, backward: Source, variants: Variants) -> BackwardPart:
+    def of(forward: Source, backward: Source, variants: Variants) -> BackwardKernel:
         task, made = forward.task, backward.task
         if task is None or made is None or made.derivative is None:
             raise NotExportable(f"{backward.op.name} does not say whose gradients it computes; make it again")
@@ -121,7 +114,7 @@ class BackwardPart:
             else:
                 takes.append(("result", results.index(one.name)))
         ranks = {one.name: len(one.dimensions) for one in task.tensors}
-        return BackwardPart(
+        return BackwardKernel(
             source=backward,
             variants=variants,
             takes=tuple(takes),

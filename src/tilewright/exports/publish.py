@@ -1,11 +1,7 @@
-"""Publishing an exported Hub project: what is refused, what would be uploaded, and the upload itself.
-
-Everything is checked before anything is sent: the referee's verdict, the digest of every file, names, sizes, secrets.
-"""
+"""Publishes an exported Hub project. Verification status, digests, names, sizes and secrets are checked first."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -15,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tilewright.exports.hub_project import base64_digest
 from tilewright.exports.source import Standing, is_earlier
 from tilewright.exports.writing import MADE_LATER, RECORD, NotExportable, NotPublishable, read_record
 from tilewright.records import UNSTATED, Provenance, RecordError, from_json
@@ -24,7 +21,7 @@ MOST_BYTES = 512 << 20
 MOST_FILES = 2000
 VERSION_BRANCH = "v1"
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-# Tokens by their form. What is found is never shown.
+# Patterns of tokens. A match is never shown.
 _SECRETS = re.compile(
     rb"hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{24,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}"
     rb"|xox[abprs]-[A-Za-z0-9-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
@@ -33,12 +30,12 @@ _SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "ANTHROPIC_API_KEY", 
 
 
 class HubFailed(RuntimeError):
-    """The Hub, or the way to it, did not do what was asked."""
+    """The Hub refused the upload or could not be reached."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What is, or would be, uploaded."""
+    """An upload, or what would be uploaded."""
 
     repository: str
     folder: str
@@ -61,7 +58,7 @@ def checked_repository(text: str) -> str:
 
 
 def check_publishable(folder: Path, repository: str) -> Publication:
-    """Everything that is checked before an upload; raises `NotPublishable` with the first thing that is wrong."""
+    """Run all checks before an upload; raises `NotPublishable` with the first problem."""
     checked_repository(repository)
     if folder.is_symlink() or not folder.is_dir():
         raise NotPublishable(f"{folder}: no folder; give an export (tilewright export ... --to hub) or a run")
@@ -115,7 +112,7 @@ def _checked_files(folder: Path, stated: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _present(folder: Path) -> dict[str, Path]:
-    """Every file by its path inside the folder; what using an export leaves behind is not among them."""
+    """All files by their path inside the folder, without caches that using an export leaves behind."""
     found: dict[str, Path] = {}
     for path in folder.rglob("*"):
         inside = path.relative_to(folder)
@@ -139,22 +136,22 @@ def _check_secrets(path: str, content: bytes) -> None:
     raise NotPublishable(f"{path}: line {line} looks like a key or token; take it out and export again")
 
 
-# -- what the referee says --
+# -- verification status --
 
 
 def _checked_standing(folder: Path, record: Mapping[str, Any]) -> Provenance:
     try:
         standing = Standing(record.get("standing"))
     except ValueError:
-        raise NotPublishable(f"{RECORD} does not say how the kernel was judged; export again") from None
+        raise NotPublishable(f"{RECORD} has no verification status; export again") from None
     if standing is not Standing.VERIFIED:
         raise NotPublishable(f"the kernel is {standing.words}; only what the referee has passed is published")
-    said = record.get("provenance")
+    stored = record.get("provenance")
     try:
-        provenance: Provenance = from_json(Provenance, said)
+        provenance: Provenance = from_json(Provenance, stored)
     except RecordError:
         raise NotPublishable(f"{RECORD} has no provenance; export the run that made the kernel") from None
-    if is_earlier(said or {}):
+    if is_earlier(stored or {}):
         raise NotPublishable(f"the kernel is {Standing.EARLIER.words}, then export that run")
     if provenance.unjudged or provenance.degenerate or not provenance.verified_on:
         raise NotPublishable("the kernel's provenance does not say that it was verified; export its run again")
@@ -168,27 +165,23 @@ def _checked_standing(folder: Path, record: Mapping[str, Any]) -> Provenance:
 
 
 def _check_variants(folder: Path) -> None:
-    """The digests that `kernels` reads must be those of the files."""
+    """Check the digests that the `kernels` package reads."""
     variants = sorted((folder / "build").glob("*/metadata.json"))
     if not variants:
         raise NotPublishable("there is no build/<variant>/metadata.json; export again --to hub")
     for path in variants:
         stated = json.loads(path.read_text("utf-8")).get("digest", {}).get("files", {})
         files = [p for p in path.parent.rglob("*") if p.is_file() and p != path and "__pycache__" not in p.parts]
-        found = {p.relative_to(path.parent).as_posix(): _base64_digest(p) for p in files}
+        found = {p.relative_to(path.parent).as_posix(): base64_digest(p.read_bytes()) for p in files}
         if stated != found:
             raise NotPublishable(f"{path.relative_to(folder)}: its digests are not those of the files; export again")
-
-
-def _base64_digest(path: Path) -> str:
-    return base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
 
 
 # -- the upload --
 
 
 def publish(folder: Path, repository: str, private: bool = False, say: Callable[[str], None] = print) -> Publication:
-    """Upload a checked export to a kernel repository of the Hub, made where it is missing."""
+    """Upload an export to a kernel repository of the Hub, which is created if it is missing."""
     checked = check_publishable(folder, repository)
     try:
         from huggingface_hub import CommitOperationAdd, HfApi, get_token
@@ -203,7 +196,7 @@ def publish(folder: Path, repository: str, private: bool = False, say: Callable[
         say(f"making {repository}")
         url = api.create_repo(repository, repo_type="kernel", private=private, exist_ok=True)
         api.create_branch(repository, repo_type="kernel", branch=VERSION_BRANCH, exist_ok=True)
-        for revision in ("main", VERSION_BRANCH):  # `kernels` looks for version 1 on the branch v1
+        for revision in ("main", VERSION_BRANCH):  # `kernels` reads version 1 from the branch v1
             say(f"uploading {len(checked.files)} files to {revision}")
             files = [CommitOperationAdd(path_in_repo=path, path_or_fileobj=folder / path) for path in checked.files]
             api.create_commit(repository, files, commit_message=message, repo_type="kernel", revision=revision)

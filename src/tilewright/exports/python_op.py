@@ -1,4 +1,4 @@
-"""Python text around an op: signatures, torch's schema, expressions that make arguments for tests and benchmarks."""
+"""Python text for an op: signatures, torch's schema, and expressions that make arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def python_name(name: str) -> str:
 
 
 def signature(op: Op) -> str:
-    """`x, weight, eps=1e-06`; behind a default, everything has one."""
+    """`x, weight, eps=1e-06`; parameters after a default have one too."""
     parts = []
     has_default = False
     for one in op.parameters:
@@ -68,9 +68,9 @@ def _schema_parameter(one: Parameter, position: int) -> str:
 
 
 def small_call(covered: Sequence[Arguments]) -> Arguments:
-    """Of the calls that a file takes, one that a CPU computes in no time; the first where there is none.
+    """A covered call that a CPU computes quickly.
 
-    One with a size of 1 where the op's own call has another proves little, and is taken only where all have one.
+    Calls with a size of 1 where the op's own call has more prove little and are avoided.
     """
     telling = [call for call in covered if not _is_degenerate(call, covered[0])]
     by_size = sorted(telling, key=_elements)  # the first call is one of them
@@ -92,7 +92,7 @@ def _elements(call: Arguments) -> int:
 
 
 def call_text(source: Source, call: Arguments) -> str:
-    """Python expressions that make a call's arguments on `device`, parted by commas."""
+    """Python expressions for a call's arguments on `device`, separated by commas."""
     known = {one.name: one for one in source.task.inputs} if source.task is not None else {}
     sizes = _sizes(source, call)
     parts = []
@@ -132,7 +132,7 @@ def _tensor_text(spec: TensorSpec, known: TensorInput | NumberInput | None, size
             return f"torch.randint(0, {max(sizes.get(dimension, 1), 1)}, {shape}, device=device).to({dtype})"
         case NormalValues(mean=mean, deviation=deviation) if values != NormalValues():
             drawn = f"(torch.randn({shape}, device=device) * {deviation!r} + {mean!r}){_KEPT[values.part]}"
-            return f"{drawn}.to({dtype})"  # after the triangle, of which torch keeps none of 8-bit floats
+            return f"{drawn}.to({dtype})"  # cast last: torch has no triu of 8-bit floats
     if spec.dtype.is_float:
         return f"torch.randn({shape}, {plain}"
     return f"torch.randint(0, 2, {shape}, device=device).to({dtype})"

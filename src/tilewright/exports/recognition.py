@@ -1,6 +1,6 @@
-"""Which layer of a transformers model an op is, found out by calling its reference beside the layers' own formulas.
+"""Recognises an op as a layer of transformers by comparing its reference with the layers' formulas.
 
-`recognise` asks in the reference's own limited process; `compare` is what runs there.
+`recognise` calls `compare` in the reference's child process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Form:
-    """A layer, and how the op's parameters take part in it: the role of each tensor, in the op's order."""
+    """A layer, and the roles of the op's parameters in it."""
 
-    layer: str  # as the Hub calls it: "RMSNorm"
-    roles: tuple[str, ...]  # of tensors: x weight gate up gate_up up_gate cos sin query key value
+    layer: str  # its name on the Hub: "RMSNorm"
+    roles: tuple[str, ...]  # of the tensors in the op's order: x weight gate up gate_up up_gate cos sin query key value
     number: str = ""  # the role of the op's one number: eps, scale
 
 
@@ -49,8 +49,8 @@ LAYERS = tuple(dict.fromkeys(form.layer for form in FORMS))
 
 
 @dataclass(frozen=True)
-class Question:
-    """What `compare` is asked: the forms that fit the op's parameters, and the tensors' shapes."""
+class CompareRequest:
+    """The request to `compare`: forms that fit the op's parameters, and the tensors' shapes."""
 
     shapes: tuple[tuple[int, ...], ...]
     numbers: tuple[bool, ...]  # for each parameter in order, whether it is the number; the others are tensors
@@ -58,12 +58,12 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CompareAnswer:
     form: Form | None
 
 
 def fitting_forms(source: Source, layer: str = "") -> tuple[Form, ...]:
-    """The forms that the op's parameters and results could take, all of them or those of one layer."""
+    """The forms, of all layers or of one, that match the op's parameters and results."""
     op = source.op
     tensors, numbers = op.tensors, op.numbers
     if len(op.results) != 1 or len(numbers) > 1 or any(one.in_place or one.optional for one in tensors):
@@ -76,23 +76,23 @@ def fitting_forms(source: Source, layer: str = "") -> tuple[Form, ...]:
 
 
 def recognise(source: Source) -> Form | None:
-    """The layer that the op is; None where it is none, or where its reference cannot be asked."""
+    """The op's layer; None if it is none, or if its reference fails."""
     forms = fitting_forms(source)
     if not forms or source.task is None or source.reference is None:
         return None
     shapes = _small_shapes(source)
     numbers = tuple(one.scalar is not None for one in source.op.parameters)
-    question = Question(shapes, numbers, forms)
+    request = CompareRequest(shapes, numbers, forms)
     try:
         with Reference(source.reference.source, source.reference.function) as reference:
-            answer: Answer = reference.call(f"{__name__}:compare", question, Answer, SECONDS)
+            answer: CompareAnswer = reference.call(f"{__name__}:compare", request, CompareAnswer, SECONDS)
     except ReferenceProblem:
         return None
     return answer.form
 
 
 def _small_shapes(source: Source) -> tuple[tuple[int, ...], ...]:
-    """Tensors' shapes at small sizes, all different, of the dimensions that may vary."""
+    """The tensors' shapes at small, different sizes of the dynamic dimensions."""
     task = source.task
     assert task is not None
     wanted = {one.name: one.permitted(4 + 2 * i) if one.varies else one.size for i, one in enumerate(task.free)}
@@ -104,13 +104,15 @@ def _small_shapes(source: Source) -> tuple[tuple[int, ...], ...]:
 # -- in the reference's process --
 
 
-def compare(function: Callable[..., Any], question: Question) -> Answer:
-    """The first form whose formula gives what the function gives, for two values of its number."""
+def compare(function: Callable[..., Any], request: CompareRequest) -> CompareAnswer:
+    """The first form whose formula agrees with the function, for two values of its number."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in question.shapes]
-    return Answer(next((form for form in question.forms if _agrees(function, form, tensors, question.numbers)), None))
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in request.shapes]
+    return CompareAnswer(
+        next((form for form in request.forms if _agrees(function, form, tensors, request.numbers)), None)
+    )
 
 
 def _agrees(function: Callable[..., Any], form: Form, tensors: list[Any], numbers: tuple[bool, ...]) -> bool:
@@ -123,7 +125,7 @@ def _agrees(function: Callable[..., Any], form: Form, tensors: list[Any], number
         try:
             wanted = _formula(form, given, number)
             found = function(*[one.clone() if isinstance(one, torch.Tensor) else one for one in arguments])
-        except Exception:  # shapes that a formula or a reference does not take: it is another layer
+        except Exception:  # the shapes do not fit this layer
             return False
         if not isinstance(found, torch.Tensor) or found.shape != wanted.shape:
             return False
@@ -168,7 +170,7 @@ def _gate_and_up(given: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _rotated(x: Any, cos: Any, sin: Any) -> Any:
-    """Llama's rotation; cosines and sines of half a head, or of a whole one whose halves are equal."""
+    """Llama's rotary embedding; cosines and sines of half a head, or of a whole one with equal halves."""
     import torch
 
     half = x.shape[-1] // 2

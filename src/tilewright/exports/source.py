@@ -1,4 +1,4 @@
-"""What is exported: kernel files with all that is known of them, from a run or from files, and how far it is judged."""
+"""The input of an export: kernel files from a run or from files, with task, provenance and verification status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import keyword
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -25,41 +25,35 @@ MOST_CALLS = 64
 
 
 class Standing(str, Enum):
-    """What the referee has said of what is exported."""
+    """The verification status of what is exported."""
 
     VERIFIED = "verified"
-    PROVISIONAL = "provisional"  # right wherever it was judged, and something that runs was judged nowhere
-    EARLIER = "earlier"  # judged by a referee that did not yet look at the task's own call
-    DEGENERATE = "degenerate"  # right, for a task whose answers prove nothing
-    FAILED = "failed"  # the referee has rejected it
-    EDITED = "edited"  # changed by hand since it was judged
-    UNJUDGED = "unjudged"  # nothing is known
+    PROVISIONAL = "provisional"  # passed, but part of what runs at the task's sizes was not verified
+    EARLIER = "earlier"  # verified by a version that did not check the task's own call
+    DEGENERATE = "degenerate"  # passed, for a degenerate task
+    FAILED = "failed"  # rejected
+    EDITED = "edited"  # changed since it was verified
+    UNJUDGED = "unjudged"  # never verified
 
     @property
     def words(self) -> str:
-        match self:
-            case Standing.VERIFIED:
-                return "verified"
-            case Standing.PROVISIONAL:
-                return "not verified: something that runs at the task's own sizes was judged nowhere"
-            case Standing.EARLIER:
-                return (
-                    "not verified: it was judged before the referee looked at what runs at the task's own sizes; have "
-                    "it judged again with: tilewright make REQUEST --start FILE.cu --attempts 1"
-                )
-            case Standing.DEGENERATE:
-                return "not verified: the task's answers prove nothing"
-            case Standing.FAILED:
-                return "not verified: the referee rejected it"
-            case Standing.EDITED:
-                return "not verified: the file was changed by hand since it was judged"
-            case Standing.UNJUDGED:
-                return "not verified: no run has judged this file"
+        return "verified" if self is Standing.VERIFIED else f"not verified: {_WHY_NOT_VERIFIED[self]}"
+
+
+_WHY_NOT_VERIFIED = {
+    Standing.PROVISIONAL: "something that runs at the task's own sizes was judged nowhere",
+    Standing.EARLIER: "it was judged before the referee looked at what runs at the task's own sizes; have it judged "
+    "again with: tilewright make REQUEST --start FILE.cu --attempts 1",
+    Standing.DEGENERATE: "the task's answers prove nothing",
+    Standing.FAILED: "the referee rejected it",
+    Standing.EDITED: "the file was changed by hand since it was judged",
+    Standing.UNJUDGED: "no run has judged this file",
+}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """PyTorch source that says what is right, and the function in it."""
+    """A PyTorch reference: its source, and the function in it."""
 
     source: str
     function: str
@@ -67,33 +61,33 @@ class Reference:
 
 @dataclass(frozen=True)
 class Source:
-    """Kernel files of one op in the order of dispatch, and what is on record of them."""
+    """Kernel files of one op in the order of dispatch, and what is known of them."""
 
     files: tuple[KernelFile, ...]
     tuned: TunedChoices
-    calls: tuple[Arguments, ...]  # to build for; the first is the one it was made for
+    calls: tuple[Arguments, ...]  # to build for; the first is the task's own
     gpu: str
     standing: Standing
     task: Task | None = None
     provenance: Provenance | None = None
     reference: Reference | None = None
     licence: str = UNSTATED
-    guessed: bool = False  # nobody said for which shapes to build
-    backward: Source | None = None  # the kernel for its gradients, whose task says what it takes and gives
+    guessed: bool = False  # the shapes to build for were guessed
+    backward: Source | None = None  # the backward kernel
 
     @property
     def op(self) -> Op:
         return self.files[0].plan.op
 
     def tensors(self, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
-        """Those that a call gives, by name."""
+        """The tensors of a call, by name."""
         regular = self.files[0].signature.arguments(call)
         given = ((one.name, regular[one.name]) for one in self.op.tensors)
         return tuple((name, spec) for name, spec in given if isinstance(spec, TensorSpec))
 
 
 def from_run(folder: RunFolder) -> Source:
-    """The best kernel of a run; the last attempt's, marked as failed, where none passed."""
+    """The best kernel of a run; if none passed, the last attempt's, marked as failed."""
     run = folder.load()
     best = run.best
     attempt = best or next((one for one in reversed(run.attempts) if one.kernel is not None), None)
@@ -103,7 +97,7 @@ def from_run(folder: RunFolder) -> Source:
     standing = Standing.VERIFIED
     if best is None:
         standing = Standing.FAILED
-    elif not is_the_kernel(file, best.kernel):
+    elif not has_identity(file, best.kernel):
         standing = Standing.EDITED
     elif run.task.degenerate:
         standing = Standing.DEGENERATE
@@ -118,7 +112,7 @@ def from_run(folder: RunFolder) -> Source:
     return Source(
         files=(file,),
         tuned=tuned,
-        calls=calls_of(run.task),
+        calls=sample_calls(run.task),
         gpu=run.task.gpu,
         standing=standing,
         task=run.task,
@@ -129,8 +123,7 @@ def from_run(folder: RunFolder) -> Source:
 
 
 def _saw_own_call(verdict: Passed, task: Task) -> bool:
-    """Whether the task's own call was judged, or a part of it, or seen. What a referee says today names what it did not
-    see."""
+    """Whether the task's own call was verified, at least in part. Newer verdicts name what was not verified."""
     return verdict.is_looked_at or any(
         one.status is CaseStatus.SAMPLED or (one.status is CaseStatus.RIGHT and one.case.sizes == task.sizes)
         for one in verdict.cases
@@ -138,9 +131,9 @@ def _saw_own_call(verdict: Passed, task: Task) -> bool:
 
 
 def from_files(paths: Sequence[Path], store: Store | None = None) -> Source:
-    """Kernel files with what lies beside them: a tuned choice, a provenance, and by it the task in the library.
+    """Kernel files with their tuned choices and provenance files, which lead to the task in the library.
 
-    The calls to build for are those of that task; without one they are to be given.
+    The calls to build for come from that task; without one they must be given.
     """
     files = tuple(parse(_text(path), path.name) for path in paths)
     first = files[0]
@@ -155,17 +148,19 @@ def from_files(paths: Sequence[Path], store: Store | None = None) -> Source:
     for path in paths:
         tuned = tuned.joined(TunedChoices.load(path))
     records = [_record(path) for path in paths]
-    standing = _joined_standing(_standing(file, one) for file, one in zip(files, records, strict=True))
+    standings = [_standing(file, one) for file, one in zip(files, records, strict=True)]
+    standing = next((one for one in standings if one is not Standing.VERIFIED), Standing.VERIFIED)
     known = records[0].provenance if records[0] is not None else None
     source = Source(files, tuned, (), "H200", standing, provenance=known)
     if known is None:
         return source
     source = replace(source, licence=known.licence)
-    task = _task(known, store) if store is not None else None
+    found = store.library.find(known.task_hash) if store is not None else None
+    task = found.task() if found is not None else None
     if task is None or standing is Standing.EDITED:
         return source
     reference = Reference(task.reference, task.function)
-    return replace(source, task=task, reference=reference, calls=calls_of(task), gpu=task.gpu)
+    return replace(source, task=task, reference=reference, calls=sample_calls(task), gpu=task.gpu)
 
 
 def _text(path: Path) -> str:
@@ -177,10 +172,10 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """What lies beside a kernel file."""
+    """The provenance file of a kernel file."""
 
     provenance: Provenance
-    earlier: bool  # it was written before anybody asked what was judged nowhere
+    earlier: bool  # see `is_earlier`
 
 
 def _record(path: Path) -> _Record | None:
@@ -195,7 +190,7 @@ def _record(path: Path) -> _Record | None:
 
 
 def is_earlier(provenance: Mapping[str, Any]) -> bool:
-    """Whether a provenance, as it is written down, is of a time when nobody asked what was judged nowhere."""
+    """Whether a stored provenance predates the check of the task's own call."""
     return "unjudged" not in provenance
 
 
@@ -203,7 +198,7 @@ def _standing(file: KernelFile, record: _Record | None) -> Standing:
     if record is None:
         return Standing.UNJUDGED
     known = record.provenance
-    if not is_the_kernel(file, known.kernel):
+    if not has_identity(file, known.kernel):
         return Standing.EDITED
     if known.degenerate:
         return Standing.DEGENERATE
@@ -212,23 +207,13 @@ def _standing(file: KernelFile, record: _Record | None) -> Standing:
     return Standing.PROVISIONAL if known.unjudged or not known.verified_on else Standing.VERIFIED
 
 
-def is_the_kernel(file: KernelFile, recorded: str | None) -> bool:
-    """Whether a file is the one on record, where identities are the first 20 digits of the hash."""
+def has_identity(file: KernelFile, recorded: str | None) -> bool:
+    """Whether a file has the recorded identity, which is at least the first 20 digits of its hash."""
     return recorded is not None and len(recorded) >= 20 and file.identity.startswith(recorded)
 
 
-def _joined_standing(standings: Iterable[Standing]) -> Standing:
-    """Of several files: verified only where each is."""
-    return next((one for one in standings if one is not Standing.VERIFIED), Standing.VERIFIED)
-
-
-def _task(provenance: Provenance, store: Store) -> Task | None:
-    found = store.library.find(provenance.task_hash)
-    return found.task() if found is not None else None
-
-
 def with_backward(source: Source, store: Store) -> Source:
-    """The source with the kernel for its gradients, where the library has one."""
+    """The source with its backward kernel, if the library has one."""
     found = store.library.backward_of(source.task.hash) if source.task is not None else None
     if found is None or source.standing is Standing.EDITED:
         return source
@@ -239,8 +224,8 @@ def with_backward(source: Source, store: Store) -> Source:
 # -- calls --
 
 
-def calls_of(task: Task) -> tuple[Arguments, ...]:
-    """Calls inside a task's domain: its own sizes, then each varying size on its own, smaller and larger, and pairs."""
+def sample_calls(task: Task) -> tuple[Arguments, ...]:
+    """Calls of a task: its own sizes, then each dynamic size smaller and larger, then pairs."""
     free = [one for one in task.free if one.varies]
     changes: list[dict[str, int]] = [{}]
     for one in free:
@@ -261,8 +246,8 @@ def calls_of(task: Task) -> tuple[Arguments, ...]:
 # -- names --
 
 
-def check_words(source: Source) -> None:
-    """Refuse what stands in a record and would not be plain text in the files of an export."""
+def check_metadata(source: Source) -> None:
+    """Refuse a licence or function name that could inject text into generated files."""
     if not _LICENCE.fullmatch(source.licence):
         raise NotExportable(f"the licence {source.licence!r} is no SPDX expression; give one with --license")
     if source.reference is not None and not source.reference.function.isidentifier():

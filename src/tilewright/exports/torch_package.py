@@ -1,4 +1,4 @@
-"""`--to torch`: an importable package whose launch path is compiled and which needs nothing but torch."""
+"""`--to torch`: an importable package with compiled host code that depends only on torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import __version__
-from tilewright.exports.native import PLACE, BackwardPart, build_extension, native_sources
+from tilewright.exports.native import PLACE, BackwardKernel, build_extension, native_sources
 from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
 from tilewright.exports.source import Source
-from tilewright.exports.standing_text import how_it_was_judged, measurement_text, sizes_text
 from tilewright.exports.variants import Variants
-from tilewright.exports.writing import Folder, rendered
+from tilewright.exports.verification import measurement_text, sizes_text, verification_text
+from tilewright.exports.writing import Folder, render_template
 from tilewright.kernel_file import KernelFile, print_op, syntax
 from tilewright.kernel_file.compiled_plan import DefinitionLine
 from tilewright.kernel_file.expression_analysis import Analysed
@@ -23,18 +23,18 @@ from tilewright.kernel_file.syntax import Expr, Let
 from tilewright.records import DType, cc_of, to_json
 from tilewright.records.gpu import reached
 
-# -- the `out` lines of a plan as Python text: --
+# -- the `out` lines of a plan as Python --
 
 _HELPED = {"/": "divide", "//": "divide", "%": "remainder"}
 
 
 def local(name: str) -> str:
-    """A Python identifier for a name of the plan, which may be a word of Python's."""
+    """A Python identifier for a name of the plan, which may be a keyword."""
     return f"v_{name}"
 
 
 def outs_function(file: KernelFile) -> str:
-    """`def outs(v_x, ...)`: for every result its shape, its strides (None: contiguous) and its dtype."""
+    """`def outs(v_x, ...)`, which returns shape, strides (None: contiguous) and dtype of every result."""
     parameters = ", ".join(local(one.name) for one in file.plan.op.parameters)
     lines = [f"def outs({parameters}):", '    """Shape, strides (None: contiguous) and dtype of every result."""']
     lead = file.compiled.lead
@@ -56,7 +56,7 @@ def outs_function(file: KernelFile) -> str:
 
 
 def _lets(file: KernelFile) -> Iterator[str]:
-    """The definitions that the `out` lines read, directly or through others."""
+    """The definitions that the `out` lines use."""
     definitions = {line.directive.name: line for line in file.compiled.lines if isinstance(line, DefinitionLine)}
     parts: list[Analysed] = []
     for out in file.compiled.outs:
@@ -113,7 +113,7 @@ def _attribute(tensor: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class PackageNames:
-    """What a package is called: its folder, its function, and torch's namespace for its operator."""
+    """The names of a package: its folder, its function, and the namespace of its operator."""
 
     package: str
     function: str  # of the operator: the op's name
@@ -126,9 +126,9 @@ class PackageNames:
 
 
 def write_torch(
-    source: Source, variants: Variants, name: str, folder: Folder, backward: BackwardPart | None = None
+    source: Source, variants: Variants, name: str, folder: Folder, backward: BackwardKernel | None = None
 ) -> list[str]:
-    """Fill the folder; answers sentences about what is worth knowing."""
+    """Fill the folder; returns notes."""
     names = PackageNames(name, source.op.name, f"tilewright_{name}")
     notes = add_package(source, variants, names, folder, name, backward)
     packages = [name]
@@ -137,11 +137,11 @@ def write_torch(
         inner = PackageNames(f"{name}.{PLACE}", backward.source.op.name, f"tilewright_{name}_{PLACE}")
         add_package(backward.source, backward.variants, inner, folder, packages[-1])
     values = package_values(source, variants, names, backward)
-    folder.add("setup.py", rendered("package/setup.py", packages=packages))
+    folder.add("setup.py", render_template("package/setup.py", packages=packages))
     description = json.dumps(print_op(source.op).removeprefix("op").strip())
     folder.add(
         "pyproject.toml",
-        rendered(
+        render_template(
             "package/pyproject.toml",
             distribution=name.replace("_", "-"),
             packages=[one.replace("/", ".") for one in packages],
@@ -150,9 +150,9 @@ def write_torch(
             licence=source.licence,
         ),
     )
-    folder.add("README.md", rendered("package/README.md", **values))
+    folder.add("README.md", render_template("package/README.md", **values))
     if source.reference is not None:
-        folder.add(f"tests/test_{name}.py", rendered("package/test_op.py", **values))
+        folder.add(f"tests/test_{name}.py", render_template("package/test_op.py", **values))
     return notes
 
 
@@ -162,11 +162,11 @@ def add_package(
     names: PackageNames,
     folder: Folder,
     place: str,
-    backward: BackwardPart | None = None,
+    backward: BackwardKernel | None = None,
 ) -> list[str]:
-    """The package itself under `place`; answers sentences about what is worth knowing."""
+    """Add the package under `place`; returns notes."""
     add_python(source, variants, names, folder, place, backward)
-    folder.add(f"{place}/_ops.py", rendered("package/_ops.py", namespace=names.namespace))
+    folder.add(f"{place}/_ops.py", render_template("package/_ops.py", namespace=names.namespace))
     for path, content in _image_files(variants).items():
         folder.add(f"{place}/modules/{path}", content)
     return _add_native(source, variants, folder, place)
@@ -178,13 +178,13 @@ def add_python(
     names: PackageNames,
     folder: Folder,
     place: str,
-    backward: BackwardPart | None = None,
+    backward: BackwardKernel | None = None,
 ) -> None:
-    """The part of a package that is the same for every backend: Python, the reference, the kernel files."""
+    """Add what all backends share: Python, the reference, the kernel files."""
     values = package_values(source, variants, names, backward)
     for template in ("__init__.py", "_op.py"):
-        folder.add(f"{place}/{template}", rendered(f"package/{template}", **values))
-    words = rendered("package/_plan_words.py")
+        folder.add(f"{place}/{template}", render_template(f"package/{template}", **values))
+    words = render_template("package/_plan_words.py")
     helpers = "from ._plan_words import *  # noqa: F403"
     folder.add(f"{place}/_plan_words.py", words)
     head = '"""Shapes, strides and dtypes of the results, from the `out` lines of the plan."""\n\nimport torch\n'
@@ -192,13 +192,13 @@ def add_python(
     if source.reference is not None:
         folder.add(f"{place}/reference.py", source.reference.source)
     for file in source.files:
-        folder.add(f"{place}/kernels/{harmless_name(file.name)}", file.text)
+        folder.add(f"{place}/kernels/{safe_file_name(file.name)}", file.text)
     if source.provenance is not None:
         folder.add(f"{place}/provenance.json", json.dumps(to_json(source.provenance), indent=2) + "\n")
 
 
 def _add_native(source: Source, variants: Variants, folder: Folder, place: str) -> list[str]:
-    """The launch path, its sources and what this machine's compiler makes of them."""
+    """Add the host code: sources, and the compiled extension."""
     sources = native_sources(source.files, variants)
     for file_name, text in sources.items():
         folder.add(f"{place}/native/{file_name}", text)
@@ -209,19 +209,19 @@ def _add_native(source: Source, variants: Variants, folder: Folder, place: str) 
     return []
 
 
-def harmless_name(name: str) -> str:
-    """The last part of a kernel file's name, of harmless characters only."""
+def safe_file_name(name: str) -> str:
+    """The last part of a kernel file's name, with unsafe characters replaced."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1]
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in last).lstrip(".")
     return kept or "kernel.cu"
 
 
 def package_values(
-    source: Source, variants: Variants, names: PackageNames, backward: BackwardPart | None = None
+    source: Source, variants: Variants, names: PackageNames, backward: BackwardKernel | None = None
 ) -> dict[str, Any]:
-    """What the templates of a package are rendered with."""
+    """The values for a package's templates."""
     op = source.op
-    derives = source.task is not None and source.task.derivative is not None  # so its reference goes through autograd
+    derives = source.task is not None and source.task.derivative is not None  # its reference uses autograd
     tensors = [one for one in op.tensors if not one.optional]
     changed = tuple(position for position, one in enumerate(op.parameters) if one.in_place)
     results = {0: "None", 1: "made[0]"}.get(len(op.results), "tuple(made)")
@@ -254,30 +254,30 @@ def package_values(
         "sets": len(variants.modules),
         "left_out": variants.left_out,
         "standing": source.standing.words,
-        "judged": how_it_was_judged(source),
+        "judged": verification_text(source),
         "sizes_taken": sizes_text(source),
         "measured": measurement_text(source),
         "licence": source.licence,
         "test_arguments": call_text(source, small_call(covered)),
         "own_arguments": call_text(source, covered[0]),
-        "files": [harmless_name(file.name) for file in source.files],
+        "files": [safe_file_name(file.name) for file in source.files],
     }
 
 
 def _named_arguments(source: Source) -> str:
-    """The arguments of the reference, `x, alpha=alpha`, where it takes some by their names alone; else ""."""
+    """The reference's arguments, `x, alpha=alpha`, if it has keyword-only parameters; else ""."""
     if source.reference is None:
         return ""
     nodes = ast.walk(ast.parse(source.reference.source))
     functions = [one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == source.reference.function]
     names = {argument.arg for one in functions[-1:] for argument in one.args.kwonlyargs}
     given = [(one.name, python_name(one.name)) for one in source.op.parameters]
-    said = [f"{name}={called}" if name in names else called for name, called in given]
-    return ", ".join(said) if names else ""
+    passed = [f"{name}={called}" if name in names else called for name, called in given]
+    return ", ".join(passed) if names else ""
 
 
 def covered_calls(source: Source, variants: Variants) -> list[Any]:
-    """The calls that some file takes, each once, in their order."""
+    """The calls that some file takes."""
     taken = {evaluation.tensors for _, evaluation in variants.covered}
     return [call for call in source.calls if source.tensors(call) in taken] or list(source.calls[:1])
 

@@ -1,8 +1,7 @@
-"""The finite set of builds that an export carries, and the calls they were found by.
+"""Builds the kernels of an export.
 
-A plan's constants may hang on sizes, and an exported kernel meets no compiler: so the files are evaluated at the calls
-the export is made for, and every set of constants that comes up is built for every architecture asked for. A call that
-needs another set finds no build and is told so.
+A plan's constants may depend on sizes, and an export has no compiler. So the files are evaluated at sample calls, and
+every set of constants that occurs is built for every requested architecture. A call that needs another set is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.exports.cpp_plan import refuse_what_is_not_carried
+from tilewright.exports.cpp_plan import check_exportable
 from tilewright.exports.writing import NotExportable
 from tilewright.kernel_file import (
     Arguments,
@@ -49,7 +48,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Module:
-    """One file at one set of constants, built: a cubin for each architecture, and PTX for those that come later."""
+    """One file built for one set of constants: a cubin per architecture, and PTX for later ones."""
 
     file: int
     constants: tuple[tuple[str, ConstantValue], ...]
@@ -60,7 +59,7 @@ class Module:
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """A kernel of a module, with where each of its parameters lies in the argument block."""
+    """A kernel of a module, with the offsets of its parameters in the argument block."""
 
     module: int
     launch: int  # which `launch` line of the file
@@ -72,22 +71,22 @@ class BuiltKernel:
 
 @dataclass(frozen=True)
 class BuiltWinner:
-    """A tuner's winner that an export carries: where it was found, with the sizes as the plan sees them."""
+    """A tuned choice in the export: the GPU and the tensors it was tuned for, as the plan sees them."""
 
     choice: int  # which of the file's choices
     cc: int
-    sms: int  # 0 where nobody knows
-    tensors: tuple[TunedTensor | None, ...]  # of the op's tensors, None for those that were absent
+    sms: int  # 0: unknown
+    tensors: tuple[TunedTensor | None, ...]  # per tensor of the op; None: absent
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Everything that was built, and the choices of the tuned constants in their written order, for each file."""
+    """All builds, and for each file the choices of its tuned constants."""
 
     modules: tuple[Module, ...]
     kernels: tuple[BuiltKernel, ...]
     choices: tuple[tuple[Choice, ...], ...]
-    tuned: tuple[tuple[BuiltWinner, ...], ...]  # of each file, what is tried before its choices in their order
+    tuned: tuple[tuple[BuiltWinner, ...], ...]  # per file, tried before `choices`
     covered: tuple[tuple[int, Evaluation], ...]  # (file, evaluation) of each call that a file takes
     left_out: int  # sets of constants beyond the limit
 
@@ -104,9 +103,9 @@ def find_variants(
     say: Say = lambda text: None,
     most_sets: int | None = None,
 ) -> Variants:
-    """Evaluate, build and bind; raises `NotExportable` where no file takes the first call or one does not build."""
+    """Evaluate, build and bind. Raises `NotExportable` if no file takes the first call or a build fails."""
     for file in files:
-        refuse_what_is_not_carried(file)
+        check_exportable(file)
     if most_sets is None:
         slow = any(header.startswith(("cute/", "cutlass/")) for file in files for header in includes(file.text))
         most_sets = MOST_SLOW_SETS if slow else MOST_SETS
@@ -129,9 +128,6 @@ def find_variants(
     choices = _choices(files, covered)
     winners = tuple(_winners(file, tuned, own) for file, own in zip(files, choices, strict=True))
     return Variants(modules, _kernels(modules, covered), choices, winners, tuple(covered), left_out)
-
-
-# -- evaluating --
 
 
 def _evaluations(
@@ -177,7 +173,7 @@ def _evaluate(
 
 
 def _choices(files: Sequence[KernelFile], covered: Sequence[tuple[int, Evaluation]]) -> tuple[tuple[Choice, ...], ...]:
-    """What each file's tuned constants may be, in written order: that in which the evaluator looks for one."""
+    """The choices of each file's tuned constants, in the order in which the evaluator tries them."""
     result = []
     for number, file in enumerate(files):
         tunes = file.compiled.tunes
@@ -188,7 +184,7 @@ def _choices(files: Sequence[KernelFile], covered: Sequence[tuple[int, Evaluatio
 
 
 def _winners(file: KernelFile, tuned: TunedChoices, choices: Sequence[Choice]) -> tuple[BuiltWinner, ...]:
-    """Of what was tuned for a file the part that is built, measured before emulated and newest first."""
+    """The tuned choices of a file that were built, measured before emulated, newest first."""
     found = []
     newest_first = tuned.entries[::-1]
     for entry in sorted(newest_first, key=lambda one: one.emulated):
@@ -199,9 +195,6 @@ def _winners(file: KernelFile, tuned: TunedChoices, choices: Sequence[Choice]) -
             number = list(choices).index(dict(entry.choice))
             found.append(BuiltWinner(number, identity.cc, identity.sms, own))
     return tuple(found)
-
-
-# -- building --
 
 
 def _built(
@@ -241,7 +234,8 @@ def _kernels(modules: Sequence[Module], covered: Sequence[tuple[int, Evaluation]
         packed = {(one.line, one.kernel): one for one in bind(evaluation, build, evaluation.gpu).launches}
         for launch in evaluation.steps:
             assert isinstance(launch, Launch)
-            index = _launch_number(evaluation.file, launch)
+            places = [(step.directive.at.line, step.directive.at.column) for step in evaluation.file.compiled.steps]
+            index = places.index((launch.line, launch.column))
             key = (*(constant_key(v) for _, v in evaluation.constants), index, *template_key(launch.kernel))
             bound = packed[launch.line, launch.kernel]
             size = len(bound.block_template)
@@ -251,19 +245,14 @@ def _kernels(modules: Sequence[Module], covered: Sequence[tuple[int, Evaluation]
     return tuple(found.values())
 
 
-def _launch_number(file: KernelFile, launch: Launch) -> int:
-    places = [(step.directive.at.line, step.directive.at.column) for step in file.compiled.steps]
-    return places.index((launch.line, launch.column))
-
-
-# -- keys, as `Plan::key` of host/plan.hpp has them --
+# -- keys, in the format of `Plan::key` in host/plan.hpp --
 
 _DTYPE_NUMBER = {dtype: number for number, dtype in enumerate(DType)}
 _DTYPE_OF_CPP = {dtype.cpp: dtype for dtype in DType}
 
 
 def constant_key(value: ConstantValue) -> int:
-    """A constant as the 64 bits it has in a key."""
+    """A constant as the 64 bits of a key."""
     if isinstance(value, DType):
         return _DTYPE_NUMBER[value]
     if isinstance(value, float):
@@ -289,7 +278,7 @@ def _template_number(text: str) -> int:
 
 
 def parameter_codes(kernel: CompiledKernel) -> str:
-    """How each parameter is written: p for a pointer, m for a tensor map, else a `struct` code."""
+    """A code per parameter: p for a pointer, m for a tensor map, else a `struct` code."""
     codes = []
     for one in kernel.parameters:
         match one.kind:

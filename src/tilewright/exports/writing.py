@@ -1,7 +1,6 @@
-"""An export's folder: its files gathered in memory, checked, then written whole or not at all.
+"""An export's folder: its files are collected in memory and written all or none.
 
-`tilewright-export.json` beside them says what was exported and has the digest of every other file, so that a change by
-hand is seen.
+`tilewright-export.json` records what was exported and the digest of every other file, which reveals later changes.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-# -- why something cannot be exported or published: --
-
 
 class NotExportable(ValueError):
-    """What was asked for cannot be exported; the message says why and what to do."""
+    """The export is impossible; the message says why and what to do."""
 
 
 class NotPublishable(ValueError):
-    """What was asked for may not be published; the message says why and what to do."""
+    """The export may not be published; the message says why and what to do."""
 
 
 RECORD = "tilewright-export.json"
@@ -50,7 +47,7 @@ class Folder:
         return {path: hashlib.sha256(content).hexdigest() for path, content in sorted(self.files.items())}
 
     def write(self, target: Path, record: Mapping[str, Any]) -> None:
-        """Write everything to `target`, which is new, empty, or an earlier export."""
+        """Write all files to `target`, which is new, empty, or an earlier export."""
         check_target(target)
         whole = {"format": FORMAT, **record, "files": self.digests()}
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +68,7 @@ class Folder:
 
 
 def check_target(target: Path) -> None:
-    """Refuse a folder that holds something else than an earlier export."""
+    """Refuse a folder that contains anything but an earlier export."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise NotExportable(f"-o {target}: not a folder; give a new one")
     if not target.is_dir():
@@ -88,7 +85,7 @@ MADE_LATER = {"__pycache__", ".pytest_cache", "build"}  # by using an export
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The record of an export; raises `NotExportable` where it is none."""
+    """The record of an export; raises `NotExportable`."""
     try:
         found = json.loads((folder / RECORD).read_text("utf-8"))
     except (OSError, ValueError):
@@ -98,8 +95,6 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise NotExportable(f"{folder}: {RECORD} is not of this version; export again")
     return dict(found)
 
-
-# -- templates --
 
 FOLDER = Path(__file__).parent / "templates"
 
@@ -112,6 +107,6 @@ def _environment() -> Environment:
     )  # fmt: skip
 
 
-def rendered(template: str, **values: Any) -> str:
-    """The template `package/_op.py` (its file ends in .j2) with these values."""
+def render_template(template: str, **values: Any) -> str:
+    """Render a template such as `package/_op.py`, whose file ends in .j2."""
     return _environment().get_template(f"{template}.j2").render(**values)

@@ -1,4 +1,4 @@
-"""The arguments a launcher is called with: one call that is said or guessed, and variations of its sizes."""
+"""The arguments a launcher is called with: a first call, specified or guessed, and variations of its sizes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Place = tuple[str, int]  # a tensor's name and one of its dimensions
 _CALLS = 72
 _MOST_EDGES = 24
 _LARGEST = 1 << 15
-_LARGEST_INT = 1 << 11  # launchers of plain numbers square them, in an int
-BARE_ELEMENTS = 1 << 17  # behind a pointer, for which nobody says how much is there
+_LARGEST_INT = 1 << 11  # launchers multiply numbers in an int
+POINTER_ELEMENTS = 1 << 17  # behind a pointer of unknown extent
 _LARGEST_PRODUCT = 1 << 29
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
-class Given:
+class CallArgument:
     """One argument of the launcher."""
 
     name: str
@@ -28,7 +28,7 @@ class Given:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     value: int | float | bool | tuple[int, ...] | str | None = ""  # None: an optional tensor that is not given
-    is_bare: bool = False  # a pointer: the launcher knows nothing of a shape
+    is_pointer: bool = False  # a plain pointer, without a shape
 
     @property
     def is_tensor(self) -> bool:
@@ -36,16 +36,16 @@ class Given:
 
     @property
     def is_passed(self) -> bool:
-        """Whether it is a parameter of the op: no stream, no list, and no number that was left out."""
+        """Whether it is a parameter of the op: streams, lists and absent numbers are not."""
         return self.kind not in ("stream", "ints") and (self.is_tensor or self.value is not None)
 
     @property
     def has_shape(self) -> bool:
-        return self.is_tensor and self.value is not None and not self.is_bare
+        return self.is_tensor and self.value is not None and not self.is_pointer
 
     @property
     def word(self) -> str:
-        """As the host program reads it."""
+        """The text that the host program reads."""
         if self.value is None:
             return "none"
         if self.kind == "tensor":
@@ -57,23 +57,27 @@ class Given:
         return repr(self.value) if self.kind != "stream" else "0"
 
     @staticmethod
-    def of(name: str, value: TensorSpec | int | float | bool | tuple[int, ...] | None) -> Given:
-        """What a plan is evaluated with, as an argument."""
+    def of(name: str, value: TensorSpec | int | float | bool | tuple[int, ...] | None) -> CallArgument:
+        """From a value that a plan is evaluated with."""
         if isinstance(value, TensorSpec):
-            return Given(name, "tensor", value.dtype.value, value.shape)
+            return CallArgument(name, "tensor", value.dtype.value, value.shape)
         kind = "tensor" if value is None else "ints" if isinstance(value, tuple) else type(value).__name__
-        return Given(name, kind, value=value)
+        return CallArgument(name, kind, value=value)
 
     def argument(self) -> TensorSpec | int | float | bool | tuple[int, ...] | None:
-        """As a plan is evaluated with."""
+        """The value that a plan is evaluated with."""
         if self.kind == "tensor" and self.value is not None:
             return TensorSpec.contiguous(DType(self.dtype), self.shape)
         return None if isinstance(self.value, str) else self.value
 
 
+CallArguments = Sequence[CallArgument]  # of a whole call
+Specified = Mapping[str, CallArgument]  # the arguments that a person specified
+
+
 @dataclass(frozen=True)
 class Relation:
-    """A number that is so many times another, as a check of the launcher asks: `C == H * 64`."""
+    """A number that is a multiple of another, as a check of the launcher requires: `C == H * 64`."""
 
     name: str
     times: int
@@ -85,9 +89,9 @@ class Relation:
 
 @dataclass(frozen=True)
 class CallSpec:
-    arguments: tuple[Given, ...]
+    arguments: tuple[CallArgument, ...]
     multiprocessors: int = 132
-    ties: tuple[tuple[Place, Place], ...] = ()  # dimensions that are one size
+    shared_sizes: tuple[tuple[Place, Place], ...] = ()  # dimensions that are always equal
     relations: tuple[Relation, ...] = ()
 
     @property
@@ -96,16 +100,16 @@ class CallSpec:
 
     @property
     def sizes_text(self) -> str:
-        """Its sizes and numbers, for people."""
+        """The sizes and numbers, for messages."""
         shapes = {one.name: "x".join(map(str, one.shape)) for one in self.arguments if one.has_shape}
         numbers = {one.name: str(one.value) for one in self.arguments if not one.is_tensor}
         return ", ".join(f"{name} = {text}" for name, text in (shapes | numbers).items())
 
 
-def tied(arguments: Sequence[Given], relations: tuple[Relation, ...] = ()) -> CallSpec:
-    """The first call; dimensions of different tensors that have one size there are taken to be one dimension."""
+def with_shared_sizes(arguments: CallArguments, relations: tuple[Relation, ...] = ()) -> CallSpec:
+    """The first call. Dimensions of different tensors with equal sizes are taken to be one dimension."""
     first: dict[int, Place] = {}
-    ties: list[tuple[Place, Place]] = []
+    shared_sizes: list[tuple[Place, Place]] = []
     for one in arguments:
         if not one.has_shape:
             continue
@@ -113,16 +117,15 @@ def tied(arguments: Sequence[Given], relations: tuple[Relation, ...] = ()) -> Ca
         for dimension, size in enumerate(one.shape):
             place = (one.name, dimension)
             if size > 1 and size in first:
-                ties.append((first[size], place))
+                shared_sizes.append((first[size], place))
             elif size > 1:
                 own.setdefault(size, place)
         first.update({size: place for size, place in own.items() if size not in first})
-    return CallSpec(tuple(arguments), ties=tuple(ties), relations=relations)
+    return CallSpec(tuple(arguments), shared_sizes=tuple(shared_sizes), relations=relations)
 
 
 def variations(call: CallSpec, edges: Sequence[int]) -> list[CallSpec]:
-    """The call itself, and others of other sizes: multiples, odd ones, small ones, large ones, and those
-    at the `edges`, where the launcher may turn to something else."""
+    """The call and others at multiples, odd, small and large sizes, and at `edges`, where the launcher may branch."""
     chance = random.Random(0)
     classes = _classes(call)
     near = [n + d for n in edges[:_MOST_EDGES] for d in (0, 1)]
@@ -134,17 +137,17 @@ def variations(call: CallSpec, edges: Sequence[int]) -> list[CallSpec]:
         alone = chance.choice(sorted(classes)) if classes else ""
         for key, size in classes.items():
             if number % 3 == 2 and key != alone:
-                sizes[key] = size  # one at a time, too
+                sizes[key] = size  # in a third of the calls one size changes alone
             elif near and number % 2 and key == alone:
                 sizes[key] = chance.choice(near)
             else:
                 sizes[key] = _other_size(key, size, number, chance)
-        made.append(_with_sizes(call, _held(sizes, alone), chance if number % 2 else None))
+        made.append(_with_sizes(call, _bounded(sizes, alone), chance if number % 2 else None))
     return made
 
 
-def _held(sizes: dict[str, int], alone: str) -> dict[str, int]:
-    """The sizes made smaller until their product is held by an int, in which launchers count."""
+def _bounded(sizes: dict[str, int], alone: str) -> dict[str, int]:
+    """Halve sizes until their product fits in an int, in which launchers compute."""
     while math.prod(sizes.values()) > _LARGEST_PRODUCT:
         most = max((key for key in sizes if key != alone), key=lambda key: sizes[key], default=alone)
         sizes[most] = sizes[most] // 2 + 1
@@ -169,14 +172,14 @@ def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
 
 
 def is_block(name: str) -> bool:
-    """Whether a number is how many threads there are, rather than how much data."""
+    """Whether a number is a thread count by its name, and no data size."""
     lowered = name.lower()
     return "thread" in lowered or ("block" in lowered and "blocks" not in lowered)
 
 
 def _classes(call: CallSpec) -> dict[str, int]:
-    """Every size that can vary: `x.0` for a dimension, a name for an int."""
-    joined = {f"{p[0]}.{p[1]}" for _, p in call.ties} | {one.name for one in call.relations}
+    """Every size that can vary: `x.0` is a dimension, a plain name an int."""
+    joined = {f"{p[0]}.{p[1]}" for _, p in call.shared_sizes} | {one.name for one in call.relations}
     classes = {}
     for one in call.arguments:
         if one.has_shape:
@@ -189,7 +192,7 @@ def _classes(call: CallSpec) -> dict[str, int]:
 
 
 def _with_sizes(call: CallSpec, sizes: Mapping[str, int], chance: random.Random | None) -> CallSpec:
-    same = {f"{b[0]}.{b[1]}": f"{a[0]}.{a[1]}" for a, b in call.ties}
+    same = {f"{b[0]}.{b[1]}": f"{a[0]}.{a[1]}" for a, b in call.shared_sizes}
     sizes = {**sizes, **{one.name: one.times * sizes[one.other] for one in call.relations}}
     arguments = []
     for one in call.arguments:
@@ -209,16 +212,16 @@ def _with_sizes(call: CallSpec, sizes: Mapping[str, int], chance: random.Random 
 # -- guessing the first call --
 
 SHAPES: tuple[tuple[int, ...], ...] = ((64, 256), (256,), (128, 96), (4, 64, 256), (2, 8, 64, 64), (4, 16, 24, 32))
-_VECTORS = ("weight", "bias", "gamma", "beta", "scale")  # what a row is multiplied by or added to
+_VECTORS = ("weight", "bias", "gamma", "beta", "scale")  # names of tensors with one element per column
 DTYPES = ("f32", "f16", "bf16", "i32", "i64", "u8")
 
 
-def guesses(names: Sequence[str], kinds: Sequence[str], said: Mapping[str, Given]) -> list[tuple[Given, ...]]:
-    """First calls to try: what is said, and for the rest one shape and dtype for all tensors, then mixtures."""
-    open_tensors = [i for i, kind in enumerate(kinds) if kind.endswith("tensor") and names[i] not in said]
-    if not open_tensors:  # of numbers, small blocks and large sizes too: a grid of 0 launches nothing
+def guesses(names: Sequence[str], kinds: Sequence[str], specified: Specified) -> list[tuple[CallArgument, ...]]:
+    """First calls to try. Unspecified tensors get one shape and dtype, then mixtures."""
+    open_tensors = [i for i, kind in enumerate(kinds) if kind.endswith("tensor") and names[i] not in specified]
+    if not open_tensors:  # larger numbers too: a grid of 0 launches nothing
         return [
-            tuple(_guess(n, k, d, (), said, times) for n, k in zip(names, kinds, strict=True))
+            tuple(_guess(n, k, d, (), specified, times) for n, k in zip(names, kinds, strict=True))
             for times in (1, 16)
             for d in (DTYPES if any(kind.endswith("pointer") for kind in kinds) else DTYPES[:1])
         ]
@@ -228,7 +231,7 @@ def guesses(names: Sequence[str], kinds: Sequence[str], said: Mapping[str, Given
             shapes = dict(zip(open_tensors, mixture, strict=True))
             made.append(
                 tuple(
-                    _guess(n, k, first if [i] == open_tensors[:1] else dtype, shapes.get(i, ()), said)
+                    _guess(n, k, first if [i] == open_tensors[:1] else dtype, shapes.get(i, ()), specified)
                     for i, (n, k) in enumerate(zip(names, kinds, strict=True))
                 )
             )
@@ -239,7 +242,7 @@ def guesses(names: Sequence[str], kinds: Sequence[str], said: Mapping[str, Given
 
 
 def _mixtures(names: Sequence[str]) -> list[tuple[tuple[int, ...], ...]]:
-    """Shapes for tensors by name: vectors and matrices where their names say so, else all alike, then others."""
+    """Shapes for tensors: vectors by their names, all alike, then mixtures."""
     count = len(names)
     if count == 0:
         return [()]
@@ -260,39 +263,39 @@ def _mixtures(names: Sequence[str]) -> list[tuple[tuple[int, ...], ...]]:
                 made.append((shape, *(other,) * (rest - 1), (*shape[:-1], 96)))
                 made.append((shape, *(other,) * (rest - 1), (96,)))
         if count == 3 and len(shape) == 2:
-            made.append((shape, (*last, 1), (*shape[:1], 1)))  # a matrix and vectors that are columns
+            made.append((shape, (*last, 1), (*shape[:1], 1)))  # a matrix and column vectors
     return list(dict.fromkeys(one for one in made if len(one) == count))
 
 
 def _guess(
-    name: str, kind: str, dtype: str, shape: tuple[int, ...], said: Mapping[str, Given], times: int = 1
-) -> Given:
-    if name in said:
-        return _as_said(said[name], kind, dtype)
+    name: str, kind: str, dtype: str, shape: tuple[int, ...], specified: Specified, times: int = 1
+) -> CallArgument:
+    if name in specified:
+        return _as_specified(specified[name], kind, dtype)
     if kind == "optional tensor" or kind == "tensor":
-        return Given(name, "tensor", dtype, shape)
+        return CallArgument(name, "tensor", dtype, shape)
     if "pointer" in kind:
-        return Given(name, "tensor", kind.rpartition(" ")[2] or dtype, (BARE_ELEMENTS,), is_bare=True)
+        return CallArgument(name, "tensor", kind.rpartition(" ")[2] or dtype, (POINTER_ELEMENTS,), is_pointer=True)
     if kind.startswith("optional"):
-        return Given(name, kind.rpartition(" ")[2], value=None)
+        return CallArgument(name, kind.rpartition(" ")[2], value=None)
     if kind == "int":
-        return Given(name, "int", value=_int_guess(name, times))
+        return CallArgument(name, "int", value=_int_guess(name, times))
     if kind == "float":
-        return Given(name, "float", value=1e-3)
+        return CallArgument(name, "float", value=1e-3)
     if kind == "bool":
-        return Given(name, "bool", value=False)
-    return Given(name, kind, value=(1, 1) if kind == "ints" else "")
+        return CallArgument(name, "bool", value=False)
+    return CallArgument(name, kind, value=(1, 1) if kind == "ints" else "")
 
 
-def _as_said(one: Given, kind: str, dtype: str) -> Given:
-    """Of a pointer the launcher knows no shape: what is said of one is held against what is reached behind it."""
+def _as_specified(one: CallArgument, kind: str, dtype: str) -> CallArgument:
+    """The specified argument. A pointer keeps no shape here: it is checked against the accesses later."""
     if one.kind == "int" and kind.endswith("float"):
         return replace(one, kind="float", value=float(one.value))  # type: ignore[arg-type]
     if not one.has_shape:
         return one
     if "pointer" in kind:
         known = kind.rpartition(" ")[2] or one.dtype or dtype
-        return replace(one, dtype=known, shape=(BARE_ELEMENTS,), is_bare=True)
+        return replace(one, dtype=known, shape=(POINTER_ELEMENTS,), is_pointer=True)
     return replace(one, dtype=one.dtype or DTYPES[0])
 
 

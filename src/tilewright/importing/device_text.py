@@ -1,6 +1,6 @@
-"""The device part of a CUDA source: what the launched kernels reach, in the source's own words and order.
+"""Copies the device code that the launched kernels use, in the order of the source.
 
-A few spellings that only nvcc knows are put into those of a kernel file; each such edit is told.
+A few spellings that NVRTC does not accept are rewritten; every rewrite is reported.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.importing.entries import Entry, with_entries
 from tilewright.importing.sources import Item, Kind, Source
+from tilewright.importing.wrappers import WrapperKernel, with_wrappers
 from tilewright.kernel_file.cpp_tokens import CppToken
 from tilewright.kernel_file.source_scan import is_allowed_header
 
 _INCLUDE = re.compile(r"#\s*include\s*[<\"]([^>\"]+)[>\"]")
-_STANDARD = {  # where libcu++ has what device code takes from the standard library
+_STANDARD = {  # libcu++ headers and the names of `std` that they provide
     "cuda/std/limits": ("numeric_limits",),
     "cuda/std/type_traits": (
         *("is_same", "is_same_v", "enable_if", "enable_if_t", "conditional", "conditional_t", "is_floating_point"),
@@ -28,26 +28,11 @@ _STANDARD = {  # where libcu++ has what device code takes from the standard libr
     "cuda/std/tuple": ("tuple", "get", "make_tuple"),
     "cuda/std/cstdint": (),
 }
-# These have a twin without a namespace in every kernel.
-_PLAIN = frozenset(
-    (
-        "max",
-        "min",
-        "abs",
-        "fabs",
-        "sqrt",
-        "exp",
-        "log",
-        "pow",
-        "tanh",
-        "floor",
-        "ceil",
-        "isnan",
-        "isinf",
-        "fmax",
-        "fmin",
-    )
-) | frozenset(("size_t", "ptrdiff_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t"))
+# Device code has these without a namespace.
+_PLAIN = frozenset((
+    "max", "min", "abs", "fabs", "sqrt", "exp", "log", "pow", "tanh", "floor", "ceil", "isnan", "isinf", "fmax", "fmin",
+    "size_t", "ptrdiff_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t",
+))  # fmt: skip
 _STD = re.compile(r"\bstd::(\w+)")
 _HOST_NAMESPACES = frozenset(("std", "torch", "at", "c10"))
 _OTHER_NAMES = {
@@ -61,7 +46,7 @@ _SHUFFLE = (
     "template <class T> __device__ __forceinline__ T {}(T value, {} by, int width = 32, unsigned mask = 0xffffffffu) "
     "{{ return __shfl{}_sync(mask, value, by, width); }}"
 )
-_OF_TORCH = {  # what torch's headers give device code, as one line each
+_OF_TORCH = {  # helpers of torch's headers for device code, one line each
     "WARP_SHFL": _SHUFFLE.format("WARP_SHFL", "int", ""),
     "WARP_SHFL_XOR": _SHUFFLE.format("WARP_SHFL_XOR", "int", "_xor"),
     "WARP_SHFL_UP": _SHUFFLE.format("WARP_SHFL_UP", "unsigned", "_up"),
@@ -82,15 +67,15 @@ _CUB_OPERATORS = (
 @dataclass(frozen=True)
 class DeviceText:
     text: str
-    lines: tuple[int, ...]  # for each line the line of the source that it came from; 0: none
+    lines: tuple[int, ...]  # the source line of each line; 0: added here
     edits: tuple[str, ...]
 
     def line(self, number: int) -> int:
         return self.lines[number - 1] if 0 < number <= len(self.lines) else 0
 
 
-def device_text(source: Source, kernels: Iterable[str], added: Sequence[Entry | None] = ()) -> DeviceText:
-    """What the kernels need of the source, and the entries that were made for them."""
+def device_text(source: Source, kernels: Iterable[str], added: Sequence[WrapperKernel | None] = ()) -> DeviceText:
+    """The device code that the kernels and their wrappers use."""
     named = re.findall(r"[A-Za-z_]\w*", " ".join(one.text for one in added if one is not None))
     usable = [item for item in source.items if item.kind in (Kind.KERNEL, Kind.DEVICE, Kind.SHARED, Kind.MACRO)]
     wanted = source.reachable([*kernels, *named], usable)
@@ -108,7 +93,7 @@ def device_text(source: Source, kernels: Iterable[str], added: Sequence[Entry | 
         for number, line in enumerate(text[blank:].split("\n")):
             lines.append(line.rstrip())
             origins.append(first + number)
-    return _spelled(with_entries("\n".join(lines), added), tuple(origins))
+    return _spelled(with_wrappers("\n".join(lines), added), tuple(origins))
 
 
 def _is_kept(source: Source, item: Item, wanted: set[Item]) -> bool:
@@ -116,7 +101,11 @@ def _is_kept(source: Source, item: Item, wanted: set[Item]) -> bool:
     if item.kind is Kind.SCOPE:
         return words != [";"]
     if item.kind is Kind.DIRECTIVE:
-        return _keeps_directive(source.text[item.code_start : item.end], words)
+        word = words[1] if len(words) > 1 else ""
+        if word == "include":
+            found = _INCLUDE.match(source.text[item.code_start : item.end])
+            return found is not None and is_allowed_header(found[1])
+        return word in ("if", "ifdef", "ifndef", "elif", "else", "endif", "undef")
     if item.kind is Kind.HOST or item.start == item.end:
         return False
     if item.name:
@@ -128,16 +117,8 @@ def _is_kept(source: Source, item: Item, wanted: set[Item]) -> bool:
     return not item.is_host_only and item.kind is Kind.SHARED and words[0] in ("using", "static_assert")
 
 
-def _keeps_directive(text: str, words: list[str]) -> bool:
-    word = words[1] if len(words) > 1 else ""
-    if word == "include":
-        found = _INCLUDE.match(text)
-        return found is not None and is_allowed_header(found[1])
-    return word in ("if", "ifdef", "ifndef", "elif", "else", "endif", "undef")
-
-
 def _without_empty_conditions(items: list[Item]) -> list[Item]:
-    """`#if` and its `#endif`, and a namespace and its brace, where nothing is left between them."""
+    """Drop `#if ... #endif` and namespaces that are empty."""
     ends = {"endif": ("if", "ifdef", "ifndef"), "}": ("{",)}
     kept: list[Item] = []
     for item in items:
@@ -158,7 +139,7 @@ def _bracket(item: Item) -> str:
 
 
 def _with_cub(text: str, headers: set[str], edits: list[str]) -> str:
-    """CUB's parts of a block or a warp, which are kernel code, by their own headers; and its operators."""
+    """Rename CUB operators, and add the headers of block and warp collectives."""
     for part, name in set(re.findall(r"\bcub::(Block|Warp)([A-Z]\w*)", text)):
         snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         headers.add(f"cub/{part.lower()}/{part.lower()}_{snake}.cuh")
@@ -189,7 +170,7 @@ def _spelled(text: str, origins: tuple[int, ...]) -> DeviceText:
         return match.group()
 
     text = _STD.sub(put, text)
-    if "__builtin_prefetch" in text:  # only nvcc knows it, and only as a hint
+    if "__builtin_prefetch" in text:  # NVRTC lacks it, and it is only a hint
         text = re.sub(r"\b__builtin_prefetch\b", "prefetch_hint", text)
         added.append("__device__ __forceinline__ void prefetch_hint(const void*, int = 0, int = 3) {}")
         edits.append("__builtin_prefetch -> prefetch_hint, which does nothing")
@@ -212,7 +193,7 @@ def _spelled(text: str, origins: tuple[int, ...]) -> DeviceText:
     return DeviceText("\n".join([*added, text]) + "\n", (0,) * len(added) + origins, tuple(dict.fromkeys(edits)))
 
 
-# -- the definitions of a function's body that a place in it can see: --
+# -- definitions visible at a place in a function body --
 
 _BRANCHES = frozenset(("if", "else", "for", "while", "switch", "case", "do"))
 _NO_TYPES = frozenset(("return", "delete", "goto", "throw", "new", "using", "typedef"))
@@ -220,21 +201,21 @@ _NO_TYPES = frozenset(("return", "delete", "goto", "throw", "new", "using", "typ
 
 @dataclass(frozen=True)
 class Definition:
-    """A variable with a value, or a type with another name."""
+    """A variable with its value, or a type alias."""
 
     name: str
     type_: str  # "" for `using`
     value: tuple[CppToken, ...]
-    prefix: str  # the text before the value, and after it
-    suffix: str
+    prefix: str  # the text before the value
+    suffix: str  # and after it
     order: int
     is_using: bool = False
-    is_changed: bool = False  # elsewhere than in the straight line that leads here
+    is_changed: bool = False  # outside the straight-line code that leads here
     text: str = ""
 
     @property
     def is_literal(self) -> bool:
-        """A size that the author chose: digits and arithmetic alone."""
+        """Whether the value is a constant expression of literals only."""
         return bool(self.value) and not any(token.is_identifier for token in self.value)
 
 
@@ -243,14 +224,16 @@ def spelled(tokens: Sequence[CppToken]) -> str:
 
 
 def definitions(tokens: Sequence[CppToken], stop: int) -> tuple[dict[str, Definition], dict[str, int]]:
-    """What the token at `stop` sees, of a whole function's tokens; and where names were last changed otherwise."""
+    """The definitions visible at the token `stop`, and the token index at which each name was last changed."""
     scopes: list[dict[str, Definition]] = [{}]
     brackets: list[str] = []
     changed: dict[str, int] = {}
     statement: list[CppToken] = []
     for index, token in enumerate(tokens[:stop]):
         text = token.text
-        if text == "{" and not _is_value(statement):
+        # `dim3 grid{` and `int n = {` open a value.
+        is_value = bool(statement) and (statement[-1].text == "=" or statement[0].text == "dim3")
+        if text == "{" and not is_value:
             brackets.append(text)
             scopes.append({})
             statement = []
@@ -277,15 +260,10 @@ def definitions(tokens: Sequence[CppToken], stop: int) -> tuple[dict[str, Defini
     return {name: replace(one, is_changed=name in changed) for name, one in seen.items()}, changed
 
 
-def _is_value(statement: Sequence[CppToken]) -> bool:
-    """Whether a brace after these tokens opens a value: `dim3 grid{`, `int n = {`."""
-    return bool(statement) and (statement[-1].text == "=" or [t.text for t in statement[:1]] == ["dim3"])
-
-
 def _read(
     statement: Sequence[CppToken], scopes: list[dict[str, Definition]], changed: dict[str, int], order: int
 ) -> None:
-    """One statement; `changed` gets what it sets otherwise than by a definition in a straight line."""
+    """Read one statement; names that it sets without defining them are added to `changed`."""
     words = [t.text for t in statement]
     if not words:
         return
@@ -302,7 +280,7 @@ def _read(
     start = _declarator(statement)
     if start is None:
         name = words[0]
-        if "=" in words:  # an assignment: what it sets is no longer what the definition says
+        if "=" in words:  # an assignment overrides the definition
             changed[name] = order
         return
     type_ = " ".join(words[:start])
@@ -324,7 +302,7 @@ def _read(
 
 
 def _declarator(statement: Sequence[CppToken]) -> int | None:
-    """Where the names begin in `const unsigned int a = 1, b = 2`; None where nothing is declared."""
+    """The index of the first name in `const unsigned int a = 1, b = 2`; None if nothing is declared."""
     depth = 0
     for index, token in enumerate(statement):
         depth += {"<": 1, ">": -1}.get(token.text, 0)
@@ -340,9 +318,9 @@ def _declarator(statement: Sequence[CppToken]) -> int | None:
 
 
 def split_declarators(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
-    """`a = 1, b = f<x, y>(z)` at its outer commas."""
+    """Split `a = 1, b = f<x, y>(z)` at its outer commas."""
     parts: list[list[CppToken]] = [[]]
-    depth, inside = 0, 0  # up to where template arguments go
+    depth, inside = 0, 0  # `inside`: the end of template arguments
     for index, token in enumerate(tokens):
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
         if token.text == "<":
@@ -355,7 +333,7 @@ def split_declarators(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
 
 
 def _end_of_arguments(tokens: Sequence[CppToken], opened: int) -> int:
-    """Where the `<` of a template that is called closes; 0 where it compares."""
+    """The index of the `>` that closes the template arguments; 0 if `<` is a comparison."""
     depth = 0
     for index in range(opened, len(tokens)):
         text = tokens[index].text
@@ -368,7 +346,7 @@ def _end_of_arguments(tokens: Sequence[CppToken], opened: int) -> int:
 
 
 def _touched(tokens: Sequence[CppToken]) -> dict[str, int]:
-    """Names that are counted up or down, read, or whose address is taken."""
+    """Names that are incremented, assigned by `+=` and the like, read from a stream, or whose address is passed."""
     words = [t.text for t in tokens]
     found = {}
     for index in range(1, len(words) - 2):

@@ -1,7 +1,6 @@
-"""Numbers that a launcher computed, recovered as expressions of the plan's language from what they were in many calls.
+"""Recovers the expression behind a number that a launcher computed, from its values in many calls.
 
-Every candidate is checked against every call, so a wrong guess needs a coincidence in all of them; the calls span
-small, odd and very large sizes for that reason.
+Every candidate is checked against all calls, which span small, odd and very large sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 Values = tuple[int, ...]
 _MOST_FACTORS = 4
 _FEW_SYMBOLS = 7
-_SPLIT_SECONDS = 5.0  # that a number which may be no expression at all can take
+_SPLIT_SECONDS = 5.0  # for a number that may have no expression
 _MOST_STEPS = 6
 _WIDTHS = (4, 8, 2, 16, 32)  # of vectors
 _TILES = (8, 16, 32, 64, 128, 256)
@@ -28,7 +27,7 @@ _NICE = sorted(
 
 @dataclass(frozen=True)
 class Term:
-    """An expression of the plan and its value in each call; `is_atom`: it needs no parentheses as a factor."""
+    """An expression and its value in each call; `is_atom`: it needs no parentheses as a factor."""
 
     text: str
     values: Values
@@ -40,8 +39,7 @@ class Term:
 
 
 class Fitter:
-    """Fits numbers to terms made of the given symbols; `literals` are numbers that the source mentions, `edges` those
-    that it compares sizes with, and their multiples."""
+    """Fits expressions of the symbols. `literals` are numbers in the source, `edges` thresholds of its branches."""
 
     def __init__(self, symbols: Sequence[Term], literals: Sequence[int] = (), edges: Sequence[int] = ()) -> None:
         self.edges = edges
@@ -64,21 +62,9 @@ class Fitter:
         """The simplest term that has these values in all calls."""
         if len(set(target)) == 1 and (len(target) > 1 or not self.symbols):
             return Term(str(target[0]), target)
-        ways: tuple[Callable[[Values], Term | None], ...] = (
-            self._plain,
-            self._scaled,
-            self._divided,
-            self._by_symbol,
-            self._linear,
-            self._window,
-            self._bounded,
-            self._product_of_parts,
-            self._rounded,
-            self._product_of_ceilings,
-            self._stairs,
-            self._split,
-        )
-        return next((term for way in ways if (term := way(target)) is not None), None)
+        simple = (self._plain, self._scaled, self._divided, self._by_symbol)
+        products = (self._product_of_parts, self._rounded, self._product_of_ceilings)
+        return _first(target, *simple, self._linear, self._window, self._bounded, *products, self._stairs, self._split)
 
     def _plain(self, target: Values) -> Term | None:
         return next((term for term in self.products if term.values == target), None)
@@ -91,7 +77,7 @@ class Fitter:
         return None
 
     def _divided(self, target: Values) -> Term | None:
-        """`ceil_div(n, c)` and `n / c`: the calls bound c from both sides."""
+        """`ceil_div(n, c)` and `n / c`; the calls bound c from both sides."""
         for term in self.products:
             if (c := self._divisor(term.values, target, up=True)) is not None:
                 return Term(f"ceil_div({term.text}, {c})", target)
@@ -118,7 +104,7 @@ class Fitter:
         return inside[0] if len(inside) == 1 or (inside and high - low < low) else None
 
     def _by_symbol(self, target: Values) -> Term | None:
-        """`ceil_div(n, block)` and its like, also by a few times a symbol."""
+        """`ceil_div(n, block)`, `n / block` and `round_up(n, block)`, also with a small multiple of a symbol."""
         for by, factor in itertools.product(self.symbols, (1, 2, 4, 8)):
             if min(by.values) < 1:
                 continue
@@ -128,7 +114,7 @@ class Fitter:
                 rows = list(zip(term.values, divisors, target, strict=True))
                 if all(-(-n // c) == t for n, c, t in rows):
                     return Term(f"ceil_div({term.text}, {text})", target)
-                if factor == 1 and all(-(-32 * n // c) == t for n, c, t in rows):  # a warp for each
+                if factor == 1 and all(-(-32 * n // c) == t for n, c, t in rows):  # one warp each
                     return Term(f"ceil_div({term.factor} * 32, {text})", target)
                 if all(n // c == t for n, c, t in rows):
                     return Term(f"{_dividend(term)} / {text if factor == 1 else f'({text})'}", target, False)
@@ -152,7 +138,7 @@ class Fitter:
         return None
 
     def _window(self, target: Values) -> Term | None:
-        """`(n + 2 * p - k) / s + 1`: how often a window fits, with and without padding and dilation."""
+        """`(n + 2 * p - k) / s + 1`, the output size of a convolution, with and without padding and dilation."""
         small = [one for one in self.symbols if max(one.values) <= _LARGEST_WINDOW]
         if not small or min(target) < 1:
             return None
@@ -172,7 +158,7 @@ class Fitter:
         return None
 
     def _bounded(self, target: Values) -> Term | None:
-        """`min(e, c)`, `max(e, c)` or both, where a bound is met in some calls and not in others."""
+        """`min(e, c)`, `max(e, c)` or both, if a bound applies in some of the calls."""
         low, high = min(target), max(target)
         free = [i for i, t in enumerate(target) if low < t < high]
         if len(free) < 2:
@@ -190,7 +176,7 @@ class Fitter:
         return None
 
     def _forms(self, term: Term, free: Sequence[int], inner: Values) -> Iterator[Term | None]:
-        """What `_bounded` tries inside: a form is made from the calls that no bound touches."""
+        """Candidates for the inner expression of `_bounded`, fitted to the calls `free` of the bounds."""
         yield term
         if min(term.values) < 1:
             return
@@ -204,7 +190,7 @@ class Fitter:
             yield Term(f"round_up({term.text}, {c})", tuple(-(-v // c) * c for v in term.values))
 
     def _stairs(self, target: Values) -> Term | None:
-        """`a if n <= c else b`: few values, each in its own stretch of one size."""
+        """`a if n <= c else b`: a step function of one size."""
         if len(set(target)) > _MOST_STEPS:
             return None
         for term in self.products:
@@ -243,7 +229,7 @@ class Fitter:
         return None
 
     def _conditions(self) -> Iterator[tuple[str, list[bool]]]:
-        """What a launcher may turn on: whether a size is a multiple, as for wide loads, or up to an edge."""
+        """Conditions that launchers branch on: divisibility, as for vector loads, and thresholds."""
         for term, c in itertools.product(self.symbols, _WIDTHS):
             yield f"{term.factor} % {c} == 0", [v % c == 0 for v in term.values]
         for term, edge in itertools.product(self.products[:24], self.edges):
@@ -252,11 +238,10 @@ class Fitter:
     def _simple(self, target: Values) -> Term | None:
         if len(set(target)) == 1:
             return Term(str(target[0]), target)
-        ways = (self._plain, self._scaled, self._divided, self._by_symbol, self._bounded)
-        return next((term for way in ways if (term := way(target)) is not None), None)
+        return _first(target, self._plain, self._scaled, self._divided, self._by_symbol, self._bounded)
 
     def _part(self, side: list[int]) -> Fitter:
-        """A fitter for some of the calls."""
+        """A fitter for a subset of the calls."""
         key = tuple(side)
         if key not in self._parts:
             symbols = [Term(s.text, tuple(s.values[i] for i in side), s.is_atom) for s in self.symbols]
@@ -292,6 +277,10 @@ class Fitter:
                 if all(-(-v // c) * c == t for v, t in zip(term.values, target, strict=True)):
                     return Term(f"round_up({term.text}, {c})", target)
         return None
+
+
+def _first(target: Values, *rules: Callable[[Values], Term | None]) -> Term | None:
+    return next((term for rule in rules if (term := rule(target)) is not None), None)
 
 
 def _dividend(term: Term) -> str:

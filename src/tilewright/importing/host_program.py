@@ -1,6 +1,6 @@
-"""The host part of a CUDA source as a program that can be run anywhere: kernels note how they were launched.
+"""Turns the host code of a CUDA source into a CPU program that records kernel launches.
 
-The bodies of kernels are replaced by a note of their arguments; a launch becomes a note of its grid and a plain call.
+A kernel body becomes code that records its arguments. A launch becomes code that records its configuration, and a call.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 
-from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import fields, parameter_name, parameters, template_name, template_parameters
-from tilewright.importing.sources import Item, Kind, Source
+from tilewright.importing.sources import ImportProblem, Item, Kind, Source
 from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 _STANDARD = re.compile(
@@ -26,7 +25,7 @@ _FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub", 
 
 
 def host_program(source: Source, entry: str) -> str:
-    """C++ that serves calls of `entry` from standard input. Raises `ImportProblem` for what it cannot express."""
+    """A C++ program that reads calls of `entry` from standard input. Raises `ImportProblem`."""
     seeds = [entry, *source.instances.get(entry, ())]
     wanted = {_key(item) for item in source.reachable(seeds, [_declared(source, item) for item in source.items])}
     parts = ['#include "recording_host.hpp"']
@@ -34,13 +33,14 @@ def host_program(source: Source, entry: str) -> str:
     for item in source.items:
         text = source.text[item.code_start : item.end]
         if item.kind is Kind.SCOPE:
-            # What has no linkage elsewhere has none to lose.
             parts.append("" if text == ";" else text)
         elif item.kind is Kind.DIRECTIVE:
             parts.append(_directive(text))
         elif item.kind is Kind.DEVICE:
-            if _key(item) in wanted and item.body is not None and _is_free(item):  # what a template argument names
-                parts.append(f"{_bare(source.text[item.code_start : item.body[0]])};")
+            # Declared because it may be a template argument; a member defined outside its class is not.
+            texts = [token.text for token in item.tokens]
+            if _key(item) in wanted and item.body is not None and texts[texts.index(item.name) - 1] != "::":
+                parts.append(f"{_without_comments(source.text[item.code_start : item.body[0]])};")
         elif _key(item) in wanted or (not item.name and _is_worth_keeping(item)):
             if item.kind is Kind.MACRO and item.name in _OF_THE_HEADER:
                 continue
@@ -55,12 +55,12 @@ def host_program(source: Source, entry: str) -> str:
                 text = _renamed(source, item)
             elif item.kind is Kind.SHARED and item.body is None:
                 text = _without_device_bodies(source, item)
-            parts.append(rewrite_launches(_bare(text)))
+            parts.append(rewrite_launches(_without_comments(text)))
     return "\n".join([*parts, f"int main() {{ ::tw::serve(&tw_entry{_instance(source, served)}); }}", ""])
 
 
 def _instance(source: Source, launcher: Item | None) -> str:
-    """`<float, 4>` for a launcher that is a template: as the source asks for it, or of types alone."""
+    """`<float, 4>` for a template launcher: from an explicit instantiation, or `float` for type parameters."""
     parts = template_parameters(launcher) if launcher is not None else []
     if launcher is not None and parts and launcher.name in source.instances:
         return f"<{', '.join(source.instances[launcher.name])}>"
@@ -73,25 +73,19 @@ def _key(item: Item) -> tuple[Kind, str, int]:
 
 
 def _declared(source: Source, item: Item) -> Item:
-    """Of device code the host knows no bodies, and needs nothing that they mention."""
+    """The item without what its body uses if it is device code, whose bodies are removed."""
     if item.kind not in (Kind.KERNEL, Kind.DEVICE) or item.body is None:
         return item
     head = (token for token in item.tokens if source.cpp.original(token.start) < item.body[0])
     return replace(item, mentions=frozenset(token.text for token in head if token.is_identifier))
 
 
-def _is_free(item: Item) -> bool:
-    """Not a member that is defined outside of its class."""
-    texts = [token.text for token in item.tokens]
-    return texts[texts.index(item.name) - 1] != "::"
-
-
 def _renamed(source: Source, item: Item) -> str:
-    """The launcher under a name of its own: a kernel, or another launcher, may have the same."""
+    """The launcher renamed to `tw_entry`: a kernel or another launcher may have the same name."""
     pairs = enumerate(itertools.pairwise(item.tokens))
     place = next(i for i, (token, after) in pairs if token.text == item.name and after.text == "(")
     end = source.cpp.original(item.tokens[place].start) + len(item.name)
-    while place > 1 and item.tokens[place - 1].text == "::":  # `void ns::f(` is declared nowhere under its new name
+    while place > 1 and item.tokens[place - 1].text == "::":  # `void ns::tw_entry(` would be undeclared
         place -= 2
     start = source.cpp.original(item.tokens[place].start)
     return f"{source.text[item.code_start : start]}tw_entry{source.text[end : item.end]}"
@@ -105,7 +99,7 @@ def _is_worth_keeping(item: Item) -> bool:
 
 
 def _without_device_bodies(source: Source, item: Item) -> str:
-    """A type whose device functions fail: the host only names them, and lacks much of what they call."""
+    """A type whose device functions have bodies that fail: the host lacks what the originals call."""
     tokens, pieces, done, index = item.tokens, [], item.code_start, 0
     while index < len(tokens):
         around = {token.text for token in tokens[max(index - 2, 0) : index + 3]}
@@ -121,7 +115,7 @@ def _without_device_bodies(source: Source, item: Item) -> str:
 
 
 def _body(tokens: Sequence[CppToken], index: int) -> int | None:
-    """The brace that opens the body of the function whose words begin here."""
+    """The index of the brace that opens the body of the function that begins here."""
     depth = 0
     for position in range(index, len(tokens)):
         depth += {"(": 1, ")": -1}.get(tokens[position].text, 0)
@@ -137,8 +131,8 @@ def _directive(text: str) -> str:
     return text if word in ("if", "ifdef", "ifndef", "else", "elif", "endif", "undef") else ""
 
 
-def _bare(text: str) -> str:
-    """Without comments, every line in its place."""
+def _without_comments(text: str) -> str:
+    """The text without comments, line numbers unchanged."""
 
     def blank(match: re.Match[str]) -> str:
         found = match.group()
@@ -149,10 +143,10 @@ def _bare(text: str) -> str:
 
 def _kernel(source: Source, item: Item) -> str:
     if item.body is None:
-        return re.sub(r"\bstatic\b", "", _bare(source.text[item.code_start : item.end]))
+        return re.sub(r"\bstatic\b", "", _without_comments(source.text[item.code_start : item.end]))
     head = source.text[item.code_start : item.body[0]]
     declared = parameters(item)
-    for number in range(len(declared) - 1, -1, -1):  # what has no name gets one, to be noted by
+    for number in range(len(declared) - 1, -1, -1):  # unnamed parameters get a name, so that they can be recorded
         if not parameter_name(declared[number]):
             last = declared[number][-1]
             at = source.cpp.original(last.start) + len(last.text) - item.code_start
@@ -173,15 +167,12 @@ def _kernel(source: Source, item: Item) -> str:
         name = parameter_name(part) or f"tw_{number}"
         inside = fields(source, part)
         notes += [f"tw_note.argument({name}.{one.name});" for one in inside] or [f"tw_note.argument({name});"]
-    head = re.sub(r"\bstatic\b", "", _bare(head))
+    head = re.sub(r"\bstatic\b", "", _without_comments(head))
     return f'{head}{{ ::tw::Launched tw_note("{item.name}"); {" ".join(notes)} }}'
 
 
-# -- launches --
-
-
 def rewrite_launches(text: str) -> str:
-    """`k<T><<<grid, block>>>(x)` as `::tw::configure(line, grid, block), k<T>(x)`; inside macros too."""
+    """Rewrite `k<T><<<grid, block>>>(x)` as `::tw::configure(line, grid, block), k<T>(x)`, also in macros."""
     while (at := text.find("<<<")) >= 0:
         start = _start_of_callee(text, at)
         end = _end_of_configuration(text, at + 3)

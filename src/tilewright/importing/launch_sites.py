@@ -1,8 +1,8 @@
-"""One launch cut out of host code that cannot be run: `main`, calls of libraries, tensors' values, classes.
+"""Isolates one launch from host code that cannot be run: `main`, library calls, reads of tensor values, classes.
 
-The launch becomes a function of its own: pointers that it passes are parameters, and so are numbers whose origin is out
-of reach; definitions that lead to the others are carried along. That function is then run like any launcher.
-Definitions are read as straight lines: a number that a branch or a call may change is a parameter.
+The launch becomes a function that is imported like any launcher. Its parameters are the pointers that the launch passes
+and the numbers that cannot be computed from others; definitions of the other numbers are copied. Only straight-line
+definitions are copied: a number that a branch or a call may change is a parameter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tilewright.importing.device_text import Definition, definitions, spelled, split_declarators
-from tilewright.importing.records import ImportProblem
 from tilewright.importing.signatures import (
     Field,
     fields,
@@ -22,7 +21,7 @@ from tilewright.importing.signatures import (
     template_parameters,
     type_of,
 )
-from tilewright.importing.sources import Item, Kind, Source, parsed
+from tilewright.importing.sources import ImportProblem, Item, Kind, Source, parsed
 from tilewright.kernel_file.cpp_tokens import CppToken, closing
 from tilewright.records.gpu import reached
 
@@ -40,25 +39,25 @@ _QUALIFIERS = frozenset(("const", "constexpr", "static", "__restrict__", "&", "v
 
 
 @dataclass(frozen=True)
-class Site:
+class LaunchSite:
     """A launch in a host function."""
 
     host: Item
     kernel: Item
     line: int
-    at: int  # of its `<<<` among the host's tokens
+    at: int  # index of `<<<` in the host function's tokens
 
     @property
     def name(self) -> str:
-        """Of the op: the host function's where it launches this one alone."""
+        """The op's name: the host function's if this is its only launch, else the kernel's."""
         alone = sum(token.text == "<<<" for token in self.host.tokens) == 1
         return self.host.name if alone and self.host.name != "main" else self.kernel.name
 
 
-def launch_sites(source: Source) -> list[Site]:
-    """The launches in host functions; each kernel once per function."""
+def launch_sites(source: Source) -> list[LaunchSite]:
+    """The launches in host functions, each kernel once per function."""
     kernels = {item.name: item for item in source.of_kind(Kind.KERNEL) if item.body is not None}
-    found: dict[tuple[str, str], Site] = {}
+    found: dict[tuple[str, str], LaunchSite] = {}
     for item in source.of_kind(Kind.HOST):
         if item.body is None:
             continue
@@ -66,16 +65,18 @@ def launch_sites(source: Source) -> list[Site]:
             callee = item.tokens[_callee(item.tokens, at)] if token.text == "<<<" else None
             if callee is not None and callee.text in kernels:
                 line = source.cpp.place(token.start)[0]
-                found.setdefault((item.name, callee.text), Site(item, kernels[callee.text], line, at))
+                found.setdefault((item.name, callee.text), LaunchSite(item, kernels[callee.text], line, at))
     return list(found.values())
 
 
-def cut_out(source: Source, site: Site, type_: str = TYPES[0]) -> tuple[Source, str]:
-    """The source with the host function replaced by one that makes this launch alone, and that function's name;
-    `type_` stands for types that nothing chooses."""
+def isolate_launch(source: Source, site: LaunchSite, type_: str = TYPES[0]) -> tuple[Source, str]:
+    """The source with the host function replaced by one that makes this launch only, and that function's name.
+
+    `type_` is used for template types that nothing determines.
+    """
     name = f"launch_of_{site.kernel.name}"
     text = _Cut(source, site, type_).text(name)
-    above = site.line - source.text.count("\n", 0, site.host.code_start) - 1  # so that lines stay where they are
+    above = site.line - source.text.count("\n", 0, site.host.code_start) - 1  # keeps line numbers
     head, _, launch = text.rpartition("\n")
     lines = source.text.count("\n", site.host.code_start, site.host.end)
     made = f"{head}{chr(10) * above}{launch}{chr(10) * max(lines - above, 0)}"
@@ -93,7 +94,7 @@ def _callee(tokens: Sequence[CppToken], at: int) -> int:
 
 
 def _split(tokens: Sequence[CppToken], most: int) -> list[list[CppToken]]:
-    """A list of expressions. `<` compares, unless that gives too many."""
+    """Split expressions at commas, reading `<` as a comparison unless that gives more than `most`."""
     parts = split_declarators(tokens)
     return parts if len(parts) <= most else split_commas(tokens)
 
@@ -101,14 +102,13 @@ def _split(tokens: Sequence[CppToken], most: int) -> list[list[CppToken]]:
 @dataclass
 class _Cut:
     source: Source
-    site: Site
+    site: LaunchSite
     filled: str
-    taken: dict[str, str] = field(default_factory=dict)  # a parameter's name to its declaration
-    pointers: dict[str, str] = field(default_factory=dict)  # what is passed as a pointer to a parameter's name
-    kept: dict[str, Definition] = field(default_factory=dict)  # definitions carried along
-    types: dict[str, str] = field(default_factory=dict)  # aliases: what a dispatch or a template would choose
-
-    constants: dict[str, str] = field(default_factory=dict)  # template arguments of the host function, as definitions
+    taken: dict[str, str] = field(default_factory=dict)  # parameter name -> declaration
+    pointers: dict[str, str] = field(default_factory=dict)  # passed pointer expression -> parameter name
+    kept: dict[str, Definition] = field(default_factory=dict)  # copied definitions
+    types: dict[str, str] = field(default_factory=dict)  # aliases for types that a dispatch or a template would choose
+    constants: dict[str, str] = field(default_factory=dict)  # definitions of the host function's template arguments
     renamed: dict[str, str] = field(default_factory=dict)  # macros that became parameters
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class _Cut:
         if len(arguments) > len(declared):
             raise ImportProblem(f"{self.place} passes more arguments than the kernel has parameters")
         passed = {t.text for part in arguments for t in part}
-        # What chooses an instance or the threads of a block stays a constant.
+        # Numbers that choose a template instance or the block size stay constants.
         self.fixed = self._behind(callee) | (self._behind(configuration[1]) - passed)
         template = "".join(token.text for token in tokens[scope : self.begin]) + self._template(callee)
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
@@ -155,7 +155,7 @@ class _Cut:
         wanted = [part for part in template_parameters(self.site.kernel) if "=" not in [t.text for t in part]]
         if len(callee) == 1:
             if not all(part[0].text in ("typename", "class") for part in wanted):
-                raise ImportProblem(f"{self.place} leaves template arguments that are no types to be deduced")
+                raise ImportProblem(f"{self.place} does not name its non-type template arguments; name them")
             return callee[0].text + (f"<{', '.join(self.filled for _ in wanted)}>" if wanted else "")
         for token in callee[2:-1]:
             if token.is_identifier and token.text not in _KNOWN and not self._resolves(token.text, fixed=True):
@@ -180,7 +180,7 @@ class _Cut:
     def _struct(
         self, part: Sequence[CppToken], declared: Sequence[CppToken], inside: Sequence[Field], name: str
     ) -> str:
-        """A struct as the code around makes it, `dim3(blocks)`; else one whose fields are parameters."""
+        """A struct expression such as `dim3(blocks)` if it can be computed, else one built from parameters."""
         with suppress(ImportProblem):
             if self._reach(part):
                 return self._expression(part, lift=False)
@@ -206,10 +206,8 @@ class _Cut:
         self.taken[name] = f"{type_} {name}"
         return name
 
-    # -- numbers --
-
     def _reach(self, tokens: Sequence[CppToken]) -> bool:
-        """Whether every name in an expression can be had; then all are."""
+        """Make every name in an expression available; on failure nothing changes and the answer is False."""
         before = (self.taken.copy(), self.kept.copy(), self.types.copy(), self.renamed.copy())
         reached = False
         try:
@@ -226,16 +224,14 @@ class _Cut:
             follows = tokens[index + 1].text if index + 1 < len(tokens) else ""
             if token.text in _KNOWN or (follows == "::" and token.text == "std"):
                 continue
-            is_member = follows in (".", "->") and not self._is_dim3(token.text)
+            is_dim3 = token.text in self.local and self.local[token.text].type_ == "dim3"
+            is_member = follows in (".", "->") and not is_dim3
             if is_member or not self._resolves(token.text):
                 return False
         return True
 
-    def _is_dim3(self, name: str) -> bool:
-        return name in self.local and self.local[name].type_ == "dim3"
-
     def _resolves(self, name: str, fixed: bool = False) -> bool:
-        """Makes a name available in the function, if that can be."""
+        """Make a name available in the function, if possible."""
         if any(name in known for known in (self.taken, self.kept, self.types, self.constants, self.renamed)):
             return True
         if name in self.local:
@@ -248,7 +244,10 @@ class _Cut:
                 return False
             self.taken[name] = f"{' '.join(words)} {name}"
             return True
-        if self._is_macro_size(name):
+        body = self.macros.get(name, ())
+        is_number = bool(body) and all(t.kind == "number" or t.text in "()*<+" for t in body)
+        # A number that a `#define` gives to host code only is a size that the author chose.
+        if is_number and name not in self.fixed and name not in self.device_names:
             self.renamed[name] = self._new(name.lower(), "int")
             return True
         return name in self.globals
@@ -261,12 +260,6 @@ class _Cut:
 
         return reached(named(tokens), lambda name: named(self.local[name].value) if name in self.local else [])
 
-    def _is_macro_size(self, name: str) -> bool:
-        """Whether a name is a number that a `#define` gives the host alone: a size that the author chose."""
-        body = self.macros.get(name, ())
-        is_number = bool(body) and all(t.kind == "number" or t.text in "()*<+" for t in body)
-        return is_number and name not in self.fixed and name not in self.device_names
-
     def _instance(self, name: str) -> bool:
         part = [t.text for t in self.host_template[name]]
         if part[0] not in ("typename", "class"):
@@ -278,7 +271,7 @@ class _Cut:
         return True
 
     def _chosen(self, name: str) -> str | None:
-        """The first number that an instance or a call of the host function gives for one of its template parameters."""
+        """The value of a template parameter in the first instantiation or call of the host function."""
         position = list(self.host_template).index(name)
         asked = self.source.instances.get(self.site.host.name, ())
         if position < len(asked):
@@ -289,13 +282,13 @@ class _Cut:
                 if texts[at : at + 2] == [self.site.host.name, "<"] and ">" in texts[at:]:
                     parts = split_commas(item.tokens[at + 2 : texts.index(">", at)])
                     given = parts[position][0] if position < len(parts) and len(parts[position]) == 1 else None
-                    said = self._of_macro(item, given.text) or given if given is not None else None
-                    if said is not None and (said.kind == "number" or said.text in ("true", "false")):
-                        return said.text
+                    value = self._macro_argument(item, given.text) or given if given is not None else None
+                    if value is not None and (value.kind == "number" or value.text in ("true", "false")):
+                        return value.text
         return None
 
-    def _of_macro(self, macro: Item, name: str) -> CppToken | None:
-        """What the first use of a macro gives for one of its parameters."""
+    def _macro_argument(self, macro: Item, name: str) -> CppToken | None:
+        """The argument for one parameter in the first use of a macro."""
         texts = [token.text for token in macro.tokens]
         names = texts[4 : texts.index(")")] if macro.kind is Kind.MACRO and texts[3:4] == ["("] else []
         if name not in names:
@@ -311,7 +304,7 @@ class _Cut:
     def _define(self, one: Definition, fixed: bool) -> bool:
         is_number = set(one.type_.split()) <= _NUMBERS
         is_size = one.is_literal and one.name not in self.fixed and is_number
-        # Of names that were changed after it was made, it is no function.
+        # The definition is stale if a name in it was changed afterwards.
         is_stale = one.is_changed or any(self.changed.get(token.text, -1) > one.order for token in one.value)
         if one.is_using or (not is_stale and not is_size and (fixed or self._reach(one.value) or not is_number)):
             if not one.is_using and not is_number and one.type_ != "dim3":
@@ -326,7 +319,7 @@ class _Cut:
         return True
 
     def _expression(self, tokens: Sequence[CppToken], lift: bool) -> str:
-        """The text of an expression; `lift`: `x.size(0)` and its like become parameters."""
+        """The text of an expression. With `lift`, `x.size(0)` and the like become parameters."""
         made: list[str] = []
         index = 0
         while index < len(tokens):
@@ -336,7 +329,9 @@ class _Cut:
             if lift and token.is_identifier and not is_member and not self._reach(tokens[index:end]):
                 names = [t.text for t in tokens[index:end] if t.is_identifier or t.text.isdigit()]
                 if not all(n.isidentifier() or n.isdigit() for n in names):
-                    raise ImportProblem(f"{self.place} needs `{spelled(tokens[index:end])}`, which cannot be had")
+                    raise ImportProblem(
+                        f"{self.place} needs `{spelled(tokens[index:end])}`, which cannot be computed here"
+                    )
                 name = "_".join(names)
                 if name not in self.taken:
                     self._new(name, "long long")
@@ -349,7 +344,7 @@ class _Cut:
 
 
 def _end_of_chain(tokens: Sequence[CppToken], index: int) -> int:
-    """The index behind `a.b(c)[d]->e` that begins here."""
+    """The index after `a.b(c)[d]->e` that begins here."""
     end = index + 1
     while end < len(tokens):
         text = tokens[end].text

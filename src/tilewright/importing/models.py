@@ -1,7 +1,7 @@
-"""A Python file with CUDA extensions, run once on tensors without memory: which functions it calls, and with what.
+"""Records which CUDA extension functions a Python model calls, by running it once on meta tensors.
 
-Runs in the child of a reference. `install` puts stand-ins where torch compiles extensions; a call of one runs the host
-part of its C++ to learn the shapes of what it returns.
+`install` replaces torch's extension loaders in the child process of a reference. A call of an extension runs the host
+part of its C++ code, which gives the shapes of the results. `main` is the child that compiles and runs host programs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from typing import Any
 
 from tilewright.child.envelope import message_in
 from tilewright.child.inside import leave, open_channel
-from tilewright.importing.calls import CallSpec, Given
+from tilewright.importing.calls import CallArgument, CallSpec
 from tilewright.importing.host_program import header, host_program
-from tilewright.importing.recording import first_complaint, read_recording
-from tilewright.importing.records import HostAnswer, HostRequest, ImportProblem
+from tilewright.importing.recording import HostAnswer, HostRequest, first_error, read_recording
 from tilewright.importing.signatures import plan_names
-from tilewright.importing.sources import Kind, Source, read_source
+from tilewright.importing.sources import ImportProblem, Kind, Source, read_source
 from tilewright.records import DType
-
-# -- the child that compiles and runs host parts: --
 
 _ADDRESS_BYTES = 4 << 30
 _FILE_BYTES = 256 << 20
@@ -44,20 +41,19 @@ def main(arguments: Sequence[str]) -> int:
     while True:
         asked = message_in(channel.next(), HostRequest)
         try:
-            if asked.source != compiled:  # the same program is asked several times
+            if asked.source != compiled:  # one program serves several requests
                 program, compiled = compile_program(asked.source, Path.cwd(), asked.seconds), asked.source
-            said = (
-                HostAnswer("", program)
-                if isinstance(program, str)
-                else run_program(program, asked.calls, asked.seconds)
-            )
+            if isinstance(program, str):
+                answer = HostAnswer("", program)
+            else:
+                answer = run_program(program, asked.calls, asked.seconds)
         except subprocess.TimeoutExpired:
-            said = HostAnswer("", f"the launcher or its compilation took more than {asked.seconds:g} s")
-        channel.say(said)
+            answer = HostAnswer("", f"the launcher or its compilation took more than {asked.seconds:g} s")
+        channel.say(answer)
 
 
 def compile_program(text: str, folder: Path, seconds: float) -> Path | str:
-    """The program, or the compiler's complaints."""
+    """The path of the program, or the compiler's errors."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return "no C++ compiler was found (c++, g++ or clang++); install one: it runs the launcher to see its launches"
@@ -71,7 +67,7 @@ def compile_program(text: str, folder: Path, seconds: float) -> Path | str:
     shared = folder / "recording_host.hpp"
     if not shared.exists():
         shared.write_text(header(), "utf-8")
-    elif not (compiled := folder / "recording_host.hpp.gch").exists():  # the second program: more may come
+    elif not (compiled := folder / "recording_host.hpp.gch").exists():  # pays from the second program on
         run("-x", "c++-header", str(shared), "-o", str(compiled))
     source.write_text(text, "utf-8")
     done = run(str(source), "-o", str(program))
@@ -105,17 +101,15 @@ class ExtensionCall:
 
     function: str  # in C++
     source: str
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    words: tuple[str, ...]  # the arguments as a host program reads them
+    arguments: tuple[CallArgument, ...]
     origins: tuple[str, ...]  # "input:NAME", "parameter:NAME", "result" or "computed"; "" for numbers
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
     calls: tuple[ExtensionCall, ...]
-    is_whole: bool  # one call does all that `forward` does
-    inputs: tuple[str, ...]  # of `forward`: "input:NAME" for a tensor, else the value as Python writes it
+    is_whole: bool  # `forward` is this one call
+    inputs: tuple[str, ...]  # of `forward`: "input:NAME" for a tensor, else the value's repr
     problems: tuple[str, ...]
 
 
@@ -130,7 +124,7 @@ _recorder = _Recorder([], [], {})
 
 
 def install(folder: str) -> None:
-    """Put the stand-ins into torch, before anybody's source is run."""
+    """Replace torch's extension loaders; call this before the model's source runs."""
     import torch
     from torch.utils import cpp_extension
 
@@ -153,7 +147,7 @@ def _texts(given: Any) -> list[str]:
 
 
 class _Extension:
-    """What a loaded extension looks like: its functions."""
+    """Stands in for a loaded extension module."""
 
     def __init__(self, name: str, text: str, folder: Path | None) -> None:
         self._name, self._text, self._folder = name, text, folder
@@ -177,7 +171,7 @@ class _Extension:
         if self._source is None:
             self._source = read_source(f"{self._name}.cu", self._text, self._folder)
         if any(item.name == function for item in self._source.of_kind(Kind.KERNEL)):
-            raise ImportProblem(f"{function} is a kernel, and Python calls it as a function: no extension can be so")
+            raise ImportProblem(f"{function} is a kernel; Python can call only host functions")
         item = next(i for i in self._source.of_kind(Kind.HOST) if i.name == function and i.body is not None)
         names = plan_names(item)
         values = [*arguments, *(named[name] for name in names[len(arguments) :] if name in named)]
@@ -187,42 +181,35 @@ class _Extension:
         call = CallSpec(tuple(given))
         program = compile_program(host_program(self._source, function), Path.cwd(), _SECONDS)
         if isinstance(program, str):
-            raise ImportProblem(first_complaint(program))
+            raise ImportProblem(first_error(program))
         (run, *_) = read_recording(run_program(program, [call.line], _SECONDS)).runs
         if run.error:
             raise ImportProblem(f"{function}: {run.error}")
         origins = tuple(_origin(value) for value in values)
-        _recorder.calls.append(
-            ExtensionCall(
-                function, self._text, tuple(names), tuple(g.kind for g in given), tuple(g.word for g in given), origins
-            )
-        )
+        _recorder.calls.append(ExtensionCall(function, self._text, call.arguments, origins))
         tensors = [value for value in values if hasattr(value, "untyped_storage")]
         made = []
         for result in run.results:
             if result is None:
-                raise ImportProblem(f"{function} returns something that is no tensor")
+                raise ImportProblem(f"{function} returns something other than tensors")
             made.append(tensors[result.tensor] if result.tensor < len(tensors) else _result(result.dtype, result.shape))
         return None if not made else made[0] if len(made) == 1 else made
 
 
-def _given(name: str, value: Any) -> Given:
+def _given(name: str, value: Any) -> CallArgument:
     import torch
 
     if isinstance(value, torch.Tensor):
         if not value.is_contiguous():
             raise ImportProblem(f"{name} is given as a strided view of another tensor")
-        return Given(name, "tensor", _dtype_name(value.dtype), tuple(value.shape))
+        torch_name = str(value.dtype).removeprefix("torch.")
+        dtype = next((one.value for one in DType if one.torch_name == torch_name), torch_name)
+        return CallArgument(name, "tensor", dtype, tuple(value.shape))
     if value is None or type(value) in (bool, int, float):
-        return Given.of(name, value)
+        return CallArgument.of(name, value)
     if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
-        return Given.of(name, tuple(value))
-    raise ImportProblem(f"{name} is given as a {type(value).__name__}; tensors and numbers can be carried")
-
-
-def _dtype_name(dtype: Any) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return next((one.value for one in DType if one.torch_name == name), name)
+        return CallArgument.of(name, tuple(value))
+    raise ImportProblem(f"{name} is given as a {type(value).__name__}; only tensors and numbers can be imported")
 
 
 def _result(dtype: str, shape: tuple[int, ...]) -> Any:
@@ -234,7 +221,7 @@ def _result(dtype: str, shape: tuple[int, ...]) -> Any:
     return made
 
 
-_KEPT: list[Any] = []  # storages are told apart by address, so none may be given back
+_KEPT: list[Any] = []  # storages are identified by address, so none may be freed
 
 
 def _storage(tensor: Any) -> int:
@@ -248,7 +235,7 @@ def _origin(value: Any) -> str:
 
 
 def record_model(model: Any, request: ModelRequest) -> ModelAnswer:
-    """Handler: what `forward` calls. `model` is the class."""
+    """Run `forward` of the class `model` and record its extension calls."""
     import inspect
 
     import torch
@@ -268,7 +255,7 @@ def record_model(model: Any, request: ModelRequest) -> ModelAnswer:
             result = made(*inputs)
         except Exception as error:
             if not _recorder.problems:
-                _recorder.problems.append(f"forward failed on tensors without memory: {error}")
+                _recorder.problems.append(f"forward failed on meta tensors: {error}")
             result = None
     calls = tuple(_recorder.calls)
     whole = (
@@ -287,7 +274,7 @@ def _inputs(scope: dict[str, Any], name: str) -> list[Any]:
 
 
 def _pretending() -> Any:
-    """A mode in which every tensor says that it is on a GPU."""
+    """A mode in which every tensor reports that it is on a GPU."""
     import torch
     from torch.overrides import TorchFunctionMode
 

@@ -1,7 +1,7 @@
-"""From the calls of a launcher to a plan: symbols, launches and buffers as text.
+"""Fits a launch plan to the recorded calls of a launcher.
 
-Everything a plan says was the same function of the sizes in every call; where no expression was found, the plan is
-pinned to the sizes of the first call, and says so.
+A number in the plan is an expression of the sizes that holds in every call. If none is found for some number, the plan
+is pinned to the sizes of the first call, and a note says so.
 """
 
 from __future__ import annotations
@@ -11,39 +11,36 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.importing.calls import BARE_ELEMENTS, CallSpec, Given
-from tilewright.importing.entries import entries, flat_names
+from tilewright.importing.calls import POINTER_ELEMENTS, CallArgument, CallSpec
 from tilewright.importing.fitting import Fitter, Term
 from tilewright.importing.recording import Pointer, Run, TemplateType
-from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Kind, Source
+from tilewright.importing.sources import ImportProblem, Kind, Source
+from tilewright.importing.wrappers import flat_names, wrapper_kernels
 from tilewright.kernel_file.cpp_tokens import CppToken
 from tilewright.kernel_file.words import TAKEN
-
-# -- a plan in the making: --
 
 _TIE = re.compile(r"\w+\.shape\[\d+\] == \w+\.shape\[\d+\]")
 
 
 @dataclass
 class PlanText:
-    """The parts of a plan, before it is known which tensors are written."""
+    """The parts of a plan. Which tensors are written is known only after the build."""
 
     name: str
-    parameters: list[Given]
+    parameters: list[CallArgument]
     results: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
-    sizes: list[tuple[str, str]] = field(default_factory=list)  # numbers of the launcher that are sizes of tensors
+    sizes: list[tuple[str, str]] = field(default_factory=list)  # launcher numbers that are tensor sizes
     lets: list[tuple[str, str]] = field(default_factory=list)
     buffers: list[str] = field(default_factory=list)
     launches: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the plan does not carry
+    notes: list[str] = field(default_factory=list)  # what the plan leaves out
 
     def text(self, written: frozenset[str] | None = None) -> str:
-        """The plan; `written`: the tensors changed in place (None: not known yet, so all might be)."""
+        """The plan's text. `written`: the tensors changed in place; None: unknown, so all are marked."""
         names = []
         for one in self.parameters:
-            if not one.is_passed:  # a plan's launches are on the caller's stream
+            if not one.is_passed:  # plans launch on the caller's stream
                 continue
             if one.kind in ("int", "float", "bool"):
                 names.append(f"{one.name}: {one.kind}")
@@ -62,22 +59,22 @@ class PlanText:
         lines += self.launches
         return "".join(f"//! {line}\n" for line in lines)
 
-    def with_bare(self, known: Container[str]) -> PlanText:
-        """The plan with tensors whose sizes it never reads as what they are, pointers; those `known` have a shape."""
-        said = [text for _, text in self.lets] + self.buffers + self.launches
-        ties = [need for need in self.needs if _TIE.fullmatch(need)]
-        said += [need for need in self.needs if need not in ties and ".dtype" not in need]
-        read = {name for text in said for name in re.findall(r"(\w+)\.(?:shape|numel)", text)}
+    def with_pointers(self, known: Container[str]) -> PlanText:
+        """The plan with tensors whose sizes it never reads turned into plain pointers, except those in `known`."""
+        texts = [text for _, text in self.lets] + self.buffers + self.launches
+        equal_sizes = [need for need in self.needs if _TIE.fullmatch(need)]
+        texts += [need for need in self.needs if need not in equal_sizes and ".dtype" not in need]
+        read = {name for text in texts for name in re.findall(r"(\w+)\.(?:shape|numel)", text)}
         bare = [one for one in self.parameters if one.has_shape and one.name not in read and one.name not in known]
         kinds = {f"{one.name}.dtype == {one.dtype} and {one.name}.ndim == {len(one.shape)}": one for one in bare}
-        gone = {need for need in ties if any(f"{one.name}.shape" in need for one in bare)}
+        gone = {need for need in equal_sizes if any(f"{one.name}.shape" in need for one in bare)}
         needs = [f"{kinds[need].name}.dtype == {kinds[need].dtype}" if need in kinds else need for need in self.needs]
-        large = {one.name: replace(one, shape=(BARE_ELEMENTS,), is_bare=True) for one in bare}
+        large = {one.name: replace(one, shape=(POINTER_ELEMENTS,), is_pointer=True) for one in bare}
         parameters = [large.get(one.name, one) for one in self.parameters]
         return replace(self, parameters=parameters, needs=[need for need in needs if need not in gone])
 
     def with_lengths(self, shapes: Mapping[str, Sequence[str]]) -> PlanText:
-        """The plan with what is known of pointers as needs."""
+        """The plan with `need NAME.numel >= ...` for pointers whose extent is known."""
         numbers = self._numbers()
         least = {name: math.prod(_values(shape, numbers)) for name, shape in shapes.items()}
         parameters = [
@@ -91,8 +88,7 @@ class PlanText:
         return {one.name: int(one.value) for one in self.parameters if one.kind == "int" and isinstance(one.value, int)}
 
     def with_shapes(self, shapes: Mapping[str, Sequence[str]]) -> PlanText:
-        """The plan with tensors in place of plain pointers, each size a name or some times one; numbers that are
-        sizes of tensors are read off them."""
+        """The plan with tensors in place of plain pointers. Numbers that are sizes are read from the tensors."""
         sizes: dict[str, str] = {}
         needs = list(self.needs)
         for tensor, shape in shapes.items():
@@ -107,7 +103,7 @@ class PlanText:
             needs += [" and ".join(others)] if others else []
         numbers = self._numbers()
         parameters = [
-            replace(one, shape=_values(shapes[one.name], numbers), is_bare=False) if one.name in shapes else one
+            replace(one, shape=_values(shapes[one.name], numbers), is_pointer=False) if one.name in shapes else one
             for one in self.parameters
             if one.name not in sizes
         ]
@@ -120,30 +116,30 @@ def _lets(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _values(shape: Sequence[str], numbers: Mapping[str, int]) -> tuple[int, ...]:
-    """`C * 3` and its like at the numbers of a call."""
+    """The values of sizes such as `C * 3`."""
     return tuple(math.prod(int(numbers.get(one, one)) for one in text.split(" * ")) for text in shape)
 
 
 class PlanFitter:
-    """Makes the plan of one launcher from its calls."""
+    """Fits the plan of one launcher."""
 
     def __init__(self, name: str, source: Source, entry: str, calls: Sequence[CallSpec], runs: Sequence[Run]) -> None:
         self.source = source
         self.first = runs[0]
-        self.entries = entries(source, self.first.launches)
+        self.wrappers = wrapper_kernels(source, self.first.launches)
         alike = [i for i, run in enumerate(runs) if not run.error and run.structure == self.first.structure]
         self.runs = [runs[i] for i in alike]
         self.calls = [calls[i] for i in alike]
-        # Nothing launched is nothing to do: no other regime.
+        # A call that launches nothing has nothing to do, so it is not another code path.
         self.others = [calls[i] for i, run in enumerate(runs) if run.launches and not run.error and i not in set(alike)]
         self.refused = [calls[i] for i, run in enumerate(runs) if run.error]
         self.given = calls[0].arguments
         self.plan = PlanText(name, list(self.given))
         tensors = (one for one in self.given if one.is_tensor and one.value is not None)
-        self.names = {number: one.name for number, one in enumerate(tensors)}  # of tensors by number
+        self.names = {number: one.name for number, one in enumerate(tensors)}  # tensor number -> name
         self.pinned = False
-        self.aliases: dict[str, str] = {}  # parameters of kernels to what the plan passes for them
-        self._named: list[Term] = []  # sizes that have a name of their own
+        self.aliases: dict[str, str] = {}  # kernel parameter -> the plan's argument
+        self._named: list[Term] = []  # sizes named by a `let`
         self._literals = literals(source)
         self._edges = edges(source, entry)
         lists = [f"{one.name} = {one.value}" for one in self.given if one.kind == "ints"]
@@ -162,26 +158,23 @@ class PlanFitter:
             self._pin()
         return self.plan
 
-    # -- sizes --
-
     def _symbols(self) -> list[Term]:
         return [*self._named, *symbols_of(self.calls)]
 
     def _needs(self) -> None:
         for one in self.given:
-            if one.is_bare:
+            if one.is_pointer:
                 self.plan.needs.append(f"{one.name}.dtype == {one.dtype}")
             elif one.has_shape:
                 self.plan.needs.append(f"{one.name}.dtype == {one.dtype} and {one.name}.ndim == {len(one.shape)}")
             elif one.is_tensor:
                 self.plan.needs.append(f"not has({one.name})")
         self.plan.needs += map(str, self.calls[0].relations)
-        ties = self.calls[0].ties
-        for (name, dimension), (other, other_dimension) in ties:
+        for (name, dimension), (other, other_dimension) in self.calls[0].shared_sizes:
             self.plan.needs.append(f"{name}.shape[{dimension}] == {other}.shape[{other_dimension}]")
 
     def _regime(self) -> None:
-        """Sizes at which the launcher does something else, as a need where one tells them apart."""
+        """Exclude sizes at which the launcher launches other kernels or fails, by a `need` if one separates them."""
         for others, what in ((self.others, "launches other kernels"), (self.refused, "refuses to run")):
             if not others:
                 continue
@@ -190,15 +183,15 @@ class PlanFitter:
                 self.plan.needs.append(found)
             elif others is self.others:
                 self.pinned = True
-                self.plan.notes.append(f"at other sizes it {what}, and no simple condition tells which")
+                self.plan.notes.append(f"at other sizes it {what}, and no simple condition separates them")
             else:
                 self.plan.notes.append(
-                    f"the original {what} at some sizes, such as {others[0].sizes_text}; no simple condition tells "
-                    "which, so the kernel file takes them: add `need` lines where it should not"
+                    f"the original {what} at some sizes, such as {others[0].sizes_text}; no simple condition separates "
+                    "them, so the kernel file accepts them: add `need` lines to exclude them"
                 )
 
     def _lets(self) -> None:
-        """Kernel parameters that are sizes give those sizes their names."""
+        """Name sizes after the kernel parameters they are passed to."""
         taken = {one.name for one in self.given} | TAKEN
         for index, launch in enumerate(self.first.launches):
             for position, value in enumerate(launch.arguments):
@@ -235,15 +228,13 @@ class PlanFitter:
         self.plan.notes.append(f"{what} was not recovered as an expression of the sizes")
         return str(value(self.first))
 
-    # -- buffers --
-
     def _buffers(self) -> None:
         returned: dict[int, int] = {}
         for position, result in enumerate(self.first.results):
             if result is None:
-                raise ImportProblem(f"{self.plan.name} returns something that is no tensor")
+                raise ImportProblem(f"{self.plan.name} returns something other than tensors")
             if result.tensor in self.names:
-                continue  # an input handed back: changed in place, or untouched
+                continue  # an input, returned as it is or changed in place
             if not result.is_whole:
                 raise ImportProblem(f"{self.plan.name} returns part of a tensor, or a strided view of one")
             returned.setdefault(result.tensor, position)
@@ -263,13 +254,13 @@ class PlanFitter:
                 self.plan.results.append(name)
 
     def _sizes(self, name: str, number: int, position: int | None) -> str:
-        """The dimensions of a buffer; `position` among the results."""
+        """The dimensions of a buffer; `position`: its position among the results, if it is one."""
         rank = len(_shape(self.first, number, position))
         what = [f"dimension {d} of {name}" for d in range(rank)]
         return ", ".join(self._number(what[d], lambda run, d=d: _shape(run, number, position)[d]) for d in range(rank))  # type: ignore[misc]
 
     def _new_name(self, number: int, fallback: str) -> str:
-        """The kernel's own name for a buffer, where it is free."""
+        """Name a buffer after the kernel parameter it is passed to, if that name is free."""
         taken = {
             *self.names.values(),
             *(name for name, _ in self.plan.lets),
@@ -288,12 +279,10 @@ class PlanFitter:
         self.names[number] = name
         return name
 
-    # -- launches --
-
     def _launch(self, index: int) -> str:
         launch = self.first.launches[index]
         place = f"{self.source.name}:{launch.line}: the launch of {launch.kernel}"
-        own = launch.own_names
+        own = launch.own_template_arguments
         template = [self._template(place, index, i) for i in range(len(launch.template)) if i not in own]
         shown = f"<{', '.join(template)}>" if template else ""
         grid = self._dim3(f"{place}: its grid", lambda run: run.launches[index].grid)
@@ -304,8 +293,8 @@ class PlanFitter:
         for position, text in enumerate(arguments):
             if text.isidentifier():
                 self.aliases.setdefault(self.kernel_parameters(launch.kernel, position), text)
-        entry = self.entries[index]
-        name = f"{self.source.scope(launch.kernel)}{entry.name if entry is not None else launch.kernel}"
+        wrapper = self.wrappers[index]
+        name = f"{self.source.scope(launch.kernel)}{wrapper.name if wrapper is not None else launch.kernel}"
         line = f"launch  {name}{shown}<<<{config}>>>({', '.join(arguments)})"
         return line if len(line) < 110 else line.replace(">>>(", ">>>(\n//!             ", 1)
 
@@ -382,7 +371,7 @@ class PlanFitter:
         return repr(values[0])
 
     def _pin(self) -> None:
-        """The plan holds where everything is as in the first call."""
+        """Require all sizes and numbers to be those of the first call."""
         for one in self.given:
             if one.has_shape:
                 pins = [f"{one.name}.shape[{d}] == {size}" for d, size in enumerate(one.shape)]
@@ -412,13 +401,13 @@ def _close(ones: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def literals(source: Source) -> list[int]:
-    """The numbers that a source mentions."""
+    """The integer literals of a source."""
     found = {_number(token) for tokens in (source.cpp.code, *source.cpp.directives) for token in tokens}
     return sorted(n for n in found if 1 < n <= 1 << 20)
 
 
 def edges(source: Source, entry: str) -> list[int]:
-    """Sizes at which a launcher may turn to something else: what it compares with, and small multiples of that."""
+    """Sizes at which a launcher may branch: the literals it compares with, and small multiples of them."""
     found = set()
     for item in source.reachable([entry], source.of_kind(Kind.HOST, Kind.MACRO)):
         tokens = item.tokens
@@ -453,13 +442,13 @@ def symbols_of(calls: Sequence[CallSpec]) -> list[Term]:
 
 
 def separating_need(inside: Sequence[CallSpec], outside: Sequence[CallSpec], literals: Sequence[int]) -> str | None:
-    """A condition that holds in all of some calls and in none of others."""
+    """A condition that holds in all calls `inside` and in none `outside`."""
     flags = [True] * len(inside) + [False] * len(outside)
     return condition(Fitter(symbols_of([*inside, *outside])).products, flags, literals)
 
 
 def condition(terms: Sequence[Term], flags: Sequence[bool], literals: Sequence[int]) -> str | None:
-    """What the terms say where a flag is set, and only there."""
+    """A condition on a term that holds exactly where the flag is set."""
     for term in terms[:200]:
         ins, outs = ([v for v, flag in zip(term.values, flags, strict=True) if flag is side] for side in (True, False))
         for c in sorted({2, 4, 8, 16, 32, 64, 128, *literals}):

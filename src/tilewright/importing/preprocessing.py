@@ -1,19 +1,19 @@
-"""Macros that stand for whole functions, `DEFINE_ADD(f32, float)` at the top level, written out in their place.
+"""Expands macros that define functions, such as a top-level `DEFINE_ADD(f32, float)`, and local includes.
 
-Other macros are left as they are: the compilers expand them.
+All other macros are left to the compilers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing
 
 
 def expand_definitions(cpp: CppText) -> str:
-    """The text with every top-level use of a macro that makes functions, or instances of them, replaced by its body."""
+    """Replace every top-level use of a macro that defines or instantiates functions by its body."""
     macros = {}
     for directive in cpp.directives:
         if len(directive) > 4 and directive[1].text == "define" and {"{", "template"} & {t.text for t in directive[3:]}:
@@ -31,15 +31,15 @@ def expand_definitions(cpp: CppText) -> str:
     return "".join([*pieces, cpp.text[done:]])
 
 
-def _uses(tokens: Sequence[CppToken], names: object) -> list[tuple[int, int]]:
-    """(first, last) token of each call of one of the names outside all braces, where an item may begin."""
+def _uses(tokens: Sequence[CppToken], names: Container[str]) -> list[tuple[int, int]]:
+    """The first and last token of each use of one of the macros outside all braces."""
     found = []
     depth, index = 0, 0
     while index < len(tokens):
         text = tokens[index].text
         depth += {"{": 1, "}": -1}.get(text, 0)
         is_call = index + 1 < len(tokens) and tokens[index + 1].text == "("
-        if depth == 0 and is_call and text in names:  # type: ignore[operator]
+        if depth == 0 and is_call and text in names:
             last = closing(tokens, index + 1, "()")
             found.append((index, last))
             index = last
@@ -79,25 +79,25 @@ def _expanded(cpp: CppText, directive: Sequence[CppToken], arguments: Sequence[s
     return re.sub(r"\s*##\s*", "", body)
 
 
-# -- what a text includes written out in its place, as far as it can be found --
+# -- includes --
 
 _INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]*(?:"(?P<quoted>[^"\n]+)"|<(?P<angled>[^>\n]+)>)')
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif|define|undef)\b[ \t]*(\w*)")
-_STAND_INS = ("ATen/", "torch/", "c10/", "cuda", "pybind11/")  # what the recording runtime is there for
+_STAND_INS = ("ATen/", "torch/", "c10/", "cuda", "pybind11/")  # replaced by the recording runtime
 
 
 class Includes:
-    """Reads one translation unit: each header once, and none where a condition plainly leaves it out."""
+    """Expands the includes of one translation unit, each header once, except in inactive `#ifdef` branches."""
 
     def __init__(self, include: Sequence[Path], defines: Sequence[str]) -> None:
         self.include = [(one, one.resolve()) for one in include]
         self.defined = {one.partition("=")[0] for one in defines}
         self.seen: set[Path] = set()
         self.missing: list[str] = []
-        self._branches: list[bool | None] = []  # of the conditions around: taken, left out, or who knows
+        self._branches: list[bool | None] = []  # of the enclosing conditions: active, inactive or unknown (None)
 
     def lines(self, name: str, text: str, folder: Path | None) -> list[tuple[str, tuple[str, int]]]:
-        """Each line, and the file and line that it comes from."""
+        """Each line with its original file and line number."""
         made = []
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
             self._directive(line)
@@ -111,7 +111,7 @@ class Includes:
         return made
 
     def _directive(self, line: str) -> None:
-        """Follows the conditions on single names; of names that compilers define nothing is known."""
+        """Evaluate `#ifdef` of names; a name that begins with `_` may be predefined, so it is unknown."""
         found = _DIRECTIVE.match(line)
         if found is None:
             return
@@ -132,7 +132,7 @@ class Includes:
             self.defined.discard(name)
 
     def _found(self, wanted: re.Match[str], folder: Path) -> Path | None:
-        # Only what lies beside the file, or where one was told to look, is anybody's to read.
+        # Nothing outside the file's folder and the include folders may be read.
         beside = [(folder, folder.resolve().parent)] if wanted["quoted"] else []
         name = wanted["quoted"] or wanted["angled"]
         places = (*beside, *self.include)

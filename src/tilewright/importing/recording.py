@@ -1,4 +1,4 @@
-"""What host programs say, read into records; and the child they run in."""
+"""Parses the output of host programs into records, and runs the child process that executes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ from dataclasses import dataclass, field
 
 from tilewright.child.envelope import message, message_in
 from tilewright.child.process import Ended, SupervisedChild
-from tilewright.importing.records import HostAnswer, HostRequest, ImportProblem
+from tilewright.importing.sources import ImportProblem
+
+
+@dataclass(frozen=True)
+class HostRequest:
+    """Asks the child to compile a host program and run these calls of one function."""
+
+    source: str
+    calls: tuple[str, ...]  # per call one line: multiprocessor count, then one word per parameter
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class HostAnswer:
+    output: str  # of the program; empty if it did not compile
+    diagnostics: str  # of the compiler, or how the program ended
+
 
 _PROGRAM = (sys.executable, "-m", "tilewright.importing.models")
 _RESIDENT_BYTES = 4 << 30
@@ -20,7 +36,7 @@ _ERROR = re.compile(r"^(?P<place>[^\n:]+:\d+)(?::\d+)?: (?:fatal )?error: (?P<te
 class Pointer:
     tensor: int
     offset_bytes: int
-    dtype: str = ""  # that the kernel takes it for; "" for any other type
+    dtype: str = ""  # of the kernel parameter; "" for any other type
 
 
 Argument = Pointer | int | float | bool | None
@@ -29,7 +45,7 @@ Argument = Pointer | int | float | bool | None
 @dataclass(frozen=True)
 class TemplateType:
     name: str  # a dtype of the plan; "" for any other type
-    spelled: str  # as C++ writes it
+    spelled: str  # the C++ text
 
 
 @dataclass(frozen=True)
@@ -47,11 +63,11 @@ class Launched:
     smem: int
     kernel: str = ""
     template: list[TemplateType | TemplateName | int | bool] = field(default_factory=list)
-    arguments: list[Argument | str] = field(default_factory=list)  # "struct": of a type that cannot be carried
+    arguments: list[Argument | str] = field(default_factory=list)  # "struct": a type that a plan cannot pass
 
     @property
-    def own_names(self) -> dict[int, str]:
-        """The template arguments that a plan cannot say, by their place, as C++ writes them."""
+    def own_template_arguments(self) -> dict[int, str]:
+        """The template arguments that a plan cannot express, by position, as C++ text."""
         return {i: one.spelled for i, one in enumerate(self.template) if _is_own(one)}  # type: ignore[union-attr]
 
 
@@ -85,9 +101,9 @@ class Run:
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """What must be the same for two calls to be one plan."""
+        """Two calls can share one plan only if this is equal."""
         return (
-            tuple((one.kernel, len(one.template), one.own_names) for one in self.launches),
+            tuple((one.kernel, len(one.template), one.own_template_arguments) for one in self.launches),
             tuple((one.dtype, one.is_zero, len(one.shape)) for one in self.allocated.values()),
             tuple(one and (one.tensor, one.dtype, len(one.shape)) for one in self.results),
         )
@@ -100,7 +116,7 @@ class Recording:
 
 
 class HostChild:
-    """The child, started with the first request."""
+    """The child process; it starts with the first request."""
 
     def __init__(self) -> None:
         self._child: SupervisedChild | None = None
@@ -113,27 +129,26 @@ class HostChild:
             self._child.end()
 
     def record(self, source: str, calls: Sequence[str], seconds: float = 60.0) -> Recording:
-        """Run the calls. Raises `ImportProblem` where the program cannot be compiled or dies."""
+        """Run the calls. Raises `ImportProblem` if the program does not compile or dies."""
         if self._child is None or not self._child.alive:
             self._child = SupervisedChild(_PROGRAM, resident_bytes=_RESIDENT_BYTES)
         request = HostRequest(source, tuple(calls), seconds=seconds)
-
-        answer = self._child.converse(message(request), seconds + 10, lambda said: message_in(said, HostAnswer))
+        answer = self._child.converse(message(request), seconds + 10, lambda line: message_in(line, HostAnswer))
         if isinstance(answer, Ended):
-            raise ImportProblem(f"the host code did not come to an end: {answer.detail} {answer.last_words[-300:]}")
+            raise ImportProblem(f"the host code did not finish: {answer.detail} {answer.last_words[-300:]}")
         return read_recording(answer)
 
 
 def read_recording(answer: HostAnswer) -> Recording:
-    if not answer.said and answer.diagnostics:
-        raise ImportProblem(first_complaint(answer.diagnostics))
-    recording = parse_said(answer.said)
+    if not answer.output and answer.diagnostics:
+        raise ImportProblem(first_error(answer.diagnostics))
+    recording = parse_output(answer.output)
     if answer.diagnostics and not recording.runs:
         raise ImportProblem(answer.diagnostics)
     return recording
 
 
-def first_complaint(diagnostics: str) -> str:
+def first_error(diagnostics: str) -> str:
     """The compiler's first error as one sentence."""
     found = _ERROR.search(diagnostics)
     if found is None and (undefined := re.search(r"undefined reference to [`'‘](?P<name>[^'’(]+)", diagnostics)):
@@ -146,12 +161,12 @@ def first_complaint(diagnostics: str) -> str:
     return f"{found['place']}: the launcher uses what cannot be recorded: {text}"
 
 
-def parse_said(said: str) -> Recording:
-    """The lines of a host program."""
+def parse_output(text: str) -> Recording:
+    """Parse the lines that a host program prints."""
     kinds: list[str] = []
     runs: list[Run] = []
     run = Run()
-    for line in said.splitlines():
+    for line in text.splitlines():
         word, *rest = line.split("\t")
         if word == "PARAMETER":
             kinds.append(rest[0])
@@ -193,7 +208,7 @@ def _constant(kind: str, text: str) -> TemplateName | int | bool:
 
 
 def _spelled(function: str) -> str:
-    """What stands for the parameter in the compiler's name of a function: `f() [with auto value = ns::g<float>]`."""
+    """The template argument inside a `__PRETTY_FUNCTION__` such as `f() [with auto value = ns::g<float>]`."""
     text = function.rpartition("[")[2] if "[with " not in function else function.partition("[with ")[2]
     text = text.partition(" = ")[2].rpartition("]")[0].split("; ")[0]
     return re.sub(r"\{anonymous\}::|\(anonymous namespace\)::", "", text).removeprefix("&")

@@ -1,4 +1,4 @@
-"""The parameters of functions and templates, as tokens."""
+"""The parameters of functions and templates, and the fields of structs that kernels take by value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.kernel_file.words import TAKEN
 
 
 def split_commas(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
-    """A list of parameters, each its tokens."""
+    """Split tokens at the outer commas."""
     parts: list[list[CppToken]] = [[]]
     depth = 0
     for token in tokens:
@@ -38,24 +38,22 @@ def template_name(part: Sequence[CppToken]) -> str:
 
 
 def parameters(item: Item) -> list[list[CppToken]]:
-    """The parameters of a function, each its tokens, without what follows an `=`."""
+    """The tokens of each parameter of a function, without defaults."""
     tokens = item.tokens
     start = end_of_template(tokens, 0) if tokens and tokens[0].text == "template" else 0
     opened = next(
         i + 1 for i in range(start, len(tokens) - 1) if tokens[i].text == item.name and tokens[i + 1].text == "("
     )
     inside = tokens[opened + 1 : closing(tokens, opened, "()")]
-    return [part for part in map(_without_default, split_commas(inside)) if part]
-
-
-def _without_default(part: list[CppToken]) -> list[CppToken]:
-    texts = [t.text for t in part]
-    part = part[: texts.index("=")] if "=" in texts else part
-    return [] if [t.text for t in part] == ["void"] else part
+    found = []
+    for part in split_commas(inside):
+        texts = [t.text for t in part]
+        found.append(part[: texts.index("=")] if "=" in texts else part)
+    return [part for part in found if part and [t.text for t in part] != ["void"]]
 
 
 def parameter_name(part: Sequence[CppToken]) -> str:
-    """The name a parameter declares; "" where it declares none."""
+    """The name of a parameter; "" if it is unnamed."""
     texts = [t.text for t in part]
     while texts and texts[-1] == "]":  # float x[]
         texts = texts[: len(texts) - 1 - texts[::-1].index("[")]
@@ -66,13 +64,13 @@ def parameter_name(part: Sequence[CppToken]) -> str:
 
 
 def plan_names(item: Item) -> list[str]:
-    """The names of a function's parameters as a plan may have them."""
+    """The names of a function's parameters, made unique and valid in a plan."""
     names = [parameter_name(part).lstrip("_") or f"a{number}" for number, part in enumerate(parameters(item))]
     names = [f"{name}{number}" if name in names[:number] else name for number, name in enumerate(names)]
     return [f"{name}_" if name in TAKEN else name for name in names]
 
 
-# -- structs that kernels take by value: --
+# -- structs that kernels take by value --
 
 _QUALIFIERS = frozenset(("const", "__grid_constant__", "struct", "volatile"))
 _NO_FIELDS = frozenset(("static", "using", "typedef", "friend", "static_assert", "enum", "struct", "union", "template"))
@@ -102,13 +100,13 @@ def type_of(part: Sequence[CppToken]) -> str:
 
 
 def fields(source: Source, part: Sequence[CppToken]) -> tuple[Field, ...]:
-    """The fields of a parameter that is a struct of plain members; () for any other."""
+    """The fields of a parameter that is a plain struct; () for any other."""
     type_ = type_of(part)
     if type_ in _OF_CUDA:
         each, lanes = _OF_CUDA[type_]
         return tuple(Field(each, lane) for lane in lanes)
     bare = type_.partition("<")[0].strip().rpartition("::")[2]
-    item = next((i for i in source.of_kind(Kind.SHARED) if i.name == bare and _is_struct(i)), None)
+    item = next((i for i in source.of_kind(Kind.SHARED) if i.name == bare and _has_plain_head(i)), None)
     if item is None or "*" in type_ or "&" in type_:
         return ()
     found = _members(item)
@@ -117,14 +115,14 @@ def fields(source: Source, part: Sequence[CppToken]) -> tuple[Field, ...]:
     return tuple(Field(f"decltype({type_}::{one.name})", one.name) for one in found)
 
 
-def _is_struct(item: Item) -> bool:
+def _has_plain_head(item: Item) -> bool:
     words = [token.text for token in item.tokens]
     head = words[: words.index("{")] if "{" in words else []
     return bool({"struct", "class"} & set(head)) and ":" not in head and head[:1] not in (["typedef"], ["using"])
 
 
 def _members(item: Item) -> tuple[Field, ...]:
-    """() where a member is an array, or of a kind that is not read."""
+    """The members; () if one is an array."""
     texts = [token.text for token in item.tokens]
     opened = texts.index("{")
     made: list[Field] = []
@@ -151,7 +149,7 @@ def _members(item: Item) -> tuple[Field, ...]:
 
 
 def _declared(statement: Sequence[CppToken]) -> list[Field]:
-    """`const float *a, *b` as two fields."""
+    """The fields of `const float *a, *b`."""
     first, *others = split_commas(statement)
     words = [token.text for token in first]
     words = words[: words.index("=")] if "=" in words else words

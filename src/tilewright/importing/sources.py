@@ -1,6 +1,6 @@
-"""CUDA source as top-level items: which are kernels, device code, host code, and who mentions whom.
+"""Splits a CUDA source into top-level items (kernels, device code, host code) and finds which item uses which.
 
-Reads tokens, not meaning: an item is everything up to the `;` or `}` that ends it, with the comments above it.
+An item is all tokens up to the `;` or `}` that ends it, with the comments above it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from enum import Enum
 from pathlib import Path
 
 from tilewright.importing.preprocessing import Includes, expand_definitions
-from tilewright.importing.records import ImportProblem
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, closing, tokenize_cpp
 
 _TYPE_WORDS = frozenset(("struct", "class", "union", "enum"))
@@ -25,11 +24,19 @@ _SPACED_LAUNCH = re.compile(
 )  # `<< <grid, block >> > (`, as some formatters write
 
 
+class ImportProblem(ValueError):
+    """The source uses something that a kernel file cannot express; the message names it and its place."""
+
+
+class ConflictingArguments(ImportProblem):
+    """The arguments specified for a launcher contradict the source."""
+
+
 class Kind(Enum):
     KERNEL = "kernel"
     DEVICE = "device"  # a `__device__` function or variable
-    HOST = "host"  # a function without any of CUDA's words
-    SHARED = "shared"  # a type, alias, constant, or function for both sides
+    HOST = "host"  # a function without CUDA qualifiers
+    SHARED = "shared"  # a type, alias, constant or `__host__ __device__` function
     MACRO = "macro"
     DIRECTIVE = "directive"  # any other preprocessor line
     SCOPE = "scope"  # `namespace x {` or its `}`
@@ -38,31 +45,31 @@ class Kind(Enum):
 @dataclass(frozen=True)
 class Item:
     kind: Kind
-    name: str  # "" where it has none
-    start: int  # offsets in the text; the comments above belong to it
+    name: str  # "" for an unnamed item
+    start: int  # offset in the text, comments above included
     code_start: int
     end: int
     line: int  # of its first token
     mentions: frozenset[str]
     tokens: tuple[CppToken, ...] = ()
     body: tuple[int, int] | None = None  # offsets of a function's braces
-    is_host_only: bool = False  # names torch or another thing of the host
+    is_host_only: bool = False  # mentions torch or another host library
 
 
 @dataclass(frozen=True)
 class Source:
-    """One translation unit, local includes written out."""
+    """One translation unit with its local includes expanded."""
 
     name: str
     text: str
     items: tuple[Item, ...]
     cpp: CppText
-    places: tuple[tuple[str, int], ...] = ()  # the file and line of each line; () where they are this text's own
+    places: tuple[tuple[str, int], ...] = ()  # the original file and line of each line; () if nothing was included
     missing: tuple[str, ...] = ()  # quoted includes that were not found
-    instances: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of templates, as the source asks for them
+    instances: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # explicit template instantiations
 
     def place(self, line: int) -> tuple[str, int]:
-        """The file and its line that a line of the text comes from."""
+        """The original file and line of a line of the text."""
         return self.places[line - 1] if 0 < line <= len(self.places) else (self.name, line)
 
     def at(self, line: int) -> str:
@@ -86,7 +93,7 @@ class Source:
         return ""
 
     def reachable(self, seeds: Iterable[str], items: Iterable[Item]) -> set[Item]:
-        """The items with a name that the seeds mention, directly or through others."""
+        """The named items that the seeds use, directly or through other items."""
         named: dict[str, list[Item]] = {}
         for item in items:
             enumerators = item.mentions if any(token.text == "enum" for token in item.tokens[:2]) else ()
@@ -104,8 +111,10 @@ class Source:
 def read_source(
     name: str, text: str, folder: Path | None, include: Sequence[Path] = (), defines: Sequence[str] = ()
 ) -> Source:
-    """The items of a text. `folder` is where its quoted includes lie, `include` where any may; `defines` are macros,
-    `NAME` or `NAME=VALUE`, that its build gives. Raises `ImportProblem`."""
+    """Read a source. `folder` is searched for quoted includes, `include` for all; `defines` are `NAME` or `NAME=VALUE`.
+
+    Raises `ImportProblem`.
+    """
     reader = Includes(include, defines)
     lines = [("#define " + one.replace("=", " ", 1), (name, 1)) for one in defines]
     lines += reader.lines(name, text.lstrip("\ufeff"), folder)
@@ -114,7 +123,7 @@ def read_source(
 
 
 def parsed(name: str, text: str) -> Source:
-    """The items of a text that is whole. Raises `ImportProblem`."""
+    """Parse a text whose includes are already expanded. Raises `ImportProblem`."""
     text = _SPACED_LAUNCH.sub(r"<<<\1>>>\2", text)
     if len(text) > _MOST_CHARACTERS:
         raise ImportProblem(f"{name} has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
@@ -132,7 +141,7 @@ _SAME_TYPES = {"Half": "__half", "half": "__half", "BFloat16": "__nv_bfloat16", 
 
 
 def _one_of_each(items: Sequence[Item]) -> Iterator[Item]:
-    """Without specialisations for torch's `Half` where there is one for CUDA's own, which is the same type here."""
+    """Drop specialisations for torch's `Half` if there is one for `__half`: both are the same type here."""
     special = {id(item): key for item in items if (key := _specialised(item))}
     own = {special[id(item)] for item in items if id(item) in special and not item.mentions & TENSOR_WORDS}
     for item in items:
@@ -147,7 +156,7 @@ def _is_instance(item: Item) -> bool:
 
 
 def _instances(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
-    """Template arguments that functions are instantiated with: of those that say so the first, floats before others."""
+    """The template arguments of explicit instantiations: the first of each function, `float` preferred."""
     made: dict[str, tuple[str, ...]] = {}
     for item in filter(_is_instance, items):
         texts = [token.text for token in item.tokens]
@@ -161,7 +170,7 @@ def _instances(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
 
 
 def _specialised(item: Item) -> tuple[str, ...]:
-    """`template <> struct A<Half>` as its words, types under one name."""
+    """The words of `template <> struct A<Half>`, with torch's type names replaced by CUDA's."""
     words = [token.text for token in item.tokens]
     if words[:3] != ["template", "<", ">"] or "{" not in words:
         return ()
@@ -170,7 +179,7 @@ def _specialised(item: Item) -> tuple[str, ...]:
 
 
 class _Items:
-    """One walk over the tokens."""
+    """Splits tokens into items."""
 
     def __init__(self, cpp: CppText) -> None:
         self.cpp = cpp
@@ -178,7 +187,7 @@ class _Items:
         self.device_words, self.host_words = self._words_for("__device__"), self._words_for("__host__")
 
     def _words_for(self, word: str) -> set[str]:
-        """A word of CUDA and the macros that stand for it, directly or through others."""
+        """A CUDA qualifier and the macros that expand to it."""
         words, count = {word}, 0
         while len(words) > count:
             count = len(words)
@@ -191,7 +200,7 @@ class _Items:
         placed: list[Item] = []
         end = 0
         for item in items:
-            if item.code_start < end:  # a directive inside an item belongs to it
+            if item.code_start < end:  # a directive inside an item is part of it
                 outer = placed[-1]
                 mentions = outer.mentions | item.mentions
                 placed[-1] = Item(**{**outer.__dict__, "mentions": mentions})
@@ -238,7 +247,7 @@ class _Items:
 
     @staticmethod
     def _scope(tokens: Sequence[CppToken], index: int) -> int | None:
-        """Where a `namespace ... {` or `extern "C" {` ends, if one begins here."""
+        """The index after `namespace ... {` or `extern "C" {`; None if neither begins here."""
         position = index + (tokens[index].text == "inline")
         word = tokens[position].text if position < len(tokens) else ""
         if word not in ("namespace", "extern"):
@@ -276,7 +285,7 @@ class _Items:
 
 
 def _end_of_item(tokens: Sequence[CppToken], index: int) -> tuple[int, int | None]:
-    """Where the item that begins at `index` ends, and where its function body begins if it has one."""
+    """The end of the item that begins at `index`, and the start of its function body if it has one."""
     first, depth, is_type, has_value = index, 0, False, False
     seen_paren = False
     while index < len(tokens):
@@ -297,21 +306,19 @@ def _end_of_item(tokens: Sequence[CppToken], index: int) -> tuple[int, int | Non
             if not is_type and not has_value and seen_paren:
                 return close + 1, index
             index = close
-        elif depth == 0 and text == "}":  # the end of a namespace in the midst of something unread
+        elif depth == 0 and text == "}":  # the end of a namespace inside an item that was not understood
             return index, None
         index += 1
     return len(tokens), None
 
 
 def _in_template(tokens: Sequence[CppToken], first: int, index: int) -> bool:
-    """Whether a token stands inside the `template <...>` that the item begins with."""
-    if tokens[first].text != "template":
-        return False
-    return index < end_of_template(tokens, first)
+    """Whether a token is inside the `template <...>` that the item begins with."""
+    return tokens[first].text == "template" and index < end_of_template(tokens, first)
 
 
 def end_of_template(tokens: Sequence[CppToken], first: int) -> int:
-    """The index behind `template <...>` (several too)."""
+    """The index after one or several `template <...>`."""
     index = first
     while index < len(tokens) and tokens[index].text == "template":
         depth, round_ = 0, 0
@@ -362,7 +369,7 @@ def _other_name(head: Sequence[CppToken]) -> str:
     for index in range(start, len(head)):
         if words[index] in _TYPE_WORDS:
             depth = 0
-            for token in head[index + 1 :]:  # `alignas(16)` and its like come before the name
+            for token in head[index + 1 :]:  # `alignas(16)` comes before the name
                 depth += {"(": 1, ")": -1}.get(token.text, 0)
                 if depth == 0 and token.is_identifier and token.text not in (*_NO_NAMES, "class"):
                     return token.text

@@ -1,4 +1,4 @@
-"""The advice that authors are given, as cards to be read apart from any task: by kind of work, and by family of GPU."""
+"""The advice of the prompts as cards that stand alone: by kind of work, and by GPU family."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.records import PROFILES, Kind, Precision
 
 GPU_FAMILIES = tuple(sorted({family_of(one.cc) for one in PROFILES.values()}))
-_SMS = 132  # of a Hopper, where a card's advice needs a number
+_SMS = 132  # of a Hopper GPU
 _TILES = 4 * _SMS
 
 
 def card(kind: Kind) -> str:
-    """What pays for a kind of work, for 16-bit inputs and large sizes, with its tested patterns."""
+    """The advice for a kind of work with 16-bit inputs and large sizes, and its tested patterns."""
     advice, idioms = render_with_idioms(
         f"kinds/{kind.value}",
         half=True,
@@ -31,14 +31,14 @@ def card(kind: Kind) -> str:
 
 
 def family_card(family: str) -> str:
-    """What pays on a family of GPUs that is at hand: for matrix products, and for everything else."""
+    """The advice for a GPU family: for matrix products, and for everything else."""
     other, products = (render(f"families/{family}", products=products, large=products) for products in (False, True))
     parts = [f"# {family}", other]
     return "\n\n".join(parts if products == other else [*parts, "## Matrix products", products]) + "\n"
 
 
 def advice_lines(kind: Kind) -> tuple[str, ...]:
-    """The advice of a card, a sentence or a bullet each, without its patterns."""
+    """The sentences and bullets of a card, without its patterns."""
     text = card(kind).partition("Tested pattern")[0]
     lines = (line.strip().removeprefix("- ") for line in text.splitlines()[1:])
     return tuple(line for line in lines if line)

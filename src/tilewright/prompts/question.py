@@ -1,9 +1,8 @@
-"""The two texts of a question: the system text, once per run, and the question of one attempt.
+"""The two prompts of a question: the system prompt of a run, and the question of one attempt.
 
-The system text is the rules, the file's contract, advice for the GPU and the kind of work, and the task. It depends on
-the task alone (and on whether a GPU is at hand), so it is the same for every question of a run and is read from the
-provider's cache after the first. The question is what was tried, the file at hand, what is wrong with it or how fast it
-is.
+The system prompt has the rules, the file format, advice for the GPU and the kind of work, and the task. It is the same
+for all questions of a run, so providers can cache it. The question has the history, the current file, and its problems
+or its speed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from tilewright.prompts.task_text import PRODUCT_KINDS, gpu_text, task_text
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import (
     KIB,
-    Attempt,
     Declined,
     DType,
     Kind,
@@ -35,20 +33,17 @@ from tilewright.records import (
     Unsupported,
 )
 
-# -- what was tried so far, one line per attempt, and how the best file stands --
+# -- the history and the best file --
 
 MOST_LINES = 10
 MOST_CHOICES = 24
 _TERMS = 3
-_WORTH_TELLING = 0.02  # of the time, that a term changed by
-_AT_LEAST = 1.03  # of the least traffic's time: nothing worth having is left there
+_WORTH_TELLING = 0.02  # smallest change of a term, relative to the time
+_AT_LEAST = 1.03  # times the least memory time: nothing is left to gain
 
 
 def history_text(attempts: tuple[records.Attempt, ...], noise: float, *, terms: bool = False) -> str:
-    """One line per attempt: what it was, what became of it; older ones in one line together. "" where there is none.
-
-    `terms`: with the resources that took longest in the model, which are part of the profile.
-    """
+    """One line per attempt with its outcome; older attempts share a line. `terms`: with the largest model terms."""
     kept = _kept(attempts, noise)
     older, recent = attempts[:-MOST_LINES], attempts[-MOST_LINES:]
     lines = [_condensed(older, kept)] if older else []
@@ -56,7 +51,7 @@ def history_text(attempts: tuple[records.Attempt, ...], noise: float, *, terms: 
 
 
 def _kept(attempts: tuple[records.Attempt, ...], noise: float) -> list[records.Attempt]:
-    """The attempts that became the best when they were made, in order; the last of them is the best now."""
+    """The attempts that were the best when they were made, in order."""
     kept: list[records.Attempt] = []
     for one in attempts:
         if one.passed and (not kept or one.beats(kept[-1], noise)):
@@ -65,10 +60,7 @@ def _kept(attempts: tuple[records.Attempt, ...], noise: float) -> list[records.A
 
 
 def standing_text(attempt: records.Attempt, noise: float, *, bound: bool = False) -> str:
-    """How the best file stands: where it is right, its time beside the floor, what the tuner tried, what beats it.
-
-    `bound`: with what each resource alone would take; what each line takes is for the profile.
-    """
+    """The state of the best file: verdict, time, tuning, and the time to beat. `bound`: with the time per resource."""
     parts = [verdict_text(attempt.verdict)]
     parts.append(measurement_text(attempt.measurement) if attempt.measurement else "No time is known for it.")
     if bound and isinstance(attempt.measurement, records.Modelled):
@@ -84,7 +76,7 @@ def standing_text(attempt: records.Attempt, noise: float, *, bound: bool = False
 
 
 def measurement_text(measurement: records.Measurement) -> str:
-    """A measured or a modelled time in full; a modelled one is called so."""
+    """A measured or modelled time in full."""
     sizes = ", ".join(f"{name}={size}" for name, size in measurement.sizes.items())
     if isinstance(measurement, records.Measured):
         return _measured(measurement, sizes)
@@ -92,7 +84,7 @@ def measurement_text(measurement: records.Measurement) -> str:
 
 
 def tune_text(tune: records.TuneResult) -> str:
-    """Every choice that the tuner tried, the fastest first. "" where there was nothing to choose."""
+    """The choices that the tuner tried, fastest first; "" if there was only one."""
     if len(tune.tried) < 2 and not tune.failed:
         return ""
     ranked = sorted(tune.tried, key=lambda pair: pair[1])
@@ -132,7 +124,7 @@ def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> st
 
 
 def _changes(one: records.Measurement | None, against: records.Measurement | None) -> str:
-    """Which of the model's terms changed most: why a step gained nothing."""
+    """The model terms that changed most, which show why a step gained nothing."""
     if not (isinstance(one, records.Modelled) and isinstance(against, records.Modelled)):
         return ""
     before, after = ({term.name: term.time_us for term in made.terms} for made in (against, one))
@@ -153,7 +145,7 @@ def _short(time_us: float, against_us: float, noise: float) -> str:
 
 
 def _facts(one: records.Attempt, terms: bool) -> str:
-    """What may help to see why a file that passed is as fast as it is."""
+    """Facts that explain the speed of a file that passed."""
     facts = []
     if one.passed and isinstance(one.measurement, records.Modelled):
         facts.append(_occupancy(one.measurement))
@@ -202,13 +194,13 @@ def _measured(measurement: records.Measured, sizes: str) -> str:
 
 
 def _scatter(timing: records.Timing) -> str:
-    """` (+- 0.3)`: half of where its median lies with 95 %; nothing where it does not scatter."""
+    """` (+- 0.3)`: half the 95 % confidence interval of the median; "" for zero."""
     half = timing.interval_us.half_width
     return f" (+- {half:.2g})" if half else ""
 
 
 def _modelled(measurement: records.Modelled, sizes: str) -> str:
-    """The time beside the floor. What makes it up is the profile, which is for the last stage."""
+    """The modelled time and the floor. Its terms are part of the profile, in the last stage."""
     count = measurement.launches
     return (
         f"Modelled (not measured) for {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; "
@@ -283,19 +275,16 @@ def _one_line(text: str) -> str:
 
 _CUTE_WORD = re.compile(r"\bcute\b|\bcutlass\b", re.IGNORECASE)
 _HALF = (DType.F16, DType.BF16)
-_LARGE = 1024  # of each size of a product, from which CuTe's tiles pay
-_LITTLE = 1.08  # of what the model gives the least traffic: hardly anything is left to gain
+_LARGE = 1024  # matrix sizes from which CuTe pays
+_LITTLE = 1.08  # times the modelled minimum: little is left to gain
 _HOPPER = 90
-_ROWS_PER_SM, _LONG_ROW_BYTES = 2, 256 * KIB  # fewer rows, each longer: a block per row does not fill the GPU
+_ROWS_PER_SM, _LONG_ROW_BYTES = 2, 256 * KIB  # fewer and longer rows do not fill the GPU with one block each
 _MOST_LINT = 4
-_TILE = 128  # rows and columns of the tile that large products are cut into
+_TILE = 128  # tile size of large matrix products
 
 
 def system_text(task: Task, emulated_only: bool = False, skill: str = "") -> str:
-    """What a model is told once per task. `emulated_only`: no GPU is at hand, so only what the emulator runs counts.
-
-    `skill`: what others learned, where the author is to be taught.
-    """
+    """The system prompt. `emulated_only`: there is no GPU, only the emulator; `skill`: the text of a skill."""
     products = task.kind in PRODUCT_KINDS
     tiles = product_tiles(task) if products else 0
     advice, idioms = render_with_idioms(
@@ -331,14 +320,14 @@ def system_text(task: Task, emulated_only: bool = False, skill: str = "") -> str
 
 @dataclass(frozen=True)
 class FewLongRows:
-    """Rows too few for a block each to fill the GPU."""
+    """Too few rows to fill the GPU with one block each."""
 
     rows: int
     kib: int
 
 
 def few_long_rows(task: Task) -> FewLongRows | None:
-    """Of the largest input: along its last dimension, or along as many as a parameter such as a weight has."""
+    """The rows of the largest input, along its last dimension or those it shares with a weight."""
     specs = sorted(task.specs().values(), key=lambda spec: -spec.numel * spec.dtype.itemsize)
     if not specs or specs[0].ndim < 2 or not any(one.shape for one in task.outputs):
         return None
@@ -352,7 +341,7 @@ def few_long_rows(task: Task) -> FewLongRows | None:
 
 
 def keeps_columns(task: Task) -> bool:
-    """Whether every result has fewer dimensions than the largest input and yet its last: it goes over others."""
+    """Whether every result keeps the last dimension of the largest input and reduces others."""
     largest = max(task.tensors, key=lambda one: len(one.dimensions), default=None)
     return largest is not None and all(
         0 < len(one.shape) < len(largest.dimensions) and one.shape[-1] == largest.dimensions[-1] for one in task.outputs
@@ -364,14 +353,14 @@ def names_cute(task: Task) -> bool:
 
 
 def wants_cute(task: Task) -> bool:
-    """Whether CuTe is worth its place: for large tiles of matrices, or where the request or the reference names it."""
+    """Whether to explain CuTe: for large matrix products, or if the request or the reference names it."""
     if names_cute(task):
         return True
     return task.kind in PRODUCT_KINDS and min(product_sizes(task), default=0) >= _LARGE
 
 
 def product_sizes(task: Task) -> tuple[int, ...]:
-    """The sizes of the task's product that CuTe's worth hangs on; () where they cannot be told from the inputs."""
+    """The matrix sizes that decide whether CuTe pays; () if unknown."""
     shapes = [spec.shape for spec in task.specs().values()]
     if task.kind is Kind.CONVOLUTION:
         wide = [shape for shape in shapes if len(shape) >= 3]  # the input, then the weights
@@ -379,12 +368,12 @@ def product_sizes(task: Task) -> tuple[int, ...]:
         return (_results(task) // channels, channels, math.prod(wide[1]) // channels) if channels else ()
     matrices = sorted((shape for shape in shapes if len(shape) >= 2), key=math.prod, reverse=True)
     if task.kind is Kind.ATTENTION:
-        return matrices[0][-2:-1] if matrices else ()  # the sequence: the depth of a head is always small
+        return matrices[0][-2:-1] if matrices else ()  # the sequence length; heads are always small
     return tuple(size for shape in matrices[:2] for size in shape[-2:])
 
 
 def product_tiles(task: Task) -> int:
-    """Tiles of 128 x 128 that the largest result has."""
+    """The number of 128 x 128 tiles of the largest result."""
     return math.ceil(_results(task) / (_TILE * _TILE))
 
 
@@ -397,7 +386,7 @@ def mentions_cute(text: str) -> bool:
 
 
 def cute_text(task: Task) -> str:
-    """How to write CuTe here, with a pattern that the device can run."""
+    """How to use CuTe here, with a pattern for the GPU."""
     if task.kind not in PRODUCT_KINDS:
         name = "cute_rows"
     elif task.profile.cc == _HOPPER:
@@ -424,7 +413,7 @@ def family_of(cc: int) -> str:
 
 
 def question_text(situation: Situation) -> str:
-    """What a model is asked for one attempt. Stages are templates of `templates/stages`."""
+    """The question of one attempt. Stages are templates in `templates/stages`."""
     hinted = mentions_cute(situation.hint) and not wants_cute(situation.task)
     return render(
         "question",
@@ -439,7 +428,7 @@ def question_text(situation: Situation) -> str:
 
 
 def lint_lines(findings: Sequence[LintFinding]) -> list[str]:
-    """The gravest in a line each; remarks are not worth their place."""
+    """The most severe findings, one line each, without remarks."""
     grave = [one for one in findings if one.severity is not Severity.REMARK]
     return [
         f"- {f'line {one.line}' if one.line else one.kernel}: {one.rule.value}: {one.evidence}; {one.remedy}"
@@ -448,20 +437,20 @@ def lint_lines(findings: Sequence[LintFinding]) -> list[str]:
 
 
 def base_of(situation: Situation) -> str | None:
-    """The file that edits are of: the one the question shows."""
+    """The file that edits apply to, which the question shows."""
     if situation.stage is Stage.DRAFT and situation.parent is not None:
-        return None  # another candidate of this step has passed already; this one begins anew
+        return None  # another candidate of this step has passed; this one starts anew
     shown = situation.failing_text if situation.stage.is_repair else situation.parent_text
     return shown or None
 
 
 def may_pass(situation: Situation) -> bool:
-    """Whether a reply may say that nothing is better than the best file."""
+    """Whether the reply may be `Nothing better: ...`."""
     return situation.stage in (Stage.STRUCTURE, Stage.PROFILED)
 
 
 def correction_text(problem: str, *, cut: bool, base: str | None) -> str:
-    """The one further question after a reply that could not be used; `cut`: it ended at the limit on output."""
+    """The question after an unusable reply; `cut`: the reply reached the output limit."""
     return render("correction", problem=problem.rstrip("."), cut=cut, base=base)
 
 
@@ -484,10 +473,6 @@ def _body(situation: Situation) -> str:
     if situation.parent is None:
         raise ValueError(f"a {situation.stage.value} step needs a file that passed")
     standing = standing_text(situation.parent, situation.noise, bound=situation.stage is Stage.STRUCTURE)
-    return render(name, situation=situation, standing=standing, little_left=_little_left(situation.parent))
-
-
-def _little_left(best: Attempt) -> bool:
-    """Whether the best file is so near what the model gives the least traffic that hardly anything can be gained."""
-    measurement = best.measurement
-    return isinstance(measurement, Modelled) and measurement.time_us <= _LITTLE * measurement.reachable_us
+    found = situation.parent.measurement
+    little_left = isinstance(found, Modelled) and found.time_us <= _LITTLE * found.reachable_us
+    return render(name, situation=situation, standing=standing, little_left=little_left)

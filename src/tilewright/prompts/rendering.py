@@ -1,4 +1,4 @@
-"""Templates from this package's files. A name that a template uses and nobody gives is an error, never a blank."""
+"""Renders this package's templates. An undefined name in a template is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=False,
         autoescape=False,
-        auto_reload=False,  # a run under way keeps the texts it began with
+        auto_reload=False,  # a run keeps the texts it started with
     )
     environment.globals["idiom"] = idiom
     return environment
@@ -25,16 +25,16 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def idiom(name: str) -> str:
-    """A tested kernel file of `idioms/`, without the blank at its end."""
+    """A tested kernel file of `idioms/`."""
     return resources.files("tilewright.prompts").joinpath("idioms", f"{name}.cu").read_text(encoding="utf-8").rstrip()
 
 
 def render(name: str, **values: object) -> str:
-    """A template as text, blanks at its ends removed."""
+    """Render a template, without leading and trailing blanks."""
     return _environment().get_template(f"{name}.md.j2").render(**values).strip()
 
 
 def render_with_idioms(name: str, **values: object) -> tuple[str, tuple[str, ...]]:
-    """A template that names, in `idioms`, the patterns to show after it."""
+    """Render a template; its variable `idioms` names the patterns to show after it."""
     module = _environment().get_template(f"{name}.md.j2").make_module(values)
     return str(module).strip(), tuple(getattr(module, "idioms", ()))

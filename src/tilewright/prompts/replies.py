@@ -1,8 +1,8 @@
-"""What a model's reply says, read strictly: a whole kernel file, or edits of the one it was shown.
+"""Parses a model's reply: a whole kernel file, or edits of the file it was shown.
 
-A reply that cannot be read for certain is a `ReplyProblem`, whose message tells the model what was wrong and where, so
-that one further question is enough. Nothing is guessed: the SEARCH text of an edit must occur exactly once, as whole
-lines or, where it is none, as part of lines that cuts no word in two. Blanks at the ends of lines do not count.
+Parsing is strict. An ambiguous reply raises `ReplyProblem`, whose message tells the model what is wrong and where. The
+SEARCH text of an edit must occur exactly once, as whole lines or as part of a line that splits no word. Trailing blanks
+are ignored.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _PASSING = re.compile(r"^[*_#\s]*nothing better[*_\s]*:[*_\s]*(.+?)[*_\s]*$", re
 _OP_LINE = re.compile(r"^//!\s*op\b", re.MULTILINE)
 _MOST_SUMMARY_CHARACTERS = 240
 _QUOTED_CHARACTERS = 160
-_LEAST_ALIKE = 0.4  # of a line, that another must have in one piece to be named as like it
+_LEAST_ALIKE = 0.4  # part of a line that a similar line must share in one piece
 _WORD = re.compile(r"\w")
 
 
 class ReplyProblem(ValueError):
-    """A reply that cannot be used. The message is written for the model that is asked again."""
+    """A reply that cannot be used. The message is for the model, which is asked again."""
 
 
 @dataclass(frozen=True)
 class KernelReply:
-    summary: str  # one line, the author's own; "" where it gave none
+    summary: str  # one line by the author; "" for none
     text: str  # the whole kernel file
 
 
 @dataclass(frozen=True)
 class NoChange:
-    """A reply that proposes nothing: its author sees nothing to gain."""
+    """A reply without a file: the author expects no gain."""
 
     reason: str
 
@@ -58,16 +58,13 @@ class _Edit:
 
 
 def read_no_change(text: str) -> NoChange | None:
-    """The reply's reason not to send a file; None where it has a file, edits, or no such line."""
-    said = _PASSING.search(text)
-    return NoChange(table_line(said[1])) if said and SEARCH_MARK not in text and "```" not in text else None
+    """The reply's `Nothing better:` line; None if it has a file, edits, or no such line."""
+    found = _PASSING.search(text)
+    return NoChange(table_line(found[1])) if found and SEARCH_MARK not in text and "```" not in text else None
 
 
 def read_reply(text: str, base: str | None) -> KernelReply:
-    """The kernel file a reply stands for; `base` is the file its edits are of, None where there is none.
-
-    Raises `ReplyProblem`.
-    """
+    """The kernel file of a reply; `base` is the file that its edits apply to. Raises `ReplyProblem`."""
     lines = text.replace("\r\n", "\n").split("\n")
     edits = _read_edits(lines)
     if not edits:
@@ -83,12 +80,12 @@ def read_reply(text: str, base: str | None) -> KernelReply:
 
 
 def read_summary(text: str) -> str:
-    """The line after `Summary:`, without marks of emphasis and cut to a table's width; "" where there is none."""
+    """The text after `Summary:`, without emphasis and cut to a table's width; "" for none."""
     return table_line(whole_summary(text))
 
 
 def whole_summary(text: str) -> str:
-    """The same, however long."""
+    """The text after `Summary:` in full."""
     found = _SUMMARY.search(text)
     return " ".join(found[1].split()) if found else ""
 
@@ -100,7 +97,7 @@ def table_line(text: str) -> str:
 
 
 def read_fences(lines: list[str]) -> tuple[Fence, ...]:
-    """Every fenced block, in order. Raises `ReplyProblem` where one is not closed."""
+    """All fenced blocks in order. Raises `ReplyProblem` if one is not closed."""
     fences: list[Fence] = []
     opened: tuple[str, int] | None = None
     for number, line in enumerate(lines, start=1):
@@ -184,7 +181,7 @@ def _read_edits(lines: list[str]) -> list[_Edit]:
 
 
 def _closed_fences(lines: list[str]) -> tuple[Fence, ...]:
-    """Fences around edits matter little: one that is not closed is none."""
+    """The fenced blocks around edits; () if one is not closed, which does not matter there."""
     try:
         return read_fences(lines)
     except ReplyProblem:
@@ -192,7 +189,7 @@ def _closed_fences(lines: list[str]) -> tuple[Fence, ...]:
 
 
 def _apply(edits: list[_Edit], base: str) -> list[str]:
-    """The file after the edits, one after the other. Raises one `ReplyProblem` for all that cannot be applied."""
+    """Apply the edits in order. Raises one `ReplyProblem` for all that do not apply."""
     lines = _plain_lines(base)
     problems: list[str] = []
     for number, edit in enumerate(edits, start=1):
@@ -233,7 +230,7 @@ def _only(places: list[int], line_numbers: list[int]) -> int:
 
 
 def _places_of(part: str, text: str) -> list[int]:
-    """Where `part` stands in `text` without cutting a word or number in two."""
+    """The offsets of `part` in `text` at which it splits no word or number."""
 
     def cuts(left: str, right: str) -> bool:
         return bool(_WORD.match(left) and _WORD.match(right))
@@ -247,7 +244,7 @@ def _places_of(part: str, text: str) -> list[int]:
 
 
 def _where_it_differs(wanted: list[str], held: list[str]) -> str:
-    """Why a SEARCH text is not in the file: the line where the longest match ends, or the line most like its first."""
+    """Why a SEARCH text is not in the file: where the longest match ends, or the line most similar to its first."""
     best_at, matched = 0, 0
     for at in range(len(held)):
         count = 0
@@ -271,7 +268,7 @@ def _where_it_differs(wanted: list[str], held: list[str]) -> str:
 
 
 def _most_alike(wanted: str, held: list[str]) -> int | None:
-    """The index of the line that has the longest piece of `wanted`; None where no piece is worth naming."""
+    """The index of the line that shares the longest piece with `wanted`; None if all pieces are short."""
     plain = wanted.strip()
     longest, best = 0, None
     for index, line in enumerate(held):
@@ -286,5 +283,5 @@ def _quoted(line: str) -> str:
 
 
 def _plain_lines(text: str) -> list[str]:
-    """The lines without blanks at their ends; the file ends with one line feed."""
+    """The lines without trailing blanks; the file ends with one line feed."""
     return [line.rstrip() for line in text.replace("\r\n", "\n").rstrip().split("\n")] + [""]

@@ -1,4 +1,4 @@
-"""A task in words for a prompt: the reference, the lines a file begins with, its inputs, and what is wanted."""
+"""Describes a task for a prompt: the reference, the first lines of the file, inputs, and the goal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GOAL = {
 
 
 def task_text(task: Task) -> str:
-    """The section of a prompt that states the task; the same for every question of a run."""
+    """The section of a prompt that states the task. It is the same for all questions of a run."""
     varying = [f"`{one.name}`{_limits(one, task)}" for one in task.free if one.varies]
     return render(
         "task",
@@ -40,7 +40,9 @@ def task_text(task: Task) -> str:
         op_line=op_line(task),
         out_lines=(*out_lines(task), *(f"//! need    {need}" for need in needs_of_task(task))),
         inputs=[_input(one, task) for one in task.inputs],
-        outputs=[_output(one, task) for one in task.outputs],
+        outputs=[
+            f"`{one.name}` (result): {_typed(one.dtype.value, one.shape, task)}, contiguous" for one in task.outputs
+        ],
         dimensions=", ".join(f"{one.name} = {one.size}" for one in task.dimensions) or "none",
         following=", ".join(f"`{one.name} = {one.formula}`" for one in task.dimensions if one.formula is not None),
         varying=", ".join(varying),
@@ -55,24 +57,30 @@ def task_text(task: Task) -> str:
 
 
 def _precision(task: Task) -> str:
-    """The promise of the task; baselines are timed at the same."""
+    """The precision of the task; baselines use the same."""
     if task.precision is records.Precision.DTYPE and "conv" in task.reference.lower():
         return _TF32_CONVOLUTIONS
     return _PRECISION[task.precision]
 
 
 def op_line(task: Task) -> str:
-    """The op line that files of the task must have."""
+    """The `op` line that files of the task must have."""
     return f"//! {print_op(op_of_task(task))}"
 
 
 def out_lines(task: Task) -> tuple[str, ...]:
-    """An `out` line for each output, its sizes taken from the inputs that have them."""
-    return tuple(f"//! out     {one.name}: {_out_dtype(one, task)}[{_out_shape(one, task)}]" for one in task.outputs)
+    """An `out` line for each output, with sizes taken from inputs."""
+    lines = []
+    for one in task.outputs:
+        like = _like(one, task)
+        dtype = f"{like.name}.dtype" if like is not None and like.dtype is one.dtype else one.dtype.value
+        shape = f"{like.name}.shape" if like is not None else ", ".join(_size(size, task) for size in one.shape)
+        lines.append(f"//! out     {one.name}: {dtype}[{shape}]")
+    return tuple(lines)
 
 
 def gpu_text(profile: records.GpuProfile) -> str:
-    """What is worth knowing of the GPU, in one line."""
+    """The GPU's properties in one line."""
     clock = f" at {profile.clock_ghz:g} GHz" if profile.clock_ghz else ""
     bandwidth = f", {profile.bandwidth_gbs:,.0f} GB/s of device memory" if profile.bandwidth_gbs else ""
     tensor = f", {profile.half_tflops:,.0f} TFLOP/s of 16-bit tensor-core work" if profile.half_tflops else ""
@@ -83,17 +91,17 @@ def gpu_text(profile: records.GpuProfile) -> str:
     )
 
 
-# -- what bounds its time before anything is measured --
+# -- lower bounds of the time --
 
 
 @dataclass(frozen=True)
 class MemoryBounds:
-    """Of a kernel that moves every input and output once and does nothing else that takes time."""
+    """Lower bounds for a kernel that reads every input and writes every output once."""
 
     moved_bytes: int
     memory_us: float  # at the vendor's bandwidth
-    written_back_bytes: int  # by a cold L2
-    reached_us: float  # about the best that is reached, launch and write-back included
+    written_back_bytes: int  # from a cold L2
+    reached_us: float  # best time in practice, with launch and write-back
 
     @property
     def floor_us(self) -> float:
@@ -101,7 +109,7 @@ class MemoryBounds:
 
 
 def memory_bounds(task: Task) -> MemoryBounds | None:
-    """None where the GPU's bandwidth is not known or nothing is moved."""
+    """None if the GPU's bandwidth is unknown or nothing is moved."""
     gpu, moved = task.profile, task.moved_bytes
     if not gpu.bandwidth_gbs or not moved:
         return None
@@ -139,17 +147,13 @@ def _input(one: records.TensorInput | records.NumberInput, task: Task) -> str:
     return f"`{one.name}`: {_typed(one.dtype.value, one.dimensions, task)}; {'; '.join(notes)}"
 
 
-def _output(one: records.TaskOutput, task: Task) -> str:
-    return f"`{one.name}` (result): {_typed(one.dtype.value, one.shape, task)}, contiguous"
-
-
 def _typed(dtype: str, shape: tuple[str | int, ...], task: Task) -> str:
     sizes = ", ".join(str(size) for size in shape)
     numbers = "x".join(str(size if isinstance(size, int) else task.sizes[size]) for size in shape)
     return f"{dtype}[{sizes}]" + (f" = {numbers}" if any(isinstance(size, str) for size in shape) else "")
 
 
-# Kernels are judged on other numbers too.
+# Kernels are verified with other values too.
 _PARTS = {
     records.Part.WHOLE: "",
     records.Part.UPPER: " on and above the diagonal, 0 below (in the timed call; any numbers must give right results)",
@@ -180,23 +184,11 @@ def _limits(one: records.Dimension, task: Task) -> str:
 
 
 def _like(one: records.TaskOutput, task: Task) -> records.TensorInput | None:
-    """The first input that has the output's very shape."""
+    """The first input with the output's shape, preferably of its dtype."""
     whole = [
         other for other in task.tensors if not other.optional and other.dimensions and other.dimensions == one.shape
     ]
     return next((other for other in whole if other.dtype is one.dtype), whole[0] if whole else None)
-
-
-def _out_dtype(one: records.TaskOutput, task: Task) -> str:
-    like = _like(one, task)
-    return f"{like.name}.dtype" if like is not None and like.dtype is one.dtype else one.dtype.value
-
-
-def _out_shape(one: records.TaskOutput, task: Task) -> str:
-    like = _like(one, task)
-    if like is not None:
-        return f"{like.name}.shape"
-    return ", ".join(_size(size, task) for size in one.shape)
 
 
 def _size(size: str | int, task: Task) -> str:

@@ -1,7 +1,6 @@
-"""A verdict in words: what went wrong with a kernel, at which lines of it, with the numbers an author needs to mend it.
+"""Describes a verdict: what is wrong with a kernel, at which lines, with the numbers needed to fix it.
 
-`verdict_words` is a few words for a table; `verdict_text` is the whole, bounded: a compiler can say half a megabyte
-about one line of templates.
+`verdict_words` gives a few words for a table, `verdict_text` the full description, limited in length.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tilewright.records import FindingKind
 MOST_ERRORS = 6
 MOST_FINDINGS = 6
 MOST_CASES = 6
-AROUND = 2  # lines of context on each side of a line at fault
+AROUND = 2  # lines of context around a faulty line
 _MESSAGE_CHARACTERS = 360
 _NOTE_CHARACTERS = 200
 _NOTES = 2
@@ -48,7 +47,7 @@ _REMEDY = {
 
 
 def remedy_of(kind: FindingKind) -> str:
-    """What to do about a fault; "" where there is nothing to say in general."""
+    """How to fix a kind of finding; "" without general advice."""
     return _REMEDY.get(kind, "")
 
 
@@ -70,11 +69,8 @@ def verdict_words(verdict: records.Verdict) -> str:
     detail = ""
     match evidence:
         case records.WrongValues(drops_nan=True, right_cases=right):
-            detail = (
-                f"numbers are right in {len(right)} case{'s' if len(right) != 1 else ''}"
-                if right
-                else "the other elements are right"
-            )
+            cases = f"{len(right)} case{'s' if len(right) != 1 else ''}"
+            detail = f"numbers are right in {cases}" if right else "the other elements are right"
         case records.WrongValues(outputs=outputs) if outputs:
             detail = outputs[0].pattern.value
         case records.Crashed(findings=findings) if findings:
@@ -100,7 +96,7 @@ def verdict_words(verdict: records.Verdict) -> str:
 
 
 def verdict_text(verdict: records.Verdict, source: str = "") -> str:
-    """All that an author needs to know, with the lines of `source`, the kernel file, that it names."""
+    """The full description for an author, with the lines of the kernel file `source` that it names."""
     if isinstance(verdict, records.Passed):
         return _passed(verdict)
     if isinstance(verdict, records.Unsupported):
@@ -142,12 +138,10 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
             )
         case records.NothingBetter(reason=reason):
             text = f"No file was sent, because nothing better was seen: {reason}"
-    before = (
-        ()
-        if isinstance(evidence, records.WrongValues)
-        else [one.case for one in verdict.cases if one.status is records.CaseStatus.RIGHT]
-    )
-    return text + (f"\nRight before that: {_cases(before)}." if before else "")
+    if isinstance(evidence, records.WrongValues):
+        return text
+    right = [one.case for one in verdict.cases if one.status is records.CaseStatus.RIGHT]
+    return text + (f"\nRight before that: {_cases(right)}." if right else "")
 
 
 # -- the kinds of evidence --
@@ -166,11 +160,10 @@ def _passed(verdict: records.Passed) -> str:
     said = " ".join([text, *(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in verdict.notes)])
     if not verdict.is_provisional:
         return said
-    told = [f"- {sentence}" for sentence in verdict.unjudged[:MOST_ERRORS]]
-    told += _more(len(verdict.unjudged), MOST_ERRORS, "line")
-    return "\n".join(
-        [said, "It is provisional, not verified: this runs at the task's own sizes and was never judged:", *told]
-    )
+    unjudged = [f"- {sentence}" for sentence in verdict.unjudged[:MOST_ERRORS]]
+    unjudged += _more(len(verdict.unjudged), MOST_ERRORS, "line")
+    why = "It is provisional, not verified: this runs at the task's own sizes and was never judged:"
+    return "\n".join([said, why, *unjudged])
 
 
 def _bad_plan(evidence: records.BadPlan) -> str:
@@ -196,12 +189,9 @@ def _not_built(evidence: records.NotBuilt, lines: list[str]) -> str:
 
 def _diagnostic(error: records.Diagnostic, lines: list[str]) -> list[str]:
     message = _shortened(error.message, _MESSAGE_CHARACTERS)
-    in_file = (
-        bool(lines) and 1 <= error.line <= len(lines) and lines[error.line - 1].strip() == error.source_line.strip()
-    )
-    said = [
-        f"- line {error.line}: {message}" if in_file or not error.line else f"- {error.file}:{error.line}: {message}"
-    ]
+    in_file = 1 <= error.line <= len(lines) and lines[error.line - 1].strip() == error.source_line.strip()
+    place = f"line {error.line}" if in_file or not error.line else f"{error.file}:{error.line}"
+    said = [f"- {place}: {message}"]
     if in_file:
         said += _excerpt([error.line], lines)
     elif error.source_line:
@@ -257,11 +247,8 @@ def _wrong_output(output: records.WrongOutput) -> list[str]:
         f"{output.description}"
     ]
     if output.worst_error is not None and output.allowed_error is not None:
-        own = (
-            f"; PyTorch's own worst error here is {output.reference_error:.3g}"
-            if output.reference_error is not None
-            else ""
-        )
+        reference = output.reference_error
+        own = "" if reference is None else f"; PyTorch's own worst error here is {reference:.3g}"
         said.append(f"    worst error {output.worst_error:.4g}, allowed there {output.allowed_error:.3g}{own}")
     said += [
         f"    {output.output}{list(one.index)}: expected {one.expected:.7g}, got {one.got:.7g}"
@@ -274,7 +261,7 @@ def _wrong_output(output: records.WrongOutput) -> list[str]:
 
 
 def _excerpt(named: list[int], lines: list[str], around: int = AROUND) -> list[str]:
-    """The lines named, marked, with some around each."""
+    """The named lines, marked, with context."""
     shown = sorted(
         {near for line in named for near in range(line - around, line + around + 1) if 1 <= near <= len(lines)}
     )
@@ -299,7 +286,7 @@ def _more(count: int, shown: int, what: str) -> list[str]:
 
 
 def _shortened(text: str, characters: int) -> str:
-    """The text in one line; of a long one, its two ends, for the compiler's last words often say it in plain types."""
+    """The text on one line. A long one keeps both ends: compilers often print plain types at the end."""
     text = " ".join(text.split())
     if len(text) <= characters:
         return text

@@ -1,7 +1,6 @@
-"""Every frozen record and its JSON form. Standard library only; imports nothing else of this package.
+"""All frozen records and their JSON form. Imports the standard library only.
 
-What a module here defines without a leading underscore is a name of this package; no two may mean
-different things by one.
+Every public name of a module here is a name of this package, so public names must be unique.
 """
 
 from tilewright.records.build import *

@@ -1,4 +1,4 @@
-"""What goes into a build and what comes out of it."""
+"""Requests and results of builds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import Enum
 
 from tilewright.records.steps import ConstantValue, Dim3
 
-# What the compiler is told the kernel file is called, and so what line tables in PTX and cubins call it.
+# The name of the kernel file for the compiler, and so in line tables of PTX and cubins.
 KERNEL_FILE_NAME = "/tilewright/kernel.cu"
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """One translation unit: a kernel file's text, its constants, the kernels its plan launches, the exact target."""
+    """One translation unit: a kernel file's text, constants, the kernels it launches, and the architecture."""
 
     source: str
     constants: tuple[tuple[str, ConstantValue], ...]
     kernels: tuple[str, ...]  # C++ name expressions
     arch: str  # "sm_90a"
-    name: str = "kernel.cu"  # what diagnostics call the file
+    name: str = "kernel.cu"  # in diagnostics
 
 
 class Severity(str, Enum):
@@ -30,7 +30,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One message of the compiler, at a line of the kernel file (or of the header it names)."""
+    """A compiler message at a line of the kernel file or of a header."""
 
     severity: Severity
     file: str
@@ -57,7 +57,7 @@ class ParameterKind(str, Enum):
 
 
 class PointeeKind(str, Enum):
-    """Only the kinds that share a size with another kind and must not be confused with it."""
+    """Kinds of equal size that must not be confused."""
 
     F16 = "f16"
     BF16 = "bf16"
@@ -72,7 +72,7 @@ class KernelParameter:
     pointee_size: int = 0
     pointee_align: int = 0
     pointee: PointeeKind = PointeeKind.OTHER
-    only_read: bool = False  # not declared const, but the compiled code stores nothing through it
+    only_read: bool = False  # the compiled code stores nothing through it, though it is not const
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FailureReason(str, Enum):
 
 @dataclass(frozen=True)
 class BuildFailure:
-    """A build that did not succeed: an ordinary value, with the reason and where it lies."""
+    """A failed build, with the reason and its place."""
 
     key: str
     arch: str

@@ -1,4 +1,4 @@
-"""Element types, under the names a launch plan uses for them."""
+"""Element types, with the names used in launch plans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class DType(str, Enum):
-    """An element type: its plan name is its value, its C++ name and size are properties."""
+    """An element type; the value is its name in plans."""
 
     F64 = "f64"
     F32 = "f32"
@@ -24,10 +24,7 @@ class DType(str, Enum):
 
     @classmethod
     def read(cls, text: str) -> DType:
-        """The dtype that somebody writes, who may know PyTorch's names: bf16, bfloat16, torch.float16, half, int64.
-
-        Raises `ValueError` with one sentence.
-        """
+        """Parse a dtype; PyTorch's names work too: bf16, bfloat16, torch.float16, half, int64. Raises `ValueError`."""
         name = text.strip().lower().removeprefix("torch.")
         short = re.sub(r"^(float|fp|uint|int)(?=\d)", lambda found: found[1][0], name)
         try:
@@ -54,7 +51,7 @@ class DType(str, Enum):
 
     @property
     def whole_numbers(self) -> tuple[int, int]:
-        """The least and the greatest that a type without fractions holds."""
+        """The minimum and maximum of an integer type."""
         if self in (DType.BOOL, DType.U8):
             return 0, 1 if self is DType.BOOL else 255
         return -(1 << 8 * self.itemsize - 1), (1 << 8 * self.itemsize - 1) - 1

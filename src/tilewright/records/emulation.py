@@ -1,7 +1,4 @@
-"""What an emulated run is asked for and what it tells: checks, findings with their place, counts per instruction.
-
-These records stand by themselves, so that a front end can show them without knowing the emulator.
-"""
+"""Options and results of an emulated run: checks, findings with their places, counts per instruction."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from tilewright.records.steps import Dim3
 
 
 class Check(str, Enum):
-    """What to look for beside the answer. Bounds are always checked: they keep the process safe."""
+    """Optional checks. Bounds are always checked, for the safety of the process."""
 
     UNINITIALISED = "uninitialised"
     RACES = "races"
     WARP = "warp"  # masks of warp operations, barriers not reached by all
     COUNTERS = "counters"
-    COVERAGE = "coverage"  # what ran, and which way conditions went
-    TOUCHES = "touches"  # which lanes of a warp touch which bytes of each tensor: to be shown, not to be judged
+    COVERAGE = "coverage"  # executed instructions and branch directions
+    TOUCHES = "touches"  # the bytes of each tensor that each lane accesses, for display
 
 
 ALL_CHECKS = tuple(one for one in Check if one is not Check.TOUCHES)
@@ -28,18 +25,18 @@ ALL_CHECKS = tuple(one for one in Check if one is not Check.TOUCHES)
 
 @dataclass(frozen=True)
 class Emulation:
-    """How an emulating device runs a job. The first schedule is in order, the others are random, by seed."""
+    """How an emulating device runs a job. The first schedule is in order, the others are random."""
 
     checks: tuple[Check, ...] = ALL_CHECKS
     schedules: int = 1
     seed: int = 0
-    instruction_budget: int = 4_000_000_000  # thread instructions of one run of the plan
+    instruction_budget: int = 4_000_000_000  # thread instructions per run of the plan
     sampled_blocks: int | None = None  # of each launch; None: all
-    sample_edges: bool = True  # take the first and the last block, where faults are; else a fair sample, for counts
-    written_elements: int = 0  # with sampled blocks: of each output what they wrote is told, at most so much of it
-    # Of outputs the places after which inputs repeat, along each axis; 0: none. What differs there is told first.
+    sample_edges: bool = True  # include the first and last block, where faults are likely; else a fair sample
+    written_elements: int = 0  # with sampled blocks: how many written elements of each output are returned at most
+    # Per output and axis, the period after which inputs repeat; 0: none. Differences there are returned first.
     written_periods: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    workers: int = 1  # OS threads, 0 for one per core; with several, what a race does differs from run to run
+    workers: int = 1  # OS threads, 0 for one per core; with several, races are not reproducible
 
     def __post_init__(self) -> None:
         blocks = 1 if self.sampled_blocks is None else self.sampled_blocks
@@ -52,7 +49,7 @@ class Emulation:
 
 
 class FindingKind(str, Enum):
-    """What can be wrong with a run. The value is the name people see; the order is that of the core's TW_FIND_*."""
+    """The kind of a finding. The value is shown to users; the order is that of the core's TW_FIND_*."""
 
     OUT_OF_BOUNDS_GLOBAL = "global access outside every tensor"
     OUT_OF_BOUNDS_SHARED = "shared access out of bounds"
@@ -84,21 +81,21 @@ class FindingKind(str, Enum):
     WGMMA_IN_FLIGHT = "register of a wgmma still in flight"
     WGMMA_NOT_FENCED = "wgmma without a fence before it"
     WARPGROUP = "instruction of a warpgroup not executed by all of it as one"
-    # Not the core's: seen when the whole plan has run, by no single instruction.
+    # Not from the core: found after the whole plan has run.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"
 
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """A line of a file as the compiler names it; the kernel file has the name `KERNEL_FILE_NAME`."""
+    """A line of a file as named by the compiler; the kernel file is `KERNEL_FILE_NAME`."""
 
     file: str
     line: int
 
 
 def kernel_line(places: tuple[SourcePlace, ...]) -> int | None:
-    """The innermost line of the kernel file; a header's instruction belongs to the line that used it."""
+    """The innermost line of the kernel file; an instruction from a header belongs to the line that uses it."""
     return next((place.line for place in places if place.file == KERNEL_FILE_NAME), None)
 
 
@@ -113,7 +110,7 @@ class ThreadRecord:
 
 @dataclass(frozen=True)
 class FindingRecord:
-    """One fault at one instruction, however many threads did it; the first one is shown."""
+    """A fault at one instruction; of several threads the first is shown."""
 
     kind: FindingKind
     kernel: str  # the C++ name expression of the launch
@@ -124,12 +121,12 @@ class FindingRecord:
     where: str  # "x[3, 17]", "4 bytes after the end of y"
     detail: str
     count: int  # how often in one run, at most
-    other_line: int | None = None  # the other side of a race, in the kernel file
+    other_line: int | None = None  # the other access of a race
     other_thread: ThreadRecord | None = None
     ptx_line: int = 0
     ptx_text: str = ""
     places: tuple[SourcePlace, ...] = ()  # innermost first, then where it was inlined
-    schedules: int = 1  # how many showed it
+    schedules: int = 1  # number of schedules with this finding
 
     def __str__(self) -> str:
         """The finding in one sentence."""
@@ -142,7 +139,7 @@ class FindingRecord:
 
 @dataclass(frozen=True)
 class InstructionRecord:
-    """How often one PTX instruction ran and what it cost."""
+    """Execution counts of one PTX instruction."""
 
     ptx_line: int
     ptx_text: str
@@ -161,7 +158,7 @@ class InstructionRecord:
 
 @dataclass(frozen=True)
 class CountsRecord:
-    """One emulated launch in numbers; never mixed with measured times."""
+    """The counts of one emulated launch."""
 
     kernel: str
     launch_line: int
@@ -176,13 +173,13 @@ LOOP = "loop"
 
 
 class Seen(IntFlag):
-    """What is noted of one instruction, or of the head of a loop. The core's TW_COVERED_* and TW_TRIPS_*."""
+    """Coverage of one instruction or loop head: the core's TW_COVERED_* and TW_TRIPS_*."""
 
     RAN = 1
-    SKIPPED = 2  # a lane came to it and its condition did not hold
+    SKIPPED = 2  # a lane skipped it because its predicate was false
     FIRST = 4  # of a selection's operands
     SECOND = 8
-    ONE_TRIP = 16  # of a warp, each time it came to the loop
+    ONE_TRIP = 16  # of a warp, per entry into the loop
     TWO_TRIPS = 32
     SEVERAL_TRIPS = 64  # three to eight
     MANY_TRIPS = 128
@@ -190,7 +187,7 @@ class Seen(IntFlag):
 
 @dataclass(frozen=True)
 class CoveredSite:
-    """The instructions of one kind that come from one place, as the compiler ordered them."""
+    """The instructions of one kind from one source place, in program order."""
 
     lines: tuple[int, ...]  # of the kernel file, innermost first, then where it was inlined
     what: str  # the opcode, or `LOOP`
@@ -199,7 +196,7 @@ class CoveredSite:
 
 @dataclass(frozen=True)
 class CoverageRecord:
-    """What of a kernel ran in one launch."""
+    """The coverage of a kernel in one launch."""
 
     kernel: str
     launch_line: int
@@ -209,7 +206,7 @@ class CoverageRecord:
 
 @dataclass(frozen=True)
 class TouchRecord:
-    """The first time that the first warp of a launch came to one instruction that touches a tensor."""
+    """The first execution, by the first warp of a launch, of an instruction that accesses a tensor."""
 
     kernel: str
     launch_line: int
@@ -219,23 +216,23 @@ class TouchRecord:
     reads: bool
     writes: bool
     bytes: int  # for each lane
-    offsets: tuple[tuple[int, int], ...]  # of each lane that took part: its number, and its first byte in the tensor
+    offsets: tuple[tuple[int, int], ...]  # per active lane: its number and its byte offset in the tensor
 
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """Of an output that not all blocks have written: the elements at these indices of each axis, in row-major order."""
+    """Part of an output of which only some blocks ran: the elements at these indices per axis, row-major."""
 
     name: str
     indices: tuple[tuple[int, ...], ...]
     content: bytes
     written: bytes  # 1 for each element that was written, else 0
-    odd: tuple[tuple[int, ...], ...] = ()  # some indices of each axis whose elements are not those a period before
+    odd: tuple[tuple[int, ...], ...] = ()  # some indices per axis whose elements differ from those one period before
 
 
 @dataclass(frozen=True)
 class EmulatedRun:
-    """What the emulator tells beside the outputs, over all schedules; counts are of the first."""
+    """The result of an emulated run besides its outputs, over all schedules; counts are of the first."""
 
     findings: tuple[FindingRecord, ...]
     counts: tuple[CountsRecord, ...]
@@ -244,11 +241,11 @@ class EmulatedRun:
     varying: tuple[str, ...]  # outputs that differ from schedule to schedule
     printed: str
     seconds: float
-    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
-    harmless: tuple[FindingRecord, ...] = ()  # reads of what nothing wrote that no result depends on, last bulk stores
-    coverage: tuple[CoverageRecord, ...] = ()  # of every launch, under every schedule
-    written: tuple[WrittenPart, ...] = ()  # where the emulation asks for it
-    touches: tuple[TouchRecord, ...] = ()  # in the order of instructions, launch by launch; where they are asked for
+    incomplete: tuple[str, ...] = ()  # what the checkers could not check completely, a sentence each
+    harmless: tuple[FindingRecord, ...] = ()  # uninitialised reads that affect no result, final bulk stores
+    coverage: tuple[CoverageRecord, ...] = ()  # of every launch and schedule
+    written: tuple[WrittenPart, ...] = ()  # if requested
+    touches: tuple[TouchRecord, ...] = ()  # if requested, by launch and instruction
 
 
 def _index(index: Dim3) -> str:

@@ -1,4 +1,4 @@
-"""Work for a device, and what became of it. A job is self-contained: cubin, plan, inputs, limits."""
+"""Jobs for a device and their results. A job is self-contained: cubin, plan, inputs, limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.records.tensors import TensorSpec
 
 @dataclass(frozen=True)
 class LineSamples:
-    """How often a line of the kernel file was found waiting or issuing, and for what it waited most."""
+    """The profiler's samples at a line of the kernel file, by stall reason."""
 
     line: int
     samples: int
@@ -24,7 +24,7 @@ class LineSamples:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One launch as the profiler saw it, with a cold cache. A figure that it did not give is not in `figures`."""
+    """The profile of one launch with a cold cache."""
 
     kernel: str
     duration_us: float
@@ -34,11 +34,11 @@ class KernelProfile:
     lines: tuple[LineSamples, ...]  # in the order of the file
 
 
-# -- how an input is made on the device --
+# -- contents of inputs --
 
 
 class Part(Enum):
-    """What of the matrices of a tensor's last two dimensions is drawn; the rest is 0."""
+    """The part of the last two dimensions that is drawn; the rest is 0."""
 
     WHOLE = "whole"
     UPPER = "upper"  # the diagonal and above
@@ -47,7 +47,7 @@ class Part(Enum):
 
 @dataclass(frozen=True)
 class Data:
-    """The elements themselves, in the order of the tensor's storage."""
+    """The elements in storage order."""
 
     content: bytes
 
@@ -81,7 +81,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Elements of a smaller tensor, in row-major order, repeated along every axis. Emulated devices alone take it."""
+    """A smaller tensor, row-major, repeated along every axis. Only emulated devices support it."""
 
     content: bytes
     shape: tuple[int, ...]
@@ -99,7 +99,7 @@ class InputTensor:
 
 @dataclass(frozen=True)
 class Limits:
-    """Ends a job that takes too long or too much, not the worker that runs it."""
+    """Limits of a job; exceeding them ends the job, not its worker."""
 
     seconds: float = 30.0
     device_bytes: int = 16 << 30
@@ -110,21 +110,20 @@ class Limits:
 
 
 class Watch(str, Enum):
-    """What a GPU's job is watched for instead of being timed; nothing of what it computes comes back then."""
+    """What a job on a GPU is monitored for instead of being timed; it then returns no results."""
 
     NOTHING = "nothing"
-    COUNTERS = "counters"  # the GPU's own, by a profiler
-    FAULTS = "faults"  # bad accesses, races in shared memory, barriers misused, by a sanitizer
+    COUNTERS = "counters"  # profiler counters
+    FAULTS = "faults"  # bad accesses, shared-memory races and misused barriers, by compute-sanitizer
 
 
 @dataclass(frozen=True)
 class Job:
-    """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back.
+    """One kernel on one set of inputs. Outputs and in-place tensors named in `returns` are returned.
 
-    The plan stands on its own: late numbers are written in (`kernel_file.settle`). A GPU runs the cubin; an emulating
-    device runs the PTX, as `emulation` says, and needs no cubin. `checked`, a GPU calls the plan a second time, on what
-    the first call left in scratch and counters, returns what that made, and looks at all that a plan must leave alone.
-    With `share` the results stay in the GPU's memory until the next job, for another process of the machine to look at.
+    Late numbers of the plan are filled in (`kernel_file.settle`). A GPU runs the cubin, an emulating device the PTX.
+    With `checked` a GPU runs the plan twice, keeping scratch and counters, returns the second results, and checks that
+    nothing else changed. With `share` results stay in GPU memory until the next job, for other processes.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("digests",)
@@ -140,25 +139,24 @@ class Job:
     ptx: str | None = None
     emulation: Emulation = field(default_factory=Emulation)
     watch: Watch = Watch.NOTHING
-    digests: tuple[str, ...] = ()  # tensors whose digests come back, of the run before timed ones and of each of these
-
+    digests: tuple[str, ...] = ()  # tensors whose digests are returned, of the untimed run and of each timed one
     checked: bool = False
     share: bool = False
 
 
 @dataclass(frozen=True)
 class GpuConditions:
-    """What a GPU said of itself while something was timed on it, from its management library."""
+    """The state of a GPU during a timing, from NVML."""
 
     least_sm_mhz: int
     most_sm_mhz: int
     memory_mhz: int
-    possible_sm_mhz: int  # the highest clock it has
+    possible_sm_mhz: int  # the maximum clock
     celsius: int
-    held_back: tuple[str, ...] = ()  # by what the clock was held below that: "the power limit", "heat"
+    held_back: tuple[str, ...] = ()  # reasons for throttling: "the power limit", "heat"
 
     def with_later(self, later: GpuConditions) -> GpuConditions:
-        """Both readings as one."""
+        """Combine two readings."""
         return GpuConditions(
             min(self.least_sm_mhz, later.least_sm_mhz),
             max(self.most_sm_mhz, later.most_sm_mhz),
@@ -171,15 +169,15 @@ class GpuConditions:
 
 @dataclass(frozen=True)
 class Digest:
-    """What a run answered, in a few numbers. `sums`: of each output's finite elements with signs put in at random."""
+    """A digest of a run's outputs. `sums`: per output, the sum of finite elements with random signs."""
 
-    bits: str  # the same where every bit of every output is
+    bits: str  # equal if all outputs are bitwise equal
     sums: tuple[float, ...] = ()
-    sizes: tuple[float, ...] = ()  # of the outputs: roots of their sums of squares
-    elements: tuple[int, ...] = ()  # that are finite
+    sizes: tuple[float, ...] = ()  # L2 norms of the outputs
+    elements: tuple[int, ...] = ()  # numbers of finite elements
 
     def is_near(self, other: Digest, fraction: float) -> bool:
-        """Whether the outputs differ by no more than a fraction of their sizes, as far as the sums tell."""
+        """Whether the outputs differ by at most a fraction of their norms, judged by the sums."""
         if self.elements != other.elements:
             return False
         pairs = zip(self.sums, other.sums, self.sizes, strict=True)
@@ -213,7 +211,7 @@ class ReturnedTensor:
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """A tensor in the memory of a GPU: the driver's handle of an allocation, and where in it the tensor begins."""
+    """A tensor in GPU memory: the IPC handle of the allocation, and the tensor's offset in it."""
 
     name: str
     spec: TensorSpec
@@ -225,17 +223,17 @@ class SharedTensor:
 class Completed:
     job: str
     device: str
-    outputs: tuple[ReturnedTensor, ...]  # none of what is `shared`
-    run_us: tuple[float, ...]  # one per timed run: the whole plan, on device events
-    emulated: EmulatedRun | None = None  # None where a GPU ran it
-    profiles: tuple[KernelProfile, ...] = ()  # of the launches, in order, where the job was watched for counters
-    faults: tuple[FindingRecord, ...] = ()  # where it was watched for faults
-    not_watched: str = ""  # why it could not be watched
-    digests: tuple[Digest, ...] = ()  # of the run whose outputs come back, then one per timed run
-    conditions: GpuConditions | None = None  # over the timed runs; None where there were none or nobody can tell
+    outputs: tuple[ReturnedTensor, ...]  # without the `shared` ones
+    run_us: tuple[float, ...]  # per timed run: the whole plan, by device events
+    emulated: EmulatedRun | None = None  # None on a GPU
+    profiles: tuple[KernelProfile, ...] = ()  # of the launches in order, with `Watch.COUNTERS`
+    faults: tuple[FindingRecord, ...] = ()  # with `Watch.FAULTS`
+    not_watched: str = ""  # why monitoring failed
+    digests: tuple[Digest, ...] = ()  # of the returned outputs, then of each timed run
+    conditions: GpuConditions | None = None  # during the timed runs; None if unknown
     shared: tuple[SharedTensor, ...] = ()
-    differing: tuple[str, ...] = ()  # results that were not the same bits in every call
-    other_outputs: tuple[tuple[ReturnedTensor, ...], ...] = ()  # of schedules that gave others than the first
+    differing: tuple[str, ...] = ()  # results that were not bitwise equal in all calls
+    other_outputs: tuple[tuple[ReturnedTensor, ...], ...] = ()  # of schedules with other outputs than the first
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:
@@ -248,9 +246,9 @@ class Faulted:
     device: str
     kind: FaultKind
     message: str
-    kernel: str | None = None  # the C++ name expression of the launch at fault
+    kernel: str | None = None  # the C++ name expression of the faulty launch
     line: int | None = None  # its `launch` line in the kernel file
-    emulated: EmulatedRun | None = None  # what was seen up to the fault; None where a GPU ran it
+    emulated: EmulatedRun | None = None  # the run up to the fault; None on a GPU
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:

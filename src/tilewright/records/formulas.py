@@ -1,6 +1,6 @@
-"""Sizes that follow from other sizes: `cols / 2`, `2 * cols`, `(height - kernel + 4) / 2`.
+"""Formulas of sizes over other sizes: `cols / 2`, `2 * cols`, `(height - kernel + 4) / 2`.
 
-`/` is whole division and rounds down. There is one division at most, and it comes last.
+`/` rounds down. A formula has at most one division, which comes last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SizeFormula:
 
     @classmethod
     def parse(cls, text: str) -> SizeFormula:
-        """The formula that a text says. Raises `ValueError` with one sentence."""
+        """Parse a formula. Raises `ValueError` with one sentence."""
         if len(text) > _LONGEST_TEXT:
             raise ValueError(f"a formula has at most {_LONGEST_TEXT} characters")
         return _Parser(text).formula()
@@ -58,7 +58,7 @@ class SizeFormula:
         return self.text({})
 
     def text(self, instead: Mapping[str, str]) -> str:
-        """The formula with other words for names, such as `x.shape[1]` for `cols`."""
+        """The formula with replaced names, such as `x.shape[1]` for `cols`."""
         parts: list[tuple[int, str]] = []
         for one in self.terms:
             number = [str(abs(one.coefficient))] if abs(one.coefficient) != 1 else []
@@ -74,20 +74,20 @@ class SizeFormula:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every dimension the size follows from, once."""
+        """The dimensions in the formula, each once."""
         return tuple(dict.fromkeys(name for one in self.terms for name in one.names))
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The size; below 1 where the dimensions are too small for one."""
+        """The size; below 1 if the dimensions are too small."""
         return self._undivided(sizes) // self.divisor
 
     def renamed(self, names: Mapping[str, str]) -> SizeFormula:
-        """The same formula of dimensions under other names."""
+        """The formula with renamed dimensions."""
         terms = (SizeTerm(one.coefficient, tuple(names[name] for name in one.names)) for one in self.terms)
         return SizeFormula.of(terms, self.constant, self.divisor)
 
     def solved(self, name: str, size: int, others: Mapping[str, int]) -> int | None:
-        """The one size of a dimension at which the formula gives `size`; None where there is none or several."""
+        """The only size of a dimension for which the formula gives `size`; None if there is none or several."""
         at_zero = self._undivided({**others, name: 0})
         step = self._undivided({**others, name: 1}) - at_zero
         if step <= 0 or self._undivided({**others, name: 2}) - at_zero != 2 * step:
@@ -101,7 +101,7 @@ class SizeFormula:
 
 
 def _simplest(terms: Iterable[SizeTerm], constant: int, divisor: int) -> tuple[tuple[SizeTerm, ...], int, int]:
-    """Equal products added up, a positive one first, common factors taken out."""
+    """Combine equal products, put a positive one first, divide by common factors."""
     summed: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
     for one in terms:
         key = tuple(sorted(one.names))
@@ -114,12 +114,12 @@ def _simplest(terms: Iterable[SizeTerm], constant: int, divisor: int) -> tuple[t
     return tuple(SizeTerm(count // common, names) for count, names in kept), constant // common, divisor // common
 
 
-# -- reading --
+# -- parsing --
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What was read so far: a sum of products, by the names in them, over a divisor; () names the constant."""
+    """A sum of products, keyed by their names, over a divisor; the key of the constant is ()."""
 
     products: dict[tuple[str, ...], int]
     divisor: int = 1
@@ -148,7 +148,7 @@ class _Parser:
             raise ValueError(f"{self._text!r} goes on with {self._tokens[self._next][1]!r} where a formula could end")
         terms = [SizeTerm(count, names) for names, count in part.products.items() if names and count]
         if not terms:
-            raise ValueError(f"{self._text!r} follows from no dimension; write a number for a size that is always so")
+            raise ValueError(f"{self._text!r} names no dimension; write a number for a constant size")
         return SizeFormula.of(terms, part.products.get((), 0), part.divisor)
 
     def _peek(self) -> str:
@@ -216,7 +216,7 @@ class _Parser:
     def _divided(self, one: _Part, other: _Part) -> _Part:
         divisor = other.products.get((), 0)
         if other.divisor > 1 or divisor < 1 or any(names and count for names, count in other.products.items()):
-            raise ValueError(f"{self._text!r} divides by something else than a whole number above 0")
+            raise ValueError(f"{self._text!r} divides by something other than a whole number above 0")
         return _Part(one.products, one.divisor * divisor)
 
     def _bounded(self, part: _Part) -> _Part:
@@ -225,4 +225,4 @@ class _Parser:
         return part
 
     def _too_rich(self) -> ValueError:
-        return ValueError(f"{self._text!r} reckons with what was divided; divide once, last: (a - b + 4) / 2")
+        return ValueError(f"{self._text!r} uses the result of a division; divide once, last: (a - b + 4) / 2")

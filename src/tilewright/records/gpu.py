@@ -1,4 +1,4 @@
-"""GPUs as data: what a launch plan, an occupancy calculation and a performance floor need to know of one."""
+"""GPU profiles, and the occupancy calculation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MIB = 1024 * KIB
 
 # The same on every GPU.
 WARP_LANES = 32
-SECTOR_BYTES = 32  # what global memory is moved in
+SECTOR_BYTES = 32  # unit of global memory transactions
 MAX_THREADS_PER_BLOCK = 1024
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 
 
 def arch_of(cc: int) -> str:
-    """The exact build target of a compute capability: `sm_90a` for 90."""
+    """The architecture of a compute capability: `sm_90a` for 90."""
     return f"sm_{cc}a" if cc >= 90 else f"sm_{cc}"
 
 
@@ -38,7 +38,7 @@ def runs_on(arch: str, cc: int) -> bool:
 
 @dataclass(frozen=True)
 class GpuProfile:
-    """One kind of GPU. The first block is what a plan sees as `device`; the rest serves occupancy and roofline."""
+    """A GPU model. Plans see the first block as `device`; the rest is for occupancy and the roofline."""
 
     name: str
     cc: int
@@ -62,7 +62,7 @@ class GpuProfile:
     tf32_tflops: float = 0.0  # tensor cores, as all below: dense, with f32 sums
     half_tflops: float = 0.0  # f16 and bf16
     byte_tflops: float = 0.0  # 8-bit floats or, before them, 8-bit integers
-    # (blocks of a cluster, clusters that run at once with a block on each multiprocessor), where that is known
+    # (blocks of a cluster, clusters resident at once with one block per multiprocessor), if known
     clusters: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -70,7 +70,7 @@ class GpuProfile:
         return arch_of(self.cc)
 
     def sms_reached(self, cluster: int) -> int:
-        """Multiprocessors that clusters of so many blocks can use: each stays inside one group of them."""
+        """The multiprocessors that clusters of this size can use: a cluster stays inside one GPC."""
         return cluster * dict(self.clusters).get(cluster, max(self.sms // cluster, 1))
 
 
@@ -101,7 +101,7 @@ def _profile(name: str, cc: int, sms: int, l2_mib: int, memory_gb: int, bandwidt
     )
 
 
-# As the driver tells of an H200; an H100 has the same groups.
+# From the driver of an H200; an H100 has the same GPCs.
 _CLUSTERS = dict.fromkeys(("H100", "H200"), ((4, 30), (8, 15), (16, 7)))
 
 # compute capability -> (shared memory per SM in KiB, threads per SM, blocks per SM)
@@ -151,7 +151,7 @@ PROFILES: dict[str, GpuProfile] = {
     )
 }
 
-# The profile that stands for an architecture when only the architecture is named.
+# The profile used for an architecture.
 TYPICAL = {
     "sm_75": PROFILES["T4"],
     "sm_80": PROFILES["A100"],
@@ -166,21 +166,21 @@ TYPICAL = {
 
 
 def known_gpu(name: str, cc: int) -> GpuProfile | None:
-    """The known GPU that the driver's name of a device names; None where it names none."""
+    """The known GPU with this driver name and compute capability; None if there is none."""
     words = set(re.split(r"[^A-Za-z0-9]+", name))
     return next((one for one in PROFILES.values() if one.cc == cc and set(one.name.split()) <= words), None)
 
 
 # -- occupancy --
 
-MAX_REGISTERS_PER_THREAD = 256  # what the allocation rule admits; the compiler stops at 255
+MAX_REGISTERS_PER_THREAD = 256  # of the allocation rule; the compiler uses at most 255
 REGISTERS_PER_BLOCK = 65536
 REGISTER_GRANULARITY = 256  # per warp
 PARTITIONS_PER_SM = 4
 
 
 class Limiter(str, Enum):
-    """What stops one more block from being resident."""
+    """The resource that limits resident blocks."""
 
     REGISTERS = "registers"
     SHARED_MEMORY = "shared memory"
@@ -191,7 +191,7 @@ class Limiter(str, Enum):
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Resident blocks and warps of one kernel on one multiprocessor. No blocks: such a launch is refused."""
+    """Resident blocks and warps of a kernel per multiprocessor. A launch with 0 blocks is refused."""
 
     blocks_per_sm: int
     warps_per_sm: int
@@ -200,16 +200,16 @@ class Occupancy:
 
 
 def occupancy(gpu: GpuProfile, registers: int, threads: int, smem_bytes: int, barriers: int = 0) -> Occupancy:
-    """Occupancy of blocks of `threads` threads with `registers` each and `smem_bytes`, static and dynamic together."""
+    """Occupancy of blocks with `threads` threads of `registers` each, and `smem_bytes` of static and dynamic memory."""
     if threads < 1 or registers < 0 or smem_bytes < 0 or barriers < 0:
         raise ValueError(
             f"occupancy of {threads} threads, {registers} registers, {smem_bytes} shared bytes, {barriers} barriers; "
             "threads must be at least 1, the others at least 0"
         )
     warps = _ceil_div(threads, WARP_LANES)
-    # Of equal limits the first is named: threads is full occupancy, and blocks the kernel cannot change.
+    # Of equal limits the first is reported: THREADS is full occupancy, and a kernel cannot change BLOCKS.
     limits = {
-        Limiter.THREADS: _blocks_by_threads(gpu, threads, warps),
+        Limiter.THREADS: gpu.threads_sm // WARP_LANES // warps if threads <= MAX_THREADS_PER_BLOCK else 0,
         Limiter.BLOCKS: gpu.blocks_sm,
         Limiter.REGISTERS: _blocks_by_registers(gpu, registers, warps),
         Limiter.SHARED_MEMORY: _blocks_by_shared_memory(gpu, smem_bytes),
@@ -241,18 +241,14 @@ def _blocks_by_shared_memory(gpu: GpuProfile, smem_bytes: int) -> int:
 
 
 def _blocks_by_barriers(gpu: GpuProfile, barriers: int) -> int:
-    """Since Hopper a multiprocessor has two for each block that it can hold, or one on smaller GPUs. A kernel that
-    names a barrier by a register takes all 16 that a block can have."""
+    """Since Hopper a multiprocessor has two barriers per resident block, or one on smaller GPUs.
+
+    A kernel that selects a barrier by a register needs all 16.
+    """
     if gpu.cc < 90 or not barriers:
         return gpu.blocks_sm
     each = 1 if gpu.cc in (101, 110) or gpu.cc // 10 == 12 else 2
     return each * gpu.blocks_sm // barriers
-
-
-def _blocks_by_threads(gpu: GpuProfile, threads: int, warps: int) -> int:
-    if threads > MAX_THREADS_PER_BLOCK:
-        return 0
-    return gpu.threads_sm // WARP_LANES // warps
 
 
 def _ceil_div(value: int, by: int) -> int:
@@ -269,7 +265,7 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 def reached(starts: Iterable[_T], following: Callable[[_T], Iterable[_T]]) -> set[_T]:
-    """The starts, and all that follows."""
+    """The starts and everything reachable from them."""
     found: set[_T] = set()
     waiting = list(starts)
     while waiting:

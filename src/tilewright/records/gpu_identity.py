@@ -1,7 +1,7 @@
-"""Which GPU it is, whoever names it: `H200` of the profiles and the driver's `NVIDIA H200` are one product.
+"""Identifies GPUs: the profile `H200` and the driver's `NVIDIA H200` are one product.
 
-The name alone does not tell: an H100 on a PCIe card has fewer multiprocessors than one on a board, and part of a GPU
-(MIG) has few. So a GPU is known by its product, its compute capability and its number of multiprocessors.
+A name is not enough: an H100 PCIe has fewer multiprocessors than an H100 SXM, and a MIG instance fewer still. So a GPU
+is identified by product, compute capability and number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import cache
 
 from tilewright.records.gpu import PROFILES, GpuProfile, arch_of
 
-# Words of a name that say nothing of the product: the vendor, its brands, the board, the memory.
+# Words of a name that do not identify the product: vendor, brand, board, memory.
 _NO_PART = re.compile(r"nvidia|tesla|geforce|tensor|core|gpu|sxm\d?|pcie|nvl|hbm\d?e?|\d+(g|gb|gib)")
 _SIMILAR = 0.8  # of the larger number of multiprocessors
 
 
 class GpuLikeness(Enum):
-    """How alike two GPUs are, as far as constants tuned on one are of use on the other; the value is for people."""
+    """How useful constants tuned on one GPU are for another; the value is for users."""
 
     SAME = "the same GPU"
     SIMILAR = "of the same architecture and similar size"
@@ -28,7 +28,7 @@ class GpuLikeness(Enum):
 
 @dataclass(frozen=True)
 class GpuIdentity:
-    """`cc` and `sms` are 0 where nobody knows them."""
+    """`cc` and `sms` are 0 if unknown."""
 
     product: str
     cc: int = 0
@@ -40,16 +40,16 @@ class GpuIdentity:
 
     @classmethod
     def named(cls, name: str, cc: int = 0, sms: int = 0) -> GpuIdentity:
-        """By its name and what else is known; a product of `PROFILES` is known by its name alone."""
+        """From a name; `cc` and `sms` of a product in `PROFILES` are filled in."""
         product = product_of(name)
         known_cc, known_sms = _known().get(product, (0, 0))
-        if not known_cc:  # part of a known one, or a smaller one that is called after it
+        if not known_cc:  # part of a known GPU, or a smaller one named after it
             words = set(product.split())
             known_cc = next((found for one, (found, _) in _known().items() if set(one.split()) <= words), 0)
         return cls(product, cc or known_cc, sms or known_sms)
 
     def likeness(self, other: GpuIdentity) -> GpuLikeness | None:
-        """None where what suits one tells nothing of the other."""
+        """None if constants tuned on one are useless for the other."""
         is_product = self.product == other.product
         if self.cc != other.cc and (not is_product or (self.cc and other.cc)):
             return None
@@ -64,7 +64,7 @@ class GpuIdentity:
 
     @property
     def arch(self) -> str:
-        """As people say it, `sm_90`; "" where it is unknown."""
+        """`sm_90`; "" if unknown."""
         return arch_of(self.cc).rstrip("a") if self.cc else ""
 
 
@@ -72,7 +72,7 @@ class GpuIdentity:
 def product_of(name: str) -> str:
     """`h100` of `NVIDIA H100 80GB HBM3`, `rtx 4090 laptop` of `NVIDIA GeForce RTX 4090 Laptop GPU`.
 
-    A part of a GPU is a product of its own, by what it has: `h100 mig 3g.40gb`.
+    A MIG instance is a product of its own: `h100 mig 3g.40gb`.
     """
     whole, mig, part = name.lower().partition(" mig ")
     words = re.split(r"[\s\-_/()]+", re.sub(r"(\d) +(gi?b)\b", r"\1\2", whole))

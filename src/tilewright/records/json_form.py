@@ -1,9 +1,7 @@
-"""The JSON form of every record: one generic pair of functions, driven by the records' own annotations.
+"""The JSON form of all records, derived from their annotations.
 
-Dataclasses become objects; members of a union of dataclasses carry `"is": "<class name>"`; bytes become base64.
-Fields that a class lists in `LEFT_OUT` are not written where they have their default.
-`from_json` refuses unknown and missing keys, so a record read from disk is one that could have been built here; what a
-class was stored as before, `formerly` says beside it.
+Dataclasses become objects with `"is": "<class name>"`, bytes become base64. Fields in a class's `LEFT_OUT` are omitted
+if they have their default. `from_json` refuses unknown and missing keys; `formerly` describes older forms.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ T = TypeVar("T")
 
 
 class RecordError(ValueError):
-    """JSON that is not the record it was said to be."""
+    """JSON that does not describe a record of the expected type."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Former:
-    """How records of a class, or values of an enum, were stored by earlier versions."""
+    """The older stored forms of a class or enum."""
 
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derived: Mapping[str, Callable[[dict[str, Any]], Any]] = dataclasses.field(default_factory=dict)
@@ -43,10 +41,10 @@ def formerly(
     values: Mapping[str, str] | None = None,
     derived: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None,
 ) -> Callable[[type[T]], type[T]]:
-    """Have what earlier versions stored read as a record, or as an enum, of today. It is never written so again.
+    """Read older stored forms of a record or enum.
 
-    `values`: those an enum had, and the present ones; `derived`: fields of a record that were not stored, each with the
-    function that tells it from the others, as plain JSON.
+    `values`: old enum values and the present ones. `derived`: fields that were not stored, with the functions that
+    compute them from the others, as plain JSON.
     """
 
     def remember(kind: type[T]) -> type[T]:
@@ -96,13 +94,13 @@ def _other_to_json(value: object) -> Any:
 
 @cache
 def _field_names(kind: Any) -> tuple[str, ...] | None:
-    """Of a record; None for any other type."""
+    """The fields of a record; None for any other type."""
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 @cache
 def _left_out(kind: Any) -> dict[str, Any]:
-    """The fields that a record's `LEFT_OUT` names, and the defaults at which they are not written."""
+    """The fields in a record's `LEFT_OUT`, with their defaults."""
     named = getattr(kind, "LEFT_OUT", ())
     return {field.name: field.default for field in dataclasses.fields(kind) if field.name in named}
 
@@ -117,7 +115,7 @@ def from_json(kind: type[T] | Any, data: Any) -> T:
 
 
 class _Mismatch(Exception):
-    """On its way out of the data; every level adds its step, so that a path is only made where there is a fault."""
+    """While it propagates, every level adds its step to the path."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -127,7 +125,7 @@ class _Mismatch(Exception):
 
 @cache
 def _decoder(kind: Any) -> _Decoder:
-    """What reads a value of a type. Made once for each type: executions hold thousands of records."""
+    """The decoder of a type, cached: executions contain thousands of records."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         return _union_decoder(typing.get_args(kind))
@@ -284,7 +282,7 @@ def _record_decoder(kind: type) -> _Decoder:
 
 @cache
 def _fields(kind: type) -> dict[str, tuple[_Decoder, bool]]:
-    """Of each field what reads it and whether it must be there. Not before a value comes: records may nest."""
+    """Decoder of each field, and whether it is required. Computed late because records may be recursive."""
     hints = typing.get_type_hints(kind)
     missing = dataclasses.MISSING
     return {
@@ -293,11 +291,11 @@ def _fields(kind: type) -> dict[str, tuple[_Decoder, bool]]:
     }
 
 
-# -- exceptions that reach other processes: --
+# -- exceptions in other processes --
 
 
 class Carried(Exception):
-    """One whose own arguments are not those of `Exception`, which is how pickle would make it again."""
+    """An exception that pickle can restore although its constructor takes other arguments than `Exception`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args), self.__dict__
@@ -311,7 +309,7 @@ def _again(kind: type[Carried], arguments: tuple[Any, ...]) -> Carried:
 
 
 class Displayed:
-    """Something that a notebook shows as HTML. What that looks like is the front end's to say."""
+    """A record that notebooks show as HTML, made by the front end."""
 
     def _repr_html_(self) -> str:
         # Looked up by name and late: records know nothing above them, and nobody but a notebook asks.

@@ -1,4 +1,4 @@
-"""What `tilewright lint` finds in a kernel without running it: the rule, where, on what evidence, what to do."""
+"""Records of `tilewright lint`, which analyses a kernel without running it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.records.build import Severity
 
 
 class LintRule(str, Enum):
-    """The value is the rule's name, and its section's in docs/lint.md."""
+    """The value is the rule's name and its section in docs/lint.md."""
 
     DIVERGENT_BARRIER = "divergent-barrier"
     MISSING_BOUNDS = "missing-bounds"
@@ -31,12 +31,12 @@ class LintRule(str, Enum):
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One rule at one line of one kernel. `evidence` holds the numbers; the rule's texts say why and what to do."""
+    """One rule violated at one line of a kernel; `evidence` has the numbers."""
 
     rule: LintRule
     severity: Severity
     kernel: str  # the C++ name expression of the launch
-    line: int | None  # of the kernel file; None where the compiler names none
+    line: int | None  # of the kernel file; None if the compiler gives none
     evidence: str
     why: str
     remedy: str
@@ -48,16 +48,16 @@ class LintFinding:
 
 @dataclass(frozen=True)
 class LintReport:
-    """One kernel file at one set of arguments on one GPU, read and built, not run."""
+    """The findings for one kernel file, one set of arguments and one GPU."""
 
     file: str
     identity: str
     op: str
     gpu: str
     arguments: dict[str, str]
-    guessed: bool  # the shapes were guessed, not given
-    findings: tuple[LintFinding, ...]  # the gravest first, then by line
-    unread: tuple[str, ...] = ()  # what no rule could look at, a sentence each
+    guessed: bool  # the shapes were guessed
+    findings: tuple[LintFinding, ...]  # most severe first, then by line
+    unread: tuple[str, ...] = ()  # what could not be analysed, a sentence each
 
     @property
     def has_errors(self) -> bool:

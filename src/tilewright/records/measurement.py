@@ -1,4 +1,4 @@
-"""How fast a kernel is: measured beside its baselines, or modelled from emulated counts. The two are never mixed."""
+"""The time of a kernel: measured beside baselines, or modelled from emulated counts. The two are never mixed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.records.execution import GpuConditions
 from tilewright.records.json_form import Displayed
 from tilewright.records.task import Precision
 
-# -- how well a median of times is known: --
+# -- confidence intervals --
 
 CONFIDENCE = 0.95
 _DRAWS = 1000
@@ -21,7 +21,7 @@ TimesByRound = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a number lies with `CONFIDENCE`."""
+    """A bootstrap confidence interval at level `CONFIDENCE`."""
 
     low: float
     high: float
@@ -33,14 +33,14 @@ class Interval:
 
 @lru_cache(maxsize=512)
 def median_interval(rounds: TimesByRound) -> Interval:
-    """Of the median of all times."""
+    """The interval of the median of all times."""
     draw = random.Random(0)
     return _central([statistics.median(_drawn(rounds, _places(len(rounds), draw), draw)) for _ in range(_DRAWS)])
 
 
 @lru_cache(maxsize=512)
 def ratio_interval(above: TimesByRound, below: TimesByRound, paired: bool) -> Interval:
-    """Of the median of one over that of another; `paired`: taken in the same rounds, which are then drawn together."""
+    """The interval of a ratio of medians; `paired`: times of the same rounds are resampled together."""
     draw = random.Random(0)
 
     def once() -> float:
@@ -53,7 +53,7 @@ def ratio_interval(above: TimesByRound, below: TimesByRound, paired: bool) -> In
 
 @lru_cache(maxsize=512)
 def mean_interval(values: tuple[float, ...]) -> Interval:
-    """Of the mean of values that were drawn independently, such as the differences of pairs."""
+    """The interval of the mean of independent values, such as paired differences."""
     draw = random.Random(0)
     return _central([statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_DRAWS)])
 
@@ -72,30 +72,30 @@ def _central(values: list[float]) -> Interval:
     return Interval(values[outside], values[-1 - outside])
 
 
-AT_BOUND = 1.04  # of what the least traffic takes: closer than the model tells candidates apart
+AT_BOUND = 1.04  # times the modelled minimum; the model cannot resolve less
 
-# Figures of the roofline and of the performance model, which prompts tell before anything is measured.
-LAUNCH_US = 2.0  # no launch is shorter, from one event to the next
+# Constants of the roofline and the performance model.
+LAUNCH_US = 2.0  # the shortest launch, between two events
 FIRST_LAUNCH_US = 3.4  # of a plan, in the model
 REACHED_BANDWIDTH = 0.89  # of the vendor's figure, by a long copy
-READ_BANDWIDTH, WRITTEN_BANDWIDTH = 0.965, 0.87  # of the vendor's figure, that reading and writing alone would reach
-EVICTED = 0.8  # of what must leave a cold L2: the rest leaves while nothing else is moved
-USABLE_L2 = 0.75  # of the cache: for data that is used again, or full of somebody else's writes when a timing starts
+READ_BANDWIDTH, WRITTEN_BANDWIDTH = 0.965, 0.87  # of the vendor's figure, for reads and writes alone
+EVICTED = 0.8  # of the write-back of a cold L2 that overlaps with other traffic
+USABLE_L2 = 0.75  # of the cache, for reused data, or for dirty lines when a timing starts
 
 
 def memory_us(read_bytes: float, written_bytes: float, evicted_bytes: float, bandwidth_gbs: float) -> float:
-    """What device memory takes at the rates that are reached; 0 where its bandwidth is not known."""
+    """The time of device memory traffic at achievable bandwidth; 0 if the bandwidth is unknown."""
     written = (written_bytes + EVICTED * evicted_bytes) / WRITTEN_BANDWIDTH
     return (read_bytes / READ_BANDWIDTH + written) / (bandwidth_gbs * 1e3) if bandwidth_gbs else 0.0
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One contender's times over the same rounds as the others', in microseconds."""
+    """The times of the kernel or a baseline, in microseconds, over rounds shared with the others."""
 
     name: str  # "kernel", "eager", "torch.compile", "max-autotune", "library", "against"
     samples_us: tuple[float, ...]
-    rounds: int = 1  # in which they were taken, equally many in each
+    rounds: int = 1  # with equally many samples each
 
     def __post_init__(self) -> None:
         if not self.samples_us:
@@ -114,24 +114,24 @@ class Timing:
 
     @property
     def interval_us(self) -> Interval:
-        """Where its median lies."""
+        """The confidence interval of the median."""
         return median_interval(self.by_round)
 
 
 @dataclass(frozen=True)
 class Measured(Displayed):
-    """On a GPU: cold cache, in turn with the baselines and with itself once more, at one promise of precision."""
+    """Measured on a GPU with a cold cache, in turns with baselines and a control, all at one precision."""
 
     gpu: str
     sizes: dict[str, int]
     kernel: Timing
     baselines: tuple[Timing, ...]
-    floor_us: float  # the roofline: the least bytes over the bandwidth, or the least work over the peak
+    floor_us: float  # the roofline: fewest bytes over bandwidth, or least work over peak rate
     notes: tuple[str, ...] = ()  # a baseline that failed, throttling
-    control: Timing | None = None  # the same kernel as if it were another contender: what differs is noise
-    precision: Precision | None = None  # the promise that it and its baselines were held to; None: none was recorded
+    control: Timing | None = None  # the same kernel timed as another contender, which shows the noise
+    precision: Precision | None = None  # of kernel and baselines; None: not recorded
     conditions: GpuConditions | None = None
-    answered_otherwise: str = ""  # which timed call did not give the answer that was judged
+    answered_otherwise: str = ""  # the timed call whose results differ from the verified ones
 
     @property
     def time_us(self) -> float:
@@ -139,7 +139,7 @@ class Measured(Displayed):
 
     @property
     def fraction(self) -> float:
-        """Of the roofline that is reached."""
+        """The achieved fraction of the roofline."""
         return self.floor_us / self.time_us
 
     def speedup(self, name: str) -> float | None:
@@ -147,22 +147,22 @@ class Measured(Displayed):
         return found.median_us / self.time_us if found else None
 
     def times_as_long(self, other: Timing) -> Interval:
-        """What another contender of the same rounds takes, over what the kernel takes."""
+        """The time of a baseline of the same rounds over the kernel's."""
         return ratio_interval(other.by_round, self.kernel.by_round, paired=True)
 
     @property
     def control_error(self) -> float:
-        """By what fraction the same kernel, timed as if it were another, came out otherwise."""
+        """The relative difference between the kernel and its control."""
         return abs(self.control.median_us / self.time_us - 1.0) if self.control else 0.0
 
 
 LATENCY = "latency"
-ON_TOP = ("launches", "library steps")  # terms of the model that are no resource of a launch
+ON_TOP = ("launches", "library steps")  # model terms added to those of the launches
 
 
 @dataclass(frozen=True)
 class ModelTerm:
-    """One bound of the model: the time this resource alone would need."""
+    """The time that one resource alone would need, in the model."""
 
     name: str  # "device memory", "issue slots", "shared memory", "tensor cores"
     time_us: float
@@ -171,26 +171,28 @@ class ModelTerm:
 
 @dataclass(frozen=True)
 class Modelled(Displayed):
-    """From emulated counts of sampled blocks at the task's sizes. It ranks candidates; it is not a time."""
+    """Modelled from emulated counts of sampled blocks at the task's sizes. It ranks candidates; it is not measured."""
 
     gpu: str
     sizes: dict[str, int]
     terms: tuple[ModelTerm, ...]
     time_us: float
     floor_us: float
-    occupancy: float  # fraction of the warps an SM can hold, of the launch that counts most
+    occupancy: float  # of the dominant launch
     spill_bytes: int
     sampled_blocks: int
     grid_blocks: int
     launches: int
-    reachable_us: float = 0.0  # what the model gives a kernel that moves only the least bytes, in one launch
-    uncertainty: float = 0.0  # within this part of it, the times of two kernels out of three that are bound alike lie
-    registers: int = 0  # of a thread, of the launch that counts most; 0 where it was not kept
+    reachable_us: float = 0.0  # the model's time for a kernel that moves the fewest bytes in one launch
+    uncertainty: float = 0.0  # relative error that holds for two thirds of kernels with this bound
+    registers: int = 0  # per thread of the dominant launch; 0: not recorded
 
     @property
     def bounds(self) -> tuple[ModelTerm, ...]:
-        """What the launches use, what binds them first: the resource that takes longest, or latency where none of them
-        takes half of the time. Launches and library steps come on top of these."""
+        """The terms of the launches, the limiting one first.
+
+        That is the longest resource, or latency if no resource takes half of the time.
+        """
         used = [term for term in self.terms if term.name not in ON_TOP]
         latency = [term for term in used if term.name == LATENCY]
         others = [term for term in used if term.name != LATENCY]
@@ -200,7 +202,7 @@ class Modelled(Displayed):
 
     @property
     def at_bound(self) -> bool:
-        """Whether nothing worth a further step is left in the model."""
+        """Whether the modelled time is at its minimum."""
         return self.time_us <= AT_BOUND * self.reachable_us
 
     @property
@@ -212,12 +214,12 @@ Measurement = Measured | Modelled
 
 
 def is_beyond_noise(faster: Measurement, slower: Measurement, noise: float) -> bool:
-    """Whether one is faster by more than `noise`, a fraction, and by more than measured times scatter."""
+    """Whether one is faster by more than the fraction `noise` and than the scatter of measured times."""
     if not (isinstance(faster, Measured) and isinstance(slower, Measured)):
         return faster.time_us < slower.time_us * (1.0 - noise)
     needed = max(noise, faster.control_error, slower.control_error)
     if not faster.time_us < slower.time_us * (1.0 - needed):
         return False
     if max(faster.kernel.samples_us) < min(slower.kernel.samples_us):
-        return True  # so is every ratio of medians that could be drawn
+        return True  # every resampled ratio would be below 1
     return ratio_interval(faster.kernel.by_round, slower.kernel.by_round, paired=False).high < 1.0

@@ -1,7 +1,4 @@
-"""A run: one task, one evolving kernel, every attempt at it, and where the finished kernel comes from.
-
-What is best is computed, never stored.
-"""
+"""A run: a task, all attempts at its kernel, and the provenance of the result."""
 
 from __future__ import annotations
 
@@ -31,15 +28,15 @@ class Message:
 
 @dataclass(frozen=True)
 class Question:
-    """What a model is asked. `system` is the same for many questions, so adapters ask for it to be cached.
+    """A question to a model. `system` is shared by many questions, so adapters request caching for it.
 
-    `id` names the question within its run, `0003-1`: a relay names its files after it, a replay finds its reply by it.
+    `id` identifies the question in its run, such as `0003-1`; relays name files after it, replays find replies by it.
     """
 
     id: str
     system: str
     messages: tuple[Message, ...]
-    max_output_tokens: int = 32_000  # what a model thinks before it answers counts too
+    max_output_tokens: int = 32_000  # thinking tokens included
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1].role is not Role.USER:
@@ -54,7 +51,7 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one reply. Tokens read from or written to a cache are counted apart from plain input."""
+    """Tokens of one reply. Cached tokens are counted apart from plain input."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -76,10 +73,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cut:
-    """Streams that were cut before their reply was whole. They are billed too: their input and what had been written.
-
-    What the service had not counted when it was cut is estimated, so these figures are near, not exact.
-    """
+    """Usage of streams that were cut off before the reply was complete, which are billed too. Partly estimated."""
 
     usage: Usage = field(default_factory=Usage)
     dollars: float | None = 0.0  # None: no price is known
@@ -95,10 +89,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back. `dollars` is None where the model has no known price; tokens are the model's own count.
-
-    `usage` and `dollars` are all that was spent on it, `cut` included.
-    """
+    """A model's reply. `usage` and `dollars` include `cut`; `dollars` is None if the price is unknown."""
 
     model: str  # "anthropic:claude-sonnet-5", as asked for
     text: str
@@ -108,10 +99,10 @@ class Reply:
     seconds: float = 0.0
     retries: int = 0
     cut: Cut = field(default_factory=Cut)
-    by_person: bool = False  # or by an agent, through files: `seconds` is time that nobody worked here
+    by_person: bool = False  # or by an agent, through files: `seconds` is then waiting time
 
     def after(self, cut: Cut) -> Reply:
-        """The same reply, after streams that were cut."""
+        """The reply with the usage of streams that were cut before it."""
         if not cut.tokens:
             return self
         dollars = None if self.dollars is None or cut.dollars is None else self.dollars + cut.dollars
@@ -119,16 +110,16 @@ class Reply:
 
 
 class NoReply(RuntimeError):
-    """Asking failed for good; `cut` is what was spent on it all the same."""
+    """No reply could be obtained; `cut` is what was spent."""
 
     cut = Cut()
 
 
 MEASURED_NOISE = 0.01
-MODELLED_NOISE = 0.04  # closer, the model does not tell which of two candidates a GPU finds faster
-NARROWER_GAIN = 0.12  # modelled, for which sizes are given up: twice the model's usual error
+MODELLED_NOISE = 0.04  # resolution of the model
+NARROWER_GAIN = 0.12  # modelled gain required of a file that takes fewer sizes
 USUAL_BASELINES = ("eager", "compile")
-UNSTATED = "NOASSERTION"  # SPDX's word for a licence that nobody has stated
+UNSTATED = "NOASSERTION"  # SPDX's name for an unstated licence
 
 
 class Stage(str, Enum):
@@ -146,7 +137,7 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend. The first to be used up ends it: seconds at once, others after the attempt under way."""
+    """The limits of a run. Reaching one ends it: seconds at once, the others after the current attempt."""
 
     attempts: int = 12
     tokens: int = 200_000  # in and out together
@@ -160,18 +151,18 @@ class Budget:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run goes."""
+    """The settings of a run."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("skill",)
 
     author: str  # "playbook", "anthropic:claude-sonnet-5", "relay:DIR"
     budget: Budget = field(default_factory=Budget)
-    repair_patience: int = 4  # repairs of one candidate in a row before it is given up
+    repair_patience: int = 4  # consecutive repairs of a candidate before it is dropped
     structure_patience: int = 2  # structural steps without gain before profiling starts
     profiled_patience: int = 2  # profiled steps without gain before the run ends
-    good_enough: float = 0.85  # fraction of the roofline at which the run ends: memory is rarely driven harder
-    stop_at_bound: bool = True  # end where the model says that the least traffic takes no less
-    noise: float = MEASURED_NOISE  # a step, or another choice of constants, must gain more than this to be taken
+    good_enough: float = 0.85  # fraction of the roofline at which the run ends
+    stop_at_bound: bool = True  # end when the modelled time is at its minimum
+    noise: float = MEASURED_NOISE  # minimum gain for a step or another choice of constants
     candidates: int = 1  # replies asked for per step
     tune_combinations: int = 24  # constant sets tried after a step that passed
     against: str = ""  # "module:function", a further baseline
@@ -181,15 +172,15 @@ class Settings:
     spool: str = ""  # folder by which GPUs on other machines are reached
     output: str = ""  # absolute path at which the finished kernel is wanted too
     licence: str = ""  # of the finished kernel, as the person states it: an SPDX expression
-    hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
-    backward: bool = False  # a run for the gradients follows this one
-    skill: str = ""  # what a skill says, put before the author with every question
+    hints: tuple[tuple[int, str], ...] = ()  # (attempts made before, text of the hint)
+    backward: bool = False  # a run for the gradients follows
+    skill: str = ""  # text of a skill for every question
 
 
 @formerly(derived={"emulated": label_says_emulated})
 @dataclass(frozen=True)
 class Environment:
-    """Where a run took place, for the record."""
+    """The software and device of a run."""
 
     tilewright: str
     python: str
@@ -202,7 +193,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class RefusedChoice:
-    """A choice of a file's constants that was faster, was judged as a whole for that, and did not pass."""
+    """A faster choice of a file's constants that failed full verification."""
 
     choice: tuple[tuple[str, int | bool], ...]
     verdict: Rejected | Unsupported
@@ -210,7 +201,7 @@ class RefusedChoice:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The sweep of a file's constants: what was tried, at what time, and the choice that won."""
+    """The tuning of a file's constants: choices with times, and the winner."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("refused", "answer")
 
@@ -224,7 +215,7 @@ class TuneResult:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One candidate: who wrote it from what, and what became of it. Its texts lie beside it in the run's directory."""
+    """One candidate and its outcome. Its texts are stored in the run's folder."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("recipe", "notes", "unmeasured")
 
@@ -241,7 +232,7 @@ class Attempt:
     dollars: float | None = 0.0  # None: no price is known
     replies: int = 0
     seconds: float = 0.0
-    cut: Usage = field(default_factory=Usage)  # of `usage`, what went into streams that were cut; near, not exact
+    cut: Usage = field(default_factory=Usage)  # part of `usage` in streams that were cut, partly estimated
     recipe: str = ""  # `Proposal.recipe`
     notes: tuple[str, ...] = ()  # `Proposal.notes`
     unmeasured: str = ""  # why it has no time though it passed
@@ -252,7 +243,7 @@ class Attempt:
 
     @property
     def is_provisional(self) -> bool:
-        """Right wherever it was judged, which is not everywhere."""
+        """Whether it passed, but not all of it was verified."""
         return isinstance(self.verdict, Passed) and self.verdict.is_provisional
 
     @property
@@ -260,8 +251,10 @@ class Attempt:
         return self.measurement.time_us if self.measurement and self.passed else None
 
     def beats(self, other: Attempt, noise: float) -> bool:
-        """Whether it is faster by more than `noise`, a fraction, and by more than measured times scatter; one that is
-        verified beats any that is only provisional. Of modelled times one that takes fewer sizes must gain more."""
+        """Whether it is faster beyond the fraction `noise` and the scatter of measured times.
+
+        A verified attempt beats any provisional one. A file that takes fewer sizes needs a larger modelled gain.
+        """
         if self.passed and other.passed and self.is_provisional != other.is_provisional:
             return other.is_provisional
         if self.measurement is None or not self.passed:
@@ -294,7 +287,7 @@ class Attempt:
     }
 )
 class Ending(str, Enum):
-    """Why a run ended. The values are on record; `words` may be reworded."""
+    """Why a run ended. The values are stored; `words` may change."""
 
     GOOD_ENOUGH = "good-enough"
     AT_BOUND = "at-bound"
@@ -308,7 +301,7 @@ class Ending(str, Enum):
 
     @property
     def words(self) -> str:
-        """What a person is told."""
+        """A description for users."""
         match self:
             case Ending.GOOD_ENOUGH:
                 return "within the wanted fraction of the roofline"
@@ -326,7 +319,7 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Run(Displayed):
-    """A run as it stands. `ending` is None while it may go on."""
+    """The state of a run. `ending` is None while it can continue."""
 
     id: str
     created: str  # ISO 8601, UTC
@@ -335,16 +328,12 @@ class Run(Displayed):
     environment: Environment
     attempts: tuple[Attempt, ...] = ()
     ending: Ending | None = None
-    specifying: tuple[Reply, ...] = ()  # replies that made the task of words; they are paid for too
-    cut_short: tuple[tuple[int, float], ...] = ()  # attempts that the budget of seconds ended, and after how many
+    specifying: tuple[Reply, ...] = ()  # replies that turned words into the task
+    cut_short: tuple[tuple[int, float], ...] = ()  # (attempt, seconds) of attempts ended by the time budget
 
     @property
     def best(self) -> Attempt | None:
-        """The parent of the next step: of the attempts that passed, the last that beat its predecessor: a verified one
-        any that is provisional, else beyond noise.
-
-        An attempt that passed without a time counts only while none has one.
-        """
+        """The last passing attempt that beat the one before it. One without a time counts only while none has one."""
         best: Attempt | None = None
         for one in self.attempts:
             if self.takes(one, best):
@@ -352,7 +341,7 @@ class Run(Displayed):
         return best
 
     def takes(self, attempt: Attempt, before: Attempt | None) -> bool:
-        """Whether an attempt takes the place of `before`, the best until then."""
+        """Whether an attempt replaces `before`, the best so far."""
         return attempt.passed and (before is None or attempt.beats(before, self.settings.noise))
 
     @property
@@ -362,13 +351,13 @@ class Run(Displayed):
 
     @property
     def cut(self) -> Usage:
-        """The part of `usage` that went into streams that were cut."""
+        """The part of `usage` in streams that were cut."""
         before = sum((one.cut.usage for one in self.specifying), Usage())
         return sum((one.cut for one in self.attempts), before)
 
     @property
     def dollars(self) -> float | None:
-        """None as soon as one reply has no known price."""
+        """None if the price of any reply is unknown."""
         prices = [*(one.dollars for one in self.specifying), *(one.dollars for one in self.attempts)]
         return None if None in prices else sum(price for price in prices if price is not None)
 
@@ -378,13 +367,13 @@ class Run(Displayed):
 
     @property
     def begun(self) -> int | None:
-        """The attempt that was under way when the budget of seconds was spent: the next one, if the run goes on."""
+        """The number of the attempt that the time budget cut short; None if there is none."""
         number = len(self.attempts) + 1
         return number if any(number == one for one, _ in self.cut_short) else None
 
     @property
     def ending_words(self) -> str:
-        """Why it ended, in words; "" while it may go on."""
+        """Why it ended; "" while it can continue."""
         if self.ending is Ending.SECONDS and self.begun is not None:
             return f"{self.ending.words}, so attempt {self.begun} was cut short, with what it had made kept"
         return self.ending.words if self.ending is not None else ""
@@ -392,42 +381,42 @@ class Run(Displayed):
 
 @dataclass(frozen=True)
 class Situation:
-    """What an author is told when it is asked for the next candidate; made anew for every attempt, never stored."""
+    """The information for an author about the next candidate. It is never stored."""
 
     task: Task
     stage: Stage
     number: int  # of the attempt it is asked for
     candidate: int = 0  # among those of the same step
     parent: Attempt | None = None  # the best so far
-    parent_text: str = ""  # its kernel file, or the one the person gave to start from
-    failing: Attempt | None = None  # in a repair: the candidate to mend
+    parent_text: str = ""  # its kernel file, or the file to start from
+    failing: Attempt | None = None  # in a repair: the candidate to fix
     failing_text: str = ""
     history: tuple[Attempt, ...] = ()
     evidence: str = ""  # of the profiler, in the last stage only
-    hint: str = ""  # from the person
-    emulated_only: bool = False  # no GPU at hand: what the emulator cannot run can be neither verified nor ranked
-    noise: float = 0.01  # `Settings.noise`, to tell in the history which steps were kept
+    hint: str = ""  # from the user
+    emulated_only: bool = False  # there is no GPU: only what the emulator runs can be verified
+    noise: float = 0.01  # `Settings.noise`
     skill: str = ""  # `Settings.skill`
-    lint: tuple[LintFinding, ...] = ()  # of the file that is shown, where it was built: what its compiled code tells
+    lint: tuple[LintFinding, ...] = ()  # of the file shown
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """An author's answer: a kernel file, or why there is none."""
+    """An author's reply: a kernel file, or why there is none."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("notes",)
 
     text: str | None
     summary: str
-    problem: str = ""  # what was wrong with the reply, where `text` is None
-    passes: bool = False  # it has nothing better than the best file; `summary` says why
-    recipe: str = ""  # the author's own name for what it did, by which it knows it again; "" where it needs none
-    notes: tuple[str, ...] = ()  # what the file does not compute because algebra makes it unneeded, a sentence each
+    problem: str = ""  # why `text` is None
+    passes: bool = False  # the author has nothing better; `summary` says why
+    recipe: str = ""  # the author's identifier of the change; "" if unused
+    notes: tuple[str, ...] = ()  # work that the file omits as algebraically redundant, a sentence each
 
 
 @dataclass(frozen=True)
 class Specification:
-    """A task's reference and inputs as an author writes them for a request in words: not run before it is accepted.
+    """A reference and inputs that an author wrote for a request in words. It runs only once a person accepts it.
 
     `description` is the text of a `task.toml`: see docs/tasks.md.
     """
@@ -439,19 +428,19 @@ class Specification:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One step's share of the file. Number 0 is the file the person gave to start from."""
+    """The lines of a file from one attempt. Attempt 0 is the file to start from."""
 
     attempt: int
     stage: str
     author: str  # "playbook", "anthropic:claude-sonnet-5", "given"
     summary: str
-    prompts: tuple[str, ...]  # SHA-256 of each question, to the letter as it was stored; () where none was asked
+    prompts: tuple[str, ...]  # SHA-256 of each stored question
     lines: tuple[tuple[int, int], ...]  # first and last, counted from 1
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The record that lies beside a finished kernel, `softmax.cu.provenance.json`."""
+    """The record stored with a finished kernel, `softmax.cu.provenance.json`."""
 
     op: str
     kernel: str  # the file's identity
@@ -460,11 +449,13 @@ class Provenance:
     created: str  # of the run; ISO 8601, UTC
     tilewright: str
     licence: str  # an SPDX expression, or `UNSTATED`
-    contributions: tuple[Contribution, ...]  # in the order of the steps; those without a line left are not among them
+    contributions: tuple[Contribution, ...]  # in the order of the steps, without those that have no lines left
     verified_on: tuple[str, ...]  # devices
     right_cases: int
-    worst_error: float | None  # over what is allowed; None where nothing was compared in numbers
+    worst_error: float | None  # over the allowed error; None if no numbers were compared
     measurement: Measurement | None
     notes: tuple[str, ...] = ()
-    degenerate: str = ""  # of the task: why passing proves nothing
-    unjudged: tuple[str, ...] = ()  # what runs in the task's own call and was judged nowhere: it is not verified then
+    degenerate: str = ""  # why the task is degenerate
+    unjudged: tuple[
+        str, ...
+    ] = ()  # what runs in the task's own call and was not verified; the kernel then is not either

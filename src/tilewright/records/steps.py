@@ -22,7 +22,7 @@ class BufferRole(str, Enum):
 
 
 class Clearing(str, Enum):
-    """What a buffer holds when the first step starts."""
+    """The contents of a buffer when the first step starts."""
 
     UNDEFINED = "undefined"
     ZEROED = "zeroed"  # cleared by the runner, inside the timed plan
@@ -31,7 +31,7 @@ class Clearing(str, Enum):
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory the runner provides for one call."""
+    """Memory that the runner allocates for one call."""
 
     name: str
     role: BufferRole
@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A TMA descriptor over a tensor; every list is innermost first, as the driver wants it."""
+    """A TMA descriptor of a tensor; all lists are innermost first, as the driver requires."""
 
     name: str
     tensor: str
@@ -56,7 +56,7 @@ class TensorMap:
 
     @property
     def data_type(self) -> int:
-        """CUtensorMapDataType. Eight-bit floats travel as bytes: the copy engine moves them and computes nothing."""
+        """CUtensorMapDataType. 8-bit floats are copied as bytes."""
         return 0 if self.dtype.itemsize == 1 else _MAP_DATA_TYPES[self.dtype]
 
     @property
@@ -68,7 +68,7 @@ class TensorMap:
 _MAP_DATA_TYPES = {DType.I16: 1, DType.I32: 3, DType.I64: 5, DType.F16: 6, DType.F32: 7, DType.F64: 8, DType.BF16: 9}
 
 
-# -- arguments of a launch, before they meet the compiled parameter list --
+# -- arguments of a launch --
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class AbsentArgument:
-    """An optional tensor that was not given, or `none` in its place: a null pointer."""
+    """A null pointer: an optional tensor that was not given, or `none`."""
 
     name: str
 
@@ -90,7 +90,7 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number known at evaluation. `divided`: an integer made by an integer division."""
+    """A number known at evaluation. `divided`: it is the result of an integer division."""
 
     value: int | float | bool
     divided: bool = False
@@ -104,7 +104,7 @@ class ScalarType(str, Enum):
 
 @dataclass(frozen=True)
 class LateArgument:
-    """A number that depends on scalars which decide nothing else: computed again at every call."""
+    """A number computed at every call, from scalars that decide nothing else in the plan."""
 
     index: int  # into the evaluation's late expressions
     type: ScalarType
@@ -138,7 +138,7 @@ LibraryValue = (
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A declared vendor step: a functional ATen operator whose result becomes the buffer `target`."""
+    """A `library` step: a functional ATen operator whose result becomes the buffer `target`."""
 
     target: str
     function: str  # "aten.mm"
@@ -149,7 +149,7 @@ class LibraryCall:
 Step = Launch | LibraryCall
 
 
-# -- the same launches packed for the driver --
+# -- launches packed for the driver --
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class MapField:
 
 @dataclass(frozen=True)
 class LateField:
-    """Where a late argument goes and as what; `format` is a `struct` code such as `<f`, `<q`, `<i`, `<?`."""
+    """The place of a late argument; `format` is a `struct` code such as `<f`, `<q`, `<i`, `<?`."""
 
     offset: int
     format: str
@@ -176,7 +176,7 @@ class LateField:
 
 @dataclass(frozen=True)
 class PackedLaunch:
-    """A launch whose argument block is ready but for addresses, descriptors and late numbers."""
+    """A launch with its argument block, complete except for addresses, descriptors and late numbers."""
 
     symbol: str
     kernel: str
@@ -196,7 +196,7 @@ class PackedLaunch:
 
 @dataclass(frozen=True)
 class BoundPlan:
-    """Everything a device needs beside the cubin and the tensors."""
+    """Everything a device needs besides the cubin and the tensors."""
 
     buffers: tuple[Buffer, ...]
     maps: tuple[TensorMap, ...]
@@ -207,12 +207,12 @@ class BoundPlan:
         return [step for step in self.steps if isinstance(step, PackedLaunch)]
 
     def tensors_of(self, step: PackedLaunch | LibraryCall) -> set[str]:
-        """The tensors that a step gets, by their addresses or through maps."""
+        """The tensors passed to a step, by address or through maps."""
         if isinstance(step, LibraryCall):
             return {one.name for one in step.arguments if isinstance(one, TensorArgument)} | {step.target}
         maps = {one.name: one.tensor for one in self.maps}
         return {field.tensor for field in step.pointers} | {maps[field.map] for field in step.maps}
 
     def last_user(self, name: str) -> PackedLaunch | None:
-        """The last launch that gets the tensor."""
+        """The last launch that the tensor is passed to."""
         return next((launch for launch in reversed(self.launches) if name in self.tensors_of(launch)), None)

@@ -1,4 +1,4 @@
-"""What must be computed: a PyTorch reference, its inputs, and what is asked of the kernel."""
+"""`Task`: a PyTorch reference, its inputs, and the requirements on the kernel."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilewright.records.json_form import to_json
 from tilewright.records.steps import ScalarType
 from tilewright.records.tensors import TensorSpec
 
-# -- what a backward task has to do with its forward one: --
+# -- backward tasks --
 
-BACKWARD = "_backward"  # how the name of a backward op ends
+BACKWARD = "_backward"  # suffix of a backward op's name
 
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """An input or a result of the forward that the backward is given, under the same name."""
+    """An input or result of the forward that is saved for the backward, under the same name."""
 
     name: str
     bytes: int  # at the task's own sizes
@@ -33,28 +33,28 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Derivative:
-    """The backward's arguments are `gradients`, then `saved`, then the forward's numbers; its results go with `by`."""
+    """The backward takes `gradients`, `saved`, then the forward's numbers, and returns the gradients of `by`."""
 
     forward: str  # hash of the forward task
     op: str  # its name
-    results: tuple[str, ...]  # the forward's results whose gradients are taken
-    gradients: tuple[str, ...]  # what these gradients are called among the backward's arguments
+    results: tuple[str, ...]  # the differentiable results of the forward
+    gradients: tuple[str, ...]  # the names of their gradients among the backward's arguments
     saved: tuple[SavedTensor, ...]
-    by: tuple[str, ...]  # the inputs that get a gradient, in the order of the backward's results
-    without: tuple[tuple[str, str], ...] = ()  # tensors that get none, and why
-    autograd_bytes: int | None = None  # what PyTorch's autograd would keep; None where that was not found out
+    by: tuple[str, ...]  # the inputs with a gradient, in the order of the backward's results
+    without: tuple[tuple[str, str], ...] = ()  # tensors without a gradient, and why
+    autograd_bytes: int | None = None  # saved by PyTorch's autograd; None: unknown
 
     @property
     def saved_bytes(self) -> int:
         return sum(one.bytes for one in self.saved)
 
 
-# -- what an input holds, without a seed --
+# -- values of inputs --
 
 
 @dataclass(frozen=True)
 class NormalValues:
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("part",)  # so that tasks keep their identity
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("part",)  # keeps the hashes of older tasks
 
     mean: float = 0.0
     deviation: float = 1.0
@@ -70,14 +70,13 @@ class UniformValues:
     part: Part = Part.WHOLE
 
 
-# Where nobody said what floats hold and a reference takes no negative ones: inside the numbers from 0 to 1, which it
-# stands for.
+# For floats without given values, if the reference does not accept negative ones.
 BETWEEN_0_AND_1 = UniformValues(0.01, 0.99)
 
 
 @dataclass(frozen=True)
 class IntegerValues:
-    """Whole numbers from `low` up to but not including `high`; for a boolean tensor 0 and 1."""
+    """Integers from `low` up to `high`, exclusive; for a bool tensor 0 and 1."""
 
     low: int
     high: int
@@ -85,7 +84,7 @@ class IntegerValues:
 
 @dataclass(frozen=True)
 class IndexValues:
-    """Whole numbers that index the dimension named."""
+    """Indices into the named dimension."""
 
     dimension: str
 
@@ -95,12 +94,11 @@ Values = NormalValues | UniformValues | IntegerValues | IndexValues
 
 @dataclass(frozen=True)
 class Dimension:
-    """One size of the task. Where it varies, a kernel is verified at other sizes too and should take them.
+    """One dimension of the task. A kernel should take all sizes of a dynamic dimension, and is verified at some.
 
-    One with a formula is never chosen: it follows from others, and varies where one of them does.
+    A dimension with a formula is computed from others, and dynamic if one of them is.
     """
 
-    # So that tasks without them keep their identity.
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("formula", "at_least", "at_most", "branches", "unless")
 
     name: str
@@ -108,15 +106,15 @@ class Dimension:
     varies: bool = True
     multiple_of: int = 1  # of every size it takes
     formula: SizeFormula | None = None
-    at_least: int = 1  # less is refused by the reference, such as an image smaller than its filter
+    at_least: int = 1  # the reference refuses less, such as an image smaller than its filter
     at_most: int | None = None
-    branches: bool = False  # at sizes other than these the reference does something else, so a file must decline them
-    # Where one of these is above its own least (`Task.least_of`), `at_least` does not hold: batch * cols > 1.
+    branches: bool = False  # the reference takes another branch at other sizes, so kernel files must decline them
+    # `at_least` does not apply if one of these is above its own least (`Task.least_of`), as in batch * cols > 1.
     unless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.formula is not None and (self.multiple_of, self.at_least, self.at_most) != (1, 1, None):
-            raise ValueError(f"dimension {self.name} follows from others; they have the multiples and least sizes")
+            raise ValueError(f"dimension {self.name} has a formula; give multiples and bounds to the dimensions in it")
         if self.at_most is not None and self.size > self.at_most:
             raise ValueError(f"dimension {self.name}: {self.size} is not a size of at most {self.at_most}")
         if self.at_least < 1 or (self.at_least > 1 and self.size < self.at_least):
@@ -127,32 +125,32 @@ class Dimension:
             )
 
     def takes(self, size: int) -> bool:
-        """Whether the size is one that it may have."""
+        """Whether the size is allowed."""
         if not self.varies:
             return size == self.size
         within = self.at_least <= size and (self.at_most is None or size <= self.at_most)
         return within and size % self.multiple_of == 0
 
     def permitted(self, size: int) -> int:
-        """The next size that it may have, or the greatest where that would be beyond it."""
+        """The next allowed size, or the largest one if that is smaller."""
         unit = self.multiple_of
         wanted = -(-max(size, self.at_least) // unit) * unit
         return wanted if self.at_most is None else min(wanted, self.at_most // unit * unit)
 
 
 class Layout(str, Enum):
-    """How a tensor lies in memory, beside the order of its dimensions."""
+    """The memory layout of a tensor, besides the order of its dimensions."""
 
     DENSE = "dense"
-    PADDED = "padded rows"  # sixteen elements between one row and the next
-    ODD = "rows at odd places"  # three
+    PADDED = "padded rows"  # 16 elements between rows
+    ODD = "rows at odd places"  # 3 elements between rows
     SPREAD = "every other element"
-    UNALIGNED = "unaligned"  # dense, and aligned to no more than an element
+    UNALIGNED = "unaligned"  # dense, aligned only to the element size
 
 
 @dataclass(frozen=True)
 class TensorInput:
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("layout",)  # so that tasks keep their identity
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("layout",)  # keeps the hashes of older tasks
 
     name: str
     dtype: DType
@@ -161,26 +159,26 @@ class TensorInput:
     memory_order: tuple[int, ...] = ()  # dimensions from the outermost in memory to the innermost; (): row-major
     in_place: bool = False  # the op changes it
     optional: bool = False
-    parameter: bool = False  # of a module: a weight, the same over many calls
+    parameter: bool = False  # a module's weight, the same over many calls
     layout: Layout = Layout.DENSE
 
 
 @dataclass(frozen=True)
 class NumberBounds:
-    """Between which values the reference does the same as at the task's own; None: there is no bound on that side."""
+    """The range in which the reference takes the same branch as at the task's own value; None: unbounded."""
 
     low: int | float | None = None
     high: int | float | None = None
     low_excluded: bool = False
     high_excluded: bool = False
-    branches: bool = True  # beyond, the reference does something else, so a file must decline that; else it raises
+    branches: bool = True  # outside, the reference takes another branch, so files must decline; else it raises
 
     def holds(self, value: float) -> bool:
         above = self.low is None or value > self.low or (value == self.low and not self.low_excluded)
         return above and (self.high is None or value < self.high or (value == self.high and not self.high_excluded))
 
     def conditions(self, name: str) -> tuple[str, ...]:
-        """What must hold of the number, as a kernel file writes it."""
+        """The bounds as conditions of a kernel file."""
         if self.low is not None and self.low == self.high:
             return (f"{name} == {self.low!r}",)
         low = () if self.low is None else (f"{name} {'>' if self.low_excluded else '>='} {self.low!r}",)
@@ -190,18 +188,18 @@ class NumberBounds:
 
 @dataclass(frozen=True)
 class NumberInput:
-    """A scalar argument, with the value the task gives it."""
+    """A scalar argument with its value."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("bounds",)  # so that tasks without them keep their identity
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("bounds",)  # keeps the hashes of older tasks
 
     name: str
     type: ScalarType
     value: int | float | bool
-    default: bool = True  # whether the function itself gives that value when none is passed
+    default: bool = True  # whether the value is the function's default
     bounds: NumberBounds | None = None
 
     def takes(self, value: float) -> bool:
-        """Whether a kernel that is right for the task's own value must be right for this one."""
+        """Whether a kernel must be right for this value too."""
         return self.bounds is None or self.bounds.holds(value)
 
 
@@ -210,7 +208,7 @@ TaskInput = TensorInput | NumberInput
 
 @dataclass(frozen=True)
 class TaskOutput:
-    """A result as the reference returns it: each size a dimension's name or a number."""
+    """A result of the reference; each size is a dimension's name or a number."""
 
     name: str
     dtype: DType
@@ -218,21 +216,17 @@ class TaskOutput:
 
 
 class Precision(str, Enum):
-    """The promise of a task: the arithmetic that a kernel may use inside, and that its baselines use.
+    """The arithmetic that a kernel may use, and that its baselines use. Sums of 16-bit inputs are always in f32."""
 
-    Sums of 16-bit inputs are made in f32 whatever is promised.
-    """
-
-    DTYPE = "dtype"  # what PyTorch does by default: f32 convolutions round to TF32, all else in f32 is true f32
-    # The same where PyTorch by default computes this task's convolutions in true f32, as it does some: so must kernels.
-    DEFAULT_F32 = "default-f32"
+    DTYPE = "dtype"  # PyTorch's default: TF32 for f32 convolutions, true f32 for other f32 work
+    DEFAULT_F32 = "default-f32"  # the same, for a task whose convolutions PyTorch computes in true f32
     STRICT = "strict"  # true f32, convolutions too
     TF32 = "tf32"  # all f32 products may be rounded to TF32
     HALF = "half"  # f32 work may be done in 16 bits
 
     @property
     def words(self) -> str:
-        """What people are told of kernel and baselines alike."""
+        """A description for users."""
         match self:
             case Precision.DTYPE:
                 return "as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
@@ -248,12 +242,12 @@ class Precision(str, Enum):
 
     @property
     def rounds_products(self) -> bool:
-        """Whether a kernel may round the operands of all f32 products to TF32 or less."""
+        """Whether a kernel may round operands of all f32 products to TF32 or less."""
         return self in (Precision.TF32, Precision.HALF)
 
     @property
     def rounds_convolutions(self) -> bool:
-        """Whether it may those of f32 convolutions."""
+        """Whether a kernel may round operands of f32 convolutions to TF32."""
         return self.rounds_products or self is Precision.DTYPE
 
 
@@ -271,7 +265,7 @@ class Origin(str, Enum):
 
 
 class Kind(str, Enum):
-    """The kind of workload, for advice."""
+    """The kind of workload, which selects advice."""
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
@@ -289,10 +283,10 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that says what is right and what is wanted. `reference` is Python source that defines `function`.
+    """Defines what a kernel computes and what is required of it. `reference` is Python source that defines `function`.
 
-    The function takes the inputs by name, in order, and returns the outputs, a tuple of several; inputs marked
-    `in_place` it changes. It is run only in a limited child process.
+    The function takes the inputs by name, returns the outputs (a tuple of several) and changes `in_place` inputs. It
+    runs only in a restricted child process.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("derivative", "leading")
@@ -311,10 +305,10 @@ class Task:
     origin: Origin = Origin.FUNCTION
     words: str = ""  # the request, where it was made in words
     assumptions: tuple[str, ...] = ()
-    degenerate: str = ""  # why answers prove nothing; such a task is left out of claims
+    degenerate: str = ""  # why the task is degenerate; it is then left out of statistics
     derivative: Derivative | None = None  # of a backward task
-    # Inputs, and how many dimensions each has here, whose first may stand for any number of leading ones: the reference
-    # takes them so, and does the same with each row. It says nothing of what is wanted.
+    # Inputs, with their ranks, whose first dimension may be any number of leading dimensions: the reference accepts
+    # that and computes each row alike.
     leading: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -326,12 +320,12 @@ class Task:
         used |= {name for one in self.outputs for name in one.shape if isinstance(name, str)}
         used |= {one.values.dimension for one in self.tensors if isinstance(one.values, IndexValues)}
         if used - known:
-            raise ValueError(f"task {self.name}: no dimension is called {min(used - known)}")
+            raise ValueError(f"task {self.name}: there is no dimension {min(used - known)}")
         if self.dimensions != following(self.dimensions):
             wrong = next(a for a, b in zip(self.dimensions, following(self.dimensions), strict=True) if a != b)
-            raise ValueError(f"task {self.name}: {wrong.name} is not as {wrong.formula} says")
+            raise ValueError(f"task {self.name}: {wrong.name} is not {wrong.formula}")
         if self.gpu not in PROFILES:
-            raise ValueError(f"task {self.name}: no known GPU is called {self.gpu!r}; known: {', '.join(PROFILES)}")
+            raise ValueError(f"task {self.name}: {self.gpu!r} is no known GPU; known: {', '.join(PROFILES)}")
 
     @property
     def tensors(self) -> tuple[TensorInput, ...]:
@@ -347,20 +341,20 @@ class Task:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Every dimension at the size the task is about."""
+        """The task's own size of every dimension."""
         return {dimension.name: dimension.size for dimension in self.dimensions}
 
     @property
     def free(self) -> tuple[Dimension, ...]:
-        """The dimensions whose sizes are chosen; the others follow from these."""
+        """The dimensions without a formula."""
         return tuple(one for one in self.dimensions if one.formula is None)
 
     def complete(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The size of every dimension from those of the free ones; sizes given for others are not looked at."""
+        """The size of every dimension, computed from those of the free ones."""
         return {one.name: sizes[one.name] if one.formula is None else one.formula.at(sizes) for one in self.dimensions}
 
     def agrees(self, sizes: Mapping[str, int]) -> bool:
-        """Whether sizes that were found somewhere, of some dimensions or all, can be as the formulas say."""
+        """Whether sizes of some or all dimensions are consistent with the formulas."""
         for one in self.dimensions:
             if one.formula is None or one.name not in sizes:
                 continue
@@ -373,7 +367,7 @@ class Task:
         return True
 
     def is_sound(self, sizes: Mapping[str, int]) -> bool:
-        """Whether no size is below its least or above its greatest, nor one that follows from others below 1."""
+        """Whether all sizes are within their bounds."""
         return all(
             self._least(one, sizes) <= sizes[one.name] and (one.at_most is None or sizes[one.name] <= one.at_most)
             for one in self.dimensions
@@ -385,14 +379,11 @@ class Task:
         return 1 if any(sizes[one.name] > self.least_of(one) for one in others) else dimension.at_least
 
     def least_of(self, dimension: Dimension) -> int:
-        """The least size of a dimension that is free: what it is a multiple of, and what follows from it, count too."""
+        """The least size of a free dimension, with its multiple and the formulas over it taken into account."""
         return max(dimension.at_least, self._least_by_formulas(dimension))
 
     def least_words(self, dimension: Dimension) -> str:
-        """`at least 5`, `at least 2 where batch is 1`; "" where a dimension that is free may be 1, or its multiple.
-
-        What the reference refuses counts, and that nothing that follows from this size alone may be below 1.
-        """
+        """`at least 5`, `at least 2 where batch is 1`; "" if a free dimension may be 1, or its multiple."""
         least = self._least_by_formulas(dimension)
         if least > max(dimension.at_least, dimension.multiple_of):
             return f"at least {least}"
@@ -408,7 +399,7 @@ class Task:
         return next((n for n in sizes if all(one.at({dimension.name: n}) > 0 for one in following)), dimension.size)
 
     def specs(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
-        """The tensor inputs at the given sizes, or at the task's own; absent optional tensors are not among them."""
+        """The tensor inputs at the given sizes, or at the task's own, without optional ones."""
         sizes = self.sizes if sizes is None else sizes
         return {one.name: _spec(one, sizes) for one in self.tensors if not one.optional}
 
@@ -422,29 +413,31 @@ class Task:
         }
 
     def arguments(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec | int | float | bool | None]:
-        """Every input in order, as `kernel_file.evaluate` wants them."""
+        """The inputs in order, as arguments of `kernel_file.evaluate`."""
         specs = self.specs(sizes)
         return {one.name: one.value if isinstance(one, NumberInput) else specs.get(one.name) for one in self.inputs}
 
     @property
     def moved_bytes(self) -> int:
-        """The least a kernel can move at the task's sizes: every input read once, every output written once. What is
-        changed in place is written; it may be overwritten unread."""
+        """The fewest bytes a kernel can move: inputs read once, outputs written once.
+
+        Tensors changed in place count once, because they may be overwritten unread.
+        """
         moved = sum(spec.storage_bytes for spec in self.specs().values())
         return moved + sum(spec.storage_bytes for spec in self.output_specs().values())
 
     @property
     def hash(self) -> str:
-        """The identity of the task: of all that decides what is right and what is wanted, not of how it was asked."""
-        said = replace(self, words="", assumptions=(), derivative=None, leading=())
-        plain = to_json(replace(said, origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate=""))
+        """The identity of the task, independent of how it was requested."""
+        same = replace(self, words="", assumptions=(), derivative=None, leading=())
+        plain = to_json(replace(same, origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate=""))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def following(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-    """The dimensions with the size of each that follows, and whether it varies, from those it follows from.
+    """The dimensions with the sizes given by formulas, and whether those are dynamic, computed.
 
-    Raises `ValueError` where a formula names what is no dimension, or one that follows itself.
+    Raises `ValueError` if a formula names an unknown dimension or one with a formula.
     """
     free = {one.name: one for one in dimensions if one.formula is None}
     sizes = {name: one.size for name, one in free.items()}
@@ -456,7 +449,7 @@ def following(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
         for name in one.formula.names:
             if name not in free:
                 known = any(name == other.name for other in dimensions)
-                wrong = f"{name} follows from others itself" if known else f"no dimension is called {name}"
+                wrong = f"{name} has a formula itself" if known else f"there is no dimension {name}"
                 raise ValueError(f"dimension {one.name} = {one.formula}: {wrong}; name {', '.join(free) or 'a size'}")
         size = one.formula.at(sizes)
         if size < 0:

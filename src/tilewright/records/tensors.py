@@ -1,4 +1,4 @@
-"""What a launch plan may know of a tensor: its element type and layout, never its address or content."""
+"""`TensorSpec`: the dtype and layout of a tensor, which is all that a launch plan knows of it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         stride.append(step)
-        step *= max(size, 1) if type(size) is int else size  # a symbol, while torch traces, is not asked
+        step *= max(size, 1) if type(size) is int else size  # symbolic sizes cannot be compared
     return tuple(reversed(stride))
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Element type, shape, strides in elements, and the bytes its first element is aligned to."""
+    """Dtype, shape, strides in elements, and the alignment of the first element in bytes."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -36,9 +36,9 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str) -> TensorSpec:
-        """A contiguous tensor from `4096x1024:bf16`; `scalar:f32`, or `:f32`, has no dimension; f32 is the default.
+        """Parse `4096x1024:bf16` or `(4096, 1024):bf16` as a contiguous tensor.
 
-        `(4096, 1024)` is read too, as Python writes it.
+        `scalar:f32` and `:f32` have no dimensions; the default dtype is f32.
         """
         sizes, _, dtype = text.strip().partition(":")
         sizes = "" if sizes == "scalar" else sizes
@@ -64,7 +64,7 @@ class TensorSpec:
 
     @property
     def extent(self) -> int:
-        """Elements from the first to the last, both included; 0 for an empty tensor."""
+        """The number of elements from the first to the last in memory; 0 for an empty tensor."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
@@ -78,7 +78,7 @@ class TensorSpec:
         return self.has_strides(contiguous_stride(self.shape))
 
     def has_strides(self, stride: tuple[int, ...]) -> bool:
-        """Whether these strides lead to the same elements as its own."""
+        """Whether these strides address the same elements."""
         return 0 in self.shape or all(n == 1 or a == b for n, a, b in zip(self.shape, self.stride, stride, strict=True))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the referee says of a kernel: passed, or rejected with a reason and the evidence an author needs to mend it."""
+"""The verdict on a kernel: passed, or rejected with the evidence an author needs to fix it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tilewright.records.task import Layout
 
 @dataclass(frozen=True)
 class Case:
-    """One call to judge a kernel by: sizes of every dimension, a seed, and how inputs are drawn."""
+    """One test call: the size of every dimension, a seed, and the distribution of inputs."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("given", "layouts", "leading")
 
     sizes: dict[str, int]
     seed: int
-    values: str = "task"  # a name of `verify.distributions`; "task": as the task says
-    given: tuple[str, ...] = ()  # optional tensors that this call has
-    layouts: tuple[tuple[str, Layout], ...] = ()  # of tensors that lie otherwise than the task says
-    leading: tuple[str, ...] = ()  # dimensions that come before the rows of the task's leading inputs; `sizes` has them
+    values: str = "task"  # a name of `verify.distributions`; "task": the task's own
+    given: tuple[str, ...] = ()  # optional tensors that are passed
+    layouts: tuple[tuple[str, Layout], ...] = ()  # of tensors with another layout than in the task
+    leading: tuple[str, ...] = ()  # leading dimensions before those of the task's leading inputs; `sizes` has them
 
     def __str__(self) -> str:
         parts = [f"{name}={size}" for name, size in self.sizes.items()]
@@ -36,14 +36,14 @@ class Case:
 
 class CaseStatus(str, Enum):
     RIGHT = "right"
-    SAMPLED = "right in the blocks that were run"  # of each launch a few, at the task's own sizes
-    DECLINED = "declined"  # the file's `need` does not hold there, and the task lets it choose
+    SAMPLED = "right in the blocks that were run"  # sampled blocks of each launch, at the task's sizes
+    DECLINED = "declined"  # a `need` of the file is false, and the task allows that
     TOO_LARGE = "too large to run here"
     NOT_EMULABLE = "not emulable here"
 
 
 def label_says_emulated(data: dict[str, Any]) -> bool:
-    """Of a record made when a device's label alone told whether it was emulated."""
+    """For records from when only the device's label showed that it was emulated."""
     return str(data.get("device", "")).endswith("(emulated)")
 
 
@@ -54,16 +54,16 @@ class CaseResult:
 
     case: Case
     status: CaseStatus
-    device: str  # as people are told: "H200 (emulated)"; "" where nothing ran
-    error_ratio: float | None = None  # worst error over what is allowed: below 1; None where nothing was compared
+    device: str  # its label: "H200 (emulated)"; "" if nothing ran
+    error_ratio: float | None = None  # worst error over the allowed one; None if nothing was compared
     seconds: float = 0.0
     emulated: bool = False
-    digest: Digest | None = None  # of the results that were judged, where a GPU ran the task's own call
+    digest: Digest | None = None  # of the results, if a GPU ran the task's own call
 
 
 @dataclass(frozen=True)
 class UncoveredLine:
-    """A line of a kernel file that does something in the task's own call that it did in no judged case."""
+    """A line whose behaviour in the task's own call was not verified by any case."""
 
     line: int
     text: str
@@ -75,10 +75,10 @@ _SIZES_SHOWN = 5
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """What a file takes of a dimension that varies, where that is less than the task asks for."""
+    """The sizes of a dynamic dimension that a file takes, if fewer than the task requires."""
 
     dimension: str
-    declined: tuple[int, ...]  # of the sizes that were tried
+    declined: tuple[int, ...]  # of the sizes tried
     at_least: int | None = None
     at_most: int | None = None
     multiple_of: int = 1
@@ -107,32 +107,32 @@ class SizeLimit:
 
 @dataclass(frozen=True)
 class Passed(Displayed):
-    """Right in every case that could be run, with no finding."""
+    """Right in all cases that could be run, without findings."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen", "limits", "is_looked_at")
 
     cases: tuple[CaseResult, ...]
     notes: tuple[str, ...] = ()  # what was not covered, in sentences
     uncovered: tuple[UncoveredLine, ...] = ()
-    unseen: str = ""  # why nobody could see what runs in the task's own call, where it was not judged there
-    limits: tuple[SizeLimit, ...] = ()  # sizes that the task asks for and the file declines
-    is_looked_at: bool = False  # what runs in the task's own call was seen, though no value of it could be judged
+    unseen: str = ""  # why the task's own call was neither verified nor observed
+    limits: tuple[SizeLimit, ...] = ()  # required sizes that the file declines
+    is_looked_at: bool = False  # the task's own call was observed, though its values were not verified
 
     def is_narrower_than(self, other: Passed) -> bool:
-        """Whether its file declines a size that was tried and that the other's takes."""
+        """Whether its file declines a size that the other's takes."""
         declined = {one.dimension: {*one.declined} for one in other.limits}
         return any(not {*one.declined} <= declined.get(one.dimension, set()) for one in self.limits)
 
     @property
     def unjudged(self) -> tuple[str, ...]:
-        """What runs in the task's own call and was judged nowhere, in sentences."""
+        """What runs in the task's own call and was not verified, in sentences."""
         lines = tuple(f"line {one.line}: {one.why} in a judged case: {one.text}" for one in self.uncovered)
         unseen = f"what runs at the task's own sizes could not be seen: {self.unseen}"
         return (*lines, unseen) if self.unseen else lines
 
     @property
     def is_provisional(self) -> bool:
-        """Whether there is any of that: then the kernel is not verified."""
+        """Whether something in the task's own call was not verified; the kernel then does not count as verified."""
         return bool(self.uncovered or self.unseen)
 
     @property
@@ -141,13 +141,13 @@ class Passed(Displayed):
 
     @property
     def answer(self) -> JudgedAnswer | None:
-        """What it answered to the task's own call on a GPU."""
+        """The digest of its results for the task's own call on a GPU."""
         return next((JudgedAnswer(one.case, one.digest) for one in self.cases if one.digest is not None), None)
 
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """What a kernel answered, and was right, on the inputs of a case: timed on the same, it must answer the same."""
+    """The digest of verified results; a timed run on the same inputs must give the same."""
 
     case: Case
     digest: Digest
@@ -158,7 +158,7 @@ class JudgedAnswer:
 
 @dataclass(frozen=True)
 class BadReply:
-    """The author's reply could not be read, twice."""
+    """The author's reply was unusable, twice."""
 
     message: str
 
@@ -175,7 +175,7 @@ class PlanProblem:
 
 @dataclass(frozen=True)
 class BadPlan:
-    """The kernel file's own rules are broken, or it is not the task's op."""
+    """The kernel file is invalid, or its op is not the task's."""
 
     problems: tuple[PlanProblem, ...]
 
@@ -200,7 +200,7 @@ _FAULTS = {"RACE": "race", "OUT_OF_BOUNDS": "out of bounds", "UNINITIALISED": "u
 
 @dataclass(frozen=True)
 class Crashed:
-    """The run did not get to its end, or a checker found a fault in it."""
+    """The run did not finish, or a checker found a fault."""
 
     case: Case
     fault: FaultKind | None  # None: it ended, with findings
@@ -212,12 +212,12 @@ class Crashed:
 
     @property
     def spent_instructions(self) -> bool:
-        """Whether an emulated run spent the instructions it may take: more of them might do."""
+        """Whether an emulated run reached its instruction limit; a higher one might be enough."""
         return any(one.kind is FindingKind.BUDGET for one in self.findings)
 
     @property
     def ran_out(self) -> bool:
-        """Whether it was stopped for what it took, which is no fault in itself: it may be heavy, or never end."""
+        """Whether it reached a limit of time, memory or instructions, which is no fault in itself."""
         return self.spent_instructions or self.fault in (FaultKind.TIME, FaultKind.MEMORY)
 
     @property
@@ -226,7 +226,7 @@ class Crashed:
             return "took too much memory"
         if self.ran_out or self.fault is not None or not self.findings:
             return "ran too long" if self.ran_out else "crashed"
-        kind = self.findings[0].kind.name  # it ran to its end
+        kind = self.findings[0].kind.name  # it finished
         return next((words for start, words in _FAULTS.items() if kind.startswith(start)), "at fault")
 
 
@@ -259,7 +259,7 @@ class WrongElement:
 
 @dataclass(frozen=True)
 class WrongOutput:
-    """A diagnosis of one output, not a dump of it."""
+    """The diagnosis of one output."""
 
     output: str
     wrong: int
@@ -274,15 +274,15 @@ class WrongOutput:
 
 @dataclass(frozen=True)
 class WrongValues:
-    """The smallest case found to fail, and what is wrong there."""
+    """The smallest failing case, and what is wrong in it."""
 
     case: Case
     outputs: tuple[WrongOutput, ...]
-    right_cases: tuple[Case, ...] = ()  # that passed: where the fault does not show
+    right_cases: tuple[Case, ...] = ()  # cases that passed
 
     @property
     def drops_nan(self) -> bool:
-        """Whether nothing is wrong but that a NaN of the inputs does not reach the results."""
+        """Whether the only fault is that NaN inputs do not propagate."""
         return bool(self.outputs) and all(one.pattern is Pattern.NAN_DROPPED for one in self.outputs)
 
 
@@ -292,15 +292,15 @@ class Unstable:
 
     case: Case
     outputs: tuple[str, ...]
-    when: str = ""  # which call answered otherwise, where it was one that was timed
-    wrong: tuple[WrongOutput, ...] = ()  # of a run that was more than the last bits off
+    when: str = ""  # the timed call with other results, if it was one
+    wrong: tuple[WrongOutput, ...] = ()  # of a run that differs by more than rounding
 
 
 @dataclass(frozen=True)
 class Impossible:
-    """It cannot have done the work: it moved less, or took less time, than the task needs at its own sizes."""
+    """It cannot have done the work: it moved fewer bytes, or took less time, than the task requires."""
 
-    message: str  # what must be done, and what was
+    message: str  # the required and the observed work
     found: float
     least: float
     unit: str  # "bytes", "us"
@@ -315,16 +315,16 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class NotFaster:
-    """Right as far as it was judged, and slower than the best so far: it was not judged at the task's own sizes."""
+    """Right in small cases and slower than the best file, so it was not verified at the task's own sizes."""
 
-    time_us: float  # with the constants that suit it best, where they were looked for
+    time_us: float  # with tuned constants, if it was tuned
     best_us: float
-    attempt: int  # that the best is of
+    attempt: int  # of the best file
 
 
 @dataclass(frozen=True)
 class NothingBetter:
-    """The author saw nothing to gain on the best file, and said so instead of sending one."""
+    """The author expects no gain over the best file and sent none."""
 
     reason: str
 
@@ -359,7 +359,7 @@ class Rejected(Displayed):
 
 @dataclass(frozen=True)
 class Unsupported(Displayed):
-    """Nothing here can run it: neither right nor wrong."""
+    """No device here can run it: neither right nor wrong."""
 
     message: str
 

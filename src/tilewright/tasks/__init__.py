@@ -1,9 +1,9 @@
-"""From a request to a `Task`: a reference that was run, inputs whose shapes were probed, a lint of what it proves."""
+"""Makes a `Task` from a request: runs the reference, probes its shapes, lints it."""
 
-from tilewright.tasks.drafts import Foresee, TaskOptions, called_names, task_op_line
+from tilewright.tasks.default_precision import ResolvePrecision, may_convolve, precision_from_channels
+from tilewright.tasks.drafts import Precheck, TaskOptions, called_names, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
 from tilewright.tasks.gradients import backward_task, derivative_words, refuse_without_gradients
-from tilewright.tasks.own_precision import Settle, may_convolve, settled_by_channels
 from tilewright.tasks.reading.folders import (
     fit_specification,
     open_task,

@@ -1,4 +1,4 @@
-"""Names a person reads for what probing found: dimensions, and results."""
+"""Readable names for dimensions and results found by probing."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ _PARTS = {(1, 2): "half", (1, 4): "quarter", (2, 1): "twice"}
 
 
 def dimension_names(answer: ProbeAnswer, results: Sequence[str], kind: Kind, avoid: Sequence[str]) -> dict[str, str]:
-    """A name for every label of a probe, from the tensor and axis it is first met at."""
+    """A name for every dimension label of a probe, from the tensor and axis where it first occurs."""
     following = {one.name for one in answer.dimensions if one.formula is not None}
     names: dict[str, str] = {}
     for label, name in _product_names(answer, kind).items():
         names[label] = usable_name(name, (*avoid, *names.values()))
     inputs = [*enumerate(answer.tensors)]
-    # What is spread over a convolution's result, such as a bias of [1, n, 1, 1], has the names of its weights.
+    # A tensor that is broadcast over the result, such as a bias of [1, n, 1, 1], is named after the weights.
     inputs.sort(key=lambda one: kind is Kind.CONVOLUTION and one[0] > 0 and one[1].dimensions[:1] == (ONE,))
     for position, one in inputs:
         weight = kind is Kind.CONVOLUTION and position > 0
         plain_names = _axis_names(len(one.dimensions), kind, weight)
-        if (
-            weight and len(one.dimensions) >= 3 and one.dimensions[0] in names
-        ):  # of a transposed one the channels come first
+        # A transposed convolution has its input channels first.
+        if weight and len(one.dimensions) >= 3 and one.dimensions[0] in names:
             plain_names = (plain_names[1], plain_names[0], *plain_names[2:])
         for label, plain in zip(one.dimensions, plain_names, strict=True):
             if label in names or label in following:
@@ -48,7 +47,7 @@ def following_names(
     names: Mapping[str, str],
     avoid: Sequence[str],
 ) -> dict[str, str]:
-    """A name for every label that follows from others and has none, which have names already."""
+    """Names for dimensions given by a formula over named dimensions."""
     formulas = {one.name: one.formula for one in answer.dimensions if one.formula is not None}
     axes = [
         (label, f"{tensor}_{plain}")
@@ -67,7 +66,7 @@ def following_names(
 
 
 def part_name(formula: SizeFormula) -> str:
-    """`half_cols`, `twice_cols`; "" where a formula has no such name."""
+    """`half_cols`, `twice_cols`; "" for any other formula."""
     for (above, below), word in _PARTS.items():
         if len(formula.names) == 1 and formula == SizeFormula((SizeTerm(above, formula.names),), 0, below):
             return f"{word}_{formula.names[0]}"
@@ -75,7 +74,7 @@ def part_name(formula: SizeFormula) -> str:
 
 
 def _product_names(answer: ProbeAnswer, kind: Kind) -> dict[str, str]:
-    """m, n and k of a product of matrices; nothing where it does not look like one."""
+    """m, n and k of a matrix product; {} if it does not look like one."""
     matrices = [one for one in answer.tensors if len(one.dimensions) >= 2]
     if kind is not Kind.MATMUL or len(matrices) < 2 or not answer.outputs or len(answer.outputs[0].shape) < 2:
         return {}
@@ -96,17 +95,15 @@ def _axis_names(rank: int, kind: Kind, weight: bool) -> tuple[str, ...]:
         return ("rows", "cols")
     if rank == 4 and kind in (Kind.ATTENTION, Kind.SOFTMAX, Kind.MATMUL):
         return ("batch", "heads", "rows", "cols")
-    if kind in (Kind.CONVOLUTION, Kind.POOLING) and 3 <= rank <= 5:
-        return (*_IMAGES[:2], *_IMAGES[2 + 5 - rank :])
-    if rank == 3:
+    if rank == 3 and kind not in (Kind.CONVOLUTION, Kind.POOLING):
         return ("batch", "rows", "cols")
-    if 4 <= rank <= 5:
+    if 3 <= rank <= 5:
         return (*_IMAGES[:2], *_IMAGES[2 + 5 - rank :])
     return tuple(f"d{axis}" for axis in range(rank))
 
 
 def output_names(count: int, returned: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
-    """Names for results: those of the return statement where they serve, else y or y0, y1, ..."""
+    """Names for results: those in the return statement if usable, else y or y0, y1, ..."""
     wanted = list(returned) if len(returned) == count else []
     if not wanted or {*wanted} & {*taken} or len({*wanted}) < count:
         single = next((name for name in ("y", "out", "result") if name not in taken), "y")

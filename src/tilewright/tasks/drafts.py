@@ -1,4 +1,7 @@
-"""The common end of every way to a task: probe the reference, name what was found, lint."""
+"""Makes a task from a reference and its inputs: probes the reference, names dimensions, lints.
+
+Every source of a task (function, module, folder, words) ends here.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ from tilewright.records import (
     following,
 )
 from tilewright.reference import Reference, ReferenceProblem
+from tilewright.tasks.default_precision import ResolvePrecision, may_convolve, precision_from_channels
 from tilewright.tasks.dimension_names import ONE, dimension_names, following_names, output_names
 from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
-from tilewright.tasks.own_precision import Settle, may_convolve, settled_by_channels
 from tilewright.tasks.questions import (
     ANSWER_SECONDS,
     BOUND,
@@ -36,100 +39,71 @@ from tilewright.tasks.questions import (
     LintAnswer,
     ProbeAnswer,
     ProbeRequest,
-    examine,
-    finding,
+    degenerate_reason,
+    lint_reference,
 )
 
-# -- the kind of workload a reference is, from the names its source uses: --
+# -- the kind of workload of a reference, from the names its source uses --
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Looked for in this order; a product with an epilogue is a product, attention is more than its products and softmax.
-# Functions and modules are known by their last name in lower case.
-_NAMES: tuple[tuple[Kind, frozenset[str]], ...] = (
-    (
-        Kind.ATTENTION,
-        _names("""
+# Tried in this order: a matmul with an epilogue is a matmul, attention is more than its matmuls and softmax.
+# Functions and modules are identified by their last name in lower case.
+_NAMES = {
+    Kind.ATTENTION: """
         scaled_dot_product_attention multi_head_attention_forward multiheadattention transformer
         transformerencoder transformerencoderlayer transformerdecoder transformerdecoderlayer
-    """),
-    ),
-    (
-        Kind.CONVOLUTION,
-        _names("""
+    """,
+    Kind.CONVOLUTION: """
         conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convtranspose1d convtranspose2d
         convtranspose3d
-    """),
-    ),
-    (
-        Kind.MATMUL,
-        _names("""
+    """,
+    Kind.MATMUL: """
         matmul mm bmm mv dot addmm addmv addbmm baddbmm linear bilinear einsum tensordot outer inner
         chain_matmul multi_dot lstm gru rnn lstmcell grucell rnncell
-    """),
-    ),
-    (
-        Kind.LOSS,
-        _names("""
+    """,
+    Kind.LOSS: """
         cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy
         binary_cross_entropy_with_logits hinge_embedding_loss cosine_embedding_loss triplet_margin_loss
         crossentropyloss nllloss mseloss l1loss smoothl1loss huberloss kldivloss bceloss bcewithlogitsloss
         hingeembeddingloss cosineembeddingloss tripletmarginloss margin_ranking_loss
-    """),
+    """,
+    Kind.SCAN: "cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid associative_scan",
+    Kind.POOLING: " ".join(
+        f"{adaptive}{kind}{bar}pool{n}d"
+        for adaptive in ("", "adaptive_", "adaptive")
+        for kind in ("max", "avg", "lp")
+        for bar in ("_", "")
+        for n in (1, 2, 3)
     ),
-    (Kind.SCAN, _names("cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid associative_scan")),
-    (
-        Kind.POOLING,
-        frozenset(
-            f"{adaptive}{kind}{bar}pool{n}d"
-            for adaptive in ("", "adaptive_", "adaptive")
-            for kind in ("max", "avg", "lp")
-            for bar in ("_", "")
-            for n in (1, 2, 3)
-        ),
-    ),
-    (
-        Kind.NORMALISATION,
-        _names("""
+    Kind.NORMALISATION: """
         layer_norm rms_norm batch_norm group_norm instance_norm local_response_norm normalize layernorm rmsnorm
         batchnorm1d batchnorm2d batchnorm3d groupnorm instancenorm1d instancenorm2d instancenorm3d var var_mean
         std std_mean
-    """),
-    ),
-    (Kind.SOFTMAX, _names("softmax log_softmax logsumexp softmin logsoftmax gumbel_softmax")),
-    (
-        Kind.GATHER,
-        _names("""
+    """,
+    Kind.SOFTMAX: "softmax log_softmax logsumexp softmin logsoftmax gumbel_softmax",
+    Kind.GATHER: """
         gather scatter scatter_ scatter_add scatter_add_ scatter_reduce index_select index_add index_add_
         index_copy take take_along_dim embedding embedding_bag embeddingbag masked_select index_put index_put_
         bincount
-    """),
-    ),
-    (
-        Kind.REDUCTION,
-        _names("""
+    """,
+    Kind.REDUCTION: """
         sum mean prod amax amin max min argmax argmin topk sort norm nansum nanmean median all any mode
         count_nonzero cosine_similarity pairwise_distance vector_norm frobenius_norm aminmax kthvalue
-    """),
-    ),
-)
-_POINTWISE = _names("""
-    relu gelu silu sigmoid tanh exp log sqrt rsqrt abs clamp where pow add mul sub div neg sin cos leaky_relu elu
-    selu softplus softsign hardtanh hardswish hardsigmoid relu6 mish erf erfc square reciprocal sign round floor
-    ceil leakyrelu hardshrink softshrink celu threshold logsigmoid prelu glu lerp addcmul addcdiv clone to float
-    half bfloat16 add_ mul_ sub_ div_ copy_ relu_ cat stack chunk split roll flip triu tril view reshape transpose
-    permute t contiguous unsqueeze expand repeat_interleave repeat maximum minimum nan_to_num logical_and logical_or
-    logical_not isnan bitwise_and bitwise_or bitwise_xor expm1 log1p log2 exp2 atan asin acos atan2
-""")
-_BATCH_NORMS = _names("batch_norm batchnorm1d batchnorm2d batchnorm3d")
-_KEPT = "keepdim"  # a reduction that keeps its dimension is put back onto what it reduced
+    """,
+    Kind.POINTWISE: """
+        relu gelu silu sigmoid tanh exp log sqrt rsqrt abs clamp where pow add mul sub div neg sin cos leaky_relu elu
+        selu softplus softsign hardtanh hardswish hardsigmoid relu6 mish erf erfc square reciprocal sign round floor
+        ceil leakyrelu hardshrink softshrink celu threshold logsigmoid prelu glu lerp addcmul addcdiv clone to float
+        half bfloat16 add_ mul_ sub_ div_ copy_ relu_ cat stack chunk split roll flip triu tril view reshape transpose
+        permute t contiguous unsqueeze expand repeat_interleave repeat maximum minimum nan_to_num logical_and logical_or
+        logical_not isnan bitwise_and bitwise_or bitwise_xor expm1 log1p log2 exp2 atan asin acos atan2
+    """,
+}
+_BATCH_NORMS = {"batch_norm", "batchnorm1d", "batchnorm2d", "batchnorm3d"}
+_KEEPDIM = "keepdim"  # such a reduction is broadcast back to its input
 
 
 def classify(task: Task) -> Kind:
-    """The kind of the task's reference; `Kind.OTHER` where its names say nothing."""
+    """The kind of workload; `Kind.OTHER` if no known name is used."""
     kind = kind_of(task.reference, task.function)
     if kind in (Kind.OTHER, Kind.POINTWISE) and any(isinstance(one.values, IndexValues) for one in task.tensors):
         return Kind.GATHER
@@ -142,26 +116,27 @@ def kind_of(source: str, function: str) -> Kind:
     except (SyntaxError, ValueError):
         return Kind.OTHER
     names, operators = _used(tree, function)
-    found = _kinds(names, operators)
+    found = [kind for kind, known in _NAMES.items() if names & {*known.split()}]
+    if operators:
+        found.append(Kind.POINTWISE)
+    if ast.MatMult in operators and Kind.MATMUL not in found:
+        found.insert(sum(kind in (Kind.ATTENTION, Kind.CONVOLUTION) for kind in found), Kind.MATMUL)
     weighted = {Kind.SOFTMAX, Kind.MATMUL} <= {*found} and _products(tree) > 1
-    if weighted and not names & _BATCH_NORMS:  # between a product and its softmax attention has none
+    if weighted and not names & _BATCH_NORMS:  # attention has no batch norm before its softmax
         return Kind.ATTENTION
     if not {Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.LOSS} & {*found}:
         if found[:1] == [Kind.REDUCTION] and _has_targets(tree, function):
             return Kind.LOSS
-        if found[:1] == [Kind.REDUCTION] and _is_softmax_by_hand(names, operators):
+        # `e / e.sum(-1, keepdim=True)` of `e = exp(x - x.amax(-1, keepdim=True))`
+        if found[:1] == [Kind.REDUCTION] and {"exp", "sum", _KEEPDIM} <= names and ast.Div in operators:
             return Kind.SOFTMAX
-        if _is_norm_by_hand(names, operators):
+        if _is_norm(names, operators):
             return Kind.NORMALISATION
-    if found:
-        return found[0]
-    if names & _POINTWISE or operators:
-        return Kind.POINTWISE
-    return Kind.OTHER
+    return found[0] if found else Kind.OTHER
 
 
 def called_names(source: str, function: str) -> frozenset[str]:
-    """The last names, in lower case, of what the function calls and the source does not define itself."""
+    """The last names, in lower case, of the functions it calls that the source does not define."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -170,28 +145,15 @@ def called_names(source: str, function: str) -> frozenset[str]:
     return frozenset(_used(tree, function)[0] - own)
 
 
-def _kinds(names: set[str], operators: set[type]) -> list[Kind]:
-    found = [kind for kind, known in _NAMES if names & known]
-    if ast.MatMult in operators and Kind.MATMUL not in found:
-        before = {Kind.ATTENTION, Kind.CONVOLUTION}
-        found.insert(sum(kind in before for kind in found), Kind.MATMUL)
-    return found
-
-
 def _has_targets(tree: ast.Module, function: str) -> bool:
-    """Whether the function compares with what it is told is right."""
+    """Whether a parameter is named like a target or label."""
     taken = [node.args.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     return any(one.arg in ("target", "targets", "label", "labels") for one in itertools.chain(*taken))
 
 
-def _is_softmax_by_hand(names: set[str], operators: set[type]) -> bool:
-    """`e / e.sum(-1, keepdim=True)` of `e = exp(x - x.amax(-1, keepdim=True))`."""
-    return {"exp", "sum", _KEPT} <= names and ast.Div in operators
-
-
-def _is_norm_by_hand(names: set[str], operators: set[type]) -> bool:
-    """`x * rsqrt(x.pow(2).mean(-1) + eps)`, with a difference from the mean, or `x / x.norm()`."""
-    if ast.Div in operators and names & {"norm", "vector_norm", _KEPT}:
+def _is_norm(names: set[str], operators: set[type]) -> bool:
+    """`x * rsqrt(x.pow(2).mean(-1) + eps)`, also with the mean subtracted, or `x / x.norm()`."""
+    if ast.Div in operators and names & {"norm", "vector_norm", _KEEPDIM}:
         return True
     return bool(names & {"rsqrt", "sqrt"}) and bool(names & {"mean", "norm", "sum"}) and "std" not in names
 
@@ -211,7 +173,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _used(tree: ast.Module, function: str) -> tuple[set[str], set[type]]:
-    """Names called, and arithmetic operators used, in the function and in what of the file it reaches."""
+    """Names called, and arithmetic operators used, in the function and the definitions it uses."""
     bodies: dict[str, ast.AST] = {
         node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
     }
@@ -236,64 +198,58 @@ def _used(tree: ast.Module, function: str) -> tuple[set[str], set[type]]:
                 pending.append(node.id)
             if isinstance(node, ast.Call):
                 names.add(_last_name(node.func))
-                names |= {one.arg for one in node.keywords if one.arg == _KEPT}
-            if isinstance(node, (ast.BinOp, ast.AugAssign)) or (isinstance(node, ast.UnaryOp) and _is_minus(node)):
-                operators.add(type(node.op))
+                names |= {one.arg for one in node.keywords if one.arg == _KEEPDIM}
+            if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
+                continue  # a negative literal
+            if isinstance(node, (ast.BinOp, ast.AugAssign)) or isinstance(getattr(node, "op", None), ast.USub):
+                operators.add(type(node.op))  # type: ignore[attr-defined]
     return names, operators
-
-
-def _is_minus(node: ast.UnaryOp) -> bool:
-    return isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant)
 
 
 _OTHER_VALUES = "normal:0:1"
 _LARGER_VALUES = "normal:0:8"
-_SOME_SIZE = 64  # in place of none
+_EXAMPLE_SIZE = 64  # in place of 0
 
-
-Foresee = Callable[[str, str], None]  # of a source and its function, before anything is run; it may refuse them
-
-
-def _foreseen(source: str, function: str) -> None: ...
+Precheck = Callable[[str, str], None]  # takes a source and its function before anything runs; may refuse them
 
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What a person may ask of a task beside what it computes."""
+    """The options of a task beside its reference and inputs."""
 
     gpu: str = "H200"
-    precision: Precision | None = None  # None: as PyTorch by default, which `settle` finds out
+    precision: Precision | None = None  # None: PyTorch's default, found by `resolve_precision`
     goal: Goal = Goal.THROUGHPUT
     allow_library: bool = False
-    fixed: tuple[str, ...] = ()  # names of dimensions that must not vary
+    fixed: tuple[str, ...] = ()  # static dimensions
     fixed_all: bool = False
     allow_degenerate: bool = False
-    foresee: Foresee = _foreseen
-    settle: Settle = settled_by_channels
+    precheck: Precheck = lambda source, function: None
+    resolve_precision: ResolvePrecision = precision_from_channels
 
     def __post_init__(self) -> None:
         if self.gpu not in PROFILES:
-            raise TaskError(f"no known GPU is called {self.gpu!r}; write one of {', '.join(PROFILES)}")
+            raise TaskError(f"{self.gpu!r} is no known GPU; write one of {', '.join(PROFILES)}")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A reference and its inputs at one size each: what is known before anything was run."""
+    """A reference and its inputs at one set of sizes, before anything was run."""
 
     name: str
     source: str
     function: str
     inputs: tuple[TaskInput, ...]
     dimensions: tuple[Dimension, ...]
-    unsaid: frozenset[str]  # tensors whose values nobody said
+    unspecified: frozenset[str]  # tensors whose values were not given
     origin: Origin
-    results: tuple[str, ...] = ()  # names, where they are known
+    results: tuple[str, ...] = ()  # names of the outputs, if known
     assumptions: tuple[str, ...] = ()
-    named: bool = False  # a person gave the dimensions; else there is one for each size, called after it
+    named: bool = False  # the dimensions were given; else there is one per distinct size
 
     @property
     def tensors(self) -> tuple[TensorInput, ...]:
-        """Those that the reference is called with."""
+        """The tensors that the reference is called with."""
         return tuple(one for one in self.inputs if isinstance(one, TensorInput) and not one.optional)
 
     @property
@@ -302,14 +258,14 @@ class Draft:
 
 
 def axes_of(shape: Sequence[int], dimensions: dict[str, Dimension]) -> tuple[str, ...]:
-    """A dimension for every size, called after it and kept in `dimensions`: those of one size are one at first."""
+    """The dimension of every size, added to `dimensions`. Equal sizes share one until probing separates them."""
     names = tuple(ONE if size == 1 else f"d{size}" for size in shape)
     dimensions.update((name, Dimension(name, size)) for name, size in zip(names, shape, strict=True))
     return names
 
 
 def make_task(draft: Draft, options: TaskOptions) -> Task:
-    """The task, probed and linted. Raises `TaskError`, also where the reference is at fault."""
+    """The task, probed and linted. Raises `TaskError`, also if the reference fails."""
     with Reference(draft.source, draft.function) as reference:
         try:
             task = probe_task(draft, options, reference)
@@ -319,8 +275,8 @@ def make_task(draft: Draft, options: TaskOptions) -> Task:
 
 
 def probe_task(draft: Draft, options: TaskOptions, reference: Reference) -> Task:
-    """The task without the lint: outputs, and which dimensions vary, from calling the reference."""
-    options.foresee(draft.source, draft.function)
+    """The task before the lint: outputs and dynamic dimensions, found by calling the reference."""
+    options.precheck(draft.source, draft.function)
     answer = _probed(draft, options, reference)
     taken = [one.name for one in draft.inputs]
     results = output_names(len(answer.outputs), draft.results, taken)
@@ -334,12 +290,12 @@ def probe_task(draft: Draft, options: TaskOptions, reference: Reference) -> Task
 
 
 def bounded_task(draft: Draft, outputs: tuple[TaskOutput, ...], options: TaskOptions, reference: Reference) -> Task:
-    """The task as it was described, bounded where the reference does something else beyond."""
+    """The task as described, with bounds beyond which the reference takes another branch."""
     request = ProbeRequest(draft.tensors, (), draft.numbers, draft.dimensions, unlink=False)
     try:
         answer: BoundAnswer = reference.call(BOUND, request, BoundAnswer, ANSWER_SECONDS)
-    except ReferenceProblem as problem:  # which says more of the sizes here than of the task
-        answer = BoundAnswer((), (), (f"what the reference branches on was not looked for: {problem}",))
+    except ReferenceProblem as problem:  # the small sizes tried here may be at fault, not the task
+        answer = BoundAnswer((), (), (f"branches of the reference were not searched for: {problem}",))
     found = {one.name: one for one in answer.dimensions}
     numbers = {one.name: one for one in answer.numbers}
     inputs = tuple(numbers.get(one.name, one) if isinstance(one, NumberInput) else one for one in draft.inputs)
@@ -359,15 +315,15 @@ def _bounded(one: Dimension, found: Dimension) -> Dimension:
 
 def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAnswer:
     dimensions = {one.name: one for one in draft.dimensions}
-    unsaid = draft.unsaid
-    if not draft.named:  # those of inputs that were dropped since are left out
+    unspecified = draft.unspecified
+    if not draft.named:  # without the dimensions of inputs that were dropped
         dimensions = {name: dimensions[name] for one in draft.tensors for name in one.dimensions}
-        # What is said to index a dimension means something only once dimensions have names.
-        unsaid |= {one.name for one in draft.tensors if isinstance(one.values, IndexValues)}
+        # Index values name a dimension, and dimensions have no final names yet.
+        unspecified |= {one.name for one in draft.tensors if isinstance(one.values, IndexValues)}
     fixed = options.fixed if draft.named else ()
     request = ProbeRequest(
         draft.tensors,
-        tuple(unsaid),
+        tuple(unspecified),
         draft.numbers,
         tuple(
             replace(one, varies=one.varies and not options.fixed_all and one.name not in fixed)
@@ -382,7 +338,7 @@ def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAn
 def _assemble(
     draft: Draft, answer: ProbeAnswer, names: Mapping[str, str], results: Sequence[str], options: TaskOptions
 ) -> Task:
-    """A task from what probing found, under the names given to its labels."""
+    """A task from the result of probing; `names` are the final names of its dimension labels."""
     found = {one.name: one for one in answer.dimensions}
     met = () if draft.named else (label for one in answer.tensors for label in one.dimensions)
     order = dict.fromkeys([*met, *(label for label in (names if draft.named else found) if label in names)])
@@ -450,12 +406,12 @@ def _spelled(note: str, names: Mapping[str, str]) -> str:
 
 
 def _with_fixed(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tuple[Dimension, ...]:
-    """The dimensions with those that the person wants fixed made so, and what these follow from."""
+    """The dimensions with the requested ones, and those they depend on, made static."""
     known = {one.name: one for one in dimensions}
     fixed: set[str] = set()
     for name in options.fixed:
         if name not in known:
-            raise TaskError(f"no dimension is called {name}; this task has {', '.join(known)}")
+            raise TaskError(f"there is no dimension {name}; this task has {', '.join(known)}")
         formula = known[name].formula
         fixed |= {name} if formula is None else {*formula.names}
     return following(
@@ -464,24 +420,24 @@ def _with_fixed(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tupl
 
 
 def linted(task: Task, options: TaskOptions, reference: Reference) -> Task:
-    """The task with the lint's finding and its precision; raises where answers prove nothing and may not."""
-    return settled(with_finding(task, examine(task, reference), options), options, reference)
+    """The task with its lint result and precision. Raises `TaskError` for a degenerate task that is not allowed."""
+    return with_precision(with_lint_result(task, lint_reference(task, reference), options), options, reference)
 
 
-def settled(task: Task, options: TaskOptions, reference: Reference) -> Task:
-    """The task with the precision of PyTorch's own convolutions, where it has some and nobody said another."""
-    return options.settle(task, reference) if options.precision is None and may_convolve(task) else task
+def with_precision(task: Task, options: TaskOptions, reference: Reference) -> Task:
+    """The task with the precision of PyTorch's convolutions, if it has convolutions and no precision was given."""
+    return options.resolve_precision(task, reference) if options.precision is None and may_convolve(task) else task
 
 
-def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
-    reason = finding(answer)
+def with_lint_result(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
+    reason = degenerate_reason(answer)
     if reason and not options.allow_degenerate:
         remedies: list[Remedy] = [Remedy(RemedyKind.ALLOW_DEGENERATE)]
         copied = next((one for one in task.tensors if one.name == answer.copied), None)
         empty = next((name for name, spec in task.specs().items() if spec.numel == 0), "")
         if empty:
             spec = task.specs()[empty]
-            sizes = "x".join(str(size or _SOME_SIZE) for size in spec.shape)
+            sizes = "x".join(str(size or _EXAMPLE_SIZE) for size in spec.shape)
             remedies.insert(0, Remedy(RemedyKind.GIVE_SHAPE, empty, f"{sizes}:{spec.dtype}"))
         elif copied is not None and not isinstance(copied.values, IntegerValues):
             remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, copied.name, _OTHER_VALUES))

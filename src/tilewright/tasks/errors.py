@@ -1,4 +1,4 @@
-"""Requests that are refused, as values: what was found, and what would help. Each front end words both its own way."""
+"""Refused requests: what was found, and remedies. Each front end words both in its own way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BadArgument(ValueError):
 
 
 class ArgumentKind(str, Enum):
-    """What a person may give for a parameter."""
+    """The kind of an argument given for a parameter."""
 
     SHAPE = "shape"
     NUMBER = "number"
@@ -22,7 +22,7 @@ class ArgumentKind(str, Enum):
 
 
 class RemedyKind(Enum):
-    """What to do, in plain words; `name` and `example` are those of the remedy."""
+    """Format strings over the `name` and `example` of a remedy."""
 
     GIVE_SHAPE = "give a shape for {name}, such as {example}"
     GIVE_NUMBER = "give a number for {name}"
@@ -40,7 +40,7 @@ PLAIN_WORDS = {kind: kind.value for kind in RemedyKind}
 
 @dataclass(frozen=True)
 class GivenArgument:
-    """What a person gave for a parameter; `text` is empty where its name alone is at fault."""
+    """An argument given for a parameter; `text` is empty if only its name is wrong."""
 
     kind: ArgumentKind
     name: str
@@ -58,9 +58,9 @@ class Remedy:
 
 
 class RefusedRequest(Carried, ValueError):
-    """`found` says what is wrong, of the argument `given` where there is one; any of the `remedies` would help.
+    """`found` says what is wrong, with the argument `given` if there is one; each of the `remedies` would help.
 
-    As text it is a whole sentence that knows no front end; `tilewright.frontends.api.reporter` has theirs.
+    `str()` gives a sentence independent of front ends; `tilewright.frontends.api.reporter` words it for each.
     """
 
     def __init__(self, found: str, *remedies: Remedy, given: GivenArgument | None = None) -> None:
@@ -71,9 +71,9 @@ class RefusedRequest(Carried, ValueError):
         super().__init__(self.sentence(place, PLAIN_WORDS))
 
     def sentence(self, place: str, words: Mapping[RemedyKind, str]) -> str:
-        """The whole in a front end's words for the argument and for remedies."""
-        said = "; ".join([self.found, *(one.text(words) for one in self.remedies)])
-        return f"{place}: {said}" if place else said
+        """The message with a front end's words for the argument and the remedies."""
+        text = "; ".join([self.found, *(one.text(words) for one in self.remedies)])
+        return f"{place}: {text}" if place else text
 
 
 class TaskError(RefusedRequest):

@@ -1,15 +1,13 @@
-"""A backward task from a forward one: gradients of its results in, gradients of its inputs out.
+"""Makes the backward task of a forward task: takes gradients of its results, returns gradients of its inputs.
 
-The reference is the forward's own text and, after it, a function that computes the forward again with autograd and asks
-for the gradients. So it says the same as PyTorch at any size and in any dtype. What is kept between forward and
-backward is decided here: the fewest bytes among the inputs and results that are enough, by the graph of the gradients.
-Everything that the forward's task knows of its dimensions and numbers holds of the backward too.
+The backward reference either recomputes the forward under autograd, or computes the gradients from saved results. The
+tensors saved between forward and backward are the fewest bytes that determine the gradients.
 """
 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.records import (
@@ -33,17 +31,17 @@ from tilewright.tasks.questions import (
     ANSWER_SECONDS,
     DIFFERENTIATE,
     PRINT_GRADIENTS,
-    Cut,
     DerivativeAnswer,
     DerivativeRequest,
     PrintedGradients,
     PrintRequest,
-    examine,
-    finding,
+    SavedSet,
+    degenerate_reason,
+    lint_reference,
     small_sizes,
 )
 
-# -- the text of a backward reference: --
+# -- the source of a backward reference --
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31)
 
@@ -60,13 +58,13 @@ def {flat}(returned):
 
 @dataclass(frozen=True)
 class BackwardNames:
-    """What everything is called, without a name that the forward has already."""
+    """Names in the backward task, different from those of the forward."""
 
     op: str
     function: str
-    results: tuple[str, ...]  # of the forward, whose gradients are taken
-    gradients: tuple[str, ...]  # of these
-    outputs: tuple[str, ...]  # gradients by the inputs
+    results: tuple[str, ...]  # differentiable results of the forward
+    gradients: tuple[str, ...]  # their gradients
+    outputs: tuple[str, ...]  # gradients of the inputs
     flat: str
 
     @classmethod
@@ -89,7 +87,7 @@ def _unused(wanted: str, taken: set[str]) -> str:
 
 
 def recomputing_source(task: Task, answer: DerivativeAnswer, names: BackwardNames, saved: tuple[str, ...]) -> str:
-    """The forward is computed again from the `saved` inputs. What no gradient depends on is stood in for by zeros."""
+    """A source that recomputes the forward from the `saved` inputs. Inputs that no gradient depends on become zeros."""
     lines = [_head(task, names, saved), f'    """The gradients of `{task.function}` by {", ".join(answer.by)}."""']
     lines += ["    with torch.enable_grad():"]
     for one in task.tensors:
@@ -111,12 +109,12 @@ def recomputing_source(task: Task, answer: DerivativeAnswer, names: BackwardName
     return f"{task.reference.rstrip()}\n{imported}{helper}\n\n{text}\n"
 
 
-# -- from results that were kept --
+# -- gradients from saved results --
 
 
-def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: Cut) -> PrintRequest:
-    """What the child needs to print the gradients from what a cut keeps."""
-    at_hand = _at_hand(task, names, cut)
+def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: SavedSet) -> PrintRequest:
+    """The request to print the gradients computed from a set of saved tensors."""
+    at_hand = _at_hand(task, names, cut.inputs, cut.results)
     known: dict[str, str] = {}
     for name, shape, _ in at_hand:
         for axis, label in enumerate(shape):
@@ -130,20 +128,22 @@ def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cu
     )
 
 
-def _at_hand(task: Task, names: BackwardNames, cut: Cut) -> list[tuple[str, tuple[str | int, ...], DType]]:
-    """What the backward takes: name, dimensions and dtype."""
+def _at_hand(
+    task: Task, names: BackwardNames, inputs: tuple[str, ...], results: tuple[str, ...] = ()
+) -> list[tuple[str, tuple[str | int, ...], DType]]:
+    """The tensors that the backward takes: gradients and saved tensors, with dimensions and dtype."""
     outputs = {one.name: one for one in task.outputs}
     tensors = {one.name: one for one in task.tensors}
     found: list[tuple[str, tuple[str | int, ...], DType]] = [
         (name, outputs[result].shape, outputs[result].dtype)
         for result, name in zip(names.results, names.gradients, strict=True)
     ]
-    found += [(name, tensors[name].dimensions, tensors[name].dtype) for name in cut.inputs]
-    return found + [(name, outputs[name].shape, outputs[name].dtype) for name in cut.results]
+    found += [(name, tensors[name].dimensions, tensors[name].dtype) for name in inputs]
+    return found + [(name, outputs[name].shape, outputs[name].dtype) for name in results]
 
 
 def _sizes(task: Task, first: int) -> dict[str, int]:
-    """Sizes that all differ, where the dimensions leave a choice."""
+    """Sizes that all differ, as far as the dimensions allow."""
     sizes = task.sizes
     for number, one in enumerate(one for one in task.free if one.varies):
         wanted = one.permitted(_PRIMES[(first + number) % len(_PRIMES)] * one.multiple_of)
@@ -153,11 +153,11 @@ def _sizes(task: Task, first: int) -> dict[str, int]:
 
 
 def printed_source(
-    task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: Cut, found: PrintedGradients
+    task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: SavedSet, found: PrintedGradients
 ) -> str:
-    """A text without the forward: the gradients, operation by operation, from what is kept."""
+    """A source without the forward: the gradients, operation by operation, from saved tensors."""
     kept = ", ".join(cut.results)
-    at_hand = _at_hand(task, names, cut)
+    at_hand = _at_hand(task, names, cut.inputs, cut.results)
     ranks = ", ".join(f"{name}.ndim" for name, _, _ in at_hand)
     wanted = ", ".join(str(len(shape)) for _, shape, _ in at_hand)
     lines = [
@@ -197,62 +197,54 @@ def _results_lines(task: Task, answer: DerivativeAnswer, names: BackwardNames, c
 
 
 def _stand_in(task: Task, one: TensorInput, names: BackwardNames, saved: tuple[str, ...]) -> str:
-    """A tensor of the shape and dtype of an input whose values no gradient depends on, made from what is at hand."""
-    outputs = {output.name: output for output in task.outputs}
-    at_hand: list[tuple[str, tuple[str | int, ...], bool]] = [
-        (name, outputs[result].shape, outputs[result].dtype is one.dtype)
-        for result, name in zip(names.results, names.gradients, strict=True)
-    ]
-    tensors = {tensor.name: tensor for tensor in task.tensors}
-    at_hand += [(name, tensors[name].dimensions, tensors[name].dtype is one.dtype) for name in saved]
-    for name, shape, alike in at_hand:
-        if alike and shape == one.dimensions:
+    """An expression for zeros of the shape and dtype of an input, made from the tensors at hand."""
+    at_hand = _at_hand(task, names, saved)
+    for name, shape, dtype in at_hand:
+        if dtype is one.dtype and shape == one.dimensions:
             return f"torch.zeros_like({name})"
-    sizes = [_size(task, label, at_hand) for label in one.dimensions]
-    carrier = next((name for name, _, alike in at_hand if alike), "")
-    shape_text = _tuple(tuple(sizes))
-    if carrier:
-        return f"{carrier}.new_zeros({shape_text})"
-    first = at_hand[0][0]
-    return f"{first}.new_zeros({shape_text}, dtype=torch.{one.dtype.torch_name})"
-
-
-def _size(task: Task, label: str, at_hand: list[tuple[str, tuple[str | int, ...], bool]]) -> str:
+    places: dict[str | int, str] = {}
     for name, shape, _ in at_hand:
-        if label in shape:
-            return f"{name}.shape[{shape.index(label)}]"
+        for axis, label in enumerate(shape):
+            places.setdefault(label, f"{name}.shape[{axis}]")
+    shape_text = _tuple(tuple(_size(task, label, places) for label in one.dimensions))
+    if carrier := next((name for name, _, dtype in at_hand if dtype is one.dtype), ""):
+        return f"{carrier}.new_zeros({shape_text})"
+    return f"{at_hand[0][0]}.new_zeros({shape_text}, dtype=torch.{one.dtype.torch_name})"
+
+
+def _size(task: Task, label: str, places: Mapping[str | int, str]) -> str:
+    if label in places:
+        return places[label]
     found = next(one for one in task.dimensions if one.name == label)
     if not found.varies:
         return str(found.size)
-    # One that another follows from can be told from that: cols from cols / 2.
+    # Solve the formula of another dimension for it: cols from cols / 2.
     for other in task.dimensions:
-        if other.formula is not None and other.formula.names == (label,):
-            place = next((name for name, shape, _ in at_hand if other.name in shape), "")
+        if other.formula is not None and other.formula.names == (label,) and other.name in places:
             two = [other.formula.at({label: other_size}) for other_size in (found.size, 2 * found.size)]
-            if place and two[1] == 2 * two[0] and found.size % two[0] == 0:
-                shape = next(shape for name, shape, _ in at_hand if name == place)
-                return f"{found.size // two[0]} * {place}.shape[{shape.index(other.name)}]"
-    raise TaskError(f"the size {label} of {task.name} cannot be told from the gradients of its results")
+            if two[1] == 2 * two[0] and found.size % two[0] == 0:
+                return f"{found.size // two[0]} * {places[other.name]}"
+    raise TaskError(f"the size {label} of {task.name} does not follow from the gradients of its results")
 
 
 def backward_task(task: Task, options: TaskOptions) -> Task:
-    """The task of a forward's gradients. Raises `TaskError` where there are none, or they prove nothing."""
+    """The task of a forward's gradients. Raises `TaskError` if there are none or the task is degenerate."""
     refuse_without_gradients(task)
     with Reference(task.reference, task.function) as reference:
         try:
             request = DerivativeRequest(task, small_sizes(task))
             answer: DerivativeAnswer = reference.call(DIFFERENTIATE, request, DerivativeAnswer, ANSWER_SECONDS)
         except ReferenceProblem as problem:
-            raise TaskError(f"{task.name} has no gradients that can be taken: {problem}") from problem
+            raise TaskError(f"{task.name} cannot be differentiated: {problem}") from problem
         if not answer.by:
-            raise TaskError(f"{task.name} has no gradients: no result depends on an input in a way that can be derived")
+            raise TaskError(f"{task.name} has no gradients: no result is a differentiable function of an input")
         made = _cheapest(task, answer, reference)
     with Reference(made.reference, made.function) as reference:
         try:
-            seen = examine(made, reference)
+            seen = lint_reference(made, reference)
         except ReferenceProblem as problem:
-            raise TaskError(f"the gradients of {task.name} cannot be taken: {problem}") from problem
-    reason = finding(seen)
+            raise TaskError(f"the gradients of {task.name} cannot be computed: {problem}") from problem
+    reason = degenerate_reason(seen)
     if reason and not options.allow_degenerate:
         remedy = Remedy(RemedyKind.ALLOW_DEGENERATE)
         raise TaskError(f"a kernel for the gradients of {task.name} would prove nothing: {reason}", remedy)
@@ -260,24 +252,23 @@ def backward_task(task: Task, options: TaskOptions) -> Task:
 
 
 def refuse_without_gradients(task: Task) -> None:
-    """Raise `TaskError` where it is plain without a call that there can be none."""
+    """Raise `TaskError` if the task plainly has no gradients."""
     if task.derivative is not None:
-        raise TaskError(f"{task.name} is a backward task itself; second gradients come from the function's autograd")
+        raise TaskError(f"{task.name} is a backward task; for second derivatives use autograd of its function")
     changed = [one.name for one in task.tensors if one.in_place]
     if changed:
         raise TaskError(
-            f"{task.name} changes {', '.join(changed)} in place, so nothing is left to take gradients at; write it so "
-            "that it returns a new tensor"
+            f"{task.name} changes {', '.join(changed)} in place, which has no gradient; return a new tensor instead"
         )
     if not any(one.dtype.is_float for one in task.tensors):
         raise TaskError(f"{task.name} has no floating-point input, so it has no gradients")
 
 
 def _cheapest(task: Task, answer: DerivativeAnswer, reference: Reference) -> Task:
-    """The backward task that keeps the fewest bytes. Of as many inputs: a text from results is for one rank alone."""
+    """The backward task that saves the fewest bytes; at equal bytes the one that saves fewer results."""
     specs = {**task.specs(), **task.output_specs()}
 
-    def price(cut: Cut) -> tuple[int, int]:
+    def price(cut: SavedSet) -> tuple[int, int]:
         return sum(specs[name].storage_bytes for name in (*cut.inputs, *cut.results)), len(cut.results)
 
     names = BackwardNames.of(task, answer)
@@ -295,7 +286,7 @@ def _cheapest(task: Task, answer: DerivativeAnswer, reference: Reference) -> Tas
     return _assembled(task, answer, cut, recomputing_source(task, answer, names, cut.inputs))
 
 
-def _assembled(task: Task, answer: DerivativeAnswer, cut: Cut, source: str) -> Task:
+def _assembled(task: Task, answer: DerivativeAnswer, cut: SavedSet, source: str) -> Task:
     names = BackwardNames.of(task, answer)
     specs = {**task.specs(), **task.output_specs()}
     saved = tuple(
@@ -338,7 +329,7 @@ def _assembled(task: Task, answer: DerivativeAnswer, cut: Cut, source: str) -> T
 
 
 def _result_input(task: Task, answer: DerivativeAnswer, name: str, gradients: tuple[TensorInput, ...]) -> TensorInput:
-    """A kept result as an input: it holds about what the function made of the values that were drawn."""
+    """A saved result as an input, with values in the range that the forward computed."""
     place = next(number for number, one in enumerate(task.outputs) if one.name == name)
     low, high = answer.ranges[place]
     values = UniformValues(low, high) if 0.0 <= low < high else NormalValues()
@@ -347,7 +338,7 @@ def _result_input(task: Task, answer: DerivativeAnswer, name: str, gradients: tu
 
 
 def _gradient_inputs(task: Task, names: BackwardNames) -> tuple[tuple[Dimension, ...], tuple[TensorInput, ...]]:
-    """The gradients of the results as inputs; a size that is a plain number becomes a dimension that never varies."""
+    """The gradients of the results as inputs. A size that is a number becomes a static dimension."""
     dimensions = {one.name: one for one in task.dimensions}
     outputs = {one.name: one for one in task.outputs}
     made = []
@@ -364,7 +355,7 @@ def _gradient_inputs(task: Task, names: BackwardNames) -> tuple[tuple[Dimension,
 def _used(
     dimensions: tuple[Dimension, ...], inputs: Iterable[TaskInput], outputs: Iterable[TaskOutput]
 ) -> tuple[Dimension, ...]:
-    """The dimensions that are left, and those that these follow from."""
+    """The dimensions that are used, and those in their formulas."""
     labels = {label for one in inputs if isinstance(one, TensorInput) for label in one.dimensions}
     labels |= {size for one in outputs for size in one.shape if isinstance(size, str)}
     for one in inputs:
@@ -383,23 +374,23 @@ def _without(task: Task, answer: DerivativeAnswer) -> Iterable[tuple[str, str]]:
         elif not one.dtype.is_float:
             yield one.name, f"holds {one.dtype.value}"
         elif one.name not in answer.by:
-            yield one.name, "reaches no result that can be derived"
+            yield one.name, "reaches no differentiable result"
 
 
 def derivative_words(derivative: Derivative) -> list[str]:
-    """Lines for a person: whose gradients, what is kept for them, and what autograd would keep."""
+    """Lines that describe the gradients, what is saved for them, and what autograd would save."""
     lines = [f"gradients by {', '.join(derivative.by)}, of {', '.join(derivative.results)} of {derivative.op}"]
     lines += [f"no gradient by {name}, which {why}" for name, why in derivative.without]
     kept = ", ".join(
         f"{'the result ' if one.is_result else ''}{one.name} ({_bytes_words(one.bytes)})" for one in derivative.saved
     )
     kept = kept or "nothing"
-    lines.append(f"keeps {kept} from the forward; everything else is computed again")
+    lines.append(f"saves {kept} from the forward and recomputes everything else")
     if derivative.autograd_bytes is not None:
         more = derivative.saved_bytes - derivative.autograd_bytes
-        beside = f": {_bytes_words(more)} more, for inputs that it keeps in another form" if more > 0 else ""
+        beside = f": {_bytes_words(more)} more, because it saves inputs in another form" if more > 0 else ""
         lines.append(
-            f"{_bytes_words(derivative.saved_bytes)} in all; autograd would keep "
+            f"{_bytes_words(derivative.saved_bytes)} in all; autograd would save "
             f"{_bytes_words(derivative.autograd_bytes)}{beside}"
         )
     return lines

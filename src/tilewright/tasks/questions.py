@@ -1,4 +1,4 @@
-"""What the reference's process is asked on the way to a task, and what it answers."""
+"""Requests to the reference's child process, and its answers; the lint of a task."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _LISTED = 4
 @dataclass(frozen=True)
 class ProbeRequest:
     tensors: tuple[TensorInput, ...]
-    unsaid: tuple[str, ...]  # tensors whose values nobody said
+    unspecified: tuple[str, ...]  # tensors whose values were not given
     numbers: tuple[NumberInput, ...]
-    dimensions: tuple[Dimension, ...]  # `varies`: whether it may be tried; a multiple above 1 is believed
-    unlink: bool  # whether axes of one dimension may turn out to be independent
+    dimensions: tuple[Dimension, ...]  # `varies`: may be dynamic; a `multiple_of` above 1 is kept
+    unlink: bool  # whether to look for independent axes among those of one dimension
 
 
 @dataclass(frozen=True)
 class ProbeAnswer:
     tensors: tuple[TensorInput, ...]
     dimensions: tuple[Dimension, ...]
-    outputs: tuple[TaskOutput, ...]  # called y0, y1, ...
-    assumptions: tuple[str, ...]  # in which {x} is the dimension x
-    numbers: tuple[NumberInput, ...] = ()  # with the bounds that were found
+    outputs: tuple[TaskOutput, ...]  # named y0, y1, ...
+    assumptions: tuple[str, ...]  # {x} stands for the dimension x
+    numbers: tuple[NumberInput, ...] = ()  # with their bounds
 
 
 @dataclass(frozen=True)
 class BoundAnswer:
     dimensions: tuple[Dimension, ...]
     numbers: tuple[NumberInput, ...]
-    assumptions: tuple[str, ...]  # in which {x} is the dimension x
+    assumptions: tuple[str, ...]  # {x} stands for the dimension x
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class LintRequest:
 
 @dataclass(frozen=True)
 class LintAnswer:
-    mismatch: str  # where the reference returns something else than the task says
-    reason: str  # why answers prove nothing
-    idle: tuple[str, ...] = ()  # tensors without influence on any output
-    leading: tuple[tuple[str, int], ...] = ()  # as in a task
-    copied: str = ""  # the tensor that the first output equals, where that is the reason
-    constant: bool = False  # whether the reason is that answers hardly differ, for the values that were drawn
+    mismatch: str  # how the outputs differ from those of the task
+    reason: str  # why the task is degenerate
+    idle: tuple[str, ...] = ()  # inputs that change no output
+    leading: tuple[tuple[str, int], ...] = ()  # as in `Task`
+    copied: str = ""  # the input that the first output equals, if that is the reason
+    constant: bool = False  # whether the reason is that outputs hardly differ between the drawn inputs
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class DerivativeRequest:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """What is enough for the gradients, beside those of the results: results and inputs of the function."""
+class SavedSet:
+    """Results and inputs of the forward that, with the incoming gradients, determine the gradients."""
 
     results: tuple[str, ...]
     inputs: tuple[str, ...]
@@ -77,40 +77,40 @@ class Cut:
 
 @dataclass(frozen=True)
 class DerivativeAnswer:
-    structure: str  # of what the function returns: one tensor, a flat tuple, or nested
+    structure: str  # of the returned value: "one" tensor, "flat" tuple, or "nested"
     differentiable: tuple[bool, ...]  # of each result
     by: tuple[str, ...]  # inputs that get a gradient
-    cuts: tuple[Cut, ...]  # the first keeps no result
-    autograd_bytes: int | None  # at the task's own sizes
-    ranges: tuple[tuple[float, float], ...] = ()  # between which each result lies, for the values that were drawn
+    cuts: tuple[SavedSet, ...]  # the first saves no result
+    autograd_bytes: int | None  # saved by autograd at the task's sizes
+    ranges: tuple[tuple[float, float], ...] = ()  # minimum and maximum of each result for the drawn inputs
 
 
 @dataclass(frozen=True)
 class PrintRequest:
-    """The gradients `by` inputs, in lines that use the kept `inputs` and `results` and the results' `gradients`."""
+    """Asks for Python lines that compute gradients from saved `inputs` and `results` and the incoming `gradients`."""
 
     task: Task
     sizes: dict[str, int]  # to trace at, all different
-    other_sizes: tuple[dict[str, int], ...]  # at which the lines must be right too
+    other_sizes: tuple[dict[str, int], ...]  # to check the lines at
     by: tuple[str, ...]
     inputs: tuple[str, ...]
     results: tuple[str, ...]
     gradients: tuple[str, ...]
     labels: dict[str, tuple[str, ...]]  # the dimensions of every input
-    known_sizes: dict[str, str]  # a dimension -> what its size is in the lines
+    known_sizes: dict[str, str]  # dimension -> expression of its size
     dtypes: dict[str, str]  # such as "torch.bfloat16" -> "y.dtype"
 
 
 @dataclass(frozen=True)
 class PrintedGradients:
-    lines: tuple[str, ...]  # empty where they cannot be had
-    returned: tuple[str, ...]  # the gradients, by name
+    lines: tuple[str, ...]  # empty if the graph cannot be printed
+    returned: tuple[str, ...]  # variables that hold the gradients
 
 
 @dataclass(frozen=True)
 class ModuleRequest:
-    build: str  # a Python expression that makes the module: `Model(*get_init_inputs())`
-    inputs: str  # one that makes its inputs: `get_inputs()`; "" where shapes are given
+    build: str  # a Python expression for the module: `Model(*get_init_inputs())`
+    inputs: str  # one for its inputs: `get_inputs()`; "" if shapes were given
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class FoundTensor:
     shape: tuple[int, ...]
     values: Values | None
     learned: bool = False
-    statistic: bool = False  # of a norm in training mode, which writes it and does not read it
-    structure: str = ""  # what is lost when its elements are drawn one by one
+    statistic: bool = False  # running statistic of a norm in training mode: written, not read
+    structure: str = ""  # such as symmetry, which is lost when elements are drawn independently
 
 
 @dataclass(frozen=True)
@@ -135,24 +135,24 @@ class ModuleAnswer:
     inputs: tuple[FoundTensor | FoundNumber, ...]
     assumptions: tuple[str, ...]
     forward: tuple[SourceParameter, ...]  # without *args and **kwargs
-    held: tuple[str, ...] = ()  # masks that stay inside
+    held: tuple[str, ...] = ()  # mask buffers that stay in the module
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The names in a sentence; a network has hundreds."""
+    """The names, abbreviated if there are many."""
     return ", ".join(names) if len(names) <= _LISTED else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
-# -- whether a task's answers prove anything: --
+# -- lint --
 
 _LARGEST_ELEMENTS = 1 << 22
-_SMALL_SIZES = (48, 40, 56, 24, 72, 88)  # in turn, rounded to the multiple a dimension needs
+_SMALL_SIZES = (48, 40, 56, 24, 72, 88)  # used in turn, rounded to the multiple of the dimension
 
 
-def examine(task: Task, reference: Reference) -> LintAnswer:
-    """What calling the reference with several sets of inputs shows.
+def lint_reference(task: Task, reference: Reference) -> LintAnswer:
+    """Lint the reference by calling it with several sets of inputs.
 
-    Raises `TaskError` where the reference does not return what the task says, and `ReferenceProblem`.
+    Raises `TaskError` if its outputs are not those of the task, and `ReferenceProblem`.
     """
     answer: LintAnswer = reference.call(LINT, LintRequest(task, small_sizes(task)), LintAnswer, ANSWER_SECONDS)
     if answer.mismatch:
@@ -160,8 +160,8 @@ def examine(task: Task, reference: Reference) -> LintAnswer:
     return answer
 
 
-def finding(answer: LintAnswer) -> str:
-    """Why answers prove nothing; "" where they do."""
+def degenerate_reason(answer: LintAnswer) -> str:
+    """Why the task is degenerate; "" if it is not."""
     if answer.reason or not answer.idle:
         return answer.reason
     them = "it" if len(answer.idle) == 1 else "them"
@@ -169,7 +169,7 @@ def finding(answer: LintAnswer) -> str:
 
 
 def small_sizes(task: Task) -> dict[str, int]:
-    """Sizes at which the reference is quick: the task's own where they are small, else varying ones made smaller."""
+    """Sizes at which the reference runs quickly: the task's own if small, else with dynamic dimensions made smaller."""
     sizes = task.sizes
     if _elements(task, sizes) <= _LARGEST_ELEMENTS // 16:
         return sizes
@@ -183,7 +183,7 @@ def small_sizes(task: Task) -> dict[str, int]:
 
 
 def _cut_down(task: Task, sizes: dict[str, int]) -> dict[str, int]:
-    """The largest varying size halved until a call is cheap; sizes that are fixed may be large by themselves."""
+    """Halve the largest dynamic size until a call is cheap or no size can be reduced."""
     stuck: set[str] = set()
     while _elements(task, sizes) > _LARGEST_ELEMENTS:
         movable = [one for one in task.free if one.varies and one.name not in stuck]

@@ -47,9 +47,9 @@ def test_every_remedy_is_worded_for_both(kind: RemedyKind) -> None:
             "eps=big: f's eps takes a number",
         ),
         (
-            TaskError("'weird' says no values", given=GivenArgument(ArgumentKind.VALUES, "x", "weird")),
-            "--fill x=weird: 'weird' says no values",
-            'values={"x": "weird"}: \'weird\' says no values',
+            TaskError("'weird' describes no values", given=GivenArgument(ArgumentKind.VALUES, "x", "weird")),
+            "--fill x=weird: 'weird' describes no values",
+            'values={"x": "weird"}: \'weird\' describes no values',
         ),
         (
             TaskError("f has no such parameter", given=GivenArgument(ArgumentKind.VALUES, "q")),

@@ -19,7 +19,7 @@ from tilewright.frontends.api import judges
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, emulated_device
 from tilewright.records import Precision, Task
 from tilewright.reference.protocol import MEASURE, PrecisionAnswer
-from tilewright.tasks.own_precision import settled_by_channels
+from tilewright.tasks.default_precision import precision_from_channels
 
 SOURCE = "import torch.nn.functional as F\n\ndef op(x, w):\n    return F.conv2d(x, w)\n"
 GPU = ChosenDevice("H200", "NVIDIA H200 (cuda:0)", 0)
@@ -62,7 +62,7 @@ def test_where_it_cannot_say_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> N
     few = settled(monkeypatch, 3, None)
     assert few.precision is Precision.DEFAULT_F32
     assert any("channels" in note for note in few.assumptions)
-    assert judges.precision_settler(emulated_device("H200")) is settled_by_channels
+    assert judges.precision_settler(emulated_device("H200")) is precision_from_channels
 
 
 LOOKING = "import torch.nn.functional as F\n\ndef op(x, w):\n    return F.conv2d(x, w) if x.sum() != 7 else x\n"

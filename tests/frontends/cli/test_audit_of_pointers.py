@@ -137,7 +137,7 @@ def test_what_the_shapes_do_not_tell_is_said(folder: Path) -> None:
     assert audit.arguments["index"] == "i32[16]"
     assert (audit.arguments["N"], audit.arguments["C"]) == ("16", "96")
     audit = audited(folder, "gather.cu", "--shape", "table=50x96")
-    assert any("the shapes given do not tell N = " in note for note in audit.notes)
+    assert any("the shapes given do not determine N = " in note for note in audit.notes)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_what_cannot_be_watched_is_found_by_calls_alone_and_says_so() -> None:
     )
     task = task_of(source)
     assert [limits(one) for one in task.dimensions] == [FREE, FREE]
-    assert task.assumptions[0].startswith("what the reference branches on was found by calls alone (TypeError: no int")
+    assert task.assumptions[0].startswith("branches of the reference were found by calls alone (TypeError: no int")
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_what_is_scripted_is_not_seen_and_an_assumption_says_so() -> None:
     source = (
         "@torch.jit.script\ndef g(x):\n    return x * 2 if x.size(1) > 300 else x * 3\n\n\ndef f(x):\n    return g(x)\n"
     )
-    reason = "torch.jit.script hides what g asks"
-    assert task_of(source).assumptions == (f"what the reference branches on was found by calls alone ({reason})",)
+    reason = "torch.jit.script hides the branches of g"
+    assert task_of(source).assumptions == (f"branches of the reference were found by calls alone ({reason})",)
 
 
 def test_heads_that_are_repeated_may_be_as_many_as_they_are() -> None:

@@ -68,7 +68,7 @@ def least(task: Task) -> dict[str, int]:
 def test_an_image_is_no_smaller_than_its_filter() -> None:
     task = made("pooled", {"x": "4x8x32x40", "w": "16x8x5x3"})
     assert least(task) == {"batch": 1, "channels": 1, "height": 5, "width": 3, "out_channels": 1}
-    assert "kernel_height is fixed because how large it may be depends on other sizes" in task.assumptions
+    assert "kernel_height is fixed because its largest value depends on other sizes" in task.assumptions
 
 
 def test_what_a_formula_says_is_not_said_again() -> None:

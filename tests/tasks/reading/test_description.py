@@ -44,7 +44,7 @@ def test_a_whole_description() -> None:
     assert found.inputs["x"] == TensorInput("x", DType.BF16, ("rows", "cols"), UniformValues(-1.0, 1.0))
     assert found.inputs["ids"] == TensorInput("ids", DType.I64, ("size_7",), IndexValues("rows"))
     assert found.inputs["out"] == TensorInput("out", DType.F32, ("rows", "one"), memory_order=(1, 0), in_place=True)
-    assert found.unsaid == {"out"}
+    assert found.unspecified == {"out"}
     assert (found.inputs["eps"], found.inputs["flag"]) == (1e-5, True)
     assert found.goal is not None
     assert found.goal.value == "latency"
@@ -66,10 +66,10 @@ def test_sizes_that_follow_from_others() -> None:
     ("change", "message"),
     [
         (('name = "gather_rows"', "name = 3"), "name must be given as text"),
-        (('name = "gather_rows"', 'name = "gather rows"'), "is no name of an op"),
+        (('name = "gather_rows"', 'name = "gather rows"'), "is no valid op name"),
         (('goal = "latency"', 'goal = "fast"'), "goal = 'fast' is not latency, throughput"),
         (('goal = "latency"', "speed = 1"), "unknown key 'speed'; it may have name, function"),
-        (("rows = 4096", 'rows = "many"'), "dimension rows = many: no dimension is called many; name cols"),
+        (("rows = 4096", 'rows = "many"'), "dimension rows = many: there is no dimension many; name cols"),
         (("rows = 4096", "rows = true"), r'\[dimensions\] rows: write a size, \{size .* or .* "cols / 2"'),
         (
             ("rows = 4096", 'rows = {size = 4096, at_least = 2, unless = ["colls"]}'),
@@ -77,15 +77,15 @@ def test_sizes_that_follow_from_others() -> None:
         ),
         (("rows = 4096", 'rows = "cols / "'), "'cols / ' ends where a name or a number should follow"),
         (("rows = 4096", 'rows = "cols - 2000"'), "is -976 at cols = 1024; no size is below 0"),
-        (('"bf16[rows, cols]"', '"bf16[rows, cols / rows]"'), "x: 'cols / rows' divides by something else"),
-        (('"bf16[rows, cols]"', '"bf16[rows, 2 * width]"'), "x: dimension twice_width .* is called width"),
+        (('"bf16[rows, cols]"', '"bf16[rows, cols / rows]"'), "x: 'cols / rows' divides by something other"),
+        (('"bf16[rows, cols]"', '"bf16[rows, 2 * width]"'), "x: dimension twice_width .* there is no dimension width"),
         (("multiple_of = 8", "multiple_of = 7"), "1024 is not a size that is a multiple of 7"),
-        (('"bf16[rows, cols]"', '"bf16[rows, width]"'), "no dimension is called 'width'; .* has rows, cols"),
+        (('"bf16[rows, cols]"', '"bf16[rows, width]"'), "there is no dimension 'width'; .* has rows, cols"),
         (('"bf16[rows, cols]"', '"bfloat[rows]"'), "'bfloat' is not a dtype; write one of f64, f32"),
         (('"bf16[rows, cols]"', '"bf16 rows"'), "is no tensor; write such as"),
         (('"bf16[rows, cols]"', '"const bf16[rows]"'), "'const' is none of inplace, optional, parameter"),
         (("order 1 0", "order 1 1"), "order must name each of its 2 axes once"),
-        (('"uniform -1 1"', '"gauss"'), r"\[values\] x: 'gauss' says no values; write normal"),
+        (('"uniform -1 1"', '"gauss"'), r"\[values\] x: 'gauss' describes no values; write normal"),
         (('"index rows"', '"normal"'), r"\[values\] ids: i64 cannot hold normal"),
         (('ids = "index rows"', 'idz = "normal"'), r"\[values\] has idz, which is no tensor"),
         (("[values]", "[values"), "this is not TOML"),
@@ -129,7 +129,7 @@ def test_values_are_printed_as_they_are_read(text: str) -> None:
     ],
 )
 def test_values_that_make_no_sense(text: str) -> None:
-    with pytest.raises(ValueError, match="says no values; write normal, normal:MEAN"):
+    with pytest.raises(ValueError, match="describes no values; write normal, normal:MEAN"):
         parse_values(text, DType.F32, 2)
 
 

@@ -66,8 +66,8 @@ def test_words_are_words(words: str) -> None:
         ("{}/ops.py:scale_", {"x": "8"}, {"factor": "big"}, "number of factor, big: scale_'s factor takes a number"),
         ("{}/ops.py:add(3)", {"x": "8"}, {}, "add is no class, so it takes no arguments here"),
         ("{}/module.py:M(32", {"x": "8"}, {}, r"M\(32: a bracket is not closed; write .*module.py:CLASS\(ARGUMENTS\)"),
-        ("{}/ops.py:add now", {"x": "8"}, {}, "'add now' names nothing of a file; write .*ops.py:FUNCTION"),
-        ("{}/ops.py:", {}, {}, "'' names nothing of a file"),
+        ("{}/ops.py:add now", {"x": "8"}, {}, "'add now' is no name in a file; write .*ops.py:FUNCTION"),
+        ("{}/ops.py:", {}, {}, "'' is no name in a file"),
     ],
 )
 def test_requests_that_make_no_task(
@@ -89,7 +89,7 @@ def test_requests_that_make_no_task(
         ({"q": "normal"}, "values of q: add has no such parameter; it has x, y"),
         (
             {"x": "weird"},
-            "values of x, weird: 'weird' says no values; write normal, normal:MEAN:DEVIATION, uniform",
+            "values of x, weird: 'weird' describes no values; write normal, normal:MEAN:DEVIATION, uniform",
         ),
         ({"y": "normal"}, "values of y, normal: i32 cannot hold normal; write integers:LOW:HIGH"),
     ],
@@ -100,7 +100,7 @@ def test_values_that_cannot_be_held(folder: Path, fill: dict[str, str], message:
 
 
 def test_an_unknown_gpu_is_refused() -> None:
-    with pytest.raises(TaskError, match="no known GPU is called 'H900'; write one of"):
+    with pytest.raises(TaskError, match="'H900' is no known GPU; write one of"):
         TaskOptions(gpu="H900")
 
 

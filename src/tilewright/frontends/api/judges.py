@@ -29,7 +29,7 @@ from tilewright.records import PROFILES, Execution, GpuProfile, Job, Precision, 
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.reference.protocol import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
-from tilewright.tasks.own_precision import Settle, likely_f32, settled_by_channels
+from tilewright.tasks.default_precision import ResolvePrecision, likely_f32, precision_from_channels
 from tilewright.verify import Referee
 from tilewright.verify.judging_records import JudgeRequest
 
@@ -266,9 +266,9 @@ class LockedReference:
 # -- the precision in which PyTorch computes f32 convolutions on the GPU at hand --
 
 
-def precision_settler(device: ChosenDevice) -> Settle:
+def precision_settler(device: ChosenDevice) -> ResolvePrecision:
     """Finds the precision of a task where none was given: the GPU is asked or, without one, a rule is applied."""
-    return settled_by_channels if device.is_emulated else partial(_settled_on, device)
+    return precision_from_channels if device.is_emulated else partial(_settled_on, device)
 
 
 def _settled_on(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
@@ -276,7 +276,7 @@ def _settled_on(device: ChosenDevice, task: Task, reference: AnyReference) -> Ta
         return task
     is_f32 = _measured_f32(device, task)
     if is_f32 is None:
-        return settled_by_channels(task, reference)
+        return precision_from_channels(task, reference)
     return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
 
 

@@ -180,7 +180,7 @@ def task_of_reference(
     """The task of a function in a file, at these arguments. Raises `RefusedRequest`."""
     path, function = reference
     shapes, numbers = argument_words(arguments)
-    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, settle=precision_settler(device))
+    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, resolve_precision=precision_settler(device))
     try:
         task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
     except tasks.RefusedRequest as refusal:

@@ -52,14 +52,16 @@ def read_task(store: Store, request: Request, settings: Settings, device: Chosen
 
 
 def task_of(
-    request: Request, precheck: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
+    request: Request,
+    precheck: tasks.Precheck | None = None,
+    resolve_precision: tasks.ResolvePrecision = tasks.precision_from_channels,
 ) -> Task | None:
     """The task of a request that is code; None for words. The reference runs in a limited child process.
 
-    `precheck` sees its source before that, and may refuse it; `settle` finds the precision where none was given.
+    `precheck` sees its source before that, and may refuse it; `resolve_precision` finds the precision where none was given.
     """
-    options = task_options(request, settle)
-    options = replace(options, foresee=precheck) if precheck else options
+    options = task_options(request, resolve_precision)
+    options = replace(options, precheck=precheck) if precheck else options
     if request.module:
         from tilewright.tasks.lifting.module_source import constant_fields  # needs torch, which is slow to import
 
@@ -77,7 +79,7 @@ def task_of(
     return replace(task, assumptions=(*task.assumptions, *(f"always {one}" for one in constants)))
 
 
-def _precheck(store: Store, settings: Settings, fresh: bool) -> tasks.Foresee | None:
+def _precheck(store: Store, settings: Settings, fresh: bool) -> tasks.Precheck | None:
     """Refuses by its source alone what the playbook cannot write; a kernel from the library needs no author."""
     if settings.author != choices.PLAYBOOK:
         return None
@@ -92,7 +94,7 @@ def _precheck(store: Store, settings: Settings, fresh: bool) -> tasks.Foresee | 
     return check
 
 
-def task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
+def task_options(request: Request, resolve_precision: tasks.ResolvePrecision) -> tasks.TaskOptions:
     return tasks.TaskOptions(
         gpu=request.gpu,
         precision=request.precision,
@@ -101,7 +103,7 @@ def task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
         fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
         fixed_all=EVERY_DIMENSION in request.fixed,
         allow_degenerate=request.allow_degenerate,
-        settle=settle,
+        resolve_precision=resolve_precision,
     )
 
 

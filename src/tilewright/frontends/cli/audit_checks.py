@@ -17,8 +17,8 @@ from tilewright.frontends.cli.imported_checks import past_tensor
 from tilewright.frontends.report.audit import Correctness, Speed, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.frontends.report.site_facts import roofline_of
-from tilewright.importing.calls import Given
-from tilewright.importing.sizes import ODD, ROUND, small_arguments
+from tilewright.importing.calls import CallArgument
+from tilewright.importing.sizes import ODD_SIZES, ROUND_SIZES, small_arguments
 from tilewright.kernel_file import ArgumentValue, Choice, KernelFile
 from tilewright.lint.catalogue import RULES
 from tilewright.measure import Stopwatch, what_if
@@ -158,8 +158,8 @@ def _small_calls(
     if not sizes_follow(file, arguments):
         return []
     whole = {name: tuple(map(int, one)) if isinstance(one, tuple) else one for name, one in arguments.items()}
-    call = [Given.of(name, value) for name, value in whole.items()]
-    tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
+    call = [CallArgument.of(name, value) for name, value in whole.items()]
+    tried = (small_arguments(file, call, gpu, ways) for ways in (ODD_SIZES, ROUND_SIZES))
     found = [one for one in tried if one is not None]
     return found[:1] if found[1:] == found[:1] else found
 

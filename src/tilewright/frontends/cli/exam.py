@@ -143,7 +143,7 @@ def _check_held_out(tasks: Sequence[SuiteTask], device: ChosenDevice, provenance
     if provenance is None:
         stderr_console().print(Text("note: this skill has no record of its runs, so nobody knows what is held out"))
     for one in tasks:
-        task = task_of(resolved(replace(one.request, gpu=device.gpu)), settle=precision_settler(device))
+        task = task_of(resolved(replace(one.request, gpu=device.gpu)), resolve_precision=precision_settler(device))
         if task is None:
             raise BadArgument(f"{one.name}: a task in words is read by each student in its own way; give its reference")
         run = taught_before(task, provenance) if provenance is not None else ""

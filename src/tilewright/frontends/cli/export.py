@@ -15,7 +15,6 @@ from rich.text import Text
 from tilewright.exports import cuda_project
 from tilewright.exports import publish as publishing
 from tilewright.exports.cuda_project import Exported, Target
-from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.publish import Publication, check_publishable, checked_repository
 from tilewright.exports.source import Reference, Source, from_files, from_run, with_backward
 from tilewright.exports.writing import RECORD, NotPublishable, read_record
@@ -61,7 +60,7 @@ def export(
     source = replace(source, licence=checked_licence(licence)) if licence else source
     archs = list(dict.fromkeys(profile.arch for profile in choose_profiles(arch, []))) if arch else []
     with progress() as say:
-        done = cuda_project.export(source, Target(to), output, name, archs, say, HubChoices(layer))
+        done = cuda_project.export(source, Target(to), output, name, archs, say, layer=layer)
     deliver(done, as_json, lambda console: _show(console, done))
 
 
@@ -122,7 +121,7 @@ def publish(
             source = read_source([what])
             source = replace(source, licence=checked_licence(licence)) if licence else source
             name = to.rpartition("/")[2].replace("-", "_").replace(".", "_")
-            cuda_project.export(source, Target.HUB, folder, name, (), say, HubChoices(repository=to))
+            cuda_project.export(source, Target.HUB, folder, name, (), say, repository=to)
         done = check_publishable(folder, to) if dry_run else publishing.publish(folder, to, private, say)
     deliver(done, as_json, lambda console: _show_upload(console, done))
 

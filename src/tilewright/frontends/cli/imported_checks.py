@@ -14,10 +14,10 @@ from pathlib import Path
 from tilewright.devices.protocol import Device, DeviceError
 from tilewright.frontends.cli.check import CheckOptions, check_file, usual_content
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
-from tilewright.importing.calls import Given, is_block
+from tilewright.importing.calls import CallArgument, is_block
 from tilewright.importing.models import ExtensionCall
-from tilewright.importing.shapes import Outside
-from tilewright.importing.sizes import ODD, small_arguments
+from tilewright.importing.shapes import OutOfBounds
+from tilewright.importing.sizes import ODD_SIZES, small_arguments
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter
 from tilewright.records import (
     PROFILES,
@@ -73,12 +73,12 @@ def _quiet(text: str) -> None:
 
 def at_odd_sizes(
     file: KernelFile,
-    call: Sequence[Given],
+    call: Sequence[CallArgument],
     usual: Mapping[str, ArgumentValue] | None,
     reference: OriginalReference | None,
 ) -> list[str]:
     """What the kernel counts on without saying so."""
-    odd = small_arguments(file, call, GPU, ODD)
+    odd = small_arguments(file, call, GPU, ODD_SIZES)
     if odd is None or odd == usual:
         return []
     outcome, reason, _ = checked(file, odd, reference)
@@ -114,18 +114,19 @@ def stand_ins(path: Path) -> str:
 
 def adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
     """Python that calls the model with the arguments of the extension's function."""
-    named = {origin: n for n, origin in zip(call.names, call.origins, strict=True) if origin}
+    names = [one.name for one in call.arguments]
+    named = {origin: n for n, origin in zip(names, call.origins, strict=True) if origin}
     given = [named.get(one, "None") if one.startswith("input:") else one for one in inputs]
     first = next(n for origin, n in named.items() if origin.startswith("input:"))
     weights = {
         origin.partition(":")[2]: n
-        for n, origin in zip(call.names, call.origins, strict=True)
+        for n, origin in zip(names, call.origins, strict=True)
         if origin.startswith("parameter:")
     }
     mapping = ", ".join(f"{key!r}: {value}" for key, value in weights.items())
     return f"""
 
-def {ADAPTED}({", ".join(call.names)}):
+def {ADAPTED}({", ".join(names)}):
     import torch as _torch
     _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
     return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))
@@ -220,7 +221,7 @@ _INSTRUCTIONS = 100_000_000
 _TENSOR = re.compile(r"\bof (\w+)$|^(\w+)(?:\[|$)")
 
 
-def reach(emulator: Device) -> Outside:
+def reach(emulator: Device) -> OutOfBounds:
     """The tensors whose ends an access goes past; None where the run does not come to its end."""
 
     def outside(file: KernelFile, arguments: Mapping[str, ArgumentValue], below: int) -> frozenset[str] | None:

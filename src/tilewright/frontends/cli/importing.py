@@ -37,22 +37,20 @@ from tilewright.frontends.cli.imported_checks import (
 )
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
-from tilewright.importing.calls import Given
+from tilewright.importing.calls import CallArgument
 from tilewright.importing.importer import (
     Imported,
-    given_of,
     import_function,
     launched_elsewhere,
     launchers,
-    programs,
+    other_launching_functions,
 )
 from tilewright.importing.launch_sites import launch_sites
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
-from tilewright.importing.records import ImportProblem
-from tilewright.importing.shapes import Outside
-from tilewright.importing.sizes import ROUND, as_is, small_arguments
-from tilewright.importing.sources import Source, read_source
+from tilewright.importing.shapes import OutOfBounds
+from tilewright.importing.sizes import ROUND_SIZES, small_arguments, unchanged
+from tilewright.importing.sources import ImportProblem, Source, read_source
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.records import TensorSpec
 from tilewright.reference import Reference, ReferenceProblem
@@ -216,7 +214,7 @@ def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
 
 
 class _Importer:
-    def __init__(self, wanted: Wanted, child: HostChild, outside: Outside, say: Callable[[str], None]) -> None:
+    def __init__(self, wanted: Wanted, child: HostChild, outside: OutOfBounds, say: Callable[[str], None]) -> None:
         self.wanted, self.child, self.outside, self.say = wanted, child, outside, say
         self.said = _said(wanted)
         self.include = _include(wanted)
@@ -243,7 +241,7 @@ class _Importer:
     def _cuda(self, path: Path) -> None:
         source = self._linked(path)
         found = launchers(source)
-        found += [name for name in programs(source, found) if name not in found]
+        found += [name for name in other_launching_functions(source, found) if name not in found]
         hosts = {site.name: site.host.name for site in launch_sites(source)} | {name: name for name in found}
         asked = self.wanted.functions  # launchers, or launches of theirs that come in alone
         names = list(dict.fromkeys(hosts[name] for name in asked if hosts.get(name) in found)) if asked else found
@@ -290,7 +288,7 @@ class _Importer:
                 if answer.is_whole
                 else self._reference_function()
             )
-            self._launcher(path, source, name, given_of(call), reference)
+            self._launcher(path, source, name, call.arguments, reference)
         self.refused += [Refused(str(path), "", one) for one in answer.problems]
 
     def _recorded(self, path: Path, text: str) -> ModelAnswer:
@@ -308,7 +306,7 @@ class _Importer:
         path: Path,
         source: Source,
         name: str,
-        said: Mapping[str, Given] | Sequence[Given],
+        said: Mapping[str, CallArgument] | Sequence[CallArgument],
         reference: OriginalReference | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
@@ -347,9 +345,9 @@ class _Importer:
             return replace(record, reason="")
         self.say(f"checking {Path(file.name).name}")
         own, refused = self._own_reference(made, file, reference)
-        flat = any(one.is_bare for one in made.arguments)
+        flat = any(one.is_pointer for one in made.arguments)
         apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
-        arguments = small_arguments(file, made.arguments, GPU, (as_is,) if apart else ROUND)
+        arguments = small_arguments(file, made.arguments, GPU, (unchanged,) if apart else ROUND_SIZES)
         outcome, reason, compared = record.check, record.reason, False
         if arguments is not None:
             outcome, reason, compared = checked(file, arguments, own)
@@ -464,25 +462,25 @@ def _include(wanted: Wanted) -> list[Path]:
     return [*wanted.include, *dict.fromkeys(sorted(path.parent for path in headers))]
 
 
-def _said(wanted: Wanted) -> dict[str, Given]:
-    said: dict[str, Given] = {}
+def _said(wanted: Wanted) -> dict[str, CallArgument]:
+    said: dict[str, CallArgument] = {}
     for name, text in pairs("--shape", wanted.shapes).items():
         try:
             spec = TensorSpec.parse(text)
         except ValueError as error:
             raise BadArgument(f"--shape {name}={text}: {error}") from None
-        said[name] = Given(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
+        said[name] = CallArgument(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
     for name, text in pairs("--set", wanted.numbers).items():
         said[name] = _number(name, text)
     return said
 
 
-def _number(name: str, text: str) -> Given:
+def _number(name: str, text: str) -> CallArgument:
     words = {"true": True, "false": False, "none": None}
     if text in words:
-        return Given.of(name, words[text])
+        return CallArgument.of(name, words[text])
     try:
-        return Given.of(name, int(text) if text.lstrip("-").isdigit() else float(text))
+        return CallArgument.of(name, int(text) if text.lstrip("-").isdigit() else float(text))
     except ValueError:
         raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
 

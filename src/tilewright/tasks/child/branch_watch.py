@@ -1,8 +1,7 @@
-"""Inside the child: what a reference asks of sizes and numbers while it runs, and where.
+"""Runs in the child: records the conditions on sizes and numbers that a reference evaluates.
 
-A call is made with real tensors whose `shape`, `size`, `numel` and `len` give tracked numbers. What the reference's own
-lines, or those of modules it imports from beside it, ask of these is written down; what torch asks itself is not: that
-decides what it refuses and how it works, not what comes out.
+`shape`, `size`, `numel` and `len` of tensors give tracked numbers. Comparisons of tracked numbers are recorded if the
+reference or a neighbouring module makes them, and not if torch does: those do not decide the result.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from tilewright.tasks.child.tracked_numbers import Expression, Number, expression_of, is_tracked, plain, tracked
 
-_LONGEST_RANGE = 4096  # of which the indices are tracked
+_LONGEST_RANGE = 4096  # longer loops are not tracked
 _MOST_QUESTIONS = 2000
-_LONGEST_WAY = 6  # lines of the reference, each called by the next
+_LONGEST_PATH = 6  # stack frames
 _HERE = str(Path(__file__).parent)
 _LIBRARIES = tuple(
     f"{one}/" for one in {sys.prefix, sys.base_prefix, torch.__path__[0], str(Path(ast.__file__).parent)}
@@ -39,12 +38,12 @@ class Place:
     instruction: int
 
 
-Key = tuple[Place, str]  # where, and the text of what was asked
+Key = tuple[Place, str]  # place and text of a condition
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a loop's index takes."""
+    """The values of a loop index."""
 
     start: Expression
     stop: Expression
@@ -53,7 +52,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Question:
-    """Something asked of sizes and numbers, with every answer it had during one call."""
+    """A condition on sizes and numbers, with all its values during one call."""
 
     place: Place
     expression: Expression
@@ -61,8 +60,8 @@ class Question:
 
 
 @dataclass
-class Asked:
-    """All that one call asked; `sizes` are those of tensors made on the way, None where one place saw several."""
+class BranchLog:
+    """The conditions of one call. `sizes` are of intermediate tensors; None if one place saw several."""
 
     questions: dict[Key, Question] = field(default_factory=dict)
     sizes: dict[str, int | None] = field(default_factory=dict)
@@ -70,11 +69,11 @@ class Asked:
 
     @property
     def answers(self) -> dict[Key, bool]:
-        """The answers of what was answered in one way only."""
+        """The values of conditions that had only one."""
         return {key: min(one.answers) for key, one in self.questions.items() if len(one.answers) == 1}
 
-    def strays_from(self, other: Asked) -> bool:
-        """Whether something was answered as it never was in the other call."""
+    def differs_from(self, other: BranchLog) -> bool:
+        """Whether a condition had a value that it never had in the other call."""
         known: dict[Place, set[bool]] = {}
         for one in other.questions.values():
             known.setdefault(one.place, set()).update(one.answers)
@@ -86,11 +85,11 @@ class Asked:
 
 
 class BranchWatch(TorchFunctionMode):
-    """One call that is watched. `forced`: what is answered otherwise than it is."""
+    """Watches one call. `forced` overrides the values of conditions."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], forced: Mapping[Key, bool] | None = None) -> None:
         super().__init__()
-        self.asked = Asked()
+        self.asked = BranchLog()
         self._names = {id(tensor): name for name, tensor in tensors.items()}
         self._forced = forced or {}
 
@@ -122,11 +121,11 @@ class BranchWatch(TorchFunctionMode):
         return tracked(value, Expression.symbol(name))
 
     def length(self, thing: Any) -> Any:
-        """Instead of `len`, which Python cuts down to a plain number."""
+        """Replaces `len`, which returns a plain int."""
         return thing.shape[0] if isinstance(thing, torch.Tensor) and thing.dim() else len(thing)
 
     def range(self, *bounds: Any) -> Any:
-        """Instead of `range`; its indices are tracked where a bound is and they are not too many."""
+        """Replaces `range`; indices are tracked if a bound is and the range is short."""
         numbers = range(*map(plain, bounds))
         frame = _asking_frame()
         if not any(map(is_tracked, bounds)) or len(numbers) > _LONGEST_RANGE or frame is None:
@@ -140,9 +139,9 @@ class BranchWatch(TorchFunctionMode):
         frame = _asking_frame()
         if frame is None:
             return answer
-        turns, bounds = _in_a_loop(frame.f_code, frame.f_lasti)
-        if turns or (bounds and not expression.symbols.isdisjoint(self.asked.ranges)):
-            return answer  # it only says when a loop ends, or how long its last piece is
+        is_exit, is_bound = _loop_condition(frame.f_code, frame.f_lasti)
+        if is_exit or (is_bound and not expression.symbols.isdisjoint(self.asked.ranges)):
+            return answer  # it only ends a loop, or limits its last tile
         place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_lasti)
         key = (place, expression.text)
         before = self.asked.questions.get(key)
@@ -156,7 +155,7 @@ class BranchWatch(TorchFunctionMode):
 
 
 class _Shape(tuple[Any, ...]):
-    """In the place of a `torch.Size`, whose `numel` is a plain number."""
+    """Replaces `torch.Size`, whose `numel` is a plain int."""
 
     def numel(self) -> Any:
         return math.prod(self)
@@ -170,7 +169,7 @@ class _Shape(tuple[Any, ...]):
 
 
 def _asking_frame() -> types.FrameType | None:
-    """The line of the reference that asks; None where torch or another library does."""
+    """The innermost frame if it is the reference's; None if it is torch's or another library's."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -180,9 +179,9 @@ def _asking_frame() -> types.FrameType | None:
 
 
 def _way_to(frame: types.FrameType | None) -> str:
-    """The lines of the reference that led here, each with its instruction: a helper may be called from several."""
+    """The reference's lines and instructions on the stack: a helper may be called from several."""
     way: list[str] = []
-    while frame is not None and len(way) < _LONGEST_WAY:
+    while frame is not None and len(way) < _LONGEST_PATH:
         if is_own_file(frame.f_code.co_filename):
             way.append(f"{frame.f_lineno}.{frame.f_lasti}")
         frame = frame.f_back
@@ -191,7 +190,7 @@ def _way_to(frame: types.FrameType | None) -> str:
 
 @cache
 def is_own_file(name: str) -> bool:
-    """Whether a file is the reference's, or of a module that comes with it, and of no library."""
+    """Whether a file is the reference's or a neighbour of it, and of no library."""
     return not name.startswith((*_LIBRARIES, "<frozen", str(Path(__file__).parents[2]) + "/"))
 
 
@@ -199,8 +198,8 @@ Span = tuple[tuple[int, int], tuple[int, int]]
 
 
 @cache
-def _in_a_loop(code: types.CodeType, instruction: int) -> tuple[bool, bool]:
-    """Whether an instruction decides about going on with a loop, or takes the lesser or the greater of things."""
+def _loop_condition(code: types.CodeType, instruction: int) -> tuple[bool, bool]:
+    """Whether an instruction is in a loop condition, and whether it is in a call of `min` or `max`."""
     positions = next(itertools.islice(code.co_positions(), instruction // 2, None))
     if None in positions:
         return False, False
@@ -215,20 +214,17 @@ def _in_a_loop(code: types.CodeType, instruction: int) -> tuple[bool, bool]:
 
 @cache
 def _loop_conditions(file: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Where a file decides about going on with a loop, and where it takes the lesser or the greater of things."""
+    """The loop conditions of a file, and its calls of `min` and `max`."""
     tree = tree_of(file)
     turns: list[Span] = []
     bounds: list[Span] = []
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.While) or (isinstance(node, ast.If) and _only_turns(node)):
+        exits = isinstance(node, ast.If) and all(isinstance(one, (ast.Break, ast.Continue)) for one in node.body)
+        if isinstance(node, ast.While) or (isinstance(node, ast.If) and exits and not node.orelse):
             turns.append(_span(node.test))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
             bounds.append(_span(node))
     return tuple(turns), tuple(bounds)
-
-
-def _only_turns(node: ast.If) -> bool:
-    return all(isinstance(one, (ast.Break, ast.Continue)) for one in node.body) and not node.orelse
 
 
 def _span(node: ast.expr) -> Span:

@@ -1,7 +1,7 @@
-"""Inside the child: what a function's gradients depend on, found by tracing them, and what autograd would keep.
+"""Runs in the child: finds what a function's gradients depend on, and prints them as Python lines.
 
-The joint graph of results and gradients is written down operation by operation. Walked back from the gradients it says
-which inputs they need; where it is cut at a result, it says what they need once that result is kept.
+The joint graph of results and gradients is traced with make_fx. Walking it back from the gradients gives the inputs
+they need; stopping at a result gives what they need if that result is saved.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -18,11 +18,11 @@ from tilewright.records import NumberInput, ScalarType, Task, TaskInput
 from tilewright.records.gpu import reached
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import TORCH_DTYPE, flat_results
-from tilewright.tasks.child.input_values import draw
-from tilewright.tasks.questions import Cut, DerivativeAnswer, DerivativeRequest, PrintedGradients, PrintRequest
+from tilewright.tasks.child.input_values import draw_all
+from tilewright.tasks.questions import DerivativeAnswer, DerivativeRequest, PrintedGradients, PrintRequest, SavedSet
 
-_MOST_RESULTS = 4  # of which every selection is looked at
-# Operations that take a tensor for its shape and dtype alone.
+_MOST_RESULTS = 4  # whose subsets are tried
+# Operations that read only the shape and dtype of a tensor.
 _LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like")
 _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 _SHAPE_ONLY = frozenset({*_LIKE, *_NEW, "sym_size", "sym_numel", "sym_stride"})
@@ -31,9 +31,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 def differentiate(function: Callable[..., Any], request: DerivativeRequest) -> DerivativeAnswer:
-    """Which results and inputs have gradients, and what these need."""
+    """Which results and inputs have gradients, and what the gradients depend on."""
     task = request.task
-    given = drawn(task, request.sizes)
+    given = draw_all(task, request.sizes, _SEED)
     with torch.enable_grad():
         leaves = leaves_of(given)
         returned = function(**arguments_of(task, leaves))
@@ -53,20 +53,10 @@ def differentiate(function: Callable[..., Any], request: DerivativeRequest) -> D
 
 
 def _range(result: torch.Tensor) -> tuple[float, float]:
-    """The least and the greatest that a result holds, where they are numbers."""
+    """The finite minimum and maximum of a result."""
     numbers = result.detach().double()
     numbers = numbers[numbers.isfinite()]
     return (float(numbers.min()), float(numbers.max())) if numbers.numel() else (0.0, 0.0)
-
-
-def drawn(task: Task, sizes: Mapping[str, int]) -> Tensors:
-    """Every tensor of the task at these sizes."""
-    specs = task.specs(sizes)
-    return {
-        one.name: draw(specs[one.name], one.values, sizes, 5000 + position)
-        for position, one in enumerate(task.tensors)
-        if one.name in specs
-    }
 
 
 def leaves_of(given: Mapping[str, torch.Tensor]) -> Tensors:
@@ -100,13 +90,16 @@ def gradients_of(
     return made
 
 
-# -- what the gradients need --
-
-
-def _cuts(
-    function: Callable[..., Any], task: Task, given: Tensors, weights: Sequence[torch.Tensor], by: tuple[str, ...]
-) -> tuple[Cut, ...]:
-    """For every selection of kept results: the inputs that the gradients still need. The first keeps none."""
+def _joint_graph(
+    function: Callable[..., Any],
+    task: Task,
+    given: Tensors,
+    weights: Sequence[torch.Tensor],
+    by: tuple[str, ...],
+    mode: Literal["real", "symbolic"],
+) -> list[Any]:
+    """The nodes of a graph from the inputs and incoming gradients to the results and the gradients `by` inputs."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
     names = list(given)
@@ -117,10 +110,21 @@ def _cuts(
             results = flat_results(function(**arguments_of(task, leaves)))
             found = gradients_of(results, leaves, values[len(names) :])
         gradients = {name: one for name, one in zip(floats(leaves), found, strict=True) if one is not None}
-        return (*(one.detach() for one in results), *(gradients[name] for name in by))
+        return (*(one.detach() for one in results), *(gradients[name] for name in by if name in gradients))
 
-    graph = make_fx(joint, decomposition_table=decompositions(), tracing_mode="real")(*given.values(), *weights).graph
-    nodes = list(graph.nodes)
+    # Decomposed, a norm's backward shows that it does not read its bias.
+    aten: Any = torch.ops.aten
+    norms = get_decompositions((aten.native_layer_norm, aten.native_group_norm, aten._fused_rms_norm))
+    table: Any = {**core_aten_decompositions(), **norms}
+    return list(make_fx(joint, decomposition_table=table, tracing_mode=mode)(*given.values(), *weights).graph.nodes)
+
+
+def _cuts(
+    function: Callable[..., Any], task: Task, given: Tensors, weights: Sequence[torch.Tensor], by: tuple[str, ...]
+) -> tuple[SavedSet, ...]:
+    """For every subset of results that may be saved, the inputs that the gradients still need. The first is empty."""
+    names = list(given)
+    nodes = _joint_graph(function, task, given, weights, by, "real")
     places = [one for one in nodes if one.op == "placeholder"]
     inputs = dict(zip(places, names, strict=False))
     returned = nodes[-1].args[0]
@@ -130,24 +134,15 @@ def _cuts(
         if one.dtype.is_float and undetached(node) not in places
     }
     gradients = returned[len(task.outputs) :]
-    cuts: list[Cut] = []
+    cuts: list[SavedSet] = []
     candidates = list(results)[:_MOST_RESULTS]
     for count in range(len(candidates) + 1):
         for kept in itertools.combinations(candidates, count):
             met = _met(gradients, {results[name] for name in kept})
             used = tuple(name for name in kept if results[name] in met)
             if used == kept:
-                cuts.append(Cut(kept, tuple(inputs[one] for one in places if one in met and one in inputs)))
+                cuts.append(SavedSet(kept, tuple(inputs[one] for one in places if one in met and one in inputs)))
     return tuple(cuts)
-
-
-def decompositions() -> Any:
-    """So that what an operation takes and does not look at, such as a norm's bias, is seen to be such."""
-    from torch._decomp import core_aten_decompositions, get_decompositions
-
-    aten: Any = torch.ops.aten
-    norms = (aten.native_layer_norm, aten.native_group_norm, aten._fused_rms_norm)
-    return {**core_aten_decompositions(), **get_decompositions(norms)}
 
 
 def undetached(node: Any) -> Any:
@@ -157,7 +152,7 @@ def undetached(node: Any) -> Any:
 
 
 def _met(wanted: Sequence[Any], kept: set[Any]) -> set[Any]:
-    """The nodes on the way back from those wanted; what lies behind a kept one, or is taken for its shape, is not."""
+    """The nodes that the wanted ones depend on, without going past saved results or reads of a shape."""
 
     def before(node: Any) -> list[Any]:
         name = str(node.target).split(".")
@@ -167,7 +162,7 @@ def _met(wanted: Sequence[Any], kept: set[Any]) -> set[Any]:
 
 
 def _autograd_bytes(function: Callable[..., Any], task: Task) -> int | None:
-    """What autograd keeps between forward and backward at the task's own sizes; nothing is computed for that."""
+    """The bytes that autograd saves for backward at the task's sizes, found with fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     kept: dict[int, Any] = {}
@@ -181,21 +176,22 @@ def _autograd_bytes(function: Callable[..., Any], task: Task) -> int | None:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
             made = {name: torch.empty(spec.shape, dtype=TORCH_DTYPE[spec.dtype]) for name, spec in task.specs().items()}
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                # What was made and is not returned must live on, or its storage's address is given away again.
+                # Intermediate tensors must stay alive: storages are identified by address.
                 alive = function(**arguments_of(task, leaves_of(made)))
-    except Exception:  # it needs content, or knows no such tensors
+    except Exception:  # the function reads values, or does not support fake tensors
         return None
     del alive
     return sum(int(one.nbytes()) for one in kept.values())
 
 
-# -- inside the child: --
+# -- gradients as Python lines --
 
-_FACTORS = (1.3173, 0.7291)  # of the numbers, in the two traces: nothing that a function would have of itself
+_SEED = 5
+_FACTORS = (1.3173, 0.7291)  # scale the float arguments of the two traces to values that no source contains
 _MOST_LINES = 60
-_CLOSE = 1e-4  # the lines may say f32 on the way; a wrong formula is further off
+_CLOSE = 1e-4  # the lines may compute in f32; a wrong formula is further off
 _OPERATORS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.floordiv: "//", operator.truediv: "/"}
-_LEFT_OUT = ("device", "layout", "pin_memory")  # which follow from the operands
+_LEFT_OUT = ("device", "layout", "pin_memory")  # determined by the operands
 
 
 class _NotPrintable(Exception):
@@ -203,7 +199,7 @@ class _NotPrintable(Exception):
 
 
 def printed(function: Callable[..., Any], request: PrintRequest) -> PrintedGradients:
-    """The lines and the gradients' names in them; no lines where the graph cannot be printed."""
+    """Lines that compute the gradients, and the variables that hold them; no lines if the graph cannot be printed."""
     try:
         texts = [_text(function, request, factor) for factor in _FACTORS]
     except _NotPrintable:
@@ -216,7 +212,7 @@ def printed(function: Callable[..., Any], request: PrintRequest) -> PrintedGradi
 
 
 def _numbered(task: Task, factor: float) -> Task:
-    """The task with other floats, as far as it takes them; whole numbers decide about shapes and stay."""
+    """The task with its float arguments scaled; integers may decide shapes, so they stay."""
     inputs: list[TaskInput] = []
     for one in task.inputs:
         if isinstance(one, NumberInput):
@@ -229,25 +225,13 @@ def _numbered(task: Task, factor: float) -> Task:
 
 
 def _text(function: Callable[..., Any], request: PrintRequest, factor: float) -> PrintedGradients:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     task = _numbered(request.task, factor)
-    given = drawn(task, request.sizes)
-    names = list(given)
-
-    def joint(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with torch.enable_grad():
-            leaves = leaves_of(dict(zip(names, values[: len(names)], strict=True)))
-            results = flat_results(function(**arguments_of(task, leaves)))
-            found = dict(zip(floats(leaves), gradients_of(results, leaves, values[len(names) :]), strict=True))
-        made = tuple(found[name] for name in request.by)
-        return (*(one.detach() for one in results), *(one for one in made if one is not None))
-
+    given = draw_all(task, request.sizes, _SEED)
     with torch.enable_grad():
         first = flat_results(function(**arguments_of(task, leaves_of(given))))
     weights = [torch.randn_like(one) for one in first if one.requires_grad]
-    graph = make_fx(joint, decomposition_table=decompositions(), tracing_mode="symbolic")(*given.values(), *weights)
-    return _Printing(request, task, list(graph.graph.nodes), names).text()
+    nodes = _joint_graph(function, task, given, weights, request.by, "symbolic")
+    return _Printing(request, task, nodes, list(given)).text()
 
 
 class _Printing:
@@ -277,7 +261,7 @@ class _Printing:
 
     def _print(self, node: Any) -> None:
         if node.op != "call_function":
-            raise _NotPrintable  # an input that is not kept after all, or a tensor of constants
+            raise _NotPrintable  # an input that is not saved, or a constant tensor
         if _is_size(node):
             self._names[node] = self._size(*node.args)
             return
@@ -291,7 +275,7 @@ class _Printing:
         self._names[node] = name
 
     def _size(self, tensor: Any, axis: int) -> str:
-        """A size of a tensor; one of an input that is not kept, by what else has it."""
+        """The expression of a size; for an input that is not saved, from another tensor with that dimension."""
         if tensor in self._names:
             return f"{self._names[tensor]}.shape[{axis}]"
         name = self._inputs.get(tensor)
@@ -309,7 +293,7 @@ class _Printing:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise _NotPrintable
         if "device" in node.kwargs and "_to_copy" not in str(node.target):
-            raise _NotPrintable  # a tensor made from nothing, on the device where it was traced
+            raise _NotPrintable  # a factory call, with the device of the trace
         keywords = {key: value for key, value in node.kwargs.items() if key not in _LEFT_OUT}
         listed = [self._argument(value) for value in node.args]
         listed += [f"{key}={self._argument(value)}" for key, value in keywords.items()]
@@ -338,9 +322,11 @@ def _is_size(node: Any) -> bool:
 def _agrees(
     function: Callable[..., Any], request: PrintRequest, made: PrintedGradients, sizes: Mapping[str, int]
 ) -> bool:
-    """Whether the lines say at other sizes, in f64, what autograd says."""
+    """Whether the lines agree with autograd at other sizes, in f64."""
     task = request.task
-    given = {name: one.double() if one.is_floating_point() else one for name, one in drawn(task, sizes).items()}
+    given = {
+        name: one.double() if one.is_floating_point() else one for name, one in draw_all(task, sizes, _SEED).items()
+    }
     with torch.enable_grad():
         leaves = leaves_of(given)
         results = flat_results(function(**arguments_of(task, leaves)))
@@ -353,7 +339,7 @@ def _agrees(
     scope |= dict(zip(request.gradients, weights, strict=True))
     try:
         exec("\n".join(made.lines), scope)
-    except Exception:  # whatever an operation says of sizes that it was not traced with
+    except Exception:  # operations may refuse sizes other than those of the trace
         return False
     return all(_close(scope[text], expected[name]) for text, name in zip(made.returned, request.by, strict=True))
 

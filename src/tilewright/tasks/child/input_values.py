@@ -1,5 +1,4 @@
-"""Inside the child: tensors drawn as a task says, and what inputs should hold where nobody said: indices that are
-valid, numbers that give no NaN."""
+"""Runs in the child: draws input tensors, and finds values for inputs without given ones: valid indices, no NaN."""
 
 from __future__ import annotations
 
@@ -31,14 +30,14 @@ from tilewright.tasks.child.trials import call
 
 _LARGEST_ELEMENTS = 1 << 27
 _LARGEST_SEARCHED_ELEMENTS = 1 << 22
-_NOTHING_ELSE = 0.8  # of all elements
+_MOSTLY = 0.8  # of all elements
 _WHOLE_NUMBERS = IntegerValues(0, 100)
 
 
 def draw_all(
     task: Task, sizes: Mapping[str, int], seed: int, names: Collection[str] | None = None
 ) -> dict[str, torch.Tensor]:
-    """The inputs of a task, or those named of them."""
+    """The inputs of a task, or those named."""
     specs = task.specs(sizes)
     return {
         one.name: draw(specs[one.name], one.values, sizes, seed * 1000 + position)
@@ -48,7 +47,7 @@ def draw_all(
 
 
 def draw(spec: TensorSpec, values: Values, sizes: Mapping[str, int], seed: int) -> torch.Tensor:
-    """A tensor laid out as its spec says; the same seed gives the same elements."""
+    """A tensor with the layout of its spec; the same seed gives the same elements."""
     generator = torch.Generator().manual_seed(seed)
     drawn = _drawn(spec, values, sizes, generator).to(TORCH_DTYPE[spec.dtype])
     if spec.is_contiguous:
@@ -68,70 +67,70 @@ def _drawn(spec: TensorSpec, values: Values, sizes: Mapping[str, int], generator
     return torch.randint(low, max(high, low + 1), spec.shape, generator=generator)
 
 
-def settle_values(
+def find_values(
     function: Callable[..., Any],
     tensors: Sequence[TensorInput],
-    unsaid: Collection[str],
+    unspecified: Collection[str],
     numbers: Sequence[NumberInput],
     search: SizeSearch,
 ) -> tuple[list[TensorInput], tuple[str, ...]]:
-    """The tensors with values for those that are `unsaid`, and what had to be assumed for that.
+    """The tensors with values for the `unspecified` ones, and the assumptions made.
 
-    A dimension that others index by numbers that a person gave is held. Raises where the function takes no values.
+    A dimension that is indexed by given numbers becomes static. Raises if the function accepts no values.
     """
-    usual = [replace(one, values=_usual(one.dtype)) if one.name in unsaid else one for one in tensors]
-    settled = _indexing(function, usual, unsaid, numbers, search)
-    return _settled(_Settling(function, settled, unsaid, numbers, search.small_sizes()), search.moving)
+    usual = [replace(one, values=_usual(one.dtype)) if one.name in unspecified else one for one in tensors]
+    indexed = _indexing(function, usual, unspecified, numbers, search)
+    return _find_values(_ValueSearch(function, indexed, unspecified, numbers, search.small_sizes()), search.changing)
 
 
 def _indexing(
     function: Callable[..., Any],
     tensors: list[TensorInput],
-    unsaid: Collection[str],
+    unspecified: Collection[str],
     numbers: Sequence[NumberInput],
     search: SizeSearch,
 ) -> list[TensorInput]:
-    """The tensors, with those said to hold whole numbers up to a varying dimension's size made indices of it."""
+    """The tensors, with integers up to a dynamic dimension's size turned into indices of it."""
     whole = {
         one.name: one.values.high for one in tensors if isinstance(one.values, IntegerValues) and not one.dtype.is_float
     }
-    settling = _Settling(function, tensors, {*unsaid, *whole}, numbers, search.small_sizes())
-    moving, found = search.moving, {}
+    values_search = _ValueSearch(function, tensors, {*unspecified, *whole}, numbers, search.small_sizes())
+    changing, found = search.changing, {}
     for one in tensors:
-        if one.name in whole and one.name not in unsaid and one.dtype is not DType.BOOL:
-            values = settling.index_values(one, moving)
-            if isinstance(values, IndexValues) and values.dimension in moving:
+        if one.name in whole and one.name not in unspecified and one.dtype is not DType.BOOL:
+            values = values_search.index_values(one, changing)
+            if isinstance(values, IndexValues) and values.dimension in changing:
                 found[one.name] = values
     for name, index in found.items():
         if search.size_of(index.dimension) == whole[name]:
             tensors = [replace(one, values=index) if one.name == name else one for one in tensors]
         else:
-            search.hold(index.dimension, f"{name} holds numbers up to {whole[name] - 1} that index it")
+            search.fix(index.dimension, f"{name} holds numbers up to {whole[name] - 1} that index it")
     return tensors
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """Why values will not do."""
+    """Why values do not work."""
 
     text: str
-    raised: bool  # else the function only gives what is no number
+    raised: bool  # else the result is NaN or infinite
 
 
-class _Settling:
-    """Calls of a function with one set of values or another; `unsaid` tensors hold the usual."""
+class _ValueSearch:
+    """Calls of a function with several sets of values."""
 
     def __init__(
         self,
         function: Callable[..., Any],
         tensors: Sequence[TensorInput],
-        unsaid: Collection[str],
+        unspecified: Collection[str],
         numbers: Sequence[NumberInput],
         sizes: Mapping[str, int],
     ) -> None:
         self._function = function
         self.tensors = tensors
-        self.unsaid = unsaid
+        self.unspecified = unspecified
         self._numbers = {one.name: one.value for one in numbers}
         self._sizes = sizes
         self._specs = [
@@ -150,7 +149,7 @@ class _Settling:
         return call(self._function, given, self._numbers)[0]
 
     def problem(self, tensors: Sequence[TensorInput]) -> _Problem | None:
-        """Why these values will not do; None where they will."""
+        """Why these values do not work; None if they do."""
         try:
             results = self._call(tensors, {})
         except ReferenceProblem:
@@ -162,13 +161,13 @@ class _Settling:
         floats = [one for one in results if one.dtype.is_floating_point and one.numel()]
         if any(bool(one.isnan().any()) for one in floats):
             return _Problem("the reference gives NaN", raised=False)
-        # Some infinities are a choice that negative numbers should be seen to make; nothing else is no answer.
-        if any(float(one.isinf().double().mean()) > _NOTHING_ELSE for one in floats):
+        # Some infinities are legitimate results for negative inputs; almost nothing else is not.
+        if any(float(one.isinf().double().mean()) > _MOSTLY for one in floats):
             return _Problem("the reference gives infinities", raised=False)
         return None
 
     def index_values(self, one: TensorInput, varying: Mapping[str, int]) -> Values:
-        """The numbers a whole-number input may hold: the index of a dimension, where the function refuses others."""
+        """The values of an integer input: indices of a dimension if the function refuses larger ones."""
         if self.elements > _LARGEST_SEARCHED_ELEMENTS:
             return one.values
         most = min(torch.iinfo(TORCH_DTYPE[one.dtype]).max, 2 * max(self._sizes.values(), default=1))
@@ -183,10 +182,10 @@ class _Settling:
         return IndexValues(matching[0]) if matching else IntegerValues(0, bad)
 
     def _takes(self, one: TensorInput, value: int) -> bool:
-        """Whether the function takes this number, while the other unsaid whole numbers are 0."""
+        """Whether the function accepts this number while other unspecified integers are 0."""
         lowest = [
             replace(other, values=IntegerValues(0, 1))
-            if other.name in self.unsaid and not other.dtype.is_float
+            if other.name in self.unspecified and not other.dtype.is_float
             else other
             for other in self.tensors
         ]
@@ -197,19 +196,19 @@ class _Settling:
         return True
 
 
-def _settled(settling: _Settling, varying: Mapping[str, int]) -> tuple[list[TensorInput], tuple[str, ...]]:
-    tensors = list(settling.tensors)
-    if settling.elements > _LARGEST_ELEMENTS:
-        return tensors, ("the reference was not run on real values: its fixed sizes are too large",)
+def _find_values(values_search: _ValueSearch, varying: Mapping[str, int]) -> tuple[list[TensorInput], tuple[str, ...]]:
+    tensors = list(values_search.tensors)
+    if values_search.elements > _LARGEST_ELEMENTS:
+        return tensors, ("the reference was not run on real values: its static sizes are too large",)
     for position, one in enumerate(tensors):
-        if one.name in settling.unsaid and not one.dtype.is_float and one.dtype is not DType.BOOL:
-            tensors[position] = replace(one, values=settling.index_values(one, varying))
-    problem = settling.problem(tensors)
-    floats = [one.name for one in tensors if one.name in settling.unsaid and one.dtype.is_float]
+        if one.name in values_search.unspecified and not one.dtype.is_float and one.dtype is not DType.BOOL:
+            tensors[position] = replace(one, values=values_search.index_values(one, varying))
+    problem = values_search.problem(tensors)
+    floats = [one.name for one in tensors if one.name in values_search.unspecified and one.dtype.is_float]
     if problem and floats:
         positive = [replace(one, values=BETWEEN_0_AND_1) if one.name in floats else one for one in tensors]
-        if settling.problem(positive) is None:
-            bounded = _where_needed(settling, tensors, positive)
+        if values_search.problem(positive) is None:
+            bounded = _where_needed(values_search, tensors, positive)
             names = [one.name for one, usual in zip(bounded, tensors, strict=True) if one != usual]
             hold = "holds" if len(names) == 1 else "hold"
             return bounded, (f"{', '.join(names)} {hold} numbers between 0 and 1: {problem.text} with others",)
@@ -219,14 +218,13 @@ def _settled(settling: _Settling, varying: Mapping[str, int]) -> tuple[list[Tens
 
 
 def _where_needed(
-    settling: _Settling, usual: Sequence[TensorInput], bounded: Sequence[TensorInput]
+    values_search: _ValueSearch, usual: Sequence[TensorInput], bounded: Sequence[TensorInput]
 ) -> list[TensorInput]:
-    """The bounded tensors, with those at their usual values that the function takes so beside the others: logits keep
-    their signs though targets have none."""
+    """The bounded tensors, with the usual values for those that work with them: logits stay signed beside targets."""
     kept = list(bounded)
     for position, one in enumerate(usual):
         tried = [*kept[:position], one, *kept[position + 1 :]]
-        if kept[position] != one and settling.problem(tried) is None:
+        if kept[position] != one and values_search.problem(tried) is None:
             kept = tried
     return kept
 

@@ -1,4 +1,4 @@
-"""Inside the child: the reference called with several sets of inputs, and what its answers have in common."""
+"""Runs in the child: lints a reference by comparing its results for several sets of inputs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from tilewright.reference.torch_calls import call_reference, dtype_of, flat_resu
 from tilewright.tasks.child.input_values import draw_all
 from tilewright.tasks.questions import LintAnswer, LintRequest
 
-# -- inside the child: --
-
 _LEADING = ((2, 3), (3, 1, 2), ())
 _ROWS, _SOME = 6, 2
 _SEED = 21
-_SUM_ROUNDINGS = 64.0  # of the largest element: the same sums may be made in another order
-_NARROW_ROUNDINGS = 2.0  # of 16 bits, whose sums are made in more
+_SUM_ROUNDINGS = 64.0  # roundings of the largest element: sums may run in another order
+_NARROW_ROUNDINGS = 2.0  # for 16-bit dtypes, which are summed in f32
 
 Leading = tuple[tuple[str, int], ...]
 
 
 def leading_inputs(function: Callable[..., Any], task: Task, sizes: Mapping[str, int]) -> Leading:
-    """The inputs that share the leading dimension, each with its number of dimensions; none where there is no such."""
+    """The inputs that share the leading dimension, with their ranks; () if there is no such dimension."""
     label = _leading_label(task)
     if label is None:
         return ()
@@ -36,13 +34,13 @@ def leading_inputs(function: Callable[..., Any], task: Task, sizes: Mapping[str,
         alike = asked.are_apart({**sizes, label: _ROWS}) and all(
             asked.is_stacked({**sizes, label: math.prod(one)}, one) for one in _LEADING
         )
-    except Exception:  # whatever the reference raises where it takes no more dimensions
+    except Exception:  # the reference does not accept more dimensions
         return ()
     return found if alike else ()
 
 
 def _leading_label(task: Task) -> str | None:
-    """The one dimension that may lead: free, first wherever it is, of every result and of all that is changed."""
+    """The dimension that may be leading: free, and the first one of every output and of its inputs."""
     shapes = [one.shape for one in task.outputs] + [one.dimensions for one in task.tensors if one.in_place]
     first = {shape[0] if shape else None for shape in shapes}
     label = next(iter(first)) if len(first) == 1 else None
@@ -71,7 +69,7 @@ class _Asked:
     names: frozenset[str]
 
     def are_apart(self, sizes: Mapping[str, int]) -> bool:
-        """Whether what becomes of a row is the same without the others."""
+        """Whether a row's result does not depend on other rows."""
         whole = self._drawn(sizes)
         part = {name: one[-_SOME:].clone() if name in self.names else one for name, one in whole.items()}
         pairs = zip(self._called(whole), self._called(part), strict=True)
@@ -89,12 +87,12 @@ class _Asked:
         return call_reference(self.function, self.task, tensors)
 
     def _drawn(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """Inputs in f64 where the reference bears it: roundings of 16 bits hide other answers."""
+        """Inputs in f64 if the reference accepts them: 16-bit rounding hides differences."""
         drawn = draw_all(self.task, sizes, _SEED)
         wide = {name: one.double() if one.is_floating_point() else one for name, one in drawn.items()}
         try:
             self._called(wide)
-        except Exception:  # one that is tied to its dtype
+        except Exception:  # the reference accepts its own dtypes only
             return drawn
         return wide
 
@@ -118,12 +116,12 @@ def _is_same(flat: torch.Tensor, wide: torch.Tensor, leading: tuple[int, ...]) -
 
 
 _SEEDS = (11, 12, 13)
-_WAYS = 3  # in which floats are drawn otherwise
-_REDRAWS = 3  # of one input, before it is said to have no influence
+_WAYS = 3  # other distributions of floats
+_REDRAWS = 3  # of one input, before it counts as idle
 _REPEAT_ROUNDINGS = 16.0
 _DIFFERING_FRACTION = 0.01  # an index may change with the order of a sum; noise changes most elements
-_ROUNDINGS = 4.0  # a constant within so many roundings of every element satisfies any honest comparison
-_MOSTLY = 0.5  # of a result's size, in the mean square
+_ROUNDINGS = 4.0  # a constant within these of every element passes any comparison
+_MOSTLY = 0.5  # of a result's root mean square
 _AS_CASTS = "compute in f32 and write what must be rounded as casts, such as x.float() and y.bfloat16()"
 
 Tensors = dict[str, torch.Tensor]
@@ -131,7 +129,7 @@ Results = tuple[torch.Tensor, ...]
 
 
 def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
-    """Compare the answers to different inputs, to one changed input, and to the same inputs again."""
+    """Compare results for different inputs, for one redrawn input, and for the same inputs again."""
     task, sizes = request.task, request.sizes
     given = [draw_all(task, sizes, seed) for seed in _SEEDS]
     answers = [call_reference(function, task, tensors) for tensors in given]
@@ -146,7 +144,9 @@ def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
         return LintAnswer(mismatch, "")
     reason = _unsound(task, given, answers)
     copied = _copied(task, given, [results[0] for results in answers])
-    constant = bool(reason) and copied is None and not _are_no_numbers(answers)
+    # An output that is empty or NaN everywhere is no constant.
+    no_numbers = all(not one.numel() or (one.is_floating_point() and bool(one.isnan().all())) for one in answers[0])
+    constant = bool(reason) and copied is None and not no_numbers
     if constant:
         given, answers = _with_other_values(function, task, sizes, given, answers)
         reason = _unsound(task, given, answers)
@@ -166,8 +166,7 @@ def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
 def _with_other_values(
     function: Callable[..., Any], task: Task, sizes: Mapping[str, int], given: list[Tensors], answers: list[Results]
 ) -> tuple[list[Tensors], list[Results]]:
-    """The inputs and answers with some more, of floats that are drawn otherwise: a mean over many numbers is hardly
-    anything but their distribution's, and kernels are judged on several distributions."""
+    """Add inputs and results for other distributions: a mean of many numbers hardly depends on anything else."""
     given, answers = list(given), list(answers)
     for number in range(_WAYS):
         inputs = tuple(
@@ -177,7 +176,7 @@ def _with_other_values(
         tensors = draw_all(replace(task, inputs=(*inputs, *task.numbers)), sizes, 21 + number)
         try:
             results = call_reference(function, task, tensors)
-        except Exception:  # whatever the reference raises of values that nobody said it takes
+        except Exception:  # the reference may refuse these values
             continue
         if all(not one.is_floating_point() or bool(one.isfinite().all()) for one in results):
             given.append(tensors)
@@ -186,8 +185,7 @@ def _with_other_values(
 
 
 def _otherwise(values: Values, way: int, position: int) -> Values:
-    """Less, more beside a common part, and evenly spread; of what lies between bounds, other parts of that. Neighbours
-    are drawn unlike each other: where all is scaled alike, a ratio stays."""
+    """Another distribution: scaled, shifted or uniform. Neighbours are scaled differently, so ratios change."""
     if isinstance(values, NormalValues):
         if way == _WAYS - 1:
             return UniformValues(values.mean - values.deviation, values.mean + values.deviation)
@@ -198,11 +196,6 @@ def _otherwise(values: Values, way: int, position: int) -> Values:
         width = values.high - values.low
         return UniformValues(values.low + start * width, values.low + end * width)
     return values
-
-
-def _are_no_numbers(answers: list[Results]) -> bool:
-    """Whether every output is NaN everywhere, or has no elements."""
-    return all(not one.numel() or (one.is_floating_point() and bool(one.isnan().all())) for one in answers[0])
 
 
 def _mismatch(task: Task, sizes: Mapping[str, int], results: Results) -> str:
@@ -216,7 +209,7 @@ def _mismatch(task: Task, sizes: Mapping[str, int], results: Results) -> str:
 
 
 def _unsound(task: Task, given: list[Tensors], answers: list[Results]) -> str:
-    """What is wrong with all outputs at once; one sound output is enough to judge a kernel by."""
+    """Why all outputs are degenerate; one sound output is enough to verify a kernel."""
     reasons = [_output_reason(task, given, answers, index) for index in range(len(answers[0]))]
     return reasons[0] if reasons and all(reasons) else ""
 
@@ -242,20 +235,16 @@ def _output_reason(task: Task, given: list[Tensors], answers: list[Results], ind
 
 def _copied(task: Task, given: list[Tensors], found: list[torch.Tensor]) -> TensorInput | None:
     """The input that an output equals every time."""
-    for one in task.tensors:
-        if all(_equal_values(tensors.get(one.name), held) for tensors, held in zip(given, found, strict=True)):
-            return one
-    return None
 
+    def equal(given: torch.Tensor | None, result: torch.Tensor) -> bool:
+        return given is not None and given.shape == result.shape and torch.equal(given.double(), result.double())
 
-def _equal_values(held: torch.Tensor | None, found: torch.Tensor) -> bool:
-    if held is None or held.shape != found.shape:
-        return False
-    return bool(torch.equal(held.double(), found.double()))
+    pairs = list(zip(given, found, strict=True))
+    return next((one for one in task.tensors if all(equal(t.get(one.name), r) for t, r in pairs)), None)
 
 
 def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tensors], answers: list[Results]) -> str:
-    """Whether exact answers differ by less than the reference's own rounding errors, so that a constant will do."""
+    """A reason if exact results differ by less than the reference's rounding errors: a constant would pass."""
     if not all(one.is_floating_point() for one in answers[0]):
         return ""
     truths = _exact_answers(function, task, given)
@@ -264,7 +253,7 @@ def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tens
     names = [one.name for one in task.outputs] + [one.name for one in task.tensors if one.in_place]
     for name, own, true in zip(names, answers[0], truths[0], strict=False):
         if _is_made_of_roundings(own, true):
-            return f"{name} is made of roundings in PyTorch's steps, something else without them; {_AS_CASTS}"
+            return f"{name} consists of rounding errors of PyTorch's 16-bit steps; {_AS_CASTS}"
     for index, found in enumerate(answers[0]):
         true = torch.stack([truth[index].double() for truth in truths])
         if true.shape[1:] != found.shape or not bool(true.isfinite().all()):
@@ -280,7 +269,7 @@ def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tens
 
 
 def _exact_answers(function: Callable[..., Any], task: Task, given: list[Tensors]) -> list[Results] | None:
-    """In f64; None where the reference is tied to its dtype."""
+    """Results in f64; None if the reference accepts its own dtypes only."""
     wide = [
         {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()} for tensors in given
     ]
@@ -291,7 +280,7 @@ def _exact_answers(function: Callable[..., Any], task: Task, given: list[Tensors
 
 
 def _is_made_of_roundings(own: torch.Tensor, true: torch.Tensor) -> bool:
-    """Whether most of a result is what 16-bit steps lose: what a compensated sum carries along, say."""
+    """Whether most of a result is rounding error of 16-bit steps, such as the compensation of a Kahan sum."""
     if own.dtype not in (torch.float16, torch.bfloat16) or own.shape != true.shape or not own.numel():
         return False
     known = own.isfinite() & true.isfinite()
@@ -302,7 +291,7 @@ def _is_made_of_roundings(own: torch.Tensor, true: torch.Tensor) -> bool:
 def _idle(
     function: Callable[..., Any], task: Task, sizes: Mapping[str, int], given: Tensors, answer: Results
 ) -> tuple[str, ...]:
-    """The tensors that can be drawn anew without any output changing; one that is overwritten need not matter."""
+    """The inputs that can be redrawn without changing an output, except those changed in place."""
     known = _with_derivative(function, task, given)
     suspects = {one.name for one in task.tensors if one.name in given and not one.in_place} - known
 
@@ -319,9 +308,9 @@ def _idle(
 
 
 def _with_derivative(function: Callable[..., Any], task: Task, given: Tensors) -> set[str]:
-    """The tensors that an output has a derivative by; none where that cannot be asked.
+    """The tensors with a nonzero gradient; none if autograd fails.
 
-    What the first layers of a deep network hold may change the result by less than a rounding and matters all the same.
+    The first layers of a deep network matter even if they change the result by less than its rounding.
     """
     leaves = {name: one.clone().requires_grad_() for name, one in given.items() if one.is_floating_point()}
     arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
@@ -336,7 +325,7 @@ def _with_derivative(function: Callable[..., Any], task: Task, given: Tensors) -
             generator = torch.Generator().manual_seed(1)
             weights = [torch.rand(one.shape, generator=generator).to(one.dtype) for one in results]
             found = torch.autograd.grad(results, list(leaves.values()), weights, allow_unused=True)
-    except Exception:  # it has steps without a derivative, or there is no memory for them
+    except Exception:  # not differentiable, or out of memory
         return set()
     return {
         name
@@ -346,7 +335,7 @@ def _with_derivative(function: Callable[..., Any], task: Task, given: Tensors) -
 
 
 def _same(one: Results, other: Results) -> bool:
-    """Whether two answers are equal, NaN for NaN."""
+    """Whether two results are equal, NaN equal to NaN."""
     return len(one) == len(other) and all(
         a.shape == b.shape and torch.equal(torch.nan_to_num(a.double()), torch.nan_to_num(b.double()))
         for a, b in zip(one, other, strict=True)
@@ -354,7 +343,7 @@ def _same(one: Results, other: Results) -> bool:
 
 
 def _alike(one: Results, other: Results) -> bool:
-    """Whether two answers to the same inputs agree but for the order of sums, which threads may change."""
+    """Whether two results for the same inputs agree up to the order of sums, which threads may change."""
     for a, b in zip(one, other, strict=True):
         if a.shape != b.shape:
             return False

@@ -1,4 +1,4 @@
-"""Inside the child: a module's parameters and buffers, and the inputs a problem file makes for it."""
+"""Runs in the child: describes a module's parameters and buffers, and the inputs of a KernelBench problem."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tilewright.reference.torch_calls import dtype_of
 from tilewright.tasks.questions import FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest, some_of
 from tilewright.tasks.reading.python_source import SourceParameter
 
-_LARGEST_ELEMENTS = 1 << 27  # of inputs that are made only to look at their values
+_LARGEST_ELEMENTS = 1 << 27  # of inputs that are created only to read their values
 _LOOKED_AT = 1 << 20
-_FEW = 64  # elements, with which a distribution cannot be told from its moments
-_STANDARD_ERRORS = 3.0  # within which of 0 a mean is 0
-_MANY_ZEROS = 0.2  # of all elements, which no distribution gives
-_FILLED = 0.5  # of a triangle: a diagonal or a band is none
+_FEW = 64  # too few elements to identify a distribution by its moments
+_STANDARD_ERRORS = 3.0  # a mean within these of 0 is 0
+_MANY_ZEROS = 0.2  # of all elements: more than a distribution gives
+_FILLED = 0.5  # of a triangle: a diagonal or a band is not one
 _UNIFORM_KURTOSIS = 2.3  # 1.8 for a uniform distribution, 3 for a normal one
 _NORMS = tuple(getattr(torch.nn, f"{kind}Norm{rank}d") for kind in ("Batch", "Instance") for rank in (1, 2, 3))
-_SAME_VALUES = (  # what may be done to a tensor without its elements being others
+_SAME_VALUES = (  # operations that keep the elements of a tensor
     *("to", "float", "half", "bfloat16", "double", "contiguous", "view", "reshape", "permute", "transpose", "t"),
     *("unsqueeze", "squeeze", "requires_grad_", "detach", "clone", "cpu"),
 )
 
 
 def describe(function: Callable[..., Any], request: ModuleRequest) -> ModuleAnswer:
-    """Build the module and say what it holds; make the inputs, without content where that tells enough."""
+    """Build the module and describe it; make the inputs, on the meta device if that is enough."""
     names = vars(sys.modules[function.__module__])
     torch.manual_seed(0)
     module = _evaluated(request.build, names)
@@ -54,19 +54,19 @@ def describe(function: Callable[..., Any], request: ModuleRequest) -> ModuleAnsw
         notes.append(f"the buffer{'s' if many else ''} {some_of(inside)} {held}")
     inputs = _inputs(request.inputs, names) if request.inputs else ()
     if any(isinstance(one, FoundTensor) and one.values is None for one in inputs):
-        notes.append("what get_inputs draws is too large to look at; the usual values are used")
-    masks = tuple(name for name in inside if module.get_buffer(name).ndim)  # a single number goes with any device
+        notes.append("the inputs of get_inputs are too large to examine; the usual values are used")
+    masks = tuple(name for name in inside if module.get_buffer(name).ndim)  # scalars work with any device
     return ModuleAnswer(tuple(learned), inputs, tuple(notes), _forward(module), masks)
 
 
 def _forward(module: torch.nn.Module) -> tuple[SourceParameter, ...]:
-    """What a call of the module takes, wherever its `forward` is inherited from."""
+    """The parameters of the module's `forward`."""
     if type(module).forward is torch.nn.Module.forward:
         raise ReferenceProblem(f"{type(module).__name__} defines no forward; write one, or a function that calls it")
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ReferenceProblem(f"{type(module).__name__}.forward has no signature that can be read: {error}") from error
+        raise ReferenceProblem(f"{type(module).__name__}.forward has no readable signature: {error}") from error
     return tuple(
         SourceParameter(
             one.name,
@@ -84,7 +84,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _evaluated(expression: str, names: dict[str, Any]) -> Any:
-    """The expression's value; it is made here from names that were checked, or by a person for his own class."""
+    """The expression's value. Its names were checked, or a person wrote it for their own class."""
     try:
         return eval(expression, dict(names))
     except Exception as error:  # whatever somebody's constructor raises
@@ -92,7 +92,7 @@ def _evaluated(expression: str, names: dict[str, Any]) -> Any:
 
 
 def is_structure(buffer: torch.Tensor) -> bool:
-    """Whether a buffer is a mask or a counter, whose values mean something, and not data."""
+    """Whether a buffer is a mask or a counter, whose values must not be redrawn."""
     if not buffer.is_floating_point() or buffer.is_meta:
         return not buffer.is_meta
     looked_at = buffer.flatten()[:_LOOKED_AT]
@@ -100,7 +100,7 @@ def is_structure(buffer: torch.Tensor) -> bool:
 
 
 def _is_statistic(module: torch.nn.Module, name: str) -> bool:
-    """Whether a buffer is what one of torch's own norms keeps of the batches it has seen, and is in training."""
+    """Whether a buffer is a running statistic of one of torch's norms in training mode."""
     place, _, own = name.rpartition(".")
     owner = module.get_submodule(place)
     return own in ("running_mean", "running_var") and type(owner) in _NORMS and owner.training
@@ -111,9 +111,9 @@ def _found(name: str, tensor: torch.Tensor, learned: bool) -> FoundTensor:
 
 
 def values_like(tensor: torch.Tensor) -> Values | None:
-    """The distribution that a tensor's elements seem to be drawn from.
+    """The distribution of a tensor's elements.
 
-    A constant becomes a narrow band around it, so that a kernel that leaves out a bias of zeros does not pass.
+    A constant becomes a narrow distribution around it, so that a kernel that leaves out a zero bias does not pass.
     """
     flat = tensor.flatten()[:_LOOKED_AT]
     if flat.numel() == 0 or flat.is_meta:
@@ -133,14 +133,14 @@ def values_like(tensor: torch.Tensor) -> Values | None:
         return UniformValues(_rounded(float(wide.min())), _rounded(float(wide.max())))
     if float((wide - mean).pow(4).mean()) / deviation**4 < _UNIFORM_KURTOSIS:
         half = deviation * math.sqrt(3.0)
-        # No further than what was seen: a logarithm's inputs would come to lie below 0.
+        # Not beyond the observed range: the inputs of a logarithm must stay positive.
         low, high = max(mean - half, float(wide.min())), min(mean + half, float(wide.max()))
         return UniformValues(_rounded(low, half), _rounded(high, half))
     return NormalValues(_rounded(mean, deviation), _rounded(deviation))
 
 
 def _rounded(value: float, scale: float = 0.0) -> float:
-    """Three digits, counted from the larger of the value and the scale: a mean of noise becomes zero."""
+    """Round to three digits of the larger of value and scale."""
     largest = max(abs(value), abs(scale))
     if largest == 0.0:
         return 0.0
@@ -151,11 +151,11 @@ def _rounded(value: float, scale: float = 0.0) -> float:
 
 
 class _Origins(TorchFunctionMode):
-    """Remembers which tensors come straight from torch's generators, and have not been written to since."""
+    """Tracks tensors that come from torch's random functions and were not written since."""
 
     def __init__(self) -> None:
         super().__init__()
-        # With the tensor, which is kept since ids are used again, and its version, which every write changes.
+        # The tensor is kept alive because ids are reused; every write changes its version.
         self._known: dict[int, tuple[torch.Tensor, int, Values]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -193,7 +193,7 @@ def _inputs(expression: str, names: dict[str, Any]) -> tuple[FoundTensor | Found
             made = _list(_evaluated(expression, names))
         known = [origins.of(one) if isinstance(one, torch.Tensor) else None for one in made]
     except ReferenceProblem:
-        made, known = [], []  # it looks at values; made for real below
+        made, known = [], []  # it reads values; real tensors are made below
     unknown = [one for one, values in zip(made, known, strict=True) if isinstance(one, torch.Tensor) and not values]
     if not made or (unknown and sum(one.numel() for one in unknown) <= _LARGEST_ELEMENTS):
         torch.manual_seed(0)
@@ -204,7 +204,7 @@ def _inputs(expression: str, names: dict[str, Any]) -> tuple[FoundTensor | Found
 
 
 def _looked_at(one: Any, known: Values | None) -> FoundTensor | FoundNumber:
-    """An input made for real; what its elements have in common beside a distribution is said."""
+    """An input made with real values; structure beyond a distribution, such as symmetry, is noted."""
     if known or not isinstance(one, torch.Tensor) or not one.is_floating_point() or one.numel() < _FEW:
         return _input(one, known or (values_like(one) if isinstance(one, torch.Tensor) else None))
     zeros = float((one == 0).double().mean())

@@ -1,23 +1,22 @@
-"""Inside the child: calls at small sizes that differ in one size or several, and formulas for what they show."""
+"""Runs in the child: fits formulas to sizes observed in calls at small sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tilewright.records import SizeFormula
-from tilewright.tasks.child.size_choices import others_of
 from tilewright.tasks.child.size_formulas import Sample, fit_formula
-from tilewright.tasks.child.size_search import SizeSearch
+from tilewright.tasks.child.size_search import SizeSearch, others_of
 from tilewright.tasks.child.trials import TrialOutcome
 
-_STEPS = (*range(1, 10), -1, -2, -3)  # neighbours of a size, by which rounding down shows
+_STEPS = (*range(1, 10), -1, -2, -3)  # steps to neighbouring sizes, which show rounding
 
 Calls = list[tuple[dict[str, int], TrialOutcome]]
-Reading = Callable[[TrialOutcome], int | None]  # a size that a call shows; None where it shows none, or several
+SizeReader = Callable[[TrialOutcome], int | None]  # a size observed in a call; None if there is none, or several
 
 
-class Fitting:
-    """Calls at small sizes, and what came back."""
+class SizeFitter:
+    """Calls at small sizes, and their outcomes."""
 
     def __init__(self, search: SizeSearch, nominal: TrialOutcome) -> None:
         self._search = search
@@ -38,20 +37,20 @@ class Fitting:
         if outcome is not None:
             into.append((sizes, outcome))
 
-    def fit(self, reading: Reading) -> str | int | SizeFormula | None:
-        """What a size is at every call; None where that was not found out."""
+    def fit(self, reading: SizeReader) -> str | int | SizeFormula | None:
+        """The label, number or formula that gives a size in every call; None if none was found."""
         calls = [self._own, self._start, *(call for calls in self._single.values() for call in calls)]
         seen = _samples(calls, reading)
         if seen is None:
             return None
         if len({found for _, found in seen}) == 1:
             return seen[0][1]
-        for label in self._search.moving:
+        for label in self._search.changing:
             if all(sizes[label] == found for sizes, found in seen):
                 return label
         return self._formula(reading)
 
-    def _formula(self, reading: Reading) -> SizeFormula | None:
+    def _formula(self, reading: SizeReader) -> SizeFormula | None:
         self._look_closer()
         start = _samples([self._start], reading)
         steps = {label: _samples(calls, reading) for label, calls in self._single.items()}
@@ -62,7 +61,7 @@ class Fitting:
         return fit_formula(start[0], known, others) if len(known) == len(steps) else None
 
     def _look_closer(self) -> None:
-        """Call with every size changed a little, alone and with others: once, where an output needs a formula."""
+        """Call once with every size changed a little, alone and together."""
         if self._looked:
             return
         self._looked = True
@@ -78,8 +77,8 @@ class Fitting:
             }
             self._look(changed, self._several)
 
-    def sources(self, reading: Reading) -> list[str]:
-        """The varying labels that decide a size, the smallest first: of an image and a filter, the filter."""
+    def sources(self, reading: SizeReader) -> list[str]:
+        """The dynamic labels that a size depends on, smallest first: of an image and a filter, the filter."""
         start = reading(self._start[1])
         deciding = (
             label for label, calls in self._single.items() if any(reading(outcome) != start for _, outcome in calls)
@@ -87,7 +86,7 @@ class Fitting:
         return sorted(deciding, key=self._search.size_of)
 
 
-def _samples(calls: Calls, reading: Reading) -> list[Sample] | None:
+def _samples(calls: Calls, reading: SizeReader) -> list[Sample] | None:
     found = [(sizes, reading(outcome)) for sizes, outcome in calls]
     samples: list[Sample] = [(sizes, size) for sizes, size in found if size is not None]
     return samples if len(samples) == len(found) else None

@@ -1,7 +1,4 @@
-"""Formulas for sizes: which may hold between sizes of inputs, and the simplest that fits a size seen in several calls.
-
-Which relation between inputs holds, calls tell.
-"""
+"""Candidate formulas between input sizes, and the simplest formula that fits a size observed in several calls."""
 
 from __future__ import annotations
 
@@ -12,25 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from tilewright.records import SizeFormula, SizeTerm
 
 _LARGEST_FACTOR = 8
-_MOST_LABELS = 8  # beyond, only the first are looked at
-_MOST_FOLLOWING = 3  # labels that follow from one other
+_MOST_LABELS = 8  # of more, only the first are tried
+_MOST_FOLLOWING = 3  # labels given by one other
 
 Relation = dict[str, SizeFormula]  # by label; those named in the formulas are free
 _LARGEST_DIVISOR = 16
 _MOST_SOURCES = 3
 _MOST_FACTORS = 3
 
-Sample = tuple[Mapping[str, int], int]  # the sizes of a call, and the size that came back
+Sample = tuple[Mapping[str, int], int]  # the sizes of a call, and the observed size
 
 
 # -- between inputs --
 
 
 def relations(sizes: Mapping[str, int]) -> Iterator[Relation]:
-    """Every relation between labels that cannot change alone, those that leave most of them free first.
-
-    Each holds at the given sizes. Among relations that leave the same freedom the simpler come first.
-    """
+    """All candidate relations that hold at the given sizes; more free labels first, then simpler ones."""
     labels = list(sizes)[:_MOST_LABELS]
     yield from _products(labels, sizes)
     yield from _sums(labels, sizes)
@@ -64,7 +58,7 @@ def _sums(labels: Sequence[str], sizes: Mapping[str, int]) -> Iterator[Relation]
 
 
 def _pair(lead: str, other: str, sizes: Mapping[str, int]) -> list[SizeFormula]:
-    """How one size may follow from another: a ratio, a difference; a ratio of larger numbers comes last."""
+    """A ratio and a difference; an integer ratio or its inverse comes first."""
     common = math.gcd(sizes[lead], sizes[other])
     above, below = sizes[other] // common, sizes[lead] // common
     ratio = SizeFormula.of([SizeTerm(above, (lead,))], 0, below)
@@ -80,10 +74,10 @@ def _linear(coefficients: Mapping[str, int], constant: int) -> SizeFormula:
 
 
 def fit_formula(start: Sample, steps: Mapping[str, Sequence[Sample]], others: Sequence[Sample]) -> SizeFormula | None:
-    """The simplest formula for what came back, or None.
+    """The simplest formula for the observed size, or None.
 
-    `steps` holds for each label calls that differ from `start` in that label alone; a formula is made from these. It
-    must fit `others` too, of which it has not seen any.
+    It is fitted to `steps`, which has for each label calls that differ from `start` in that label alone, and checked
+    against `others`.
     """
     sources = [label for label, samples in steps.items() if any(found != start[1] for _, found in samples)]
     if not 1 <= len(sources) <= _MOST_SOURCES or len(others) < 2:
@@ -118,7 +112,7 @@ def _fitted(
 
 
 def _slopes(label: str, divisor: int, start: Sample, samples: Sequence[Sample]) -> Iterator[int]:
-    """Whole numbers by which the undivided size may grow with a label, from the call that is farthest away."""
+    """Possible slopes of the undivided size over a label, from the call that is farthest away."""
     sizes, found = max(samples, key=lambda sample: abs(sample[0][label] - start[0][label]))
     way, grown = sizes[label] - start[0][label], found - start[1]
     if way < 0:
@@ -128,7 +122,7 @@ def _slopes(label: str, divisor: int, start: Sample, samples: Sequence[Sample]) 
 
 
 def _constant(terms: Sequence[SizeTerm], divisor: int, samples: Sequence[Sample]) -> int | None:
-    """The simplest constant with which rounding down gives what was seen everywhere; None where there is none."""
+    """The simplest constant for which the rounded quotient fits every sample; None if there is none."""
     formula = SizeFormula.of(terms)
     rests = [divisor * found - formula.at(sizes) for sizes, found in samples]
     possible = range(max(rests), min(rests) + divisor)

@@ -1,7 +1,7 @@
-"""Inside the child: whole numbers and floats that know how they follow from sizes and arguments.
+"""Runs in the child: ints and floats that carry their expression over sizes and arguments.
 
-They are ints and floats, so torch and Python take them as such. What is reckoned with them is tracked too; what is
-asked of them, `cols > 512` or `if rows % 2`, goes through `asked`, which may write it down or answer otherwise.
+Arithmetic on them is tracked too. A condition such as `cols > 512` or `if rows % 2` is passed to a listener, which may
+record it or override its value.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-_LONGEST_TEXT = 400  # beyond which a number is followed no further: sums over a loop would grow without end
+_LONGEST_TEXT = 400  # longer expressions are not tracked: sums over a loop would grow without end
 
 Number = int | float
-Asked = Callable[["Expression", bool], bool]
+BranchLog = Callable[["Expression", bool], bool]
 
 
 @dataclass(frozen=True)
 class Expression:
-    """How a number follows from others, which are called by the texts they have in the reference: `x.shape[1]`."""
+    """An expression over symbols such as `x.shape[1]`."""
 
     text: str
     at: Callable[[Mapping[str, Number]], Any]
@@ -38,13 +38,13 @@ class Expression:
 
 
 class _Listening:
-    """Who is told what is asked of tracked numbers; nobody, outside of `listening`."""
+    """The current listener for conditions on tracked numbers."""
 
-    asked: Asked | None = None
+    asked: BranchLog | None = None
 
 
 @contextmanager
-def listening(asked: Asked) -> Iterator[None]:
+def listening(asked: BranchLog) -> Iterator[None]:
     before, _Listening.asked = _Listening.asked, asked
     try:
         yield
@@ -61,7 +61,7 @@ class TrackedFloat(float):
 
 
 def tracked(value: Number, expression: Expression) -> Number:
-    """The number with its expression; a bool, and what has grown too long, as it is."""
+    """The number with its expression; bools and numbers with too long expressions are returned as they are."""
     if isinstance(value, bool) or len(expression.text) > _LONGEST_TEXT:
         return value
     made = TrackedInt(value) if isinstance(value, int) else TrackedFloat(value)
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
 
 
 def applied(name: str, function: Callable[..., Any], *values: Any) -> Any:
-    """A function of numbers, of which some may be tracked; so is its result then."""
+    """Apply a function; the result is tracked if an argument is."""
     result = function(*map(plain, values))
     if not any(map(is_tracked, values)) or not isinstance(result, (int, float)):
         return result
@@ -105,7 +105,7 @@ def _joined(text: str, at: Callable[[Mapping[str, Number]], Any], parts: list[Ex
 
 
 def _of_two(sign: str, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """What an operator makes of two numbers, or answers to a question about them."""
+    """Apply a binary operator or comparison."""
     result = function(plain(one), plain(other))
     parts = [expression_of(one), expression_of(other)]
     left, right = parts[0].at, parts[1].at

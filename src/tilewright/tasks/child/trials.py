@@ -1,8 +1,7 @@
-"""Inside the child: one call of a function at given shapes, to see what it returns or that it refuses.
+"""Runs in the child: calls a function at given shapes and records the result's shapes, or that it raises.
 
-Small calls are made for real. Large ones are made with tensors that have a shape and no content, so sizes of gigabytes
-cost nothing but the seconds torch needs to prepare for it. A function that cannot be called so, because it looks at
-values, is called for real up to a bound. What calls without content accept is not always accepted with content.
+Small calls use real tensors, large ones meta or fake tensors. A function that reads values cannot run on those; it is
+called with real tensors up to a limit. Meta tensors sometimes accept what real ones refuse.
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from tilewright.records import DType, IntegerValues, NumberInput, TensorInput
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, out_of_memory
 from tilewright.reference.torch_calls import TORCH_DTYPE, dtype_of, flat_results
-from tilewright.tasks.child.branch_watch import Asked, BranchWatch, Key
-from tilewright.tasks.child.shadows import Shadows
-
-# -- inside the child: --
+from tilewright.tasks.child.branch_watch import BranchLog, BranchWatch, Key
+from tilewright.tasks.child.tracking_builtins import TrackingBuiltins
 
 
 class StrictFunctions(TorchFunctionMode):
-    """For calls with content: an LSTM whose sizes do not fit raises `ValueError`. It costs nothing elsewhere."""
+    """For real tensors: an LSTM with inconsistent sizes raises `ValueError`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.lstm:
@@ -40,14 +37,14 @@ class StrictFunctions(TorchFunctionMode):
 
 
 class StrictCalls(TorchDispatchMode):
-    """For calls without content: a convolution or an LSTM whose sizes do not fit raises `ValueError`."""
+    """For meta tensors: a convolution or LSTM with inconsistent sizes raises `ValueError`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to ask would import the compiler, which takes seconds
+        return False  # the default would import the compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.convolution.default:
@@ -84,7 +81,7 @@ def _check_convolution(
 
 
 def _check_layer(given: torch.Tensor, *state: torch.Tensor) -> None:
-    """One layer in one direction: two weights, two biases, the hidden state and the cell's."""
+    """Check one LSTM layer in one direction: two weights, two biases, hidden and cell state."""
     to_input, to_hidden, *biases, hidden, cell = (tuple(one.shape) for one in state)
     width = to_hidden[1]
     fits = (
@@ -97,16 +94,16 @@ def _check_layer(given: torch.Tensor, *state: torch.Tensor) -> None:
         raise ValueError(f"weights of {list(to_input)} and {list(to_hidden)} do not fit {list(given.shape)}")
 
 
-_REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
-_SMALL_ELEMENTS = 1 << 16  # and up to this size always
+_REAL_ELEMENTS = 6_000_000  # largest real call, reduced when calls are slow
+_SMALL_ELEMENTS = 1 << 16  # calls up to this size are always real
 _SLOW_SECONDS = 0.3
 _PATIENCE, _PATIENCE_OF_A_CALL = 1.5, 8.0
-_QUICKER = 8  # times fewer elements than a slow call had are quick enough
+_QUICKER = 8  # after a slow call the limit is its size divided by this
 _LARGEST_REAL_ELEMENTS = 1 << 26
-_MOST_OF_A_GPU = 1 << 40  # elements; torch itself may refuse to describe more
+_MOST_OF_A_GPU = 1 << 40  # elements
 _TRIALS = 1500
 _LARGEST_COMPARED_ELEMENTS = 1 << 21
-_EQUAL = 1e-10  # of the largest result: what another order of the same sums does to f64
+_EQUAL = 1e-10  # relative to the largest result: sums in another order, in f64
 _NOT_TAKEN = (TypeError, AttributeError, NotImplementedError, SystemError)
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -117,21 +114,21 @@ class TrialOutcome:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[DType, ...]
     changed: tuple[str, ...]  # tensors changed in place
-    asked: Asked = field(default_factory=Asked)  # of sizes and numbers, on the way; nothing where it was not watched
+    asked: BranchLog = field(default_factory=BranchLog)  # conditions on sizes and numbers; empty if not watched
 
 
-class Elsewhere(Enum):
-    """What the reference does at other sizes or numbers, where it answers its own questions otherwise."""
+class BranchEffect(Enum):
+    """How the branch taken at other sizes or numbers compares with the nominal branch."""
 
-    SAME = "what it does at its own sizes would give the same there"
-    DIFFERENT = "something else"
-    REFUSED = "it raises"
+    SAME = "both give the same result"
+    DIFFERENT = "the results differ"
+    REFUSED = "the reference raises"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    found: Elsewhere
-    asked: frozenset[Key] = frozenset()  # what the call asked that was answered as at the own sizes
+    found: BranchEffect
+    asked: frozenset[Key] = frozenset()  # conditions evaluated while the nominal branch was forced
 
 
 class Elapsed:
@@ -151,7 +148,7 @@ class Elapsed:
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """Many small calls are quicker without waking threads for each."""
+    """Small calls are faster on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -161,7 +158,7 @@ def single_thread() -> Iterator[None]:
 
 
 class Trials:
-    """Calls of one function, each made once. Past its time or number every further trial counts as refused."""
+    """Calls of one function, each made once. Beyond the limits of time and number every new trial counts as refused."""
 
     def __init__(
         self,
@@ -171,35 +168,35 @@ class Trials:
         seconds: float,
         for_real: bool = False,
     ) -> None:
-        """`for_real`: all calls that have not too many elements for it are made with content, however slow they are."""
+        """`for_real`: use real tensors whenever the number of elements allows, however slow."""
         self._function = function
         self._tensors = tensors
         self._numbers = {one.name: one.value for one in numbers}
-        self._elapsed: Elapsed | None = None  # since the first attempt; the call before it must be made anyway
+        self._elapsed: Elapsed | None = None  # set by the first attempt, not by the nominal call
         self._seconds = seconds
         self._most = _TRIALS
         self._known: dict[tuple[tuple[int, ...], ...], TrialOutcome | None] = {}
         self._for_real = for_real
         self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
-        self._mode: Callable[[Shapes], TrialOutcome] | None = None  # how large calls are made
-        self._shadows = Shadows(function)
-        self._elsewhere: dict[object, Comparison] = {}
-        self.unwatched = self._shadows.hidden  # why a call could not be watched, or not all of it
+        self._mode: Callable[[Shapes], TrialOutcome] | None = None  # for large calls
+        self._builtins = TrackingBuiltins(function)
+        self._compare_branches: dict[object, Comparison] = {}
+        self.unwatched = self._builtins.hidden  # why branches could not be watched
         self._watchable: bool | None = None  # None: until a call has succeeded
 
     @property
     def spent(self) -> float:
-        """The part of its time, or of its number of calls, that is gone."""
+        """The used part of the limits of time and number."""
         seconds = self._elapsed.seconds if self._elapsed is not None else 0.0
         return max(len(self._known) / self._most, seconds / self._seconds)
 
     def prolong(self, part: float) -> None:
-        """Allow more time and calls, by this part of what was allowed."""
+        """Raise the limits by this fraction."""
         self._seconds *= 1 + part
         self._most = int(self._most * (1 + part))
 
     def attempt(self, shapes: Shapes) -> TrialOutcome | None:
-        """What a call returns; None where it raises."""
+        """The outcome of a call; None if it raises."""
         self._elapsed = self._elapsed or Elapsed(_PATIENCE)
         key = tuple(shapes[one.name] for one in self._tensors)
         if key not in self._known:
@@ -207,12 +204,12 @@ class Trials:
                 return None
             try:
                 self._known[key] = self.run(shapes)
-            except Exception:  # whatever the reference raises where it does not apply
+            except Exception:  # the reference does not accept these shapes
                 self._known[key] = None
         return self._known[key]
 
     def run(self, shapes: Shapes) -> TrialOutcome:
-        """The same; raises what the function raises."""
+        """The outcome of a call; raises what the function raises."""
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements <= self._real_elements:
             elapsed = Elapsed(_PATIENCE_OF_A_CALL)
@@ -221,19 +218,19 @@ class Trials:
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                # Its inputs are small and what it makes of them is not, as in attention over many positions.
+                # Small inputs can have large intermediates, as in attention.
             finally:
                 if elapsed.seconds > _SLOW_SECONDS and not self._for_real:
                     quick = min(elements // _QUICKER, self._real_elements)
                     self._real_elements = max(quick, _SMALL_ELEMENTS)
         if self._mode is not None:
             return self._mode(shapes)
-        # The first large call decides how all of them are made, so that a refusal is the function's own.
+        # The first mode that works is used for all large calls, so that later errors are the function's own.
         first: Exception | None = None
         for mode in (self._call_on_meta, self._call_faked, self._call_for_real):
             try:
                 outcome = mode(shapes)
-            except Exception as error:  # the function's, or the mode's own limits
+            except Exception as error:  # the function or the mode may be at fault
                 first = error if mode == self._call_for_real else first or error
                 continue
             self._mode = mode
@@ -242,7 +239,7 @@ class Trials:
         raise first
 
     def holds(self, shapes: Shapes) -> bool:
-        """Whether a call with content succeeds too, where one can be made."""
+        """Whether a call with real tensors succeeds too, if they are not too large."""
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements > _LARGEST_REAL_ELEMENTS:
             return True
@@ -257,7 +254,7 @@ class Trials:
             return self._call(self._empty(shapes))
 
     def _call_faked(self, shapes: Shapes) -> TrialOutcome:
-        # It mixes with tensors that the reference holds, as meta tensors do not, and takes seconds to import.
+        # Unlike meta tensors these mix with real tensors of the reference; the import takes seconds.
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         with FakeTensorMode(allow_non_fake_inputs=True), StrictCalls():
@@ -266,7 +263,7 @@ class Trials:
     def _call_for_real(self, shapes: Shapes) -> TrialOutcome:
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements > _LARGEST_REAL_ELEMENTS:
-            why = "too many for a reference that looks at the values of its inputs"
+            why = "too many for a reference that reads the values of its inputs"
             why = why if elements <= _MOST_OF_A_GPU else "more than any GPU holds"
             raise ReferenceProblem(f"{elements} elements are {why}; give smaller shapes")
         return self._call(self._plain(shapes))
@@ -275,10 +272,7 @@ class Trials:
         return {one.name: torch.empty(shapes[one.name], dtype=TORCH_DTYPE[one.dtype]) for one in self._tensors}
 
     def _plain(self, shapes: Shapes, exact: bool = False, normal: bool = False) -> dict[str, torch.Tensor]:
-        """Content that hardly any function refuses: fractions, and the lowest index.
-
-        `exact`: floats are f64; `normal`: of both signs.
-        """
+        """Values that most functions accept: floats in (0, 1), the lowest index. `exact`: f64; `normal`: both signs."""
         made = {}
         for one in self._tensors:
             dtype = TORCH_DTYPE[one.dtype]
@@ -302,15 +296,15 @@ class Trials:
 
     def _watched_if_possible(
         self, given: dict[str, torch.Tensor]
-    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], Asked]:
-        """A call that is watched; where that makes it fail, it is made again without."""
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], BranchLog]:
+        """A watched call, repeated without watching if watching makes it fail."""
         failure: Exception | None = None
         if self._watchable is not False:
             try:
                 outcome = self._watched(given, self._numbers)
                 self._watchable = True
                 return outcome
-            except Exception as error:  # the function's, or of something that takes no number that is only like one
+            except Exception as error:  # the function fails, or does not accept tracked numbers
                 if out_of_memory(error) or (self._watchable and not isinstance(error, _NOT_TAKEN)):
                     raise
                 failure = error
@@ -319,54 +313,52 @@ class Trials:
         if failure is not None:
             self.unwatched = self.unwatched or describe(failure)
             self._watchable = bool(self._watchable)
-        return results, changed, Asked()
+        return results, changed, BranchLog()
 
     def _watched(
         self, given: dict[str, torch.Tensor], numbers: Mapping[str, Any], forced: Mapping[Key, bool] | None = None
-    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], Asked]:
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], BranchLog]:
         watch = BranchWatch(given, forced)
         known = {name: one if isinstance(one, bool) else watch.number(name, one) for name, one in numbers.items()}
-        with StrictFunctions(), self._shadows.over(watch):
+        with StrictFunctions(), self._builtins.installed(watch):
             results, changed = call(self._function, given, known)
         return results, changed, watch.asked
 
-    # -- what it does where it answers its own questions otherwise --
-
-    def elsewhere(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
-        """A call beside the same call with answers as they are at the task's own sizes."""
+    def compare_branches(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
+        """Compare a call with the same call forced into the nominal branch by `answers`."""
         key = (*(shapes[one.name] for one in self._tensors), *numbers.items(), *answers)
-        if key not in self._elsewhere:
-            self._elsewhere[key] = self._compared(shapes, {**self._numbers, **numbers}, answers)
-        return self._elsewhere[key]
+        if key not in self._compare_branches:
+            self._compare_branches[key] = self._compared(shapes, {**self._numbers, **numbers}, answers)
+        return self._compare_branches[key]
 
     def _compared(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
         if sum(math.prod(shape) for shape in shapes.values()) > _LARGEST_COMPARED_ELEMENTS:
-            return Comparison(Elsewhere.DIFFERENT)
+            return Comparison(BranchEffect.DIFFERENT)
         seen: list[bool] = []
-        asked = Asked()
+        asked = BranchLog()
         for exact, normal in ((True, True), (True, False), (False, True), (False, False)):
             if len(seen) >= 2 or (seen and not exact):
                 break
             given = self._plain(shapes, exact, normal)
             try:
                 natural, _ = self._results(given, numbers, None)
-            except Exception:  # whatever the reference raises, of f64 perhaps, or of numbers below 0
+            except Exception:  # the reference may refuse f64 or negative values
                 continue
             if any(one.is_floating_point() and bool(one.isnan().all()) for one in natural):
                 continue
             try:
                 forced, asked = self._results(given, numbers, answers)
                 seen.append(_are_equal(natural, forced))
-            except Exception:  # what it does at its own sizes cannot be done there
+            except Exception:  # the nominal branch does not work here
                 seen.append(False)
         if not seen:
-            return Comparison(Elsewhere.REFUSED)
-        return Comparison(Elsewhere.SAME if all(seen) else Elsewhere.DIFFERENT, frozenset(asked.questions))
+            return Comparison(BranchEffect.REFUSED)
+        return Comparison(BranchEffect.SAME if all(seen) else BranchEffect.DIFFERENT, frozenset(asked.questions))
 
     def _results(
         self, given: Mapping[str, torch.Tensor], numbers: Mapping[str, Any], answers: Mapping[Key, bool] | None
-    ) -> tuple[tuple[torch.Tensor, ...], Asked]:
-        """What comes back, every tensor as it is left, and what was asked."""
+    ) -> tuple[tuple[torch.Tensor, ...], BranchLog]:
+        """The results, the tensors changed in place, and the evaluated conditions."""
         torch.manual_seed(0)
         own = {name: tensor.clone() for name, tensor in given.items()}
         results, changed, asked = self._watched(own, numbers, answers)
@@ -374,7 +366,7 @@ class Trials:
 
 
 def _are_equal(ones: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
-    """Whether results are the same but for the last bits of f64."""
+    """Whether results are equal up to rounding in f64."""
     if [(one.shape, one.dtype) for one in ones] != [(one.shape, one.dtype) for one in others]:
         return False
     for one, other in zip(ones, others, strict=True):
@@ -391,7 +383,7 @@ def _are_equal(ones: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...])
 def call(
     function: Callable[..., Any], given: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]
 ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
-    """One call without gradients: what is returned beside the tensors changed in place, and the names of those."""
+    """One call without gradients: the results, and the names of the inputs changed in place."""
     before = {name: tensor._version for name, tensor in given.items()}
     with torch.no_grad():
         returned = flat_results(function(**given, **numbers))

@@ -1,4 +1,4 @@
-"""`task.toml`: reading it into records, and writing a task as one. docs/tasks.md says what it may hold."""
+"""Reads and writes `task.toml`; docs/tasks.md describes the format."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _KEYS = (
 )
 _TENSOR = re.compile(r"(?P<marks>(?:\w+\s+)*)(?P<dtype>\w+)\s*\[(?P<axes>[^\]]*)\](?:\s+order\s+(?P<order>[\d\s]+))?")
 _BOUNDS = ("multiple_of", "at_least")
-_MARKS = {"inplace": "in_place", "optional": "optional", "parameter": "parameter"}  # and fields of an input
+_MARKS = {"inplace": "in_place", "optional": "optional", "parameter": "parameter"}  # mark -> field of `TensorInput`
 
 
 @dataclass(frozen=True)
 class Described:
-    """A `task.toml` as written: checked word by word, not against the reference."""
+    """The content of a `task.toml`, not yet checked against the reference."""
 
     name: str
     function: str
     dimensions: dict[str, Dimension]
     inputs: dict[str, TensorInput | int | float | bool]
-    unsaid: frozenset[str]  # tensors whose values are not said
-    outputs: tuple[TaskOutput, ...]  # empty: to be found out
-    results: tuple[str, ...]  # names of the outputs, where only these are given
+    unspecified: frozenset[str]  # tensors without values
+    outputs: tuple[TaskOutput, ...]  # empty: found by probing
+    results: tuple[str, ...]  # names of the outputs, if only these are given
     words: str
     assumptions: tuple[str, ...]
     gpu: str | None
@@ -60,7 +60,7 @@ class Described:
 
 
 def read_description(text: str, where: str = "task.toml") -> Described:
-    """Raises `TaskError` with what is wrong and where."""
+    """Raises `TaskError`, which says what is wrong and where."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -70,7 +70,7 @@ def read_description(text: str, where: str = "task.toml") -> Described:
             raise TaskError(f"{where}: unknown key {key!r}; it may have {', '.join(_KEYS)}")
     name = _text(data, "name", where)
     if not name.isidentifier():
-        raise TaskError(f"{where}: the name {name!r} is no name of an op; write letters, digits and _")
+        raise TaskError(f"{where}: the name {name!r} is no valid op name; write letters, digits and _")
     dimensions = _following(
         {key: _dimension(key, value, where) for key, value in _table(data, "dimensions", where).items()}, where
     )
@@ -107,7 +107,7 @@ def read_description(text: str, where: str = "task.toml") -> Described:
 
 
 class _TensorReader:
-    """Reads `bf16[rows, 3]`, and keeps the dimensions that numbers and formulas in brackets make."""
+    """Reads `bf16[rows, 3]`; adds a dimension for every number or formula in brackets."""
 
     def __init__(self, dimensions: dict[str, Dimension], where: str) -> None:
         self.dimensions = dimensions
@@ -157,14 +157,14 @@ class _TensorReader:
         return found["marks"].split(), dtype, axes, tuple(map(int, (found["order"] or "").split()))
 
     def _axis(self, tensor: str, text: str) -> str | int:
-        """A number, or the name of a dimension; a formula makes one that follows, or is one that is there."""
+        """A number, or the name of a dimension, which may be a new one for a formula."""
         if text.isdigit():
             return int(text)
         if text in self.dimensions:
             return text
         known = ", ".join(self.dimensions) or "none"
         if text.isidentifier():
-            raise TaskError(f"{self._where}: {tensor}: no dimension is called {text!r}; [dimensions] has {known}")
+            raise TaskError(f"{self._where}: {tensor}: there is no dimension {text!r}; [dimensions] has {known}")
         try:
             formula = SizeFormula.parse(text)
         except ValueError as error:
@@ -196,7 +196,7 @@ def _outputs(
 
 
 def _following(dimensions: dict[str, Dimension], where: str) -> dict[str, Dimension]:
-    """The dimensions with the sizes of those that follow from others."""
+    """The dimensions with the sizes given by formulas computed."""
     unknown = {name for one in dimensions.values() for name in one.unless} - dimensions.keys()
     if unknown:
         raise TaskError(f"{where}: [dimensions] `unless` names {min(unknown)}, which is no dimension")
@@ -209,7 +209,7 @@ def _following(dimensions: dict[str, Dimension], where: str) -> dict[str, Dimens
 def _dimension(name: str, value: object, where: str) -> Dimension:
     try:
         if isinstance(value, str):
-            return Dimension(name, 0, formula=SizeFormula.parse(value))  # its size is known once all have been read
+            return Dimension(name, 0, formula=SizeFormula.parse(value))  # the size is computed once all are read
         if isinstance(value, int) and not isinstance(value, bool):
             return Dimension(name, value)
         if isinstance(value, dict) and value.keys() <= {"size", "varies", "at_most", "unless", *_BOUNDS}:
@@ -225,7 +225,7 @@ def _dimension(name: str, value: object, where: str) -> Dimension:
         raise TaskError(f"{where}: {error}") from None
     raise TaskError(
         f"{where}: [dimensions] {name}: write a size, {{size = 1024, varies = true, multiple_of = 1}}, "
-        'or what it follows from: "cols / 2"'
+        'or a formula: "cols / 2"'
     )
 
 
@@ -247,7 +247,7 @@ def _texts(data: Mapping[str, Any], key: str, where: str) -> list[str]:
     value = data.get(key, [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         if key == "results" and isinstance(value, str):
-            return []  # an output of that name
+            return []  # an output named `results`
         raise TaskError(f"{where}: {key} is a list of texts")
     return value
 
@@ -270,7 +270,7 @@ def _choice(data: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:
 
 
 def print_description(task: Task) -> str:
-    """The text from which, beside the reference, the same task is read again."""
+    """The `task.toml` of a task."""
     return print_described(
         Described(
             task.name,
@@ -291,7 +291,7 @@ def print_description(task: Task) -> str:
 
 
 def print_described(described: Described) -> str:
-    """The text that `read_description` reads as this."""
+    """The inverse of `read_description`."""
     lines = [f"name = {_quoted(described.name)}", f"function = {_quoted(described.function)}"]
     if described.words:
         lines.append(f"words = {_quoted(described.words)}")
@@ -303,8 +303,10 @@ def print_described(described: Described) -> str:
         lines += ["assumptions = [", *(f"    {_quoted(one)}," for one in described.assumptions), "]"]
     lines += ["", "[dimensions]", *(f"{one.name} = {_size(one)}" for one in described.dimensions.values())]
     lines += ["", "[inputs]", *(f"{name} = {_input(one)}" for name, one in described.inputs.items())]
-    said = [one for one in described.tensors.values() if one.name not in described.unsaid]
-    lines += ["", "[values]", *(f"{one.name} = {_quoted(print_values(one.values))}" for one in said)] if said else []
+    valued = [one for one in described.tensors.values() if one.name not in described.unspecified]
+    lines += (
+        ["", "[values]", *(f"{one.name} = {_quoted(print_values(one.values))}" for one in valued)] if valued else []
+    )
     outputs = [f"{one.name} = {_quoted(f'{one.dtype}[{_axes(one.shape)}]')}" for one in described.outputs]
     outputs += [f"results = [{', '.join(map(_quoted, described.results))}]"] if described.results else []
     lines += ["", "[outputs]", *outputs] if outputs else []

@@ -1,4 +1,4 @@
-"""A task from a folder (`task.toml`, `reference.py`) or from an author's answer to words; and writing a folder."""
+"""Makes a task from a request: a folder (`task.toml`, `reference.py`), a file, a function, or a specification."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def task_from_folder(
     numbers: Mapping[str, str] | None = None,
     values: Mapping[str, str] | None = None,
 ) -> Task:
-    """A task from a folder. What its `task.toml` asks for holds where the options have the usual."""
+    """A task from a folder. Its `task.toml` overrides options that have their defaults."""
     described = read_description(read_source(path / DESCRIPTION_FILE), str(path / DESCRIPTION_FILE))
     source, notes = with_neighbours(read_source(path / REFERENCE_FILE), str(path / REFERENCE_FILE), path)
     described = replace(described, assumptions=tuple(dict.fromkeys((*described.assumptions, *notes))))
@@ -55,7 +55,7 @@ def task_from_folder(
 
 
 def task_from_specification(specification: Specification, options: TaskOptions) -> Task:
-    """A task from an author's answer to words. It runs the reference: call it only once a person has agreed to that."""
+    """A task from an author's specification. This runs the reference, so a person must have accepted it."""
     described = read_description(specification.description)
     assumptions = tuple(dict.fromkeys((*specification.assumptions, *described.assumptions)))
     described = replace(described, assumptions=assumptions)
@@ -66,16 +66,13 @@ def task_from_specification(specification: Specification, options: TaskOptions) 
 def fit_specification(
     specification: Specification, shapes: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
 ) -> Specification:
-    """An author's answer with what the person gave in it. Raises `TaskError` where it has no place for that.
-
-    It runs nothing.
-    """
+    """Put a person's shapes, numbers and values into a specification, without running it. Raises `TaskError`."""
     described = read_description(specification.description)
     given = _as_given(described, shapes, numbers, values)
     if given == described:
         return specification
-    # An assumption of the author's may name another number than the person gave.
-    asked = (f"{name} is {text}, as was asked for" for name, text in numbers.items())
+    # The author's assumptions may name another number.
+    asked = (f"{name} is {text}, as requested" for name, text in numbers.items())
     given = replace(given, assumptions=(*given.assumptions, *asked))
     return replace(specification, description=print_described(given))
 
@@ -105,41 +102,32 @@ def _make(described: Described, source: str, options: TaskOptions, origin: Origi
         described.function,
         _inputs(described, node),
         tuple(described.dimensions.values()),
-        described.unsaid,
+        described.unspecified,
         origin,
         described.results or result_names(node),
         described.assumptions,
         named=True,
     )
     in_place = any(one.in_place for one in described.tensors.values())
+    returns = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
     with Reference(source, described.function) as reference:
         try:
-            if described.outputs or (in_place and not _returns(node)):
+            if described.outputs or (in_place and not returns):
                 task = bounded_task(draft, described.outputs, options, reference)
             else:
                 task = probe_task(draft, options, reference)
-                _check_results(described, task)
+                if described.results and described.results != (names := tuple(one.name for one in task.outputs)):
+                    found = f"`results` names {', '.join(described.results)}"
+                    raise TaskError(f"{found} and the reference returns {len(names)} tensors")
             return linted(replace(task, words=described.words), options, reference)
         except ReferenceProblem as problem:
             raise TaskError(str(problem)) from problem
 
 
-def _check_results(described: Described, task: Task) -> None:
-    names = tuple(one.name for one in task.outputs)
-    if described.results and names != described.results:
-        raise TaskError(
-            f"`results` names {', '.join(described.results)} and the reference returns {len(names)} tensors"
-        )
-
-
-def _returns(node: ast.FunctionDef) -> bool:
-    return any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
-
-
 def _as_given(
     described: Described, shapes: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
 ) -> Described:
-    """The description with what a person gave in place of what it says."""
+    """The description with a person's shapes, numbers and values."""
     described = _reshaped(described, shapes)
     inputs = dict(described.inputs)
     for name, text in numbers.items():
@@ -147,11 +135,11 @@ def _as_given(
     for name, text in values.items():
         one = _tensor(described, ArgumentKind.VALUES, name)
         inputs[name] = replace(one, values=read_values(name, one, text))
-    return replace(described, inputs=inputs, unsaid=described.unsaid - values.keys())
+    return replace(described, inputs=inputs, unspecified=described.unspecified - values.keys())
 
 
 def _tensor(described: Described, kind: ArgumentKind, name: str) -> TensorInput:
-    """The tensor that a person gave something for."""
+    """The tensor of that name."""
     if name not in described.tensors:
         found = f"the task has no such tensor; it has {', '.join(described.tensors)}"
         raise TaskError(found, given=GivenArgument(kind, name))
@@ -164,7 +152,7 @@ def _renumbered(described: Described, name: str, text: str) -> int | float | boo
         known = [key for key in described.inputs if key not in described.tensors]
         found = f"the task has no such number; it has {', '.join(known) or 'none'}"
         raise TaskError(found, given=GivenArgument(ArgumentKind.NUMBER, name))
-    # A whole number in the description may stand for a parameter that takes any.
+    # An integer in the description may be the value of a float parameter.
     whole = type(one) is int and text.strip().lstrip("+-").isdecimal()
     scalar = ScalarType.FLOAT if type(one) is int and not whole else SCALARS[type(one)]
     try:
@@ -174,7 +162,7 @@ def _renumbered(described: Described, name: str, text: str) -> int | float | boo
 
 
 def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
-    """The description at the shapes and dtypes that a person gave."""
+    """The description with a person's shapes and dtypes."""
     dimensions = dict(described.dimensions)
     inputs = dict(described.inputs)
     changed: dict[str, str] = {}  # dimension -> the tensor whose shape set it
@@ -193,7 +181,7 @@ def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
         inputs[name] = replace(one, dtype=spec.dtype)
     dimensions = _followed(dimensions, changed, shapes)
     redone = any(inputs[name] != described.inputs[name] for name in shapes)
-    # Results of another dtype than was described are found out again.
+    # Another input dtype may change the outputs, so they are probed again.
     outputs = () if redone else described.outputs
     names = tuple(one.name for one in described.outputs) if redone else ()
     return replace(described, dimensions=dimensions, inputs=inputs, outputs=outputs, results=names or described.results)
@@ -208,12 +196,12 @@ def _resized(one: Dimension, size: int) -> Dimension:
 def _followed(
     dimensions: dict[str, Dimension], changed: Mapping[str, str], shapes: Mapping[str, str]
 ) -> dict[str, Dimension]:
-    """The dimensions with what follows from those that were changed; raises where a shape says otherwise."""
+    """Recompute the dimensions given by formulas; raises if a given shape contradicts them."""
     made = dict(dimensions)
     for one in dimensions.values():
         if one.formula is None or one.name not in changed:
             continue
-        # A dimension that no shape gives may be told from one that follows from it.
+        # A dimension without a given size may be solved for.
         for name in one.formula.names:
             sizes = {other.name: other.size for other in made.values()}
             wanted = one.formula.solved(name, one.size, sizes) if name not in changed else None
@@ -234,7 +222,7 @@ def _followed(
 
 
 def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TaskInput, ...]:
-    """The inputs as the task has them, but for what only running the reference tells."""
+    """The inputs of the task, before probing."""
     parameters = {one.name: one for one in parameters_of(node, REFERENCE_FILE)}
     for name in described.inputs:
         if name not in parameters:
@@ -255,7 +243,7 @@ def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TaskInput, ...
     return tuple(made)
 
 
-# -- what a request is: --
+# -- requests --
 
 _LONGEST_PATH = 1000
 _FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?:\((?P<init>.*)\))?)?", re.DOTALL)
@@ -268,7 +256,7 @@ def open_task(
     values: Mapping[str, str],
     options: TaskOptions,
 ) -> Task | None:
-    """The task that a request names; None where it is words.
+    """The task that a request names; None for a request in words.
 
     `FILE.py:function`, `FILE.py:Class`, `FILE.py:Class(8, eps=1e-5)`, `FILE.py` of KernelBench or with one function,
     or a folder with a `task.toml`.
@@ -296,14 +284,14 @@ def open_task(
 
 
 def _refuse_broken_name(request: str) -> None:
-    """What begins with a file that is there and a colon is no words, which a model would be paid to read."""
+    """Refuse an existing file followed by a malformed name; as words it would go to a paid model."""
     path, colon, name = request.partition(".py:")
     if not colon or "\n" in path or not Path(f"{path}.py").expanduser().is_file():
         return
     if name.count("(") > name.count(")"):
         raise TaskError(f"{request}: a bracket is not closed; write {path}.py:CLASS(ARGUMENTS)")
     raise TaskError(
-        f"{request}: {name.strip()!r} names nothing of a file; write {path}.py:FUNCTION or {path}.py:CLASS(ARGUMENTS)"
+        f"{request}: {name.strip()!r} is no name in a file; write {path}.py:FUNCTION or {path}.py:CLASS(ARGUMENTS)"
     )
 
 
@@ -322,7 +310,7 @@ def _from_file(
         if is_kernelbench(source, str(path)):
             for kind, names in ((ArgumentKind.SHAPE, shapes), (ArgumentKind.NUMBER, numbers)):
                 for extra in names:
-                    found = "a KernelBench problem says that itself; edit it there"
+                    found = "a KernelBench problem defines that itself; edit it there"
                     raise TaskError(found, given=GivenArgument(kind, extra))
             return task_from_kernelbench(path, options, values)
         public = [one for one in functions if not one.startswith("_")]
@@ -331,14 +319,11 @@ def _from_file(
             raise TaskError(f"{path} defines {listed}; say which: {path}:NAME")
         name = name or public[0]
     bound = python_source.bound_names(python_source.parse_source(source, str(path)))
-    if name in classes or (name in bound and name not in functions):  # a module may be imported from elsewhere
+    if name in classes or (name in bound and name not in functions):  # a class may be imported
         return task_from_module(path, name, init or "", shapes, options, numbers, values)
     if init is not None:
         raise TaskError(f"{path}:{name} is no class, so it takes no arguments here", Remedy(RemedyKind.GIVE_ARGUMENTS))
     return task_from_source(source, name, shapes, numbers, options, values, where=str(path), folder=path.parent)
-
-
-# -- functions --
 
 
 def task_from_source(
@@ -352,7 +337,7 @@ def task_from_source(
     where: str = "the source",
     folder: Path | None = None,
 ) -> Task:
-    """A task from a function of a text. `shapes` are such as `4096x1024:bf16`, `numbers` such as `1e-5`."""
+    """A task from a function in a source. Shapes are texts such as `4096x1024:bf16`, numbers such as `1e-5`."""
     node = python_source.find_function(python_source.parse_source(source, where), function, where)
     source, notes = python_source.with_neighbours(python_source.needed_source(source, {function}), where, folder)
     arguments = match_arguments(
@@ -364,7 +349,7 @@ def task_from_source(
         arguments.function,
         arguments.inputs,
         arguments.dimensions,
-        arguments.unsaid,
+        arguments.unspecified,
         Origin.FUNCTION,
         python_source.result_names(node),
         notes,

@@ -1,4 +1,4 @@
-"""A task from an nn.Module, or from a KernelBench problem file: parameters become inputs of a function."""
+"""Makes a task from an nn.Module or a KernelBench problem; its parameters become inputs of a function."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from tilewright.records import Dimension, NormalValues, NumberInput, Origin, Task, TaskInput, TensorInput, UniformValues
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import questions
-from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, settled, with_finding
+from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, with_lint_result, with_precision
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
-from tilewright.tasks.questions import examine
+from tilewright.tasks.questions import lint_reference
 from tilewright.tasks.reading import python_source
 from tilewright.tasks.reading.parameters import SCALARS, match_arguments, read_values
 from tilewright.tasks.reading.python_source import usable_name
 
-_ALL_POSITIVE = "the result equals it for numbers above 0, and get_inputs draws no others"
+_ALL_POSITIVE = "the result equals it for positive numbers, and get_inputs draws no others"
 KERNELBENCH_NAMES = ("Model", "get_inputs", "get_init_inputs")
 
 
@@ -28,9 +28,9 @@ def is_kernelbench(source: str, where: str) -> bool:
 
 
 def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str, str] | None = None) -> Task:
-    """A task from a file with `Model`, `get_inputs` and `get_init_inputs`; the module stays in its training mode.
+    """A task from a file with `Model`, `get_inputs` and `get_init_inputs`. The module stays in training mode.
 
-    `values` win over what `get_inputs` draws, and over how parameters were initialised.
+    `values` override those of `get_inputs` and of the initialised parameters.
     """
     source = python_source.read_source(path)
     if not is_kernelbench(source, str(path)):
@@ -71,9 +71,9 @@ def task_from_module(
     numbers: Mapping[str, str] | None = None,
     values: Mapping[str, str] | None = None,
 ) -> Task:
-    """A task from an nn.Module in evaluation mode. `init` is the text between the brackets of its constructor.
+    """A task from an nn.Module in evaluation mode. `init` is the source text of its constructor arguments.
 
-    `shapes` are those of the arguments of `forward`; shapes and values of the parameters come from the module.
+    `shapes` are those of the arguments of `forward`; the parameters come from the module.
     """
     source = python_source.read_source(path)
     build = f"{class_name}({init}).eval()"
@@ -95,9 +95,9 @@ def task_from_module_source(
     numbers: Mapping[str, str],
     values: Mapping[str, str],
 ) -> Task:
-    """The same from a text that stands alone, in which the expression `build` makes the module.
+    """A task from a self-contained source, in which the expression `build` makes the module.
 
-    `values` may name parameters by their path, and says what is drawn for those that have no content there.
+    `values` may name parameters by their path.
     """
     maker = _ModuleMaker(source, Path(class_name), build.partition("(")[0], build, Origin.MODULE, folder=None)
     return _from_maker(maker, class_name, shapes, options, numbers, values)
@@ -118,7 +118,7 @@ def _from_maker(
     shapes = _only_argument(answer.forward, shapes, numbers)
     arguments = match_arguments("", class_name, answer.forward, shapes, numbers, of_arguments)
     maker.dimensions |= {one.name: one for one in arguments.dimensions}
-    maker.unsaid |= arguments.unsaid
+    maker.unspecified |= arguments.unspecified
     calls = {own: name for name, own in arguments.called.items()}
     calls |= {own: repr(value) for own, value in arguments.closed.items()}
     name = usable_name(_snake(class_name))
@@ -129,7 +129,7 @@ def _from_maker(
 def _only_argument(
     forward: tuple[python_source.SourceParameter, ...], shapes: Mapping[str, str], numbers: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """A single shape is that of the only argument that must be given, whatever it is called."""
+    """If one shape is given and one argument is required, they belong together whatever the name."""
     wanted = [one.name for one in forward if one.default is None and one.name not in numbers]
     if len(shapes) == 1 and len(wanted) == 1 and not shapes.keys() & {one.name for one in forward}:
         return {wanted[0]: next(iter(shapes.values()))}
@@ -137,7 +137,7 @@ def _only_argument(
 
 
 class _ModuleMaker:
-    """One module on its way to a function of its inputs and parameters. `name` is defined in the source."""
+    """Turns a module into a function of its inputs and parameters. `name` is defined in the source."""
 
     def __init__(
         self, source: str, path: Path, name: str, build: str, origin: Origin, folder: Path | None = Path()
@@ -149,14 +149,14 @@ class _ModuleMaker:
         self._build = build
         self._origin = origin
         self.dimensions: dict[str, Dimension] = {}
-        self.unsaid: set[str] = set()  # tensors whose values nobody knows
+        self.unspecified: set[str] = set()  # tensors without values
         bound = python_source.bound_names(python_source.parse_source(source, str(path)))
         if name not in bound:
             raise TaskError(f"{path} has no {name!r}; it has {', '.join(sorted(bound)) or 'nothing'}")
         self._function = usable_name("reference", bound)
 
     def describe(self, inputs: str, options: TaskOptions) -> questions.ModuleAnswer:
-        options.foresee(self._source, self._class)
+        options.precheck(self._source, self._class)
         with Reference(self._source, self._class) as reference:
             try:
                 request = questions.ModuleRequest(self._build, inputs)
@@ -165,8 +165,8 @@ class _ModuleMaker:
                 raise TaskError(f"{self._path}: {problem}") from problem
 
     def input_of(self, name: str, found: questions.FoundTensor) -> TensorInput:
-        """What was found, as an input of the op."""
-        self.unsaid |= {name} if found.values is None else set()
+        """A tensor that was found, as an input of the op."""
+        self.unspecified |= {name} if found.values is None else set()
         axes = axes_of(found.shape, self.dimensions)
         return TensorInput(name, found.dtype, axes, found.values or NormalValues(), parameter=found.learned)
 
@@ -179,9 +179,9 @@ class _ModuleMaker:
         options: TaskOptions,
         values: Mapping[str, str],
     ) -> Task:
-        """The task; parameters that no output depends on stay inside the module.
+        """The task. Parameters that no output depends on stay inside the module.
 
-        Statistics are taken out of it where the file does not name them, for their sizes would fix those of the inputs.
+        Running statistics that the file does not name are set to None: their sizes would make input sizes static.
         """
         kept, notes = list(answer.parameters), answer.assumptions
         absent = [one.name for one in kept if one.statistic and "running_" not in self._source]
@@ -196,24 +196,24 @@ class _ModuleMaker:
             with Reference(draft.source, draft.function) as reference:
                 try:
                     task = probe_task(draft, options, reference)
-                    found = examine(task, reference)
+                    found = lint_reference(task, reference)
                 except ReferenceProblem as problem:
                     raise TaskError(f"{self._path}: {problem}") from problem
                 copied = drawn.pop(found.copied, None)
                 if copied is not None and isinstance(copied.values, UniformValues) and copied.values.low >= 0:
-                    # A ReLU of numbers between 0 and 1 shows nothing; the problem is meant to.
+                    # A ReLU of numbers between 0 and 1 would be the identity.
                     given = [replace(copied, values=NormalValues()) if one == copied else one for one in given]
                     notes = (*notes, f"{copied.name} is drawn from a normal distribution: {_ALL_POSITIVE}")
                     continue
                 idle = [own for own, one in named.items() if one.name in found.idle]
                 if not idle or any(one.name in found.idle for one in given):
-                    # Where not even an input matters, the numbers hide what the module computes: it is all kept.
-                    return settled(with_finding(task, found, options), options, reference)
+                    # If not even an input matters, the drawn values hide what the module computes: keep all.
+                    return with_precision(with_lint_result(task, found, options), options, reference)
             named = {own: one for own, one in named.items() if own not in idle}
             notes = (*notes, _idle_note(idle))
 
     def _named(self, found: list[questions.FoundTensor], taken: list[str]) -> dict[str, TensorInput]:
-        """Parameters under names of their own: `conv.weight` becomes `conv_weight`."""
+        """Parameters by path, renamed for the op: `conv.weight` becomes `conv_weight`."""
         named: dict[str, TensorInput] = {}
         for one in found:
             others = (*taken, *(other.name for other in named.values()))
@@ -223,7 +223,7 @@ class _ModuleMaker:
     def _filled(
         self, given: list[TaskInput], named: dict[str, TensorInput], values: Mapping[str, str]
     ) -> tuple[list[TaskInput], dict[str, TensorInput]]:
-        """Inputs and parameters with the values that a person wants."""
+        """Inputs and parameters with a person's values."""
         known = {one.name: one for one in (*given, *named.values()) if isinstance(one, TensorInput)}
         called = {own: one.name for own, one in named.items()}
         values = {called.get(name, name): text for name, text in values.items()}
@@ -232,7 +232,7 @@ class _ModuleMaker:
                 found = f"the problem has no such tensor; it has {', '.join(known)}"
                 raise TaskError(found, given=GivenArgument(ArgumentKind.VALUES, name))
             known[name] = replace(known[name], values=read_values(name, known[name], text))
-        self.unsaid -= values.keys()
+        self.unspecified -= values.keys()
         return [known.get(one.name, one) for one in given], {own: known[one.name] for own, one in named.items()}
 
     def _draft(
@@ -249,7 +249,7 @@ class _ModuleMaker:
             self._function,
             inputs,
             tuple(self.dimensions.values()),
-            frozenset(self.unsaid),
+            frozenset(self.unspecified),
             self._origin,
             assumptions=(*self._notes, *notes),
         )
@@ -278,23 +278,23 @@ class _ModuleMaker:
 class _Wiring:
     """How inputs reach a module."""
 
-    calls: Mapping[str, str]  # of what `forward` takes, by name or by place: an input or a value that is held
+    calls: Mapping[str, str]  # argument of `forward`, by name or position -> input or constant
     named: dict[str, TensorInput]  # by the path of the parameter or buffer
-    absent: list[str]  # statistics that are taken out of the module
-    masks: tuple[str, ...]  # buffers that stay inside
+    absent: list[str]  # statistics that are set to None
+    masks: tuple[str, ...]  # buffers that stay in the module
 
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """Where a task of a module has its inputs from: arguments of the call by name, and parameters by their path."""
+    """Where the inputs of a module's task come from: arguments by name, parameters by path."""
 
     arguments: dict[str, str]  # input -> argument
     state: dict[str, str]  # input -> path
-    held: dict[str, object]  # arguments with the values they always have
+    held: dict[str, object]  # arguments with constant values
 
 
 def module_call(task: Task) -> ModuleCall | None:
-    """Read from the function that the reference ends with; None where the task is no module's."""
+    """Read the wrapper at the end of a module's reference; None for any other task."""
     if task.origin is not Origin.MODULE:
         return None
     node = python_source.find_function(ast.parse(task.reference), task.function, "the reference")

@@ -1,4 +1,4 @@
-"""A function's parameters and what a person gave for them: tensors from shapes, numbers from settings and defaults."""
+"""Matches a function's parameters with the given shapes, numbers and values."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _VALUE_FORMS += "normal and uniform may end with :upper or :lower, for triangles
 
 @dataclass(frozen=True)
 class Arguments:
-    """The inputs of the op, and the source that takes exactly those by name."""
+    """The inputs of the op, and a source whose function takes exactly those by name."""
 
     inputs: tuple[TaskInput, ...]
     dimensions: tuple[Dimension, ...]
-    unsaid: frozenset[str]  # tensors whose values nobody said
+    unspecified: frozenset[str]  # tensors without values
     source: str
     function: str
     called: Mapping[str, str]  # input -> the function's own name for it
-    closed: Mapping[str, object]  # parameters that are held
+    closed: Mapping[str, object]  # parameters with constant values
 
 
 def match_arguments(
@@ -54,7 +54,7 @@ def match_arguments(
     numbers: Mapping[str, str],
     values: Mapping[str, str],
 ) -> Arguments:
-    """Every parameter as an input of the op; what is neither tensor nor number is closed over in a wrapper."""
+    """Make every parameter an input of the op. A value that is no tensor or number becomes a constant in a wrapper."""
     given = (shapes, numbers, values)
     _refuse_unknown(function, [one.name for one in parameters], dict(zip(ArgumentKind, given, strict=True)))
     inputs: list[TaskInput] = []
@@ -65,25 +65,25 @@ def match_arguments(
         name = usable_name(one.name, (given.name for given in inputs), "x")
         if one.name in shapes:
             spec = read_shape(one.name, shapes[one.name])
-            said = read_values(one.name, spec, values[one.name]) if one.name in values else NormalValues()
-            inputs.append(TensorInput(name, spec.dtype, axes_of(spec.shape, dimensions), said))
+            drawn = read_values(one.name, spec, values[one.name]) if one.name in values else NormalValues()
+            inputs.append(TensorInput(name, spec.dtype, axes_of(spec.shape, dimensions), drawn))
         elif (made := _number(function, one, name, numbers.get(one.name))) is not None:
             inputs.append(made)
         elif one.name in numbers:
             closed[one.name] = _literal(numbers[one.name])
             continue
         elif one.default is not None:
-            continue  # the function's own default serves
+            continue  # the function uses its default
         else:
             raise _missing(function, parameters, one, shapes)
         called[name] = one.name
     if not shapes:
         raise _missing(function, parameters, parameters[0] if parameters else None, shapes)
-    unsaid = frozenset(name for name, own in called.items() if own in shapes and own not in values)
+    unspecified = frozenset(name for name, own in called.items() if own in shapes and own not in values)
     renamed = any(name != own for name, own in called.items())
     if closed or renamed or any(one.positional_only for one in parameters):
         source, function = _wrapped(source, function, parameters, inputs, called, closed)
-    return Arguments(tuple(inputs), tuple(dimensions.values()), unsaid, source, function, called, closed)
+    return Arguments(tuple(inputs), tuple(dimensions.values()), unspecified, source, function, called, closed)
 
 
 def _refuse_unknown(function: str, known: Sequence[str], given: Mapping[ArgumentKind, Mapping[str, str]]) -> None:
@@ -96,9 +96,6 @@ def _refuse_unknown(function: str, known: Sequence[str], given: Mapping[Argument
         if name not in given[ArgumentKind.SHAPE]:
             remedy = Remedy(RemedyKind.GIVE_SHAPE, name, _USUAL_SHAPE)
             raise TaskError("only a tensor holds values", remedy, given=GivenArgument(ArgumentKind.VALUES, name))
-
-
-# -- texts --
 
 
 def read_shape(name: str, text: str) -> TensorSpec:
@@ -117,16 +114,16 @@ def read_values(name: str, one: TensorSpec | TensorInput, text: str) -> Values:
 
 
 def parse_values(text: str, dtype: DType, rank: int) -> Values:
-    """What a tensor of that dtype and so many dimensions holds: `normal`, `normal 0 2`, `uniform -1 1`,
-    `integers 0 100`, `index rows`; of floats `upper` or `lower` at the end: the rest of its matrices is 0.
+    """Read the values of a tensor: `normal`, `normal 0 2`, `uniform -1 1`, `integers 0 100`, `index rows`.
 
-    Words are parted by blanks or colons. Raises `ValueError` with one sentence.
+    Floats may end with `upper` or `lower` for triangular matrices. Words are separated by blanks or colons. Raises
+    `ValueError` with one sentence.
     """
     kind, *words = re.split(r"[\s:]+", text.strip())
     try:
         made = _values(kind, words)
     except ValueError:
-        raise ValueError(f"{text!r} says no values; write {_VALUE_FORMS}") from None
+        raise ValueError(f"{text!r} describes no values; write {_VALUE_FORMS}") from None
     if not dtype.is_float and isinstance(made, (NormalValues, UniformValues)):
         shown = print_values(made)
         raise ValueError(f"{dtype} cannot hold {shown}; write integers:LOW:HIGH or index:DIMENSION")
@@ -161,7 +158,7 @@ def _values(kind: str, words: list[str]) -> Values:
 
 
 def print_values(values: Values) -> str:
-    """The text that `parse_values` reads as these values."""
+    """The inverse of `parse_values`."""
     if isinstance(values, (NormalValues, UniformValues)) and values.part is not Part.WHOLE:
         return f"{print_values(replace(values, part=Part.WHOLE))} {values.part.value}"
     if isinstance(values, NormalValues):
@@ -174,7 +171,7 @@ def print_values(values: Values) -> str:
 
 
 def scalar_type(parameter: SourceParameter) -> ScalarType | None:
-    """The type that an annotation or a default says, where it says one."""
+    """The scalar type of the default or the annotation, if any."""
     default = parameter.value
     if type(default) in SCALARS:
         # `eps: float = 1` is a float.
@@ -185,13 +182,14 @@ def scalar_type(parameter: SourceParameter) -> ScalarType | None:
 
 
 def _number(function: str, one: SourceParameter, name: str, text: str | None) -> NumberInput | None:
-    """The parameter as a number; None where it is none, or where None is its value."""
+    """The parameter as a number input; None if it is no number or its value is None."""
     scalar = scalar_type(one)
     default = one.value
     if text is None:
         if scalar is None or default is None:
             return None
-        return NumberInput(name, scalar, _as(scalar, default), True)
+        assert isinstance(default, (int, float))
+        return NumberInput(name, scalar, float(default) if scalar is ScalarType.FLOAT else default, True)
     if scalar is None:
         if default is not None:
             return None  # a text or a list
@@ -206,13 +204,8 @@ def _number(function: str, one: SourceParameter, name: str, text: str | None) ->
     return NumberInput(name, scalar, value, default is not None and value == default)
 
 
-def _as(scalar: ScalarType, value: object) -> int | float | bool:
-    assert isinstance(value, (int, float))
-    return float(value) if scalar is ScalarType.FLOAT else value
-
-
 def read_number(text: str, scalar: ScalarType) -> int | float | bool:
-    """The number a text says; raises `ValueError` with what the type takes."""
+    """Parse a number; raises `ValueError` with what the type accepts."""
     word = text.strip().lower()
     try:
         if scalar is ScalarType.BOOL:
@@ -262,14 +255,14 @@ def _wrapped(
     called: Mapping[str, str],
     closed: Mapping[str, object],
 ) -> tuple[str, str]:
-    """The source with a function of exactly the inputs at its end, and that function's name."""
+    """The source with a wrapper that takes exactly the inputs, and the wrapper's name."""
     name = f"{function}_of_inputs"
     of = {own: given for given, own in called.items()}
     passed = []
     for one in parameters:
         text = of.get(one.name) or (repr(closed[one.name]) if one.name in closed else None)
         if text is None and one.positional_only:
-            text = one.default  # a later one may follow it
+            text = one.default  # a later positional one may follow
         if text is not None:
             passed.append(text if one.positional_only else f"{one.name}={text}")
     taken = ", ".join(

@@ -1,5 +1,4 @@
-"""What a reference's source says of its function, read without running it; and the part of a file that one function
-needs, so that the rest is neither run, nor shown to an author, nor part of what a task is known by."""
+"""Reads a reference's source without running it, and cuts it down to the statements that one function needs."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from tilewright.tasks.errors import TaskError
 
 _LARGEST_SOURCE_BYTES = 1 << 20
 INSTALLED = ("site-packages", "dist-packages")  # folders whose packages are found anywhere
-_OPAQUE = frozenset({"globals", "locals", "vars", "exec", "eval", "__import__", "setattr"})
+_OPAQUE = frozenset({"globals", "locals", "vars", "exec", "eval", "__import__", "setattr"})  # look names up by text
 _BUILTIN = frozenset(dir(builtins))
-_REGISTERED = "ops"  # of torch.ops: any import may have put something there
+_REGISTERED = "ops"  # torch.ops: any import may register operators
 _BLANKS = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
@@ -39,13 +38,13 @@ def read_source(path: Path) -> str:
 @dataclass(frozen=True)
 class SourceParameter:
     name: str
-    annotation: str  # "" where there is none
-    default: str | None  # as it is written; None: it must be given
+    annotation: str  # "" for none
+    default: str | None  # the source text; None: required
     positional_only: bool = False
 
     @property
     def value(self) -> object:
-        """The default where it is written out: a number, a text, a tuple. None where only running it would tell."""
+        """The default if it is a literal, else None."""
         try:
             return None if self.default is None else ast.literal_eval(self.default)
         except (ValueError, TypeError, SyntaxError):
@@ -57,8 +56,8 @@ def parse_source(source: str, where: str) -> ast.Module:
         return ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = f" line {error.lineno}:" if isinstance(error, SyntaxError) else ""
-        said = error.msg if isinstance(error, SyntaxError) else error
-        raise TaskError(f"{where}:{line} this is not Python: {said}") from None
+        message = error.msg if isinstance(error, SyntaxError) else error
+        raise TaskError(f"{where}:{line} this is not Python: {message}") from None
 
 
 def defined_names(tree: ast.Module) -> tuple[list[str], list[str]]:
@@ -68,7 +67,7 @@ def defined_names(tree: ast.Module) -> tuple[list[str], list[str]]:
 
 
 def bound_names(tree: ast.Module) -> frozenset[str]:
-    """All that the top level gives a name to: functions, classes, imports and assignments."""
+    """All names that the top level binds: functions, classes, imports and assignments."""
     return frozenset(name for node in tree.body for name in _statement(node).gives)
 
 
@@ -101,21 +100,18 @@ def parameters_of(node: ast.FunctionDef, where: str) -> tuple[SourceParameter, .
 
 
 def result_names(node: ast.FunctionDef) -> tuple[str, ...]:
-    """The names in the function's last `return a, b`; () where it returns something else than names."""
+    """The names in the function's last `return a, b`; () if it returns other expressions."""
     returns = [one for one in _own_nodes(node) if isinstance(one, ast.Return) and one.value is not None]
     if not returns:
         return ()
     value = returns[-1].value
     items = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
-    return (
-        tuple(one.id for one in items if isinstance(one, ast.Name))
-        if all(isinstance(one, ast.Name) for one in items)
-        else ()
-    )
+    names = tuple(one.id for one in items if isinstance(one, ast.Name))
+    return names if len(names) == len(items) else ()
 
 
 def _own_nodes(node: ast.FunctionDef) -> Iterable[ast.AST]:
-    """The nodes of a function without those of functions inside it, in the order of the text."""
+    """The nodes of a function in source order, without those of nested functions."""
     pending: list[ast.AST] = list(node.body)
     while pending:
         one = pending.pop(0)
@@ -125,28 +121,27 @@ def _own_nodes(node: ast.FunctionDef) -> Iterable[ast.AST]:
 
 
 def usable_name(name: str, taken: Iterable[str] = (), fallback: str = "op") -> str:
-    """A name that a launch plan and Python both take, and that is not among `taken`: the given one where it will do."""
+    """A name that is valid in launch plans and Python and not in `taken`, as close to the given one as possible."""
     cleaned = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name).strip("_")
     while "__" in cleaned:
         cleaned = cleaned.replace("__", "_")
     cleaned = cleaned.lstrip("0123456789_") or fallback
-    avoid = {*taken}
+    taken = {*taken}
     if cleaned in words.TAKEN or keyword.iskeyword(cleaned):
         cleaned += "_in"
     candidate, number = cleaned, 2
-    while candidate in avoid:
+    while candidate in taken:
         candidate, number = f"{cleaned}_{number}", number + 1
     return candidate
 
 
-# -- files beside it --
+# -- neighbouring files --
 
 
 def with_neighbours(source: str, where: str, folder: Path | None) -> tuple[str, tuple[str, ...]]:
-    """A source that finds the files beside it which it imports, and what must be said of that.
+    """The source with its folder added to sys.path if it imports neighbouring files, and a note on that.
 
-    A task does not carry those files, so the text gets a line that says where they are. Relative imports become
-    absolute ones, of the package that the file is a part of.
+    Relative imports become absolute imports of the file's package.
     """
     if folder is None:
         return source, ()
@@ -166,7 +161,7 @@ def with_neighbours(source: str, where: str, folder: Path | None) -> tuple[str, 
 
 
 def _absolute_imports(source: str, where: str, folder: Path) -> tuple[Path, str]:
-    """The folder from which a file's imports are found, and the file with `from .x import y` said from there."""
+    """The root folder of a file's package, and the source with relative imports made absolute."""
     nodes = [one for one in ast.walk(parse_source(source, where)) if isinstance(one, ast.ImportFrom) and one.level]
     if not nodes:
         return folder, source
@@ -181,13 +176,13 @@ def _absolute_imports(source: str, where: str, folder: Path) -> tuple[Path, str]
     lines = source.split("\n")
     for one in nodes:
         names = [*package[: len(package) - one.level + 1], *([one.module] if one.module else [])]
-        said = rf"from\s*\.[\s.]*{re.escape(one.module or '')}"
-        lines[one.lineno - 1] = re.sub(said, f"from {'.'.join(names)} ", lines[one.lineno - 1], count=1)
+        relative = rf"from\s*\.[\s.]*{re.escape(one.module or '')}"
+        lines[one.lineno - 1] = re.sub(relative, f"from {'.'.join(names)} ", lines[one.lineno - 1], count=1)
     return root, "\n".join(lines)
 
 
 def _first_line(tree: ast.Module) -> int:
-    """The lines before the first that may hold any statement: a docstring and imports from `__future__` come first."""
+    """The number of lines up to the docstring and imports from `__future__`."""
     line = 0
     for position, node in enumerate(tree.body):
         docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -198,7 +193,7 @@ def _first_line(tree: ast.Module) -> int:
 
 
 def _local_imports(tree: ast.Module, neighbours: set[str]) -> list[str]:
-    """The modules imported anywhere in a source that are files or folders beside it."""
+    """The imported modules that are neighbouring files or folders."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -208,12 +203,12 @@ def _local_imports(tree: ast.Module, neighbours: set[str]) -> list[str]:
     return sorted({name for name in found if name in neighbours})
 
 
-# -- the part that is needed --
+# -- the statements that are needed --
 
 
 @dataclass(frozen=True)
 class _TopStatement:
-    """A top-level statement: the names it gives something to, and those it uses."""
+    """A top-level statement with the names it binds or changes, and those it uses."""
 
     node: ast.stmt
     gives: frozenset[str]
@@ -226,9 +221,9 @@ class _TopStatement:
 
 
 def needed_source(source: str, names: Iterable[str]) -> str:
-    """`source` without the top-level statements that nothing reachable from `names` can depend on.
+    """`source` without the top-level statements that `names` cannot depend on.
 
-    Text that is no Python, or that looks names up by text, is returned as it is.
+    A source that is not Python, or that looks names up by text, is returned unchanged.
     """
     try:
         tree = ast.parse(source)
@@ -246,7 +241,11 @@ def needed_source(source: str, names: Iterable[str]) -> str:
 
 def names_in(expression: str) -> frozenset[str]:
     """The names that an expression uses."""
-    return frozenset(one.id for one in ast.walk(ast.parse(expression, mode="eval")) if isinstance(one, ast.Name))
+    return names_of(ast.parse(expression, mode="eval"))
+
+
+def names_of(node: ast.AST) -> frozenset[str]:
+    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
 
 
 def _statement(node: ast.stmt) -> _TopStatement:
@@ -266,7 +265,7 @@ def _statement(node: ast.stmt) -> _TopStatement:
 
 
 def _look_up(table: symtable.SymbolTable, gives: set[str], uses: set[str]) -> None:
-    """The names of the module that a scope and those inside it give something to or use."""
+    """Collect the module's names that a scope and its nested scopes bind or use."""
     outermost = table.get_type() == "module"
     for symbol in table.get_symbols():
         if outermost or symbol.is_global():
@@ -294,8 +293,8 @@ def _reached(parts: list[_TopStatement], reached: set[str]) -> set[str]:
 
 
 def _matters(part: _TopStatement, reached: set[str]) -> bool:
-    """Whether it gives a reachable name something, or acts on nothing but what is reachable."""
-    if _is_main(part.node):
+    """Whether it binds a reachable name, or uses reachable names only. `if __name__ ...` never does."""
+    if isinstance(part.node, ast.If) and "__name__" in names_of(part.node.test):
         return False
     if part.gives & reached:
         return True
@@ -315,14 +314,8 @@ def _is_kept(part: _TopStatement, position: int, reached: set[str]) -> bool:
     return docstring or _matters(part, reached)
 
 
-def _is_main(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and any(
-        isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(node.test)
-    )
-
-
 def _without(source: str, dropped: set[int]) -> str:
-    """The text without these lines and the comments right above them."""
+    """The text without these lines and the comments directly above them."""
     lines = source.splitlines()
     for line in sorted(dropped, reverse=True):
         above = line - 1

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.importing.calls import Given
-from tilewright.importing.records import Contradiction
-from tilewright.importing.shapes import lies_otherwise, sized_pointers, told_numbers
+from tilewright.importing.calls import CallArgument
+from tilewright.importing.shapes import numbers_from_shapes, shapes_conflict, with_pointer_lengths
+from tilewright.importing.sources import ConflictingArguments
 
 SHAPES = {"x": ["rows", "cols"], "y": ["rows", "cols"], "w": ["cols * 3"], "n": ["rows"]}
 
 
-def said(**given: tuple[int, ...] | int) -> dict[str, Given]:
+def said(**given: tuple[int, ...] | int) -> dict[str, CallArgument]:
     return {
-        name: Given(name, "int", value=one) if isinstance(one, int) else Given(name, "tensor", "f32", one)
+        name: CallArgument(name, "int", value=one) if isinstance(one, int) else CallArgument(name, "tensor", "f32", one)
         for name, one in given.items()
     }
 
@@ -32,8 +32,8 @@ def said(**given: tuple[int, ...] | int) -> dict[str, Given]:
     ],
 )
 def test_numbers_follow(given: dict[str, tuple[int, ...] | int], numbers: dict[str, int], flat: bool) -> None:
-    assert told_numbers(said(**given), SHAPES) == numbers
-    assert lies_otherwise(said(**given), SHAPES) is flat
+    assert numbers_from_shapes(said(**given), SHAPES) == numbers
+    assert shapes_conflict(said(**given), SHAPES) is flat
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_numbers_follow(given: dict[str, tuple[int, ...] | int], numbers: dict[s
     ],
 )  # fmt: skip
 def test_a_contradiction_is_one_sentence(given: dict[str, tuple[int, ...] | int], words: str) -> None:
-    with pytest.raises(Contradiction, match=words):
-        told_numbers(said(**given), SHAPES)
+    with pytest.raises(ConflictingArguments, match=words):
+        numbers_from_shapes(said(**given), SHAPES)
 
 
 def test_pointers_that_stay_flat_are_as_long_as_is_said() -> None:
-    bare = [Given(name, "tensor", "f32", (1 << 17,), is_bare=True) for name in ("x", "y", "n", "table")]
-    call = [*bare, Given("rows", "int", value=512), Given("cols", "int", value=1000)]
-    made, guessed = sized_pointers(call, said(x=(512000,)), SHAPES)
+    bare = [CallArgument(name, "tensor", "f32", (1 << 17,), is_pointer=True) for name in ("x", "y", "n", "table")]
+    call = [*bare, CallArgument("rows", "int", value=512), CallArgument("cols", "int", value=1000)]
+    made, guessed = with_pointer_lengths(call, said(x=(512000,)), SHAPES)
     assert [one.shape for one in made[:4]] == [(512000,), (512000,), (512,), (1 << 17,)]
     assert guessed == ("table",)
-    assert sized_pointers(call, {}, SHAPES) == (tuple(call), ("x", "y", "n", "table"))
+    assert with_pointer_lengths(call, {}, SHAPES) == (tuple(call), ("x", "y", "n", "table"))

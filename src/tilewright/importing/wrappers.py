@@ -1,8 +1,7 @@
-"""Kernels of a kernel file's own for launches that a plan cannot write: with functions and types as template arguments,
-with structs by value.
+"""Wrapper kernels for launches that a plan cannot express: function or type template arguments, structs by value.
 
-A plan passes dtypes, numbers and flags. A kernel that is launched with more becomes a device function, word for word,
-and a kernel with the rest of its parameters, and the fields of structs, calls it.
+The original kernel becomes a device function. The wrapper takes what a plan can pass (struct fields one by one) and
+calls it.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from tilewright.kernel_file.cpp_tokens import CppToken, closing
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A kernel that calls another with template arguments of the source's own."""
-
-    kernel: str
+class WrapperKernel:
+    kernel: str  # the original, which it calls
     name: str
     scope: str  # `a::b::`
     text: str
 
 
-def entries(source: Source, launches: Sequence[Launched]) -> list[Entry | None]:
-    """For each launch the entry that it needs; the same one for the same arguments."""
-    made: dict[tuple[str, tuple[tuple[int, str], ...]], Entry] = {}
-    found: list[Entry | None] = []
+def wrapper_kernels(source: Source, launches: Sequence[Launched]) -> list[WrapperKernel | None]:
+    """The wrapper of each launch; None where it needs none. Launches with equal arguments share one."""
+    made: dict[tuple[str, tuple[tuple[int, str], ...]], WrapperKernel] = {}
+    found: list[WrapperKernel | None] = []
     for launch in launches:
         item = next(i for i in source.of_kind(Kind.KERNEL) if i.name == launch.kernel and i.body is not None)
-        key = (launch.kernel, tuple(launch.own_names.items()))
-        if (launch.own_names or any(fields(source, part) for part in parameters(item))) and key not in made:
-            made[key] = _entry(source, item, launch, sum(one == launch.kernel for one, _ in made))
+        key = (launch.kernel, tuple(launch.own_template_arguments.items()))
+        if (
+            launch.own_template_arguments or any(fields(source, part) for part in parameters(item))
+        ) and key not in made:
+            made[key] = _wrapper(source, item, launch, sum(one == launch.kernel for one, _ in made))
         found.append(made.get(key))
     return found
 
 
 def flat_names(source: Source, item: Item) -> list[str]:
-    """The names of a kernel's parameters, of structs those of their fields."""
+    """The names of a kernel's parameters, with the fields of structs in place of the structs."""
     made: list[str] = []
     for part in parameters(item):
         name = parameter_name(part)
@@ -56,8 +55,8 @@ def flat_names(source: Source, item: Item) -> list[str]:
     return made
 
 
-def _entry(source: Source, item: Item, launch: Launched, before: int) -> Entry:
-    own = launch.own_names
+def _wrapper(source: Source, item: Item, launch: Launched, before: int) -> WrapperKernel:
+    own = launch.own_template_arguments
     template = template_parameters(item)
     names = [template_name(part) for part in template]
     given = {names[place]: text for place, text in own.items()}
@@ -75,9 +74,14 @@ def _entry(source: Source, item: Item, launch: Launched, before: int) -> Entry:
     lines.append(f"  {launch.kernel}{f'<{chosen}>' if names else ''}({passed});")
     body = "\n".join(_filled(line, given) for line in lines)
     takes = ", ".join(_filled(one, given) for one in declared)
-    bounds = _filled(_bounds(source, item), given)
+    texts = [token.text for token in item.tokens]
+    bounds = ""
+    if "__launch_bounds__" in texts:
+        first = texts.index("__launch_bounds__")
+        end = closing(item.tokens, first + 1, "()") + 1
+        bounds = f"{_filled(_text(source, item.tokens[first:end]), given)} "
     text = f"{head}__global__ void {bounds}{name}({takes}) {{\n{body}\n}}"
-    return Entry(launch.kernel, name, source.scope(launch.kernel), text)
+    return WrapperKernel(launch.kernel, name, source.scope(launch.kernel), text)
 
 
 def _text(source: Source, part: Sequence[CppToken]) -> str:
@@ -93,27 +97,15 @@ def _filled(text: str, given: dict[str, str]) -> str:
     return re.sub(rf"\b({words})\b", lambda match: given[match.group()], text)
 
 
-def _bounds(source: Source, item: Item) -> str:
-    texts = [token.text for token in item.tokens]
-    if "__launch_bounds__" not in texts:
-        return ""
-    first = texts.index("__launch_bounds__")
-    return f"{_text(source, item.tokens[first : closing(item.tokens, first + 1, '()') + 1])} "
-
-
-def with_entries(text: str, found: Sequence[Entry | None]) -> str:
-    """Device code in which the kernels that entries call are functions, and the entries."""
+def with_wrappers(text: str, found: Sequence[WrapperKernel | None]) -> str:
+    """The device code with wrapped kernels turned into device functions, and the wrappers appended."""
     made = list(dict.fromkeys(one for one in found if one is not None))
     for kernel in dict.fromkeys(one.kernel for one in made):
-        text = _as_function(text, kernel)
+        # `__global__ void __launch_bounds__(256) k(` becomes `__device__ __forceinline__ void k(`
+        bounds = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
+        pattern = rf"__global__\s+{bounds}(?:static\s+|inline\s+)*void\s+{bounds}({kernel}\s*\()"
+        text = re.sub(pattern, r"__device__ __forceinline__ void \1", text)
     for one in made:
         spaces = one.scope.removesuffix("::")
         text += f"\nnamespace {spaces} {{\n{one.text}\n}}\n" if spaces else f"\n{one.text}\n"
     return text
-
-
-def _as_function(text: str, kernel: str) -> str:
-    """`__global__ void __launch_bounds__(256) k(` as `__device__ __forceinline__ void k(`."""
-    bounds = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
-    pattern = rf"__global__\s+{bounds}(?:static\s+|inline\s+)*void\s+{bounds}({kernel}\s*\()"
-    return re.sub(pattern, r"__device__ __forceinline__ void \1", text)

@@ -1,4 +1,4 @@
-"""What an export's README and card say of its kernel: how it was judged, and the run's own figures, nothing else."""
+"""Sentences on how a kernel was verified and measured, for an export's README and Hub card."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tilewright.kernel_file.taken_sizes import limits_of_files
 from tilewright.records import Measured, SizeLimit
 
 
-def how_it_was_judged(source: Source) -> str:
+def verification_text(source: Source) -> str:
     known = source.provenance
     if known is None or source.standing in (Standing.EDITED, Standing.FAILED, Standing.UNJUDGED):
         return f"This kernel is {source.standing.words}."
-    error = "" if known.worst_error is None else f", with at most {known.worst_error:.2f} of the error that is allowed"
+    error = "" if known.worst_error is None else f", with at most {known.worst_error:.2f} of the allowed error"
     where = f" on {', '.join(known.verified_on)}" if known.verified_on else ""
-    text = f"Run {known.run} judged it right in {known.right_cases} cases{where}{error}."
+    text = f"Run {known.run} verified it in {known.right_cases} cases{where}{error}."
     if source.standing is not Standing.VERIFIED:
         text += f" It is {source.standing.words}."
     of_sizes = (SizeLimit.NOTE, SizeLimit.FORMER_NOTE)  # one file's; see `sizes_text`
@@ -22,15 +22,15 @@ def how_it_was_judged(source: Source) -> str:
 
 
 def sizes_text(source: Source) -> str:
-    """Which of the sizes that were asked for its files take together; "" where all, or where nobody knows the task."""
+    """Which of the requested sizes the files take together; "" for all, or if the task is unknown."""
     if source.task is None:
         return ""
     limits = limits_of_files(source.task, source.files, source.task.profile)
-    return f"Of the sizes that were asked for the kernel takes only {SizeLimit.words(limits)}" if limits else ""
+    return f"Of the requested sizes the kernel takes only {SizeLimit.words(limits)}" if limits else ""
 
 
 def measurement_text(source: Source) -> str:
-    """The run's measurement; a modelled time is called one."""
+    """The run's measured or modelled time."""
     known = source.provenance
     if known is None or known.measurement is None or source.standing is Standing.EDITED:
         return "No measurement is on record."

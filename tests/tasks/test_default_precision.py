@@ -8,8 +8,8 @@ import pytest
 from tests.tasks.in_process import HereReference, unprobed
 
 from tilewright.records import Precision, Task
-from tilewright.tasks.drafts import TaskOptions, settled
-from tilewright.tasks.own_precision import settled_by_channels
+from tilewright.tasks.default_precision import precision_from_channels
+from tilewright.tasks.drafts import TaskOptions, with_precision
 
 HEADER = "import torch\nimport torch.nn.functional as F\n\n"
 FEW, MANY = "2x3x9x9:f32", "2x16x9x9:f32"
@@ -20,7 +20,7 @@ def settled_task(body: str, shapes: dict[str, str], **options: object) -> Task:
     task, reference = unprobed(f"{HEADER}def op({', '.join(shapes)}):\n{lines}", "op", shapes)
     chosen = TaskOptions(**options)  # type: ignore[arg-type]
     task = replace(task, precision=chosen.precision or Precision.DTYPE)
-    return settled(task, chosen, reference)  # type: ignore[arg-type]
+    return with_precision(task, chosen, reference)  # type: ignore[arg-type]
 
 
 F32 = {
@@ -53,7 +53,7 @@ def test_few_channels_are_taken_for_f32_and_that_is_said(name: str) -> None:
     task = settled_task(*F32[name])
     assert task.precision is Precision.DEFAULT_F32
     (assumed,) = [one for one in task.assumptions if "in f32" in one]
-    assert "no GPU could be asked" in assumed
+    assert "not checked on a GPU" in assumed
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -67,7 +67,7 @@ def test_all_else_is_as_before(name: str) -> None:
 def test_what_cannot_be_seen_is_to_be_f32_and_that_is_said() -> None:
     task = settled_task("return F.conv2d(x, w) if x.sum() != 7 else x", {"x": MANY, "w": "4x16x3x3:f32"})
     assert task.precision is Precision.DEFAULT_F32
-    assert any("could not be seen" in one for one in task.assumptions)
+    assert any("could not be traced" in one for one in task.assumptions)
 
 
 def test_what_a_person_says_wins_and_nobody_is_asked() -> None:
@@ -76,13 +76,13 @@ def test_what_a_person_says_wins_and_nobody_is_asked() -> None:
 
     body, shapes = F32["few channels"]
     for said in Precision:
-        assert settled_task(body, shapes, precision=said, settle=ask).precision is said
-    assert settled_task("return x + 1", {"x": FEW}, settle=ask).precision is Precision.DTYPE
+        assert settled_task(body, shapes, precision=said, resolve_precision=ask).precision is said
+    assert settled_task("return x + 1", {"x": FEW}, resolve_precision=ask).precision is Precision.DTYPE
     with pytest.raises(AssertionError, match="asked"):
-        settled_task(body, shapes, settle=ask)
+        settled_task(body, shapes, resolve_precision=ask)
 
 
 def test_a_reference_that_fails_when_it_is_asked_is_to_be_f32() -> None:
     task = settled_task(*F32["few channels"], precision=Precision.DTYPE)
     broken = HereReference("def op(x, w):\n    raise RuntimeError('conv')\n", "op")
-    assert settled_by_channels(task, broken).precision is Precision.DEFAULT_F32
+    assert precision_from_channels(task, broken).precision is Precision.DEFAULT_F32

@@ -1,6 +1,6 @@
-"""The precision of a task for which nobody said one: f32 where PyTorch's own convolutions are f32 by default.
+"""The default precision of a task with convolutions: f32 if PyTorch computes them in f32 by default.
 
-Without a GPU to ask, that is taken from their channels and groups.
+Without a GPU, that is decided by their channels and groups.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from tilewright.records import DType, Precision, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.reference.protocol import LIST, ConvolutionRequest, ListAnswer
 
-Settle = Callable[[Task, AnyReference], Task]  # of a task whose precision nobody said, and its reference
+ResolvePrecision = Callable[[Task, AnyReference], Task]  # sets the precision of a task for which none was given
 
-_ASSUMED = "PyTorch computes convolutions of so few channels a group in f32; no GPU could be asked"
-_UNSEEN = "which convolutions the reference makes could not be seen: all are to be f32"
+_ASSUMED = "PyTorch computes convolutions with so few channels per group in f32; this was not checked on a GPU"
+_UNSEEN = "the convolutions of the reference could not be traced: all are taken to be f32"
 
 
 def may_convolve(task: Task) -> bool:
-    """Whether it may have f32 convolutions, by its text; without f32 inputs nothing may be rounded anyway."""
+    """Whether the source may contain f32 convolutions."""
     return "conv" in task.reference.lower() and any(one.dtype is DType.F32 for one in task.tensors)
 
 
-def settled_by_channels(task: Task, reference: AnyReference) -> Task:
-    """The task at the precision that its convolutions have by the rule."""
+def precision_from_channels(task: Task, reference: AnyReference) -> Task:
+    """The task with the precision that PyTorch's rule gives its convolutions."""
     likely = likely_f32(task, reference)
     if likely is None:
         return replace(task, precision=Precision.DEFAULT_F32, assumptions=(*task.assumptions, _UNSEEN))
@@ -34,7 +34,7 @@ def settled_by_channels(task: Task, reference: AnyReference) -> Task:
 
 
 def likely_f32(task: Task, reference: AnyReference) -> tuple[bool, ...] | None:
-    """Of every f32 convolution whether PyTorch computes it so, by the rule; None where they could not be seen."""
+    """For every f32 convolution, whether PyTorch's rule computes it in f32; None if tracing failed."""
     try:
         answer: ListAnswer = reference.call(LIST, ConvolutionRequest(task), ListAnswer)
     except ReferenceProblem:

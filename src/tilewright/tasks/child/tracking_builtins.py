@@ -1,4 +1,4 @@
-"""Inside the child: the functions that Python cuts down to plain numbers, replaced in the modules that are watched."""
+"""Runs in the child: replaces builtins that would turn tracked numbers into plain ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilewright.tasks.child.branch_watch import BranchWatch, is_own_file, tree_o
 from tilewright.tasks.child.tracked_numbers import applied, is_tracked, listening
 
 
-class Shadows:
-    """Other `len`, `range`, `int`, `float` and `math` for the reference's modules, while a call is watched."""
+class TrackingBuiltins:
+    """Tracking `len`, `range`, `int`, `float` and `math` for the reference's modules during a watched call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._modules = _own_modules(function)
@@ -29,10 +29,12 @@ class Shadows:
             for name, one in vars(module).items()
             if isinstance(one, (torch.jit.ScriptFunction, torch.jit.ScriptModule))
         )
-        self.hidden = "".join(f"torch.jit.script hides what {name} asks" for name in itertools.islice(scripted, 1))
+        self.hidden = "".join(
+            f"torch.jit.script hides the branches of {name}" for name in itertools.islice(scripted, 1)
+        )
 
     @contextmanager
-    def over(self, watch: BranchWatch) -> Iterator[None]:
+    def installed(self, watch: BranchWatch) -> Iterator[None]:
         before: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = []
         for module in self._modules:
             names = vars(module)
@@ -66,7 +68,7 @@ class Shadows:
 
 
 class _TrackedKind(type):
-    """In the place of `int` or `float`, called or asked about with isinstance."""
+    """Replaces `int` or `float`, in calls and in isinstance."""
 
     plain: type
 
@@ -91,7 +93,7 @@ def _following(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_modules(function: Callable[..., Any]) -> list[types.ModuleType]:
-    """The reference's module and those of its own that it uses, directly or through others."""
+    """The reference's module and the neighbouring modules that it uses."""
     found: dict[str, types.ModuleType] = {}
     waiting = [getattr(function, "__module__", "")]
     while waiting:
@@ -107,7 +109,7 @@ def _own_modules(function: Callable[..., Any]) -> list[types.ModuleType]:
 
 
 def _uses_kinds_as_values(module: types.ModuleType) -> bool:
-    """Whether `int` or `float` stand somewhere as a thing, `dtype=int`, so that nothing else can take their place."""
+    """Whether `int` or `float` is used as a value, as in `dtype=int`, and cannot be replaced."""
     tree = tree_of(module.__file__ or "")
     if tree is None:
         return True
