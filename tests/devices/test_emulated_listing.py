@@ -11,8 +11,8 @@ from tilewright.devices.emulation.listing import (
     Listing,
     Operations,
     Traffic,
-    listing_of,
     listing_text,
+    make_listing,
     render_lines,
     render_summary,
     summarise,
@@ -73,7 +73,7 @@ COUNTS = CountsRecord(
 
 @pytest.fixture
 def listing() -> Listing:
-    return listing_of(COUNTS, "kernel.cu", SOURCE)
+    return make_listing(COUNTS, "kernel.cu", SOURCE)
 
 
 def test_totals() -> None:
@@ -181,7 +181,7 @@ def test_text_of_totals(listing: Listing) -> None:
 
 
 def test_a_launch_that_did_nothing() -> None:
-    empty = listing_of(CountsRecord("k", 1, 0, 0, 0, 0, ()), "kernel.cu", SOURCE)
+    empty = make_listing(CountsRecord("k", 1, 0, 0, 0, 0, ()), "kernel.cu", SOURCE)
     assert (empty.lines, empty.elsewhere, empty.summary.mix) == ((), None, ())
     assert "0 blocks" in listing_text(empty)
 

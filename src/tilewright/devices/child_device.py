@@ -18,7 +18,7 @@ from tilewright.devices.profiler import profile_job
 from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.runner import JobFinished, Progress, RunnerMessage, RunnerReady, RunnerUnready
 from tilewright.devices.sanitizer import sanitize_job
-from tilewright.devices.watching import NotWatched
+from tilewright.devices.vendor_tools import ToolUnavailable
 from tilewright.records import Completed, Execution, Faulted, FaultKind, GpuProfile, Job, Watch, to_json
 
 _STARTS = 3  # a child killed from outside while it comes up is started again, so often
@@ -254,7 +254,7 @@ class CudaDevice(ChildDevice):
                 if job.watch is Watch.COUNTERS:
                     return Completed(job.id, name, (), (), profiles=profile_job(job, self.index, self._interrupt))
                 return Completed(job.id, name, (), (), faults=sanitize_job(job, self.index, self._interrupt))
-        except NotWatched as reason:
+        except ToolUnavailable as reason:
             return Completed(job.id, name, (), (), not_watched=str(reason))
 
 

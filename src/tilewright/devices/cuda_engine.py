@@ -12,8 +12,8 @@ from cuda.bindings import driver as cu
 
 from tilewright.devices.cuda.driver import DriverError, driver_version
 from tilewright.devices.cuda.executor import Executor
-from tilewright.devices.cuda.prepared import conditions_of
-from tilewright.devices.cuda.shared_memory import LentMemory
+from tilewright.devices.cuda.ipc_memory import IpcMemory
+from tilewright.devices.cuda.prepared import read_gpu_conditions
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished
 from tilewright.records import Execution, GpuConditions, GpuProfile, Job
@@ -54,7 +54,7 @@ class CudaStream:
         return 1000.0 * float(start.elapsed_time(stop))
 
     def conditions(self) -> GpuConditions | None:
-        return conditions_of(self._device.index)
+        return read_gpu_conditions(self._device.index)
 
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         streams = [torch.cuda.Stream(self._device) for _ in calls]  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ class CudaEngine:
         self._device = torch.device("cuda", index)
         self._stream = CudaStream(self._device)
         torch.cuda.set_device(self._device)
-        self._lent = LentMemory(index)
+        self._lent = IpcMemory(index)
         torch.zeros(1, device=self._device)  # makes the context current on this thread, or says why it cannot be
 
     @property

@@ -87,7 +87,7 @@ def poison(placed: PlacedTensor, byte: int = POISON_BYTE) -> None:
     placed.storage.fill_(byte)
 
 
-def damage(placed: PlacedTensor) -> int | None:
+def guard_damage(placed: PlacedTensor) -> int | None:
     """How far outside the tensor the nearest byte lies that was written to: below 0 before it, from 0 on behind it."""
     for number, guard in enumerate(placed.guards):
         changed = guard != placed.guard_byte
@@ -97,7 +97,7 @@ def damage(placed: PlacedTensor) -> int | None:
     return None
 
 
-def same_bits(one: PlacedTensor, other: PlacedTensor) -> bool:
+def bitwise_equal(one: PlacedTensor, other: PlacedTensor) -> bool:
     """Whether two tensors of one spec hold the same elements, bit by bit."""
     if one.tensor.is_contiguous():
         pieces = (torch.split(placed.storage, _COMPARED_AT_ONCE) for placed in (one, other))

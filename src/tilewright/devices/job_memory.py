@@ -18,13 +18,13 @@ from tilewright.devices.inputs import (
     PlacedTensor,
     TakeBytes,
     allocate,
+    bitwise_equal,
     clear,
     content_of,
-    damage,
     fill,
     free_bytes,
+    guard_damage,
     poison,
-    same_bits,
 )
 from tilewright.devices.runner import JobFault
 from tilewright.records import Clearing, Digest, FaultKind, Job, ReturnedTensor, SharedTensor
@@ -33,8 +33,8 @@ from tilewright.records import Clearing, Digest, FaultKind, Job, ReturnedTensor,
 _OLD_BYTES = (0x3F, 0x41, 0xBD, 0x00, 0xC2, 0x7B, 0x3C, 0x55)
 
 
-class Lender(Protocol):
-    """Memory that another process can look at: `devices.cuda.shared_memory`."""
+class IpcAllocator(Protocol):
+    """Memory that another process can look at: `devices.cuda.ipc_memory`."""
 
     def take(self, size: int) -> torch.Tensor: ...
 
@@ -66,7 +66,7 @@ class JobTensors:
 class JobMemory:
     """Allocates and fills a job's tensors. Whatever cannot be is a `JobFault`."""
 
-    def __init__(self, job: Job, device: torch.device, lender: Lender | None) -> None:
+    def __init__(self, job: Job, device: torch.device, lender: IpcAllocator | None) -> None:
         self._job = job
         self._device = device
         self._lender = lender if job.share else None
@@ -147,7 +147,7 @@ class JobMemory:
     def check_guards(self, tensors: JobTensors) -> None:
         """Nothing around a tensor may be written to."""
         for name, placed in tensors.all.items():
-            at = damage(placed)
+            at = guard_damage(placed)
             if at is not None:
                 where = f"{-at} bytes before" if at < 0 else f"{at} bytes after the end of"
                 raise JobFault(FaultKind.OUTSIDE, f"a byte {where} {name} was written; check indices against sizes")
@@ -155,7 +155,7 @@ class JobMemory:
     def check_inputs(self, tensors: JobTensors) -> None:
         """Inputs that are not results must hold what they held; they are made anew to see it."""
         for one in self._job.inputs:
-            if one.name not in self._job.returns and not same_bits(
+            if one.name not in self._job.returns and not bitwise_equal(
                 self.fresh((one.name,))[one.name], tensors.inputs[one.name]
             ):
                 message = f"the plan changed its input {one.name}; only what the op changes in place may be written to"

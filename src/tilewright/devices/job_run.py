@@ -17,10 +17,10 @@ from typing import Protocol
 
 import torch
 
-from tilewright.devices.cuda.driver import DriverError, When, meaning
+from tilewright.devices.cuda.driver import DriverError, ErrorPhase, explain_error
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.inputs import COLD_L2, allocation_bytes, rotating_sets, same_bits
-from tilewright.devices.job_memory import JobMemory, JobTensors, Lender, digest_of
+from tilewright.devices.inputs import COLD_L2, allocation_bytes, bitwise_equal, rotating_sets
+from tilewright.devices.job_memory import IpcAllocator, JobMemory, JobTensors, digest_of
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,
@@ -95,7 +95,7 @@ class JobRun:
         stream: TimedStream,
         device: torch.device,
         report: Report,
-        lender: Lender | None = None,
+        lender: IpcAllocator | None = None,
     ) -> None:
         self._job = job
         self._plan = job.plan
@@ -232,7 +232,7 @@ class JobRun:
         self._call_whole(whole, names, where, self._tensors)
         self._await(None, where)
         self._memory.check_counters(self._tensors, where)
-        differing = {name for name in results if not same_bits(first[name], self._tensors.all[name])}
+        differing = {name for name in results if not bitwise_equal(first[name], self._tensors.all[name])}
         first.clear()
         self._memory.check_inputs(self._tensors)
         differing |= self._differing_at_once(whole, names)
@@ -251,10 +251,10 @@ class JobRun:
             calls = [functools.partial(self._call_whole, whole, names, where, tensors) for tensors in each]
             self._stream.at_once(calls)
         except DriverError as error:
-            raise self._driver_fault(error, When.RUN, None, where) from error
+            raise self._driver_fault(error, ErrorPhase.RUN, None, where) from error
         for tensors in each:
             self._memory.check_guards(tensors)
-        return {name for name in self._job.returns for one in each if not same_bits(known[name], one.all[name])}
+        return {name for name in self._job.returns for one in each if not bitwise_equal(known[name], one.all[name])}
 
     def _together(self, stage: RunStage) -> Progress:
         """What to blame while all steps run: the step, where there is but one."""
@@ -301,7 +301,7 @@ class JobRun:
         try:
             return self._executor.prepare(self._job.cubin, plan, names, results), names
         except DriverError as error:
-            raise self._driver_fault(error, When.LOAD, step, "") from error
+            raise self._driver_fault(error, ErrorPhase.LOAD, step, "") from error
         except LibraryStepError as error:
             raise JobFault(FaultKind.OTHER, str(error), step) from error
         except KeyError as error:
@@ -319,7 +319,7 @@ class JobRun:
         try:
             return prepared.run((tensors or self._tensors).named(names), ())
         except DriverError as error:
-            raise self._driver_fault(error, When.LAUNCH, step, where) from error
+            raise self._driver_fault(error, ErrorPhase.LAUNCH, step, where) from error
         except torch.OutOfMemoryError as error:
             raise JobFault(FaultKind.MEMORY, f"{where}: {error}", step) from error
         except RuntimeError as error:  # a library step's, or torch noticing what a kernel did before it
@@ -339,12 +339,12 @@ class JobRun:
         try:
             self._stream.wait()
         except DriverError as error:
-            raise self._driver_fault(error, When.RUN, step, where) from error
+            raise self._driver_fault(error, ErrorPhase.RUN, step, where) from error
 
     def _driver_fault(
-        self, error: DriverError, when: When, step: PackedLaunch | LibraryCall | None, where: str
+        self, error: DriverError, when: ErrorPhase, step: PackedLaunch | LibraryCall | None, where: str
     ) -> JobFault:
-        kind, remedy = meaning(error.name, when)
+        kind, remedy = explain_error(error.name, when)
         at = step
         if at is None and error.line is not None:
             at = next((s for s in self._plan.steps if s.line == error.line), None)
@@ -375,7 +375,7 @@ class JobRun:
                 work = lambda: results.append(self._start(whole, names, None, "a timed run"))  # noqa: E731
                 run_us.append(self._stream.elapsed_us(work))
             except DriverError as error:
-                raise self._driver_fault(error, When.RUN, None, "a timed run") from error
+                raise self._driver_fault(error, ErrorPhase.RUN, None, "a timed run") from error
             self._memory.check_counters(self._tensors, "in a timed run")
             self._keep(results.pop(), self._tensors)
             digests += self._digests(*judged)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.child.process import uninterrupted
-from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
+from tilewright.devices.vendor_tools import ToolUnavailable, VendorTool, job_folder, program, run_tool
 from tilewright.records import Job, KernelProfile, LineSamples
 
 NCU = VendorTool(
@@ -93,7 +93,7 @@ _UNITS = {  # in microseconds, or in bytes
 
 
 def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[KernelProfile, ...]:
-    """The launches of the job's plan on GPU `index`, in order. Raises `NotWatched`."""
+    """The launches of the job's plan on GPU `index`, in order. Raises `ToolUnavailable`."""
     ncu = NCU.path()
     with job_folder(job) as folder:
         source = folder / "source" / _SOURCE
@@ -107,7 +107,7 @@ def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrup
         )
         said = run_tool((*watch, *program(folder, index)), folder, job.limits.seconds, interrupt)
         if not report.exists():
-            raise NotWatched(_reason(said))
+            raise ToolUnavailable(_reason(said))
         raw = run_tool((ncu, "--import", str(report), "--csv", "--page", "raw"), folder, _TABLE_SECONDS, interrupt)
         by_line = (ncu, "--import", str(report), "--csv", "--page", "source", "--print-source", "cuda,sass")
         return read_report(raw, run_tool(by_line, folder, _TABLE_SECONDS, interrupt))
@@ -131,7 +131,7 @@ def read_report(raw: str, by_line: str) -> tuple[KernelProfile, ...]:
     """The launches of a report, from its raw table and its table of lines."""
     rows = [row for row in csv.reader(_table(raw, '"ID"')) if row]
     if len(rows) < 3:
-        raise NotWatched("ncu's report has no kernel in it")
+        raise ToolUnavailable("ncu's report has no kernel in it")
     names, units = rows[0], rows[1]
     blocks = list(_line_blocks(by_line))
     profiles = []

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.child.process import uninterrupted
-from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
+from tilewright.devices.vendor_tools import ToolUnavailable, VendorTool, job_folder, program, run_tool
 from tilewright.records import FindingKind, FindingRecord, Job, TensorSpec, ThreadRecord
 
 SANITIZER = VendorTool(
@@ -45,7 +45,7 @@ _SPACES = {
 
 
 def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[FindingRecord, ...]:
-    """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
+    """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `ToolUnavailable`."""
     path = SANITIZER.path()
     with ThreadPoolExecutor(len(TOOLS)) as side_by_side:  # each spends seconds on starting torch
         asked = (partial(_findings_of, name, path, job, index, interrupt) for name in TOOLS)
@@ -61,13 +61,13 @@ def _findings_of(
         command = (path, "--tool", name, "--print-limit", str(_SHOWN), *program(folder, index))
         said = run_tool(command, folder, job.limits.seconds, interrupt, _OWN_ALLOCATIONS)
         if f"{_MARK}COMPUTE-SANITIZER" not in said:
-            raise NotWatched(f"compute-sanitizer did not start: {_last(said)}")
+            raise ToolUnavailable(f"compute-sanitizer did not start: {_last(said)}")
         if "Device not supported" in said:
-            raise NotWatched("compute-sanitizer cannot use this GPU here (Device not supported)")
+            raise ToolUnavailable("compute-sanitizer cannot use this GPU here (Device not supported)")
         places = folder / "tensors.json"
         found = read_findings(said, job, json.loads(places.read_text()) if places.exists() else {})
         if not found and "Target application returned an error" in said:
-            raise NotWatched(f"the plan did not run under {name}: {_last(said)}")
+            raise ToolUnavailable(f"the plan did not run under {name}: {_last(said)}")
         return found
 
 

@@ -106,7 +106,7 @@ class SpoolDevice(Closing):
             raise DeviceError("two of the jobs have the same id; give every job its own")
         try:
             done = dict(self._queue.arrivals({ticket.id: ticket for ticket in tickets}))
-        except Overdue as error:
+        except SpoolTimeout as error:
             raise DeviceError(f"{error}. The jobs stay there; collect them later by id") from error
         return tuple(_execution(done[ticket.id]) for ticket in tickets)
 
@@ -126,7 +126,7 @@ def _execution(outcome: Execution | Replied) -> Execution:
 # -- jobs and calls alike --
 
 
-class Overdue(DeviceError):
+class SpoolTimeout(DeviceError):
     """No result came for too long."""
 
 
@@ -187,7 +187,7 @@ class SpoolQueue:
             self._files.discard_result(ticket.id)
 
     def arrivals(self, wanted: Mapping[str, Ticket], seconds: float = 0.0) -> Iterator[tuple[str, Execution | Replied]]:
-        """Outcomes as they arrive; raises `Overdue` after `timeout` and further `seconds` with none."""
+        """Outcomes as they arrive; raises `SpoolTimeout` after `timeout` and further `seconds` with none."""
         missing = dict(wanted)
         last_arrival = time.monotonic()
         while missing:
@@ -200,7 +200,7 @@ class SpoolQueue:
             if not missing:
                 return
             if time.monotonic() - last_arrival > self.timeout + seconds:
-                raise Overdue(self._overdue(tuple(missing), self.timeout + seconds))
+                raise SpoolTimeout(self._overdue(tuple(missing), self.timeout + seconds))
             check_stop()
             time.sleep(self.poll)
 

@@ -70,7 +70,7 @@ class Announcement:
 
 
 @dataclass(frozen=True)
-class Peeked:
+class JobFileHeader:
     """A job file without its byte strings."""
 
     header: EnvelopeHeader
@@ -329,7 +329,7 @@ class SpoolFiles:
                     continue
 
 
-def peek(path: Path) -> Peeked:
+def peek(path: Path) -> JobFileHeader:
     """A job file without its byte strings.
 
     Raises `EnvelopeError` when it cannot be read and `FileNotFoundError` when it has gone.
@@ -342,7 +342,7 @@ def peek(path: Path) -> Peeked:
     try:
         outer = json.loads(text)
         gpu = outer.get("gpu", "")
-        return Peeked(header, outer["record"], gpu if isinstance(gpu, str) else "")
+        return JobFileHeader(header, outer["record"], gpu if isinstance(gpu, str) else "")
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
 

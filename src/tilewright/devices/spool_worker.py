@@ -40,7 +40,7 @@ SWEEP_S = 3600.0  # between two rounds of house-keeping
 Say = Callable[[str], None]
 
 
-class Answerer(Protocol):
+class CallHandler(Protocol):
     """Whoever answers calls for a worker, one at a time."""
 
     def answer(self, call: SpoolCall, ran: Execution | None) -> bytes:
@@ -51,7 +51,7 @@ class Answerer(Protocol):
 
 
 @dataclass(frozen=True)
-class Pace:
+class WorkerTiming:
     """How often a worker looks, and how long it waits before it takes another for dead."""
 
     poll_s: float = 0.2
@@ -65,11 +65,11 @@ class Worker:
 
     files: SpoolFiles
     device: CudaDevice
-    answerer: Answerer
-    pace: Pace
+    answerer: CallHandler
+    pace: WorkerTiming
     stopping: Callable[[], bool]
     say: Say
-    in_hand: JobName | None = field(default=None, init=False)
+    current_job: JobName | None = field(default=None, init=False)
     _next_sweep: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class Worker:
         return any(runs_on(arch, other.profile.cc) for other in self._heartbeats.living().values())
 
     def _run(self, name: JobName) -> None:
-        self.in_hand = name
+        self.current_job = name
         started = time.monotonic()
         path = self.files.claim_path(self.id, name)
         try:
@@ -142,7 +142,7 @@ class Worker:
             if work.id != name.id:
                 raise EnvelopeError(f"the file is called {name.id!r} and holds job {work.id!r}")
         except FileNotFoundError:
-            self.in_hand = None
+            self.current_job = None
             return  # taken from us while we were away
         except EnvelopeError as error:
             self._refuse(name, error)
@@ -154,7 +154,7 @@ class Worker:
             outcome = self._perform(work, name)
             self._publish(name, outcome, digest)
             self.say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
-        self.in_hand = None
+        self.current_job = None
 
     def _perform(self, work: Job | SpoolCall, name: JobName) -> Execution | Replied:
         try:
@@ -184,7 +184,7 @@ class Worker:
     def _refuse(self, name: JobName, error: EnvelopeError) -> None:
         self._put_fault(name, FaultKind.BROKEN_JOB, f"the job file {name.file_name} cannot be read: {error}", "")
         self.files.set_aside(self.id, name)
-        self.in_hand = None
+        self.current_job = None
 
     def _put_fault(self, name: JobName, kind: FaultKind, message: str, digest: str) -> None:
         fault = Faulted(name.id, self.announcement.profile.name, kind, message)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tilewright.kernel_file import syntax, words
 from tilewright.kernel_file.calls import Signature
-from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, DefinedName, NameTable
 from tilewright.kernel_file.expression_values import Type, TypeKind
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 from tilewright.kernel_file.syntax import (
@@ -123,7 +123,7 @@ class CompiledPlan:
         return tuple(line for line in lines if line.directive.role is BufferRole.OUT)
 
     @cached_property
-    def sure_lines(self) -> tuple[DefinitionLine | NeedLine | BufferLine, ...]:
+    def unconditional_lines(self) -> tuple[DefinitionLine | NeedLine | BufferLine, ...]:
         """The lines that hang on neither a tune nor the device."""
         unknown = {"device", *(tune.name for tune in self.tunes)}
         lines = (line for line in self.lines if not isinstance(line, TuneLine))
@@ -134,7 +134,7 @@ class CompiledPlan:
         """The lines that the results hang on, and no other."""
         read: set[str] = set()
         found: list[DefinitionLine | BufferLine] = []
-        for line in reversed(self.sure_lines):
+        for line in reversed(self.unconditional_lines):
             if isinstance(line, BufferLine) and (line.directive.role is BufferRole.OUT or line.directive.name in read):
                 parts: tuple[Analysed, ...] = (line.dtype, *line.sizes, *(line.stride or ()))
             elif isinstance(line, DefinitionLine) and line.directive.name in read:
@@ -176,7 +176,7 @@ class KernelFile:
 
 
 @dataclass(frozen=True)
-class CodeFacts:
+class SourceSummary:
     """What the C++ text tells the plan's rules."""
 
     identifiers: frozenset[str] = frozenset()
@@ -185,7 +185,7 @@ class CodeFacts:
 
 
 @dataclass(frozen=True)
-class Lost:
+class Unparsed:
     """What could not be read, so that its absence is not reported again."""
 
     names: frozenset[str] = frozenset()
@@ -204,7 +204,7 @@ class _Uses:
 class PlanScope:
     """The state of one pass over a plan."""
 
-    def __init__(self, op: Op | None, code: CodeFacts, lost: Lost, allow_library: bool) -> None:
+    def __init__(self, op: Op | None, code: SourceSummary, lost: Unparsed, allow_library: bool) -> None:
         self.op = op
         self.code = code
         self.lost = lost
@@ -275,4 +275,4 @@ class PlanScope:
             self._problem(Code.NAME_TAKEN, at, f"`{name}` is a word of the plan", "choose another name")
         elif self._is_result(name) and not is_buffer:
             self._problem(Code.NAME_TAKEN, at, f"`{name}` is a result of the op", "choose another name")
-        self.names.known[name] = KnownName(type_, line or at.line, origins)
+        self.names.known[name] = DefinedName(type_, line or at.line, origins)

@@ -88,7 +88,7 @@ _HIDDEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P<letter>.))", re.DOTALL)
 
 
-def hidden_text(text: str) -> list[Problem]:
+def find_hidden_text(text: str) -> list[Problem]:
     """What could make a file read differently to a person, to this reader and to a compiler."""
     if len(text) > MAX_FILE_CHARACTERS:
         found = f"a file of {len(text)} characters"

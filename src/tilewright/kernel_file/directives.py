@@ -29,7 +29,7 @@ class StatementParser(ExpressionParser):
         name = self.name("the op's name")
         self.expect("(")
         parameters = self.sequence(self._parameter, ")")
-        results = self.parted(lambda: self.name("a result's name").text) if self.accept("->") else ()
+        results = self.comma_separated(lambda: self.name("a result's name").text) if self.accept("->") else ()
         self.finish()
         return Op(name.text, parameters, results, self._extent(first))
 
@@ -46,8 +46,8 @@ class StatementParser(ExpressionParser):
         read: dict[str, Callable[[], tuple[Directive, ...]]] = {
             "out": lambda: (self._buffer(BufferRole.OUT),),
             "scratch": lambda: (self._buffer(BufferRole.SCRATCH),),
-            "let": lambda: self.parted(lambda: self._definition(syntax.Let)),
-            "const": lambda: self.parted(lambda: self._definition(syntax.Const)),
+            "let": lambda: self.comma_separated(lambda: self._definition(syntax.Let)),
+            "const": lambda: self.comma_separated(lambda: self._definition(syntax.Const)),
             "need": lambda: (self._need(),),
             "tune": lambda: (self._tune(),),
             "accept": lambda: (self._accept(),),
@@ -225,19 +225,19 @@ class StatementParser(ExpressionParser):
     def _accept(self) -> syntax.Accept:
         name = self.name("a tensor parameter")
         self.expect(":")
-        flags = self.parted(self._flag)
+        flags = self.comma_separated(self._flag)
         return syntax.Accept(name.text, "strided" in flags, "unaligned" in flags, name.at)
 
     def _flag(self) -> str:
         flag = self.name("`strided` or `unaligned`")
         if flag.text not in words.ACCEPT_FLAGS:
-            autofix = Autofix.of(flag.at, words.meant_name(flag.text, words.ACCEPT_FLAGS))
+            autofix = Autofix.of(flag.at, words.closest_name(flag.text, words.ACCEPT_FLAGS))
             self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", autofix)
         return flag.text
 
     def _lead(self) -> syntax.Lead:
         first = self.token
-        return syntax.Lead(self.parted(self._rank), first.at)
+        return syntax.Lead(self.comma_separated(self._rank), first.at)
 
     def _rank(self) -> tuple[str, int]:
         name = self.name("a tensor parameter")
@@ -259,7 +259,7 @@ class StatementParser(ExpressionParser):
         while self.accept(","):
             key = self.name("an option such as box=")
             if key.text not in words.MAP_OPTIONS:
-                autofix = Autofix.of(key.at, words.meant_name(key.text, words.MAP_OPTIONS))
+                autofix = Autofix.of(key.at, words.closest_name(key.text, words.MAP_OPTIONS))
                 known = f"known: {words.quoted(words.MAP_OPTIONS)}"
                 self.fail_at(key, Code.SYNTAX, f"unknown option `{key.text}`", known, autofix)
             if any(key.text == earlier for earlier, _ in options):
@@ -334,6 +334,6 @@ class StatementParser(ExpressionParser):
         return replace(launch, cluster=cluster, cooperative="cooperative" in seen, pdl="pdl" in seen, when=when)
 
     def _fail_attribute(self, word: Token) -> NoReturn:
-        autofix = Autofix.of(word.at, words.meant_name(word.text, words.LAUNCH_ATTRIBUTES))
+        autofix = Autofix.of(word.at, words.closest_name(word.text, words.LAUNCH_ATTRIBUTES))
         known = "after the `)` stand only cluster(...), cooperative, pdl, when <condition>"
         self.fail_at(word, Code.SYNTAX, f"unknown launch attribute `{word.text}`", known, autofix)

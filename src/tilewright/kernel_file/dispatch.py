@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, KernelFile, NeedLine
-from tilewright.kernel_file.evaluate import Evaluation, Refused, out_specs_of, plain_bindings, try_evaluate
-from tilewright.kernel_file.leading import flattened
+from tilewright.kernel_file.evaluate import Evaluation, Refused, initial_bindings, traced_out_specs, try_evaluate
+from tilewright.kernel_file.leading import flatten_leading
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
@@ -181,7 +181,7 @@ class Dispatcher:
         for index, file in enumerate(self.files):
             outcome, near = evaluate_tuned(file, arguments, self.gpu, self._tuned, self._counted)
             if isinstance(outcome, Refused):
-                cacheable = cacheable and not outcome.hangs_on_late
+                cacheable = cacheable and not outcome.depends_on_late
                 reasons.append(Reason(file.name, outcome.problem))
                 continue
             if not self._constant_sets.admit(outcome):
@@ -261,7 +261,7 @@ def traced_outs(files: Sequence[KernelFile], regular: Mapping[str, Any]) -> tupl
 
 def _outs(file: KernelFile, regular: Mapping[str, Any], check_needs: bool) -> tuple[TracedOut, ...]:
     strided = {line.directive.name for line in file.compiled.outs if line.stride is not None}
-    specs = zip(file.plan.op.results, out_specs_of(file, regular, check_needs), strict=True)
+    specs = zip(file.plan.op.results, traced_out_specs(file, regular, check_needs), strict=True)
     return tuple(TracedOut(spec.dtype, spec.shape, spec.stride if name in strided else None) for name, spec in specs)
 
 
@@ -291,11 +291,11 @@ class _Unknown:
 
 def _refusal(file: KernelFile, regular: Mapping[str, Any]) -> Problem | None:
     """Why a file takes no call of these dtypes and numbers of dimensions; None where it may take one."""
-    seen = flattened(file, {name: _veiled(value) for name, value in regular.items()})
+    seen = flatten_leading(file, {name: _veiled(value) for name, value in regular.items()})
     if isinstance(seen, Problem):
         return seen
-    bindings = plain_bindings(file, seen.arguments, None)
-    for line in file.compiled.sure_lines:
+    bindings = initial_bindings(file, seen.arguments, None)
+    for line in file.compiled.unconditional_lines:
         problem = _run(line, bindings)
         if problem is not None:
             return problem

@@ -15,9 +15,9 @@ from tilewright.kernel_file.calls import Arguments, CallError
 from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, KernelFile, TuneLine
 from tilewright.kernel_file.expression_values import MapName, Tensor, show_value
-from tilewright.kernel_file.leading import Flattened, flattened
+from tilewright.kernel_file.leading import Flattened, flatten_leading
 from tilewright.kernel_file.limits import buffer_problems, is_dense, layout_problem
-from tilewright.kernel_file.plan_steps import LateExpressions, Steps
+from tilewright.kernel_file.plan_steps import LateExpressions, StepEvaluator
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError, TuneSearch, run_line
 from tilewright.kernel_file.syntax import Const, Let, Span
@@ -63,10 +63,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Refused:
-    """The file does not take the call. `hangs_on_late`: other scalars of no further weight might change that."""
+    """The file does not take the call. `depends_on_late`: other scalars of no further weight might change that."""
 
     problem: Problem
-    hangs_on_late: bool
+    depends_on_late: bool
 
 
 def evaluate(file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None = None) -> Evaluation:
@@ -85,25 +85,25 @@ def try_evaluate(
 ) -> Evaluation | Refused:
     """`evaluate` with refusal as a value."""
     regular = file.signature.arguments(arguments)
-    seen = flattened(file, regular)
+    seen = flatten_leading(file, regular)
     refusal = seen if isinstance(seen, Problem) else _layout(file, seen.arguments)
     if isinstance(seen, Problem) or refusal is not None:
         assert refusal is not None
         return Refused(refusal, False)
-    bindings = plain_bindings(file, seen.arguments, gpu)
+    bindings = initial_bindings(file, seen.arguments, gpu)
     search = TuneSearch(file.compiled, bindings, _checked_choice(file.compiled, choice))
     for _ in search.found():
         return _finish(file, regular, seen, bindings, gpu, search.choice())
     assert search.rejection is not None
-    return Refused(search.rejection.problem, search.hangs_on_late)
+    return Refused(search.rejection.problem, search.depends_on_late)
 
 
 def combinations(file: KernelFile, arguments: Arguments, gpu: GpuProfile) -> Iterator[dict[str, int | bool]]:
     """The choices whose needs hold for these arguments, in written order; none where the layout does not fit."""
-    seen = flattened(file, file.signature.arguments(arguments))
+    seen = flatten_leading(file, file.signature.arguments(arguments))
     if isinstance(seen, Problem) or _layout(file, seen.arguments) is not None:
         return
-    search = TuneSearch(file.compiled, plain_bindings(file, seen.arguments, gpu), {})
+    search = TuneSearch(file.compiled, initial_bindings(file, seen.arguments, gpu), {})
     for _ in search.found():
         yield search.choice()
 
@@ -132,7 +132,7 @@ def _layout(file: KernelFile, arguments: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def plain_bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
+def initial_bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
     """What a plan's lines can read before the first of them has run."""
     bindings = Bindings()
     if gpu is not None:
@@ -157,7 +157,7 @@ def _finish(
         raise KernelFileError(tuple(failure.problem for failure in bindings.failures.values()), file.name)
     constants = _constants(file.compiled, bindings)
     buffers = _buffers(file, bindings, seen)
-    steps = Steps(file, bindings, gpu)
+    steps = StepEvaluator(file, bindings, gpu)
     done = steps.run()
     return Evaluation(
         file=file,
@@ -221,17 +221,17 @@ def out_specs(file: KernelFile, arguments: Arguments, check_needs: bool = True) 
     Raises `DoesNotApply` where a line they depend on fails or, with `check_needs`, a `need` that hangs on neither
     tune nor device is false.
     """
-    return out_specs_of(file, file.signature.arguments(arguments), check_needs)
+    return traced_out_specs(file, file.signature.arguments(arguments), check_needs)
 
 
-def out_specs_of(file: KernelFile, regular: Mapping[str, Any], check_needs: bool = True) -> tuple[TensorSpec, ...]:
+def traced_out_specs(file: KernelFile, regular: Mapping[str, Any], check_needs: bool = True) -> tuple[TensorSpec, ...]:
     """`out_specs` of arguments that are regular already; their sizes and numbers may be symbols."""
     plan = file.compiled
-    seen = flattened(file, regular)
+    seen = flatten_leading(file, regular)
     if isinstance(seen, Problem):
         raise DoesNotApply(seen)
-    bindings = plain_bindings(file, seen.arguments, None)
-    for line in plan.sure_lines if check_needs else plan.out_lines:
+    bindings = initial_bindings(file, seen.arguments, None)
+    for line in plan.unconditional_lines if check_needs else plan.out_lines:
         problem = run_line(line, bindings)
         if problem is not None and check_needs:
             raise DoesNotApply(problem)

@@ -27,7 +27,7 @@ from tilewright.kernel_file.syntax import Expr, Span
 
 
 @dataclass(frozen=True)
-class KnownName:
+class DefinedName:
     """A name that is defined: what stands for it in expressions."""
 
     type: Type
@@ -39,7 +39,7 @@ class KnownName:
 class NameTable:
     """The names defined so far, and those of which nothing is known because their definition failed."""
 
-    known: dict[str, KnownName] = field(default_factory=dict)
+    known: dict[str, DefinedName] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     is_open: bool = False  # the op line failed: any name may be a parameter
     later: dict[str, int] = field(default_factory=dict)  # every name of the plan, and the line that defines it
@@ -175,7 +175,7 @@ class Analysis:
             return UNKNOWN
         found = f"unknown name `{name.id}`"
         meant = words.DTYPE_SPELLINGS.get(name.id)
-        near = words.near_names(name.id, names.known)
+        near = words.close_names(name.id, names.known)
         remedy = "define it above with `let`; comments start with #, `//` divides"
         if meant is None:
             if names.is_open:
@@ -217,7 +217,7 @@ class Analysis:
         return self.problem(Code.TYPE, node.at, f"`.{name}` of {_a(type_)}", remedy), _NOTHING
 
     def _unknown_attribute(self, node: syntax.Attribute, owner: str, known: tuple[str, ...]) -> Type:
-        near = words.near_names(node.name, known)
+        near = words.close_names(node.name, known)
         meant = near[0] if len(near) == 1 else None
         if owner != "device":
             meant = words.ATTRIBUTE_SPELLINGS.get(node.name, meant)

@@ -74,16 +74,16 @@ class ExpressionParser:
     def fail_at(self, token: Token, code: Code, found: str, remedy: str, autofix: Autofix | None = None) -> NoReturn:
         raise ParseFailure(Problem.at(token.at, code, found, remedy, autofix))
 
-    def parted(self, item: Callable[[], Item]) -> tuple[Item, ...]:
-        """One or more, parted by commas."""
+    def comma_separated(self, item: Callable[[], Item]) -> tuple[Item, ...]:
+        """One or more, comma_separated by commas."""
         items = [item()]
         while self.accept(","):
             items.append(item())
         return tuple(items)
 
     def sequence(self, item: Callable[[], Item], closer: str) -> tuple[Item, ...]:
-        """Items parted by commas, up to and with the closing bracket; there may be none."""
-        items = () if self.at(closer) else self.parted(item)
+        """Items comma_separated by commas, up to and with the closing bracket; there may be none."""
+        items = () if self.at(closer) else self.comma_separated(item)
         if not self.accept(closer):
             self.fail(f"`,` or `{closer}`")
         return items
@@ -313,7 +313,7 @@ class ExpressionParser:
         return items
 
     def _fail_function(self, token: Token) -> NoReturn:
-        meant = words.FUNCTION_SPELLINGS.get(token.text) or words.meant_name(token.text, words.FUNCTIONS)
+        meant = words.FUNCTION_SPELLINGS.get(token.text) or words.closest_name(token.text, words.FUNCTIONS)
         known = f"known: {words.quoted(words.FUNCTIONS)}"
         remedy = f"write {meant}; {known}" if meant else known
         if token.text == "dim3":

@@ -45,7 +45,7 @@ class Flattened:
         return replace(spec, shape=shape, stride=(*reversed(stride), *spec.stride[1:]))
 
 
-def flattened(file: KernelFile, regular: Mapping[str, Any]) -> Flattened | Problem:
+def flatten_leading(file: KernelFile, regular: Mapping[str, Any]) -> Flattened | Problem:
     """Regular arguments as the plan sees them, or why it cannot see them so: the file does not apply."""
     lead = file.compiled.lead
     if lead is None:

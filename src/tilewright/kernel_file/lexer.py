@@ -228,7 +228,7 @@ class _PlanReader:
         if not statements or not statements[-1].broken or not tokens:
             return False
         first = tokens[0].text
-        return first not in words.DIRECTIVES and not words.near_names(first, words.DIRECTIVES)
+        return first not in words.DIRECTIVES and not words.close_names(first, words.DIRECTIVES)
 
     def _track_brackets(self, tokens: list[Token]) -> bool:
         for token in tokens:

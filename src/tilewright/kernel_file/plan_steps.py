@@ -202,7 +202,7 @@ class LateExpression:
     item: int | None
 
 
-class Steps:
+class StepEvaluator:
     """Evaluates the steps in order; gathers the maps and late arguments they use."""
 
     def __init__(self, file: KernelFile, bindings: Bindings, gpu: GpuProfile) -> None:

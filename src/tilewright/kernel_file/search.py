@@ -38,7 +38,7 @@ class TuneSearch:
         self.plan = plan
         self.bindings = bindings
         self.rejection: Rejection | None = None
-        self.hangs_on_late = False  # a line failed on scalars that decide nothing else
+        self.depends_on_late = False  # a line failed on scalars that decide nothing else
         self._lines = plan.lines
         self._tunes = [(i, line) for i, line in enumerate(plan.lines) if isinstance(line, TuneLine)]
         self._choices = [_choices(line, choice) for _, line in self._tunes]
@@ -77,7 +77,7 @@ class TuneSearch:
 
     def _note(self, position: int, line: DefinitionLine | NeedLine | BufferLine, problem: Problem) -> None:
         if line.origins & self.plan.late:
-            self.hangs_on_late = True
+            self.depends_on_late = True
         if self.rejection is not None and self.rejection.line >= position:
             return
         names = [t.directive.name for i, (_, t) in enumerate(self._tunes) if line.tunes >> i & 1]

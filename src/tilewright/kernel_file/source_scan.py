@@ -1,7 +1,7 @@
 """The rules for the C++ text of a kernel file: which headers, no host code, no state, no heap, prints or clocks.
 
 Judges tokens, not meaning: plain text is refused plainly, and what macros hide is refused later, when the build
-shows it. Everything it knows of the code that the plan's rules need comes back as `CodeFacts`.
+shows it. Everything it knows of the code that the plan's rules need comes back as `SourceSummary`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tilewright.kernel_file import words
 from tilewright.kernel_file.assembly import ASSEMBLY_WORDS, check_assembly
-from tilewright.kernel_file.compiled_plan import CodeFacts
+from tilewright.kernel_file.compiled_plan import SourceSummary
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
 from tilewright.kernel_file.device_state import find_device_state
 from tilewright.kernel_file.problems import Autofix, Code, Problem
@@ -80,7 +80,7 @@ _NO_KERNEL_NAME = frozenset(
 ) | frozenset(("decltype", "requires"))
 
 
-def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Problem]]:
+def scan_source(text: str, constants: Sequence[str]) -> tuple[SourceSummary, list[Problem]]:
     """What the plan needs to know of the code, and every problem of the code; `constants` are tune and const names."""
     cpp = tokenize_cpp(text)
     known = frozenset(constants)
@@ -92,7 +92,7 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Pr
     _tokens(cpp, bodies)
     find_device_state(cpp)
     identifiers = frozenset(token.text for tokens in (cpp.code, bodies) for token in tokens if token.kind == "ident")
-    return CodeFacts(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
+    return SourceSummary(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
 
 
 # -- preprocessor lines --

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.kernel_file import compiled_plan, expression_values, syntax, words
-from tilewright.kernel_file.compiled_plan import CodeFacts, CompiledPlan, Lost, PlanScope
+from tilewright.kernel_file.compiled_plan import CompiledPlan, PlanScope, SourceSummary, Unparsed
 from tilewright.kernel_file.expression_analysis import Analysed
 from tilewright.kernel_file.expression_values import TENSOR, TypeKind
 from tilewright.kernel_file.problems import Autofix, Code, Problem
@@ -22,7 +22,7 @@ _STEPS = frozenset(("launch", "library"))
 
 
 def check(
-    op: Op | None, directives: Sequence[Directive], code: CodeFacts, lost: Lost, *, allow_library: bool
+    op: Op | None, directives: Sequence[Directive], code: SourceSummary, lost: Unparsed, *, allow_library: bool
 ) -> tuple[CompiledPlan, list[Problem]]:
     """The plan ready for evaluation, if there is no problem that its text alone shows; and every such problem."""
     checker = _Checker(op, code, lost, allow_library)
@@ -154,7 +154,7 @@ class _Checker(PlanScope):
     def _out(self, buffer: BufferDirective, origins: frozenset[str]) -> None:
         if self.op is not None and not self._is_result(buffer.name):
             remedy = f"the results of the op line are: {words.quoted(self.op.results) or 'none'}"
-            autofix = Autofix.of(buffer.at, words.meant_name(buffer.name, self.op.results))
+            autofix = Autofix.of(buffer.at, words.closest_name(buffer.name, self.op.results))
             self._problem(Code.OUT, buffer.at, f"`{buffer.name}` is no result of the op", remedy, autofix)
         refused = ["a tune constant"] if origins & self.tunes.keys() else []
         refused += ["the device"] if "device" in origins else []
@@ -193,7 +193,7 @@ class _Checker(PlanScope):
         if known is not None:
             self._problem(Code.TYPE, accept.at, f"`{accept.name}` is {known.type}, no tensor parameter", remedy)
         elif accept.name not in self.lost.names:
-            autofix = Autofix.of(accept.at, words.meant_name(accept.name, tensors))
+            autofix = Autofix.of(accept.at, words.closest_name(accept.name, tensors))
             self._problem(Code.UNKNOWN_NAME, accept.at, f"unknown name `{accept.name}`", remedy, autofix)
 
     def _lead(self, lead: syntax.Lead) -> None:
@@ -243,7 +243,7 @@ class _Checker(PlanScope):
             if map_.tensor in self.lost.names or self.op is None:
                 return
             tensors = [name for name, other in self.names.known.items() if other.type.kind is TypeKind.TENSOR]
-            meant = words.meant_name(map_.tensor, tensors)
+            meant = words.closest_name(map_.tensor, tensors)
             remedy = f"tiled takes a tensor defined above: {words.quoted(tensors) or 'there is none'}"
             found = f"unknown name `{map_.tensor}` in the map `{map_.name}`"
             self._problem(Code.UNKNOWN_NAME, map_.at, found, f"write {meant}; {remedy}" if meant else remedy)
@@ -325,7 +325,7 @@ class _Checker(PlanScope):
         name = launch.kernel.rpartition("::")[2]
         if name in self.code.identifiers or self.code.incomplete:
             return
-        meant = words.meant_name(name, self.code.kernels) if launch.kernel == name else None
+        meant = words.closest_name(name, self.code.kernels) if launch.kernel == name else None
         kernels = words.quoted(self.code.kernels) or "none"
         remedy = f"define `__global__ void {name}(...)` below; the code has: {kernels}"
         found = f"the code has no kernel `{launch.kernel}`"

@@ -17,7 +17,7 @@ from typing import ClassVar
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
-from tilewright.kernel_file.leading import flattened
+from tilewright.kernel_file.leading import flatten_leading
 from tilewright.kernel_file.problems import Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.records import (
@@ -114,12 +114,12 @@ class TunedChoices:
 
         Of two equally near what was measured comes before what was emulated, and the newer before the older.
         """
-        identity, tensors = GpuIdentity.of(gpu), as_seen(file, tuned_tensors(arguments))
+        identity, tensors = GpuIdentity.of(gpu), flattened_tensors(file, tuned_tensors(arguments))
         near: list[tuple[float, bool, int, NearChoice]] = []
         for age, entry in enumerate(self.entries):
             if entry.file != file.identity or (likeness := entry.identity.likeness(identity)) is None:
                 continue
-            octaves = _distance(tensors, as_seen(file, entry.tensors))
+            octaves = _distance(tensors, flattened_tensors(file, entry.tensors))
             if octaves is not None:
                 found = NearChoice(entry, likeness, octaves)
                 near.append((found.distance, entry.emulated, -age, found))
@@ -234,13 +234,13 @@ def tuned_tensors(arguments: Arguments) -> tuple[TunedTensor, ...]:
     )
 
 
-def as_seen(file: KernelFile, tensors: tuple[TunedTensor, ...]) -> tuple[TunedTensor, ...]:
+def flattened_tensors(file: KernelFile, tensors: tuple[TunedTensor, ...]) -> tuple[TunedTensor, ...]:
     """The tensors with their leading dimensions as the plan sees them: sizes are compared as it has them."""
     if file.compiled.lead is None:
         return tensors
     regular: dict[str, TensorSpec | None] = {one.name: None for one in file.plan.op.tensors}
     regular |= {one.name: TensorSpec.contiguous(one.dtype, one.shape) for one in tensors}
-    seen = flattened(file, regular)
+    seen = flatten_leading(file, regular)
     return tensors if isinstance(seen, Problem) else tuned_tensors(seen.arguments)
 
 

@@ -166,14 +166,14 @@ def within_one_edit(found: str, known: str) -> bool:
     return rest[1:] == meant[1:] and len(found) >= 5 and not one_letter_part
 
 
-def near_names(found: str, known: Iterable[str]) -> list[str]:
+def close_names(found: str, known: Iterable[str]) -> list[str]:
     """The known names that `found` may be a slip of."""
     return sorted({name for name in known if within_one_edit(found, name)})
 
 
-def meant_name(found: str, known: Iterable[str]) -> str | None:
+def closest_name(found: str, known: Iterable[str]) -> str | None:
     """The one known name that `found` is a slip of, if there is exactly one."""
-    near = near_names(found, known)
+    near = close_names(found, known)
     return near[0] if len(near) == 1 else None
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tilewright.kernel_file import KernelFile, Op
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
 from tilewright.runtime.errors import GradientNotSupported, LoadError, NoKernelApplies
 
 if TYPE_CHECKING:
-    from tilewright.runtime.last_resort import LastResort
+    from tilewright.runtime.fallback import Fallback
     from tilewright.runtime.operation import Operation
     from tilewright.runtime.torch_op import TorchOp
 
@@ -89,12 +89,12 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
     def forward(ctx: Any, torch_op: TorchOp, backward: Backward, again: Again | None, below: Any, *values: Any) -> Any:
         op = torch_op.op
         ctx.set_materialize_grads(False)
-        made = dispatcher.run_below_autograd(torch_op.overload, below, values)
+        made = torch_library.run_below_autograd(torch_op.overload, below, values)
         results = (made,) if len(op.results) == 1 else made
         known = {p.name: value for p, value in zip(op.parameters, values, strict=True)}
         known |= dict(zip(op.results, results, strict=True))
         kept = [known[name] for name in backward.keeps]
-        ctx.backward, ctx.op, ctx.again, ctx.last_resort = backward, op, again, torch_op.last_resort
+        ctx.backward, ctx.op, ctx.again, ctx.fallback = backward, op, again, torch_op.fallback
         ctx.layouts = {n: (t.shape, t.dtype, t.device) for n, t in known.items() if isinstance(t, torch.Tensor)}
         ctx.numbers = {name: value for name, value in known.items() if not isinstance(value, torch.Tensor)}
         pairs = zip(op.results, results, strict=True)
@@ -118,7 +118,7 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
         except NoKernelApplies as refusal:
             if ctx.again is None or any(name in op.results for name in known):
                 raise
-            _say(ctx.last_resort, refusal)
+            _say(ctx.fallback, refusal)
             return None, None, None, None, *_by_reference(ctx, known, gradients, wanted, further=False)
         pairs = zip(op.parameters, wanted, strict=True)
         return None, None, None, None, *(found.get(p.name) if want else None for p, want in pairs)
@@ -188,11 +188,11 @@ def _by_reference(
     return [next(made) if want else None for want in wanted]
 
 
-def _say(last_resort: LastResort, refusal: NoKernelApplies) -> None:
+def _say(fallback: Fallback, refusal: NoKernelApplies) -> None:
     kind = ("backward", *((one.file, one.problem.code, one.problem.line) for one in refusal.reasons))
     reasons = "\n".join(f"  {one}" for one in refusal.reasons)
     text = "no file of the backward kernel takes this call, so the reference is run again and its gradients are used"
-    last_resort.say(kind, f"{text} (said once):\n{reasons}")
+    fallback.say(kind, f"{text} (said once):\n{reasons}")
 
 
 def common_leads(files: Sequence[KernelFile]) -> dict[str, int]:

@@ -50,7 +50,7 @@ def device_of_call(op: Op, tensors: Sequence[torch.Tensor | None]) -> CallDevice
     return emulated_profile() if first[1].type == "cpu" else first[1].index
 
 
-def refuse_two_devices(op: Op, values: Sequence[object]) -> None:
+def check_one_device(op: Op, values: Sequence[object]) -> None:
     """For results without content: their device must be that of every tensor."""
     devices = {value.device for value in values if isinstance(value, torch.Tensor)}
     if len(devices) > 1:
@@ -58,7 +58,7 @@ def refuse_two_devices(op: Op, values: Sequence[object]) -> None:
         raise NotOnCuda(f"{op.name}: its tensors are on {one} and on {other}; move them to one device")
 
 
-def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
+def check_on_cpu(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
     """The emulator takes tensors of the CPU alone."""
     for name, tensor in zip((one.name for one in op.tensors), tensors, strict=True):
         if tensor is not None and tensor.device.type != "cpu":
@@ -67,7 +67,7 @@ def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
             )
 
 
-def device_ahead(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> CallDevice:
+def resolve_device(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> CallDevice:
     """The device meant before a call: as said, `"cpu"` meaning emulated; else a CUDA device, else emulated."""
     if isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
         return emulated_profile()

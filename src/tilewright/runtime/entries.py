@@ -10,16 +10,16 @@ import torch
 
 from tilewright.kernel_file import DoesNotApply, Op, settle
 from tilewright.records import TensorSpec
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
+from tilewright.runtime.cuda_backend import PreparedCall
 from tilewright.runtime.errors import GradientNotSupported, OverlappingTensors
-from tilewright.runtime.on_device import CudaReady
-from tilewright.runtime.quick_call import Entry
+from tilewright.runtime.fast_path import Entry
 
 Specs = Sequence[TensorSpec | None]  # of the tensors in order; None where absent
 
 
 def make_entry(
-    ready: CudaReady, op: Op, specs: Specs, again: Callable[..., Any], differentiated: Callable[..., Any] | None
+    ready: PreparedCall, op: Op, specs: Specs, again: Callable[..., Any], differentiated: Callable[..., Any] | None
 ) -> Entry:
     """The entry for calls like the one `ready` was made for; `again(tensors, numbers)` takes the slow way.
 
@@ -40,7 +40,7 @@ def with_in_place_checks(entry: Entry, op: Op, specs: Specs) -> Entry:
     return _counting_versions(_checking_overlap(entry, op, specs), op)
 
 
-def _only_result(ready: CudaReady) -> Entry:
+def _only_result(ready: PreparedCall) -> Entry:
     """The commonest case by itself: each thing not done here is a tenth of a microsecond."""
     if ready.prepared.is_plain:
         return ready.prepared.run_plain  # there is no late number, and numbers that are none hurt nobody
@@ -52,7 +52,7 @@ def _only_result(ready: CudaReady) -> Entry:
     return entry
 
 
-def _any_result(ready: CudaReady, op: Op, again: Callable[..., Any]) -> Entry:
+def _any_result(ready: PreparedCall, op: Op, again: Callable[..., Any]) -> Entry:
     run_at = ready.prepared.run_at
     late_of = _late_function(ready, op)
     single = len(op.results) == 1
@@ -72,7 +72,7 @@ def _any_result(ready: CudaReady, op: Op, again: Callable[..., Any]) -> Entry:
     return entry
 
 
-def _late_function(ready: CudaReady, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
+def _late_function(ready: PreparedCall, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
     """Late numbers from a call's numbers. The last are kept: most calls come with the same `eps` as the one before."""
     names = tuple(p.name for p in op.numbers)
     late_values = ready.selected.evaluation.late_values
@@ -124,7 +124,7 @@ def refuse_traced_overlap(op: Op, values: Sequence[Any]) -> None:
     tensors = [(p, v) for p, v in zip(op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
     for parameter, value in tensors:
         for other, other_value in tensors:
-            if not parameter.in_place or other is parameter or not dispatcher.share_memory(value, [other_value]):
+            if not parameter.in_place or other is parameter or not torch_library.share_memory(value, [other_value]):
                 continue
             extents = [_traced_extent(value), _traced_extent(other_value)]
             if extents[0] is None or extents[1] is None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from tilewright.kernel_file import KernelFile, Op, TunedChoices, parse
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.errors import LoadError
-from tilewright.runtime.last_resort import Reference
+from tilewright.runtime.fallback import Reference
 from tilewright.runtime.operation import Operation
-from tilewright.runtime.returned import Form
+from tilewright.runtime.returned import OutputSpec
 
 Source = str | os.PathLike[str]
 
@@ -53,7 +53,7 @@ def load_again(
     identities: tuple[str, ...],
     reference: Reference | None,
     strict: bool,
-    returned: Form | None,
+    returned: OutputSpec | None,
     backward: Backward | None,
 ) -> Operation:
     """What was pickled: the same files, which must say what they said."""

@@ -1,6 +1,6 @@
 """An operation: ordered kernel files of one op as a function on CUDA tensors, or, emulated, on CPU tensors.
 
-A call seen before goes through `quick_call`; this module is the slow way, taken once for each kind of call: bind,
+A call seen before goes through `fast_path`; this module is the slow way, taken once for each kind of call: bind,
 check, choose a file, build, load, run, remember. It copies no tensor. Emulated calls always take it: they cost
 milliseconds. Whatever torch does around a call (compiling, gradients, fake tensors) happens in `torch_op`: a call that
 is not ordinary is made through the operator there, whose kernel is `run_values` here.
@@ -34,23 +34,30 @@ from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfil
 from tilewright.runtime.backward import Backward, common_leads
 from tilewright.runtime.call_devices import (
     CallDevice,
+    check_on_cpu,
     check_tensors,
-    device_ahead,
     device_of_call,
     emulated_profile,
     named_profile,
-    refuse_elsewhere,
+    resolve_device,
+)
+from tilewright.runtime.cuda_backend import Builds, CudaBackend
+from tilewright.runtime.emulator_backend import (
+    CallTensors,
+    EmulatedCall,
+    EmulatedPlan,
+    EmulatorBackend,
+    full_call,
+    plain_call,
 )
 from tilewright.runtime.entries import make_entry, with_in_place_checks
 from tilewright.runtime.errors import CallRefused, LoadError
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
-from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference, answer
-from tilewright.runtime.on_device import Builds, OnDevice
-from tilewright.runtime.on_emulator import CallTensors, EmulatedCall, EmulatedReady, OnEmulator, full_call, plain_call
-from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment, refuse_distributed
-from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
-from tilewright.runtime.returned import Form
-from tilewright.runtime.specs import arguments_ahead, spec_of, unusable_reasons
+from tilewright.runtime.fallback import Fallback, NoKernelMatches, Reference, answer
+from tilewright.runtime.fast_path import CallLayout, EntryCache, is_plain, make_fast_path, make_key_function
+from tilewright.runtime.ordinary import are_plain_tensors, no_torch_modes_active, refuse_distributed
+from tilewright.runtime.returned import OutputSpec
+from tilewright.runtime.specs import abstract_arguments, spec_of, unsupported_reasons
 from tilewright.runtime.torch_ops import operator_of
 
 Device = int | str | torch.device | None
@@ -65,13 +72,13 @@ class Operation:
         tuned: TunedChoices | None = None,
         reference: Reference | None = None,
         strict: bool = False,
-        returned: Form | None = None,
+        returned: OutputSpec | None = None,
         backward: Backward | None = None,
     ) -> None:
         """`returned` is the form of what the reference returns, where it is not that of a plain answer."""
         self.files = tuple(files)
         self.op: Op = files[0].plan.op
-        self.last_resort = LastResort(self.op, reference, strict)
+        self.fallback = Fallback(self.op, reference, strict)
         self.signature = Signature(self.op)
         self.__name__ = self.op.name
         self.returned = returned
@@ -80,8 +87,8 @@ class Operation:
         self._tuned = tuned or TunedChoices()
         self._deciding = _deciding(self.files)
         self._builds = Builds()
-        self._devices: dict[int, OnDevice] = {}
-        self._emulated: dict[GpuProfile, OnEmulator] = {}
+        self._devices: dict[int, CudaBackend] = {}
+        self._emulated: dict[GpuProfile, EmulatorBackend] = {}
         self._lock = threading.Lock()
         self._count = len(self.op.parameters)
         # Ways of giving arguments that fit: how many by position and which by name -> the rest with its defaults.
@@ -91,12 +98,12 @@ class Operation:
         # The first file whose choice may hang on numbers that are not part of a key.
         late = [number for number, file in enumerate(self.files) if file.compiled.late_lets]
         self._first_undecided = late[0] if late else len(self.files)
-        self._recent = Recent()
-        form = KeyForm(self.op, self._deciding)
+        self._recent = EntryCache()
+        form = CallLayout(self.op, self._deciding)
         self._key = make_key_function(form)
-        self._quick = make_quick_call(form, self._recent, self._slow)
+        self._quick = make_fast_path(form, self._recent, self._slow)
         # What the operator runs: the same without asking what else is going on.
-        self.run_values = make_quick_call(form, self._recent, self._run, ordinary_only=False)
+        self.run_values = make_fast_path(form, self._recent, self._run, check_modes=False)
         self.torch_op = operator_of(self, lambda: Operation(self.files, self._tuned)).overload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -108,17 +115,17 @@ class Operation:
         try:
             values = args if not kwargs and len(args) == self._count else self._arranged(args, kwargs)
             result = self._quick(*values)
-        except NoFileTakes as refusal:
+        except NoKernelMatches as refusal:
             none, regular = refusal.none, refusal.values
         else:
             return result if self.returned is None else self._formed(result, values)
         if self.returned is None:
-            return self.last_resort.take(none, regular)
-        self.last_resort.accept(none)
-        return self._formed(answer(self.op, self.last_resort.results(regular)), regular)
+            return self.fallback.take(none, regular)
+        self.fallback.accept(none)
+        return self._formed(answer(self.op, self.fallback.results(regular)), regular)
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
-        """A call without a last resort: raises `NoFileTakes`, with the regular values, where no file takes it."""
+        """A call without a last resort: raises `NoKernelMatches`, with the regular values, where no file takes it."""
         values = self._arranged(args, kwargs)
         return self._formed(self._quick(*values), values)
 
@@ -127,7 +134,7 @@ class Operation:
         if self.returned is None:
             return result
         results = (result,) if len(self.op.results) == 1 else result or ()
-        return self.returned.filled(results, dict(zip(self.signature.names, values, strict=True)))
+        return self.returned.fill(results, dict(zip(self.signature.names, values, strict=True)))
 
     def __repr__(self) -> str:
         return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
@@ -142,7 +149,7 @@ class Operation:
         """
         pair = Backward(backward, dict(gradients), tuple(by), leads=common_leads(self.files))
         pair.check(self.op)
-        last = self.last_resort
+        last = self.fallback
         return Operation(self.files, self._tuned, last.reference, last.strict, self.returned, pair)
 
     # -- copies --
@@ -160,7 +167,7 @@ class Operation:
 
         names = tuple(file.name for file in self.files)
         identities = tuple(file.identity for file in self.files)
-        last = self.last_resort
+        last = self.fallback
         return load_again, (names, identities, last.reference, last.strict, self.returned, self.backward)
 
     def __prepare_scriptable__(self) -> Any:
@@ -179,10 +186,10 @@ class Operation:
         `"4096x1024:bf16"`. Numbers that decide nothing may be left out. Raises `NoKernelApplies` where no file does.
         Without a CUDA device, or with `device="cpu"`, it is the emulator that is made ready.
         """
-        arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
-        outcome = self._at(device_ahead(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
+        arguments = abstract_arguments(self.signature, self._deciding, args, kwargs)
+        outcome = self._at(resolve_device(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
         if isinstance(outcome, NoneApplies):
-            raise self.last_resort.refusal(outcome)
+            raise self.fallback.refusal(outcome)
 
     def explain(
         self, *args: Any, gpu: GpuProfile | str | None = None, device: Device = None, **kwargs: Any
@@ -192,17 +199,17 @@ class Operation:
         Arguments are as for `prepare`. `gpu` asks about another GPU than this machine's: a profile, or the name of a
         known one such as `"H200"`; it needs no GPU here. Without a CUDA device it is the emulated GPU that is meant.
         """
-        arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
-        emulator: OnEmulator | None = None
+        arguments = abstract_arguments(self.signature, self._deciding, args, kwargs)
+        emulator: EmulatorBackend | None = None
         if gpu is None:
-            place = self._at(device_ahead(self.op.name, device, (*args, *kwargs.values())))
+            place = self._at(resolve_device(self.op.name, device, (*args, *kwargs.values())))
             dispatcher = place.dispatcher
-            emulator = place if isinstance(place, OnEmulator) else None
+            emulator = place if isinstance(place, EmulatorBackend) else None
         else:  # a count of its own: asking must not use up what calls may build
             dispatcher = Dispatcher(self.files, named_profile(gpu), self._tuned, constant_sets=ConstantSets())
         selection = dispatcher.select(arguments)
         if isinstance(selection, NoneApplies):
-            return explain_none(self.op.name, dispatcher.gpu, selection, self.last_resort.may_run)
+            return explain_none(self.op.name, dispatcher.gpu, selection, self.fallback.may_run)
         earlier = ((file, try_evaluate(file, arguments, dispatcher.gpu)) for file in self.files[: selection.index])
         refused = tuple(Reason(file.name, outcome.problem) for file, outcome in earlier if isinstance(outcome, Refused))
         build, why = self._builds.build(selection.evaluation), dispatcher.why(selection, arguments)
@@ -239,7 +246,7 @@ class Operation:
         tensors = tuple([regular[i] for i in self._tensor_positions])
         check_tensors(self.op, tensors)
         wants_gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if wants_gradients or not is_ordinary_moment() or not are_ordinary(tensors):
+        if wants_gradients or not no_torch_modes_active() or not are_plain_tensors(tensors):
             refuse_distributed(self.op, tensors)
             return self.torch_op(*regular)
         return self.run_values(*values)
@@ -248,13 +255,13 @@ class Operation:
         return self.torch_op(*self._values(tensors, numbers))
 
     def _run(self, *values: Any) -> Any:
-        """A call not seen before, on tensors with content; raises `NoFileTakes`."""
+        """A call not seen before, on tensors with content; raises `NoKernelMatches`."""
         regular = self.signature.normalise(values, {})
         tensors = tuple([regular[i] for i in self._tensor_positions])
         place = device_of_call(self.op, tensors)
-        reasons = unusable_reasons(self.op, regular)
+        reasons = unsupported_reasons(self.op, regular)
         if reasons:
-            raise NoFileTakes(NoneApplies(reasons), regular)
+            raise NoKernelMatches(NoneApplies(reasons), regular)
         if isinstance(place, GpuProfile):
             return self._emulated_plainly(place, regular, tensors)
         key = self._key(*values) if is_plain(self.op, values) else None
@@ -270,7 +277,7 @@ class Operation:
         arguments = self._arguments(regular)
         ready = self._on(index).ready(arguments)
         if isinstance(ready, NoneApplies):
-            raise NoFileTakes(ready, regular)
+            raise NoKernelMatches(ready, regular)
         specs = [arguments[self.signature.names[i]] for i in self._tensor_positions]
         requires_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
         entry = make_entry(ready, self.op, specs, self._again, self._through_torch if requires_grad else None)
@@ -298,20 +305,20 @@ class Operation:
         pairs = zip(self.op.parameters, regular, strict=True)
         return {p.name: spec_of(v) if p.scalar is None and v is not None else v for p, v in pairs}
 
-    def _on(self, index: int) -> OnDevice:
+    def _on(self, index: int) -> CudaBackend:
         with self._lock:
             found = self._devices.get(index)
             if found is None:
-                found = self._devices[index] = OnDevice(self.files, self._tuned, executor_of(index), self._builds)
+                found = self._devices[index] = CudaBackend(self.files, self._tuned, executor_of(index), self._builds)
             return found
 
-    def _at(self, place: CallDevice) -> OnDevice | OnEmulator:
+    def _at(self, place: CallDevice) -> CudaBackend | EmulatorBackend:
         if isinstance(place, int):
             return self._on(place)
         with self._lock:
             found = self._emulated.get(place)
             if found is None:
-                found = self._emulated[place] = OnEmulator(self.files, self._tuned, place, self._builds)
+                found = self._emulated[place] = EmulatorBackend(self.files, self._tuned, place, self._builds)
             return found
 
     # -- an emulated call --
@@ -338,15 +345,15 @@ class Operation:
         regular = self.signature.normalise(args, kwargs)
         tensors = tuple([regular[i] for i in self._tensor_positions])
         check_tensors(self.op, tensors)
-        refuse_elsewhere(self.op, tensors)
-        reasons = unusable_reasons(self.op, regular)
+        check_on_cpu(self.op, tensors)
+        reasons = unsupported_reasons(self.op, regular)
         if reasons:
-            raise self.last_resort.refusal(NoneApplies(reasons))
+            raise self.fallback.refusal(NoneApplies(reasons))
         profile = emulated_profile() if gpu is None else named_profile(gpu)
         ready = self._at(profile).ready(self._arguments(regular))
         if isinstance(ready, NoneApplies):
-            raise self.last_resort.refusal(ready)
-        assert isinstance(ready, EmulatedReady)
+            raise self.fallback.refusal(ready)
+        assert isinstance(ready, EmulatedPlan)
         emulation = Emulation(
             checks=tuple(Check(check) for check in checks),
             schedules=schedules,
@@ -363,8 +370,8 @@ class Operation:
     def _emulated_plainly(self, profile: GpuProfile, regular: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
         ready = self._at(profile).ready(self._arguments(regular))
         if isinstance(ready, NoneApplies):
-            raise NoFileTakes(ready, regular)
-        assert isinstance(ready, EmulatedReady)
+            raise NoKernelMatches(ready, regular)
+        assert isinstance(ready, EmulatedPlan)
         return self._emulated_with(regular, tensors, lambda call: plain_call(ready, call))
 
     def _emulated_with(

@@ -24,7 +24,7 @@ tracing = torch._C._get_tracing_state  # torch.jit.trace
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
-def is_ordinary_moment() -> bool:
+def no_torch_modes_active() -> bool:
     """Whether torch does now what its operators do by themselves."""
     return (
         not (dispatch_modes() or function_modes() or tracing() or forward_ad._current_level >= 0)
@@ -32,7 +32,7 @@ def is_ordinary_moment() -> bool:
     )
 
 
-def are_ordinary(tensors: Iterable[Any]) -> bool:
+def are_plain_tensors(tensors: Iterable[Any]) -> bool:
     """Whether each is a tensor in memory and nothing more: no subclass, wrapper, fake or conjugate of one."""
     return all(tensor is None or _is_ordinary(tensor) for tensor in tensors)
 

@@ -21,7 +21,7 @@ class Result:
 
     number: int
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return results[self.number]
 
 
@@ -32,7 +32,7 @@ class Number:
     number: int
     kind: type
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return self.kind(results[self.number].item())
 
 
@@ -42,7 +42,7 @@ class Argument:
 
     name: str
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return arguments[self.name]
 
 
@@ -52,7 +52,7 @@ class Constant:
 
     value: Any
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return self.value
 
 
@@ -61,10 +61,10 @@ class Listed:
     """A tuple, a named tuple or a list."""
 
     make: Callable[[list[Any]], Any]
-    items: tuple[Form, ...]
+    items: tuple[OutputSpec, ...]
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return self.make([item.filled(results, arguments) for item in self.items])
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        return self.make([item.fill(results, arguments) for item in self.items])
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Named:
 
     make: Callable[..., Any]
     names: tuple[Any, ...]
-    items: tuple[Form, ...]
+    items: tuple[OutputSpec, ...]
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        parts = {name: item.filled(results, arguments) for name, item in zip(self.names, self.items, strict=True)}
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        parts = {name: item.fill(results, arguments) for name, item in zip(self.names, self.items, strict=True)}
         return self.make(parts)
 
 
-Form = Result | Number | Argument | Constant | Listed | Named
+OutputSpec = Result | Number | Argument | Constant | Listed | Named
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -100,11 +100,11 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(part)
 
 
-def form_of(returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str]) -> Form | None:
+def output_spec_of(returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str]) -> OutputSpec | None:
     """The form of what a function returned for these arguments; None where a kernel's plain answer is the same."""
     learning = _Learning(arguments, frozenset(in_place))
     form = learning.form(returned)
-    plain: Form
+    plain: OutputSpec
     if learning.results == 0:
         plain = Constant(None)
     elif learning.results == 1:
@@ -121,9 +121,9 @@ class _Learning:
         self.results = 0
         self._in_place = in_place
         self._seen = {id(value): Argument(name) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-        self._known: dict[int, Form] = {}
+        self._known: dict[int, OutputSpec] = {}
 
-    def form(self, value: Any) -> Form:
+    def form(self, value: Any) -> OutputSpec:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, Mapping):
@@ -141,7 +141,7 @@ class _Learning:
             return Number(self.results - 1, type(value))
         return Constant(value)
 
-    def _tensor(self, value: torch.Tensor) -> Form:
+    def _tensor(self, value: torch.Tensor) -> OutputSpec:
         argument = self._seen.get(id(value))
         if argument is not None and argument.name in self._in_place:
             return argument  # what is changed in place is no result of its own

@@ -36,14 +36,14 @@ def _traced(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def unusable_reasons(op: Op, values: Sequence[Any]) -> tuple[Reason, ...]:
+def unsupported_reasons(op: Op, values: Sequence[Any]) -> tuple[Reason, ...]:
     """Why no kernel file can take these tensors, whatever its needs; empty where nothing is in the way."""
     pairs = zip(op.parameters, values, strict=True)
-    found = (unusable(v, p.name) for p, v in pairs if p.scalar is None and v is not None)
+    found = (unsupported_tensor(v, p.name) for p, v in pairs if p.scalar is None and v is not None)
     return tuple(Reason(op.name, problem) for problem in found if problem is not None)
 
 
-def unusable(tensor: torch.Tensor, name: str) -> Problem | None:
+def unsupported_tensor(tensor: torch.Tensor, name: str) -> Problem | None:
     """Why no kernel file can take this tensor, whatever its needs: a reason like any other."""
     if tensor.is_nested:
         return _reason(f"{name} is a nested tensor", f"pass {name}.to_padded_tensor(...)")
@@ -72,7 +72,7 @@ def is_fake(tensor: torch.Tensor) -> bool:
 _PLACEHOLDER: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1.0, ScalarType.BOOL: False}
 
 
-def arguments_ahead(
+def abstract_arguments(
     signature: Signature, deciding: frozenset[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Arguments of a call that is not made yet: tensors as tensors, specs or text; idle numbers may be missing."""
@@ -98,7 +98,7 @@ def read_spec(op: str, name: str, value: Any) -> TensorSpec | None:
     if value is None or isinstance(value, TensorSpec):
         return value
     if isinstance(value, torch.Tensor):
-        problem = unusable(value, name)
+        problem = unsupported_tensor(value, name)
         if problem is not None:
             raise CallError(f"{op}(): {problem.found}; {problem.remedy}")
         return spec_of(value)
@@ -120,7 +120,7 @@ Kernel = Callable[..., Any]
 _OVERLAPS = 1  # torch's answer where elements of a tensor surely share memory
 
 
-def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
+def vmap_rule(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
     """The rule for an operator whose first arguments are the op's parameters; `files` are those behind it."""
     leads = [file.compiled.lead for file in files]
     leading = frozenset(name for name, _ in leads[0].ranks) if leads and all(leads) and leads[0] else frozenset()

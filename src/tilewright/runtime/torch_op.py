@@ -16,14 +16,14 @@ from torch.autograd import forward_ad
 
 from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
 from tilewright.runtime.backward import Backward, run_with_backward
-from tilewright.runtime.call_devices import refuse_two_devices
-from tilewright.runtime.dispatcher import arguments_text, results_text
+from tilewright.runtime.call_devices import check_one_device
 from tilewright.runtime.entries import count_changes, refuse_gradients, refuse_traced_overlap
 from tilewright.runtime.errors import CallRefused, GradientNotSupported
-from tilewright.runtime.last_resort import LastResort, NoFileTakes, answer
-from tilewright.runtime.specs import batched, traced_arguments, unusable_reasons
+from tilewright.runtime.fallback import Fallback, NoKernelMatches, answer
+from tilewright.runtime.specs import traced_arguments, unsupported_reasons
+from tilewright.runtime.torch_library import arguments_text, results_text
 
 # -- what torch's autograd is told of an operator: --
 
@@ -38,26 +38,26 @@ def register_autograd(torch_op: TorchOp) -> None:
         values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], further: bool
     ) -> Sequence[torch.Tensor]:
         if further or by_reference is None:
-            return _transformable(torch_op.last_resort, values, gradients, wanted)
+            return _transformable(torch_op.fallback, values, gradients, wanted)
         found: Sequence[torch.Tensor] = by_reference(*values, list(gradients), list(wanted))
         return found
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if forward_ad._current_level >= 0 and any(_has_tangent(one) for one in tensors):
-            return _with_tangents(torch_op.last_resort, changes, values)
+            return _with_tangents(torch_op.fallback, changes, values)
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
-            return dispatcher.run_below_autograd(overload, below, values)
+            return torch_library.run_below_autograd(overload, below, values)
         backward = torch_op.host.backward
         if backward is not None and backward.takes(op, values) and not _is_transformed():
-            return run_with_backward(torch_op, backward, again if torch_op.last_resort.may_run else None, below, values)
-        if by_reference is None or not torch_op.last_resort.may_run:
+            return run_with_backward(torch_op, backward, again if torch_op.fallback.may_run else None, below, values)
+        if by_reference is None or not torch_op.fallback.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
-        _say_gradients(torch_op.last_resort, values)
+        _say_gradients(torch_op.fallback, values)
         with _single_level():
             return _apply(torch_op, by_reference, below, *values)
 
-    dispatcher.set_autograd(torch_op.name, kernel)
+    torch_library.set_autograd(torch_op.name, kernel)
 
 
 def _is_transformed() -> bool:
@@ -65,11 +65,11 @@ def _is_transformed() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
-def _say_gradients(last_resort: LastResort, values: Sequence[Any]) -> None:
-    pairs = [(p.name, v) for p, v in zip(last_resort.op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
+def _say_gradients(fallback: Fallback, values: Sequence[Any]) -> None:
+    pairs = [(p.name, v) for p, v in zip(fallback.op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
     kind = ("gradient", *((name, value.dtype, value.dim(), value.requires_grad) for name, value in pairs))
     wanting = ", ".join(name for name, value in pairs if value.requires_grad)
-    last_resort.say(
+    fallback.say(
         kind,
         f"{wanting} requires grad and the operation has no backward kernel, so the reference is run again in the "
         "backward pass and its gradients are used (said once)",
@@ -89,7 +89,7 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         ctx.save_for_backward(*(value for value in values if isinstance(value, torch.Tensor)))
         ctx.others = [None if isinstance(value, torch.Tensor) else (value,) for value in values]
         with _levels_below():
-            return dispatcher.run_below_autograd(torch_op.overload, below, values)
+            return torch_library.run_below_autograd(torch_op.overload, below, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -97,9 +97,9 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         values = [next(saved) if other is None else other[0] for other in ctx.others]
         wanted = list(ctx.needs_input_grad[3:])
         if torch.is_grad_enabled() or _is_transformed():
-            found = _transformable(ctx.torch_op.last_resort, values, gradients, wanted)
+            found = _transformable(ctx.torch_op.fallback, values, gradients, wanted)
         elif any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None):
-            found = _detached(ctx.torch_op.last_resort, values, gradients, wanted)  # of `is_grads_batched`
+            found = _detached(ctx.torch_op.fallback, values, gradients, wanted)  # of `is_grads_batched`
         else:
             found = ctx.by_reference(*values, list(gradients), wanted)
         made = iter(found)
@@ -112,12 +112,12 @@ _apply: Any = _ByReference.apply  # type: ignore[attr-defined]  # its base has i
 def _register_gradients(torch_op: TorchOp) -> Any:
     """The operator that makes gradients by the reference: the call's values, those of its results, which are wanted."""
     name = f"{torch_op.name}_gradients"
-    dispatcher.define(name, f"{arguments_text(torch_op.op)}, Tensor?[] gradients, bool[] wanted", "Tensor[]")
+    torch_library.define(name, f"{arguments_text(torch_op.op)}, Tensor?[] gradients, bool[] wanted", "Tensor[]")
 
     def run(*values: Any) -> list[torch.Tensor]:
         *call, gradients, wanted = values
         with _recording():
-            found = _detached(torch_op.last_resort, call, gradients, wanted)
+            found = _detached(torch_op.fallback, call, gradients, wanted)
         given = [one for one in (*call, *gradients) if isinstance(one, torch.Tensor)]
         return [_own(one.detach(), given) for one in found]
 
@@ -126,28 +126,28 @@ def _register_gradients(torch_op: TorchOp) -> Any:
         chosen = [value for value, want in zip(call, wanted, strict=True) if want]
         return [torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in chosen]
 
-    dispatcher.set_kernel(name, run)
-    dispatcher.set_fake(name, fake)
-    overload = dispatcher.overload(name)
+    torch_library.set_kernel(name, run)
+    torch_library.set_fake(name, fake)
+    overload = torch_library.overload(name)
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [one for one in (*values[:-2], *values[-2]) if isinstance(one, torch.Tensor)]
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
             raise GradientNotSupported(f"{torch_op.op.name}: gradients of gradients are not made by this operator")
-        return dispatcher.run_below_autograd(overload, below, values)
+        return torch_library.run_below_autograd(overload, below, values)
 
-    dispatcher.set_autograd(name, kernel)
-    dispatcher.set_batching(name, batched(torch_op.op, overload))
+    torch_library.set_autograd(name, kernel)
+    torch_library.set_batching(name, vmap_rule(torch_op.op, overload))
     return overload
 
 
 def _detached(
-    last_resort: LastResort, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
+    fallback: Fallback, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> list[torch.Tensor]:
     """The gradient of each value wanted, by a run of the reference that has nothing to do with the one before."""
     with torch.enable_grad():
         values = [value.detach().requires_grad_() if want else value for value, want in zip(call, wanted, strict=True)]
-        pairs = list(zip(last_resort.results(values), gradients, strict=True))
+        pairs = list(zip(fallback.results(values), gradients, strict=True))
     used = [(result, gradient) for result, gradient in pairs if gradient is not None and result.requires_grad]
     sources = [value for value, want in zip(values, wanted, strict=True) if want]
     if not used:
@@ -162,7 +162,7 @@ def _detached(
 
 
 def _transformable(
-    last_resort: LastResort, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
+    fallback: Fallback, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> Sequence[torch.Tensor]:
     """The same through `torch.func`: gradients that can be batched, and that have gradients themselves."""
     used = [number for number, gradient in enumerate(gradients) if gradient is not None]
@@ -172,7 +172,7 @@ def _transformable(
 
     def differentiated(*given: Any) -> tuple[torch.Tensor, ...]:
         taken = iter(given)
-        results = last_resort.results([next(taken) if w else v for v, w in zip(values, wanted, strict=True)])
+        results = fallback.results([next(taken) if w else v for v, w in zip(values, wanted, strict=True)])
         return tuple(results[number] for number in used)
 
     results, pull = torch.func.vjp(differentiated, *sources)
@@ -184,7 +184,7 @@ def _transformable(
 def _own(gradient: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
     """Contiguous, as torch was told, and no argument itself."""
     gradient = gradient.contiguous()
-    return gradient.clone() if dispatcher.share_memory(gradient, given) else gradient
+    return gradient.clone() if torch_library.share_memory(gradient, given) else gradient
 
 
 @contextlib.contextmanager
@@ -232,16 +232,16 @@ def _has_tangent(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
-def _with_tangents(last_resort: LastResort, changes: bool, values: Sequence[Any]) -> Any:
+def _with_tangents(fallback: Fallback, changes: bool, values: Sequence[Any]) -> Any:
     """The reference in the place of the kernel: only it knows how tangents go through."""
-    op: Op = last_resort.op
-    if changes or not last_resort.may_run:
+    op: Op = fallback.op
+    if changes or not fallback.may_run:
         raise GradientNotSupported(
             f"{op.name}: an input has a tangent (jvp, forward-mode gradients), and a kernel file computes none: the "
             "result would silently lose it; give the operation a reference, or call it without tangents"
         )
-    last_resort.say(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
-    results = last_resort.results(values)
+    fallback.say(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
+    results = fallback.results(values)
     return results[0] if len(op.results) == 1 else results
 
 
@@ -254,11 +254,11 @@ class Host(Protocol):
 
     op: Op
     files: tuple[KernelFile, ...]
-    last_resort: LastResort
+    fallback: Fallback
     backward: Backward | None
 
     def run_values(self, *values: Any) -> Any:
-        """Run on tensors with content; raises `NoFileTakes` where no file takes them."""
+        """Run on tensors with content; raises `NoKernelMatches` where no file takes them."""
 
 
 class TorchOp:
@@ -272,22 +272,22 @@ class TorchOp:
         self._may_differ = len(host.files) > 1 and any(
             out.stride is not None for file in host.files for out in file.compiled.outs
         )
-        dispatcher.define(name, arguments_text(self.op), results_text(self.op), _TAGS)
-        dispatcher.set_kernel(name, self.run)
-        dispatcher.set_fake(name, self.fake)
-        self.overload = dispatcher.overload(name)
+        torch_library.define(name, arguments_text(self.op), results_text(self.op), _TAGS)
+        torch_library.set_kernel(name, self.run)
+        torch_library.set_fake(name, self.fake)
+        self.overload = torch_library.overload(name)
         register_autograd(self)
-        dispatcher.set_batching(name, batched(self.op, self.overload, host.files))
+        torch_library.set_batching(name, vmap_rule(self.op, self.overload, host.files))
 
     @property
-    def last_resort(self) -> LastResort:
-        return self.host.last_resort
+    def fallback(self) -> Fallback:
+        return self.host.fallback
 
     def run(self, *values: Any) -> Any:
         """The call itself, on tensors with content, below whatever torch does around it."""
         try:
             made = self.host.run_values(*values)
-        except NoFileTakes as refusal:
+        except NoKernelMatches as refusal:
             return answer(self.op, self._by_reference(refusal.none, self._outs(values), values))
         if self._may_differ:
             results = made if isinstance(made, tuple) else (made,)
@@ -297,18 +297,18 @@ class TorchOp:
     def fake(self, *values: Any) -> Any:
         """Results without content: those of the `out` lines, which need no device, else the reference's."""
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        refuse_two_devices(self.op, values)
+        check_one_device(self.op, values)
         outs = self._outs(values)
         if isinstance(outs, NoneApplies):
             return answer(self.op, self._by_reference(outs, outs, values))
         refuse_traced_overlap(self.op, values)
-        if not self.last_resort.may_run:
+        if not self.fallback.may_run:
             self._refuse_early(values)
         device = tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return answer(self.op, tuple(_empty(out, device) for out in outs))
 
     def _outs(self, values: Sequence[Any]) -> tuple[TracedOut, ...] | NoneApplies:
-        reasons = unusable_reasons(self.op, values)
+        reasons = unsupported_reasons(self.op, values)
         return NoneApplies(reasons) if reasons else traced_outs(self.host.files, traced_arguments(self.op, values))
 
     def _refuse_early(self, values: Sequence[Any]) -> None:
@@ -327,13 +327,13 @@ class TorchOp:
             except DoesNotApply as refusal:
                 reasons.append(Reason(file.name, refusal.problem))
         if len(reasons) == len(self.host.files):
-            raise self.last_resort.refusal(NoneApplies(tuple(reasons)))
+            raise self.fallback.refusal(NoneApplies(tuple(reasons)))
 
     def _by_reference(
         self, none: NoneApplies, outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]
     ) -> tuple[torch.Tensor, ...]:
-        self.last_resort.accept(none)
-        results = self.last_resort.results(values)
+        self.fallback.accept(none)
+        results = self.fallback.results(values)
         count_changes(self.op, values)  # below autograd torch does not count those of the reference itself
         return self._conformed(results, outs, values)
 
@@ -357,7 +357,7 @@ def _empty(out: TracedOut, device: torch.device) -> torch.Tensor:
 
 
 def _apart(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    return result.clone() if dispatcher.share_memory(result, given) else result
+    return result.clone() if torch_library.share_memory(result, given) else result
 
 
 def _laid_out(op: Op, name: str, result: torch.Tensor, out: TracedOut) -> torch.Tensor:

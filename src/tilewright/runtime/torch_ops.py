@@ -16,7 +16,9 @@ import torch
 from torch._ops import _OpNamespace
 
 from tilewright.runtime.backward import Backward
-from tilewright.runtime.dispatcher import (
+from tilewright.runtime.errors import LoadError
+from tilewright.runtime.fallback import Reference
+from tilewright.runtime.torch_library import (
     DIGITS,
     NAMESPACE,
     REFERENCE_DIGITS,
@@ -24,8 +26,6 @@ from tilewright.runtime.dispatcher import (
     reference_digest,
     schema_name,
 )
-from tilewright.runtime.errors import LoadError
-from tilewright.runtime.last_resort import Reference
 from tilewright.runtime.torch_op import Host, TorchOp
 
 _OURS = re.compile(rf"(?P<op>\w+)_(?P<files>[0-9a-f]{{{DIGITS}}})(_[0-9a-f]{{{REFERENCE_DIGITS}}}(_\d+)?)?")
@@ -37,14 +37,14 @@ _loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # op and digest -> the 
 
 def operator_of(host: Host, without_reference: Callable[[], Host]) -> TorchOp:
     """The operator of an operation: made now, or the one that its files and its reference have already."""
-    last = host.last_resort
+    last = host.fallback
     digest = reference_digest(last.reference, last.strict, _behind(host.backward))
     base = name = schema_name(host.op, host.files, digest)
     with _lock:
         _loaded[host.op.name, files_digest(host.files)[:DIGITS]] = without_reference
         number = 1
         while name in _operators and not (
-            _is_same(_operators[name].last_resort.reference, last.reference)
+            _is_same(_operators[name].fallback.reference, last.reference)
             and _is_same_backward(_operators[name].host.backward, host.backward)
         ):
             number += 1
@@ -79,14 +79,14 @@ def _is_same(one: Reference | None, other: Reference | None) -> bool:
 def _is_same_backward(one: Backward | None, other: Backward | None) -> bool:
     if one is None or other is None:
         return one is other
-    return _is_same(one.operation.last_resort.reference, other.operation.last_resort.reference)
+    return _is_same(one.operation.fallback.reference, other.operation.fallback.reference)
 
 
 def _behind(backward: Backward | None) -> str:
     """What a backward operation is to an operator: its files, whose gradients it takes and gives, its reference."""
     if backward is None:
         return ""
-    last = backward.operation.last_resort
+    last = backward.operation.fallback
     pairs = (sorted(backward.gradients.items()), backward.by)
     return f"{files_digest(backward.operation.files)} {pairs} {reference_digest(last.reference, last.strict)}"
 

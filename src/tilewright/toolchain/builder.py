@@ -38,7 +38,7 @@ from tilewright.records import (
     to_json,
 )
 from tilewright.toolchain.compile import compile_request
-from tilewright.toolchain.diagnostics import renamed
+from tilewright.toolchain.diagnostics import with_file_name
 from tilewright.toolchain.nvrtc import ToolchainError, Toolkit, find_toolkit
 from tilewright.toolchain.pool import BuildLimits, CompilePool
 from tilewright.toolchain.translation_unit import assemble
@@ -424,5 +424,5 @@ def cache_size_bytes() -> int:
 
 def _called_by_name(result: Build | BuildFailure, name: str) -> Build | BuildFailure:
     if isinstance(result, Build):
-        return replace(result, warnings=renamed(result.warnings, name)) if result.warnings else result
-    return replace(result, diagnostics=renamed(result.diagnostics, name))
+        return replace(result, warnings=with_file_name(result.warnings, name)) if result.warnings else result
+    return replace(result, diagnostics=with_file_name(result.diagnostics, name))

@@ -74,7 +74,7 @@ def read_log(
     return tuple(reader.found[:MAX_DIAGNOSTICS])
 
 
-def renamed(diagnostics: tuple[Diagnostic, ...], name: str) -> tuple[Diagnostic, ...]:
+def with_file_name(diagnostics: tuple[Diagnostic, ...], name: str) -> tuple[Diagnostic, ...]:
     """The same diagnostics with the kernel file called `name`."""
     return tuple(
         replace(

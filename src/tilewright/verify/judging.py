@@ -131,9 +131,9 @@ def _judge_large(
 def _opened(one: ReturnedTensor | SharedTensor, stack: contextlib.ExitStack) -> torch.Tensor:
     if isinstance(one, ReturnedTensor):
         return to_torch(one.spec, one.content).to(_gpu())
-    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
+    from tilewright.devices.cuda.ipc_memory import open_shared  # needs the driver's bindings
 
-    return stack.enter_context(opened(one, torch.cuda.current_device()))
+    return stack.enter_context(open_shared(one, torch.cuda.current_device()))
 
 
 def _names(task: Task) -> tuple[str, ...]:

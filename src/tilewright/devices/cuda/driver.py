@@ -216,7 +216,7 @@ def largest_cluster(cc: int, launches_clusters: bool) -> int:
 # -- what an error means for the job it happened in --
 
 
-class When(Enum):
+class ErrorPhase(Enum):
     LOAD = "while the module was loaded and its kernels were set up"
     LAUNCH = "when the launch was handed to the driver"
     RUN = "while it ran"
@@ -262,7 +262,7 @@ _UNREADABLE = (
 )
 
 
-def meaning(error_name: str, when: When) -> tuple[FaultKind, str]:
+def explain_error(error_name: str, when: ErrorPhase) -> tuple[FaultKind, str]:
     """The fault that a driver error stands for, and what it says to the author of the kernel."""
     if error_name in _RUNNING:
         return _RUNNING[error_name]
@@ -270,8 +270,8 @@ def meaning(error_name: str, when: When) -> tuple[FaultKind, str]:
         return FaultKind.MEMORY, "the device has no memory left for it; use smaller tensors or scratch"
     if error_name in _UNSUITABLE:
         return FaultKind.UNSUITABLE, "the module was built for another GPU; build it for this one"
-    if when is When.LOAD and error_name in _UNREADABLE:
+    if when is ErrorPhase.LOAD and error_name in _UNREADABLE:
         return FaultKind.LOAD_REFUSED, "the cubin is damaged or does not hold that kernel; build it again"
-    if when is not When.RUN:
+    if when is not ErrorPhase.RUN:
         return FaultKind.LAUNCH_REFUSED, "check block size, registers, shared memory and cluster against the device"
     return FaultKind.OTHER, "the driver gives no more than its code"

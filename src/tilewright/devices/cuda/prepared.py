@@ -90,7 +90,7 @@ def _opened(index: int) -> _Nvml | None:
         return None
 
 
-def conditions_of(index: int) -> GpuConditions | None:
+def read_gpu_conditions(index: int) -> GpuConditions | None:
     """The clocks of cuda:`index` as they are now; None where nobody can tell."""
     opened = _opened(index)
     try:

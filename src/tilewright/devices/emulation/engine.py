@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.contents import ContentError
 from tilewright.devices.emulation.input_content import input_bytes
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, job_memory, written_parts
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, job_memory, written_parts
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import run_schedules
@@ -79,7 +79,7 @@ class EmulatorEngine:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
             report(Progress(RunStage.STEP, number, name_of(step), step.line))
 
-        def memory(circumstances: Circumstances) -> PlanMemory:
+        def memory(circumstances: Perturbation) -> PlanMemory:
             return job_memory(job, contents, circumstances)
 
         try:

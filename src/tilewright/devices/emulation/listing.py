@@ -149,7 +149,7 @@ def summarise(counts: CountsRecord) -> LaunchSummary:
     )
 
 
-def listing_of(counts: CountsRecord, file: str, source: str) -> Listing:
+def make_listing(counts: CountsRecord, file: str, source: str) -> Listing:
     """The kernel file's lines with what each did; it is called `file`.
 
     An instruction inlined from another file, a header say, counts for the line it was inlined at.

@@ -25,7 +25,7 @@ _MOST_ODD = 12  # places of an axis
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class Perturbation:
     """What no kernel may depend on, and what therefore differs from run to run."""
 
     seed: int | None = None  # of the order of warps and blocks; None: as they come
@@ -36,8 +36,8 @@ class Circumstances:
 class PlanMemory:
     """The tensors of one run of a plan."""
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
-        circumstances = circumstances or Circumstances()
+    def __init__(self, circumstances: Perturbation | None = None) -> None:
+        circumstances = circumstances or Perturbation()
         self.memory = GlobalMemory(circumstances.place)
         self._poison = circumstances.poison
         self._specs: dict[str, TensorSpec] = {}
@@ -168,7 +168,7 @@ def _odd(elements: Any, written: Any, axis: int, places: npt.NDArray[np.int64], 
     return found[np.linspace(0, len(found) - 1, min(len(found), _MOST_ODD)).astype(np.int64)]
 
 
-def job_memory(job: Job, contents: dict[str, Bytes], circumstances: Circumstances) -> PlanMemory:
+def job_memory(job: Job, contents: dict[str, Bytes], circumstances: Perturbation) -> PlanMemory:
     """Fresh memory for one run. Inputs that are returned may be written: they are the ones changed in place."""
     memory = PlanMemory(circumstances)
     for one in job.inputs:

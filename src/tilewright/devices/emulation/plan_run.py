@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, storage_bytes, tensor_copy
 from tilewright.ptx.launching import MAP_BYTES, LaunchOptions, LaunchRequest, LaunchResult, encoded_map
 from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 from tilewright.records import (
@@ -85,7 +85,7 @@ class PlanOutcome:
     counter_left: FindingRecord | None  # one of the findings
 
     @property
-    def went_well(self) -> bool:
+    def succeeded(self) -> bool:
         return self.stopped_by is None and self.counter_left is None
 
 
@@ -98,7 +98,7 @@ def run_plan(
     plan: BoundPlan,
     memory: PlanMemory,
     emulation: Emulation,
-    circumstances: Circumstances,
+    circumstances: Perturbation,
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
     """Run every step; `program` is None only where nothing is launched. Raises `LaunchNotEmulable`, `LaunchRefused`,
@@ -193,7 +193,7 @@ class _Run:
     plan: BoundPlan
     memory: PlanMemory
     emulation: Emulation
-    circumstances: Circumstances
+    circumstances: Perturbation
     stopped_by: FindingRecord | None = None
     _stopped_at: PackedLaunch | None = None
     _used: int = 0  # of the budget of instructions

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.contents import POISON_BYTE
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory
 from tilewright.devices.emulation.plan_run import Announce, PlanOutcome, announce_nothing, run_plan
 from tilewright.records import BoundPlan, Check, EmulatedRun, Emulation, FindingKind, FindingRecord
 
@@ -31,7 +31,7 @@ _PLACES_APART = 3  # of one schedule and the next, so that the next seed's are o
 def run_schedules(
     program: Program | None,
     plan: BoundPlan,
-    make_memory: Callable[[Circumstances], PlanMemory],
+    make_memory: Callable[[Perturbation], PlanMemory],
     emulation: Emulation,
     returned: Sequence[str],
     announce: Announce = announce_nothing,
@@ -45,24 +45,24 @@ def run_schedules(
     def compare(latest: PlanOutcome) -> None:
         outcomes.append(latest)
         differing = {name for name in returned if _differs(first.memory, latest.memory, name)}
-        if latest.went_well and differing:
+        if latest.succeeded and differing:
             varying.update(differing)
             others.setdefault(runs.results(latest), latest.memory)
 
-    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
+    while len(outcomes) < emulation.schedules and outcomes[-1].succeeded:
         number = len(outcomes)
         compare(runs.settled(_without(emulation, Check.COUNTERS), _circumstances(emulation, number)))
     schedules = len(outcomes)
-    if schedules > 1 and outcomes[-1].went_well:
+    if schedules > 1 and outcomes[-1].succeeded:
         compare(runs.again(outcomes[-1].memory, emulation, _circumstances(emulation, schedules - 1)))
     emulated = _summary([outcome.emulated for outcome in outcomes], varying, schedules)
     return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
 
 
-def _circumstances(emulation: Emulation, schedule: int) -> Circumstances:
+def _circumstances(emulation: Emulation, schedule: int) -> Perturbation:
     """Where tensors lie differs from schedule to schedule and from seed to seed, the first among them."""
     place = emulation.seed + _PLACES_APART * schedule
-    return Circumstances(emulation.schedule_seed(schedule), place, _poison(emulation, schedule))
+    return Perturbation(emulation.schedule_seed(schedule), place, _poison(emulation, schedule))
 
 
 def _poison(emulation: Emulation, schedule: int) -> int:
@@ -77,15 +77,15 @@ class _Runs:
 
     program: Program | None
     plan: BoundPlan
-    make_memory: Callable[[Circumstances], PlanMemory]
+    make_memory: Callable[[Perturbation], PlanMemory]
     returned: Sequence[str]
     announce: Announce
 
-    def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+    def run(self, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         memory = self.make_memory(circumstances)
         return _noted(run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce))
 
-    def again(self, used: PlanMemory, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+    def again(self, used: PlanMemory, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         """The next call after one that left its memory so, in order; what was looked for then is not looked for now."""
         memory = self.make_memory(circumstances)
         memory.inherit(used, self.plan.buffers)
@@ -96,16 +96,16 @@ class _Runs:
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
         return tuple(outcome.memory.content(name).tobytes() for name in self.returned)
 
-    def settled(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+    def settled(self, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         """A run in which reads of what nothing wrote are findings only if something comes of what was read."""
         outcome = self.run(emulation, circumstances)
         found = outcome.emulated.findings
         read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
-        if not read or not outcome.went_well or not self._indifferent(outcome, emulation, circumstances):
+        if not read or not outcome.succeeded or not self._indifferent(outcome, emulation, circumstances):
             return outcome
         return _apart(outcome, read)
 
-    def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
+    def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Perturbation) -> bool:
         """Whether every poison gives these results, and no faults but these."""
         known = {_key(one) for one in outcome.emulated.findings}
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.UNINITIALISED)
@@ -113,7 +113,7 @@ class _Runs:
             if poison == circumstances.poison:
                 continue
             again = self.run(quick, replace(circumstances, poison=poison))
-            if not again.went_well or any(_key(one) not in known for one in again.emulated.findings):
+            if not again.succeeded or any(_key(one) not in known for one in again.emulated.findings):
                 return False
             if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
                 return False

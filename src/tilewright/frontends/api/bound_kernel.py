@@ -22,7 +22,7 @@ import torch
 from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.records import Task
 from tilewright.runtime import ReferenceUsed
-from tilewright.runtime.returned import Form, form_of
+from tilewright.runtime.returned import OutputSpec, output_spec_of
 from tilewright.tasks import module_call
 from tilewright.tasks.lifting.module_source import HeldValue
 from tilewright.tasks.lifting.source_text import Global
@@ -207,7 +207,7 @@ class TaskReference:
         function: Function = namespace[self.task.function]
         return function
 
-    def form(self) -> Form | None:
+    def form(self) -> OutputSpec | None:
         """The form of what it returns."""
         return form_of_task(lambda **arguments: self._function(**arguments), self.task, {})
 
@@ -225,7 +225,7 @@ class FunctionReference:
         return self.function(**dict(zip(self.names, values, strict=True)), **self.others)
 
 
-def form_of_task(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
+def form_of_task(function: Function, task: Task, others: Mapping[str, Any]) -> OutputSpec | None:
     """The form of what a function returns for a task's inputs.
 
     It is called without content: on the meta device, which costs nothing, else with fake tensors, for whose first use
@@ -239,7 +239,7 @@ def form_of_task(function: Function, task: Task, others: Mapping[str, Any]) -> F
             for name, spec in task.specs().items():
                 empty = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
                 arguments[name] = empty.fill_(1)
-            return form_of(function(**arguments, **others), arguments, in_place)
+            return output_spec_of(function(**arguments, **others), arguments, in_place)
     return None  # it runs in none of these ways, so nobody can say; a kernel's plain answer it is
 
 

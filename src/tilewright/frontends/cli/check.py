@@ -17,7 +17,7 @@ from rich.text import Text
 from tilewright import records
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
-from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lines, listing_of, listing_text
+from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lines, listing_text, make_listing
 from tilewright.frontends.cli.build import arguments_line, describe_arguments, show_diagnostic, show_heading
 from tilewright.frontends.cli.lint import show_lint_section
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
@@ -219,7 +219,7 @@ class _Check:
         diagnostics: tuple[records.Diagnostic, ...] = (),
     ) -> CheckReport:
         seen = emulated or _NOTHING_RAN
-        listings = tuple(listing_of(one, self.file.name, self.file.text) for one in seen.counts)
+        listings = tuple(make_listing(one, self.file.name, self.file.text) for one in seen.counts)
         kept = seen if self.options.keep_counts else replace(seen, counts=())
         return CheckReport(
             **vars(kept),

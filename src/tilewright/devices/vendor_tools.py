@@ -21,7 +21,7 @@ from tilewright.child.process import TICK_S, Interrupted, check_stop
 from tilewright.records import Job
 
 
-class NotWatched(Exception):
+class ToolUnavailable(Exception):
     """The job could not be watched; the message says why, and what would help."""
 
 
@@ -42,10 +42,10 @@ class VendorTool:
         return shutil.which(self.name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
 
     def path(self) -> str:
-        """Where it is; raises `NotWatched` where it is not."""
+        """Where it is; raises `ToolUnavailable` where it is not."""
         found = self.find()
         if found is None:
-            raise NotWatched(f"{self.title} is not installed; install it, or name it in {self.variable}")
+            raise ToolUnavailable(f"{self.title} is not installed; install it, or name it in {self.variable}")
         return found
 
 
@@ -69,7 +69,7 @@ def run_tool(
     interrupt: Callable[[], bool],
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """What a command printed. Past its time it and all that it started are killed, and `NotWatched` is raised.
+    """What a command printed. Past its time it and all that it started are killed, and `ToolUnavailable` is raised.
 
     Its standard input stays open as long as this process lives, so that what it started can end with us.
     """
@@ -95,7 +95,7 @@ def run_tool(
                 if interrupt():
                     raise Interrupted from None
                 if time.monotonic() > deadline:
-                    raise NotWatched(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
+                    raise ToolUnavailable(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
     finally:
         if process.poll() is None:
             family.kill_below(process.pid)

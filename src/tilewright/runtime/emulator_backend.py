@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, add_buffers, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, add_buffers, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_run import (
     LaunchNotEmulable,
     LaunchRefused,
@@ -27,8 +27,8 @@ from tilewright.devices.emulation.schedules import run_schedules
 from tilewright.kernel_file import Dispatcher, KernelFile, NoneApplies, Op, Selected, TunedChoices
 from tilewright.records import BoundPlan, EmulatedRun, Emulation, FindingKind, GpuProfile, TensorSpec
 from tilewright.runtime.call_devices import PROFILE_VARIABLE
+from tilewright.runtime.cuda_backend import Builds
 from tilewright.runtime.errors import KernelFault, KernelNotEmulable, OperationError, TooLargeToEmulate
-from tilewright.runtime.on_device import Builds
 from tilewright.toolchain import bind_plan
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class EmulatedCall(EmulatedRun):
 
 
 @dataclass(frozen=True)
-class EmulatedReady:
+class EmulatedPlan:
     """A plan that can be emulated: what was chosen, what it is bound to, and its program."""
 
     selected: Selected
@@ -95,7 +95,7 @@ class EmulatedReady:
         return self.selected.evaluation.file.name
 
 
-class OnEmulator:
+class EmulatorBackend:
     """The files of one op on one emulated GPU."""
 
     def __init__(self, files: Sequence[KernelFile], tuned: TunedChoices, gpu: GpuProfile, builds: Builds) -> None:
@@ -104,7 +104,7 @@ class OnEmulator:
         self._op = files[0].plan.op
         self._builds = builds
 
-    def ready(self, arguments: Mapping[str, Any]) -> EmulatedReady | NoneApplies:
+    def ready(self, arguments: Mapping[str, Any]) -> EmulatedPlan | NoneApplies:
         """Choose, build and bind for these arguments, with the call's own numbers written in."""
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
@@ -123,14 +123,14 @@ class OnEmulator:
             return str(error)
         return None
 
-    def _bound(self, selected: Selected) -> EmulatedReady:
+    def _bound(self, selected: Selected) -> EmulatedPlan:
         problem = core_problem()
         if problem is not None:
             raise KernelNotEmulable(f"{self._op.name}: CPU tensors are emulated, and {problem}; or pass CUDA tensors")
         evaluation = selected.evaluation
         build = self._builds.build(evaluation)
         program = program_of(build.key, build.ptx) if build is not None else None
-        return EmulatedReady(selected, bind_plan(evaluation, build, selected.late), program)
+        return EmulatedPlan(selected, bind_plan(evaluation, build, selected.late), program)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class CallTensors:
     specs: tuple[TensorSpec | None, ...]
     tensors: tuple[torch.Tensor | None, ...]
 
-    def memory(self, plan: BoundPlan, sampled: bool, circumstances: Circumstances) -> PlanMemory:
+    def memory(self, plan: BoundPlan, sampled: bool, circumstances: Perturbation) -> PlanMemory:
         memory = PlanMemory(circumstances)
         for parameter, spec, tensor in zip(self.op.tensors, self.specs, self.tensors, strict=True):
             if tensor is not None and spec is not None:
@@ -165,7 +165,7 @@ class CallTensors:
         return (*self.op.results, *(parameter.name for parameter in self.op.parameters if parameter.in_place))
 
 
-def plain_call(ready: EmulatedReady, call: CallTensors) -> Any:
+def plain_call(ready: EmulatedPlan, call: CallTensors) -> Any:
     """The results alone; raises `KernelFault` for whatever would be a fault on a GPU, too."""
     budget = call_budget()
     _refuse_large(ready, call, budget)
@@ -180,7 +180,7 @@ def plain_call(ready: EmulatedReady, call: CallTensors) -> Any:
     return call.results(run.memory)
 
 
-def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu: str) -> EmulatedCall:
+def full_call(ready: EmulatedPlan, call: CallTensors, emulation: Emulation, gpu: str) -> EmulatedCall:
     """Everything the emulator can tell of a call."""
     run = _run(ready, call, emulation)
     complete = run.stopped_by is None and not _is_sampled(ready.plan, emulation)
@@ -190,7 +190,7 @@ def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu
     return EmulatedCall(**told, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
 
 
-def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanOutcome:
+def _run(ready: EmulatedPlan, call: CallTensors, emulation: Emulation) -> PlanOutcome:
     size = sum(spec.storage_bytes for spec in call.specs if spec is not None)
     size += sum(buffer.spec.storage_bytes for buffer in ready.plan.buffers)
     if size > MOST_BYTES:
@@ -200,7 +200,7 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanO
         )
     sampled = emulation.sampled_blocks is not None
 
-    def memory(circumstances: Circumstances) -> PlanMemory:
+    def memory(circumstances: Perturbation) -> PlanMemory:
         return call.memory(ready.plan, sampled, circumstances)
 
     try:
@@ -211,7 +211,7 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanO
         raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
 
 
-def _not_emulable(ready: EmulatedReady, op: Op, error: LaunchNotEmulable) -> KernelNotEmulable:
+def _not_emulable(ready: EmulatedPlan, op: Op, error: LaunchNotEmulable) -> KernelNotEmulable:
     remedy = "pass CUDA tensors"
     if ready.selected.evaluation.gpu.cc >= 90:
         remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
@@ -224,13 +224,13 @@ def _is_sampled(plan: BoundPlan, emulation: Emulation) -> bool:
     return wanted is not None and any(math.prod(launch.grid) > wanted for launch in plan.launches)
 
 
-def _refuse_large(ready: EmulatedReady, call: CallTensors, budget: int) -> None:
+def _refuse_large(ready: EmulatedPlan, call: CallTensors, budget: int) -> None:
     threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in ready.plan.launches)
     if threads * _LEAST_INSTRUCTIONS > budget:
         raise _too_large(ready, call, budget)
 
 
-def _too_large(ready: EmulatedReady, call: CallTensors, budget: int) -> TooLargeToEmulate:
+def _too_large(ready: EmulatedPlan, call: CallTensors, budget: int) -> TooLargeToEmulate:
     launches = ", ".join(
         f"{launch.kernel}: {math.prod(launch.grid)} blocks of {math.prod(launch.block)} threads"
         for launch in ready.plan.launches

@@ -32,7 +32,7 @@ class _Bytes:
         }
 
 
-class LentMemory:
+class IpcMemory:
     """The allocations of one GPU that this process lends."""
 
     def __init__(self, index: int) -> None:
@@ -67,7 +67,7 @@ class LentMemory:
 
 
 @contextlib.contextmanager
-def opened(shared: SharedTensor, index: int) -> Iterator[torch.Tensor]:
+def open_shared(shared: SharedTensor, index: int) -> Iterator[torch.Tensor]:
     """A tensor that another process lends, on GPU `index` of this one, for the length of the block."""
     spec, context = shared.spec, driver.primary_context(index)
     handle = cu.CUipcMemHandle()

@@ -22,7 +22,7 @@ def size_limits(task: Task, takes: Takes) -> tuple[SizeLimit, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def limits_of_files(task: Task, files: Sequence[KernelFile], gpu: GpuProfile) -> tuple[SizeLimit, ...]:
+def size_limits_of_files(task: Task, files: Sequence[KernelFile], gpu: GpuProfile) -> tuple[SizeLimit, ...]:
     """The same of an op's files together: the first that takes a call runs."""
 
     def takes(sizes: dict[str, int]) -> bool:

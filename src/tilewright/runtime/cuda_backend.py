@@ -19,7 +19,7 @@ MOST_PREPARED = 2048
 
 
 @dataclass(frozen=True)
-class CudaReady:
+class PreparedCall:
     """A plan that can run: what was chosen, what it is bound to, and the runner."""
 
     selected: Selected
@@ -47,7 +47,7 @@ class Builds:
         return known
 
 
-class OnDevice:
+class CudaBackend:
     """The files of one op on one GPU of this process."""
 
     def __init__(self, files: Sequence[KernelFile], tuned: TunedChoices, executor: Executor, builds: Builds) -> None:
@@ -60,7 +60,7 @@ class OnDevice:
         self._ready: OrderedDict[Hashable, tuple[BoundPlan, PreparedPlan]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def ready(self, arguments: Mapping[str, Any]) -> CudaReady | NoneApplies:
+    def ready(self, arguments: Mapping[str, Any]) -> PreparedCall | NoneApplies:
         """Choose, build, bind and load for these arguments, as far as that was not done before."""
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
@@ -73,7 +73,7 @@ class OnDevice:
             self._ready.move_to_end(key)
             while len(self._ready) > MOST_PREPARED:
                 self._ready.popitem(last=False)
-        return CudaReady(selected, *known)
+        return PreparedCall(selected, *known)
 
     def _make(self, evaluation: Evaluation) -> tuple[BoundPlan, PreparedPlan]:
         op = evaluation.file.plan.op.name

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from tilewright.kernel_file import NoneApplies, Op
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
 from tilewright.runtime.errors import CallRefused, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.returned import leaves
 
 Reference = Callable[..., Any]
 
 
-class NoFileTakes(Exception):
+class NoKernelMatches(Exception):
     """Inside the runtime: no file takes this call. Whoever began the call knows what a last resort may return."""
 
     def __init__(self, none: NoneApplies, values: Sequence[Any]) -> None:
@@ -27,7 +27,7 @@ class NoFileTakes(Exception):
         super().__init__(str(none))
 
 
-class LastResort:
+class Fallback:
     """A reference, if there is one, and what was said of its use so far."""
 
     def __init__(self, op: Op, reference: Reference | None, strict: bool) -> None:
@@ -105,7 +105,7 @@ class LastResort:
                 f"result{'s' if wanted != 1 else ''}; return exactly those"
             )
         for (name, argument), one in zip(changed, found[wanted:], strict=True):
-            if not dispatcher.share_memory(argument, [one]):
+            if not torch_library.share_memory(argument, [one]):
                 raise CallRefused(
                     f"{self.op.name}: the reference returned new values of {name}, which the op changes in place; "
                     f"write them into {name}, such as {name}.copy_(...)"

@@ -87,7 +87,7 @@ _NOT_SEEN_BEFORE = (KeyError, AttributeError, TypeError, RuntimeError)
 
 
 @dataclass(frozen=True)
-class KeyForm:
+class CallLayout:
     """What a key is made of: the op's parameters, and the numbers that decide."""
 
     op: Op
@@ -116,7 +116,7 @@ class KeyForm:
 _OFTEN = 8
 
 
-class Known:
+class CachedEntry:
     """An entry, how often it was looked up lately, and what tells that a call is like the one it was looked up for."""
 
     __slots__ = ("entry", "latest", "times")
@@ -135,7 +135,7 @@ def _no_entry(*_: Any) -> Any:
     raise AssertionError("nothing is like a call that never was")
 
 
-class Recent:
+class EntryCache:
     """Entries by key, at most about `capacity` of them: when full, the half used longest ago goes.
 
     `entries` is what the generated functions look in; entries used again since the last sweep move back into it.
@@ -143,9 +143,9 @@ class Recent:
     """
 
     def __init__(self, capacity: int = 2048) -> None:
-        self.entries: dict[Any, Known] = {}
+        self.entries: dict[Any, CachedEntry] = {}
         self.latest: list[Latest] = [(nothing_alike, (), _no_entry)]
-        self._older: dict[Any, Known] = {}
+        self._older: dict[Any, CachedEntry] = {}
         self._half = max(capacity // 2, 1)
 
     def find(self, key: Any) -> Entry | None:
@@ -160,9 +160,9 @@ class Recent:
         if len(self.entries) >= self._half:
             self._older = dict(self.entries)
             self.entries.clear()
-        self.entries[key] = Known(entry)
+        self.entries[key] = CachedEntry(entry)
 
-    def notice(self, known: Known, tensors: tuple[Any, ...], same: tuple[Any, ...]) -> None:
+    def notice(self, known: CachedEntry, tensors: tuple[Any, ...], same: tuple[Any, ...]) -> None:
         """The call that was looked up now: the next ones are compared with it first.
 
         Where it was the latest already, torch is in another state than it was, so it is looked at anew.
@@ -192,21 +192,21 @@ def _is_plain(parameter: Parameter, value: Any) -> bool:
     return type(value) is _NUMBER[parameter.scalar] or (parameter.scalar is ScalarType.FLOAT and type(value) is int)
 
 
-def make_key_function(form: KeyForm) -> Callable[..., tuple[Any, ...]]:
-    """`key(*values)`: the key that `make_quick_call` looks up."""
+def make_key_function(form: CallLayout) -> Callable[..., tuple[Any, ...]]:
+    """`key(*values)`: the key that `make_fast_path` looks up."""
     text = f"def key({', '.join(form.names)}):\n    return ({_key_parts(form)})\n"
     return _define(text, "key", form.op, {})
 
 
-def make_quick_call(
-    form: KeyForm, recent: Recent, slow: Callable[..., Any], ordinary_only: bool = True
+def make_fast_path(
+    form: CallLayout, recent: EntryCache, slow: Callable[..., Any], check_modes: bool = True
 ) -> Callable[..., Any]:
     """`call(*values)`, one value for each parameter: runs the entry of a known key, else `slow(*values)`.
 
-    With `ordinary_only` whatever torch may have a part in is left to `slow`, too.
+    With `check_modes` whatever torch may have a part in is left to `slow`, too.
     """
-    look_up = _make_look_up(form, recent, slow, ordinary_only)
-    if not ordinary_only or not form.tensors:
+    look_up = _make_look_up(form, recent, slow, check_modes)
+    if not check_modes or not form.tensors:
         return look_up
     tensors = form.tensors
     addresses = [f"p_{name}" for name in tensors]
@@ -224,7 +224,9 @@ def make_quick_call(
     return _define("\n".join(lines), "call", form.op, {"latest": recent.latest, "look_up": look_up, **_SCOPE})
 
 
-def _make_look_up(form: KeyForm, recent: Recent, slow: Callable[..., Any], ordinary_only: bool) -> Callable[..., Any]:
+def _make_look_up(
+    form: CallLayout, recent: EntryCache, slow: Callable[..., Any], check_modes: bool
+) -> Callable[..., Any]:
     """The same by a key alone."""
     names, tensors = form.names, form.tensors
     addresses = [f"p_{name}" for name in tensors]
@@ -233,10 +235,10 @@ def _make_look_up(form: KeyForm, recent: Recent, slow: Callable[..., Any], ordin
     ]
     # Only of these is it known that an address means memory: a fake tensor would warn, or answer 0.
     here = [f"(type({name}) in plain or {name} is None)" for name in tensors] or ["True"]
-    if ordinary_only:
+    if check_modes:
         here = [*here, _ORDINARY]
     # Nor has a tensor without memory an address, such as a wrapper of `torch.func` or a tensor known to be zero.
-    there = [f"(p_{name} or {name} is None)" for name in tensors] if ordinary_only else []
+    there = [f"(p_{name} or {name} is None)" for name in tensors] if check_modes else []
     notice = [
         "            known.times += 1",
         "            if known.times >= often:",
@@ -253,7 +255,7 @@ def _make_look_up(form: KeyForm, recent: Recent, slow: Callable[..., Any], ordin
         "        pass",  # the slow way is outside, so that what it raises does not come with a KeyError's traceback
         "    else:",
         f"        if {' and '.join(there) or 'True'}:",
-        *(notice if ordinary_only and tensors else ()),
+        *(notice if check_modes and tensors else ()),
         f"            return known.entry({_tuple(tensors)}, {_tuple(addresses)}, {_numbers(form)})",
         f"    return slow({', '.join(names)})",
     ]
@@ -273,17 +275,17 @@ _SCOPE = {
 }
 
 
-def _key_parts(form: KeyForm) -> str:
+def _key_parts(form: CallLayout) -> str:
     return "".join(f"{_key_part(parameter, name, form)}, " for parameter, name in form.pairs)
 
 
-def _same_parts(form: KeyForm, known_addresses: bool = False) -> str:
+def _same_parts(form: CallLayout, known_addresses: bool = False) -> str:
     """What of a key is not told by the likeness of tensors, none of which is absent."""
     tensors = "".join(f"p_{name} & 15, " if known_addresses else f"{_alignment(name)}, " for name in form.tensors)
     return tensors + "".join(f"{_number_part(parameter, name, form)}, " for parameter, name in form.numbers)
 
 
-def _key_part(parameter: Parameter, name: str, form: KeyForm) -> str:
+def _key_part(parameter: Parameter, name: str, form: CallLayout) -> str:
     if parameter.scalar is not None:
         return _number_part(parameter, name, form)
     part = (
@@ -297,7 +299,7 @@ def _alignment(name: str) -> str:
     return f"(p_{name} := {name}.data_ptr()) & 15"
 
 
-def _number_part(parameter: Parameter, name: str, form: KeyForm) -> str:
+def _number_part(parameter: Parameter, name: str, form: CallLayout) -> str:
     decides = parameter.name in form.deciding
     if parameter.is_list:
         part = f"tuple(map(type, {name}))" + (f", tuple({name})" if decides else "")
@@ -305,7 +307,7 @@ def _number_part(parameter: Parameter, name: str, form: KeyForm) -> str:
     return f"type({name}), {name}" if decides else f"type({name})"
 
 
-def _numbers(form: KeyForm) -> str:
+def _numbers(form: CallLayout) -> str:
     return _tuple([_number(parameter, name) for parameter, name in form.numbers])
 
 
