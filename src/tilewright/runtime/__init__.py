@@ -1,4 +1,4 @@
-"""`load`: an op as ordered kernel files, built on demand, called on CUDA tensors or, emulated, on CPU tensors."""
+"""`load`: kernel files as a callable op that builds on demand and runs on CUDA tensors, or emulated on CPU tensors."""
 
 from tilewright.runtime.emulator_backend import EmulatedCall
 from tilewright.runtime.errors import (

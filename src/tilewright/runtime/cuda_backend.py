@@ -1,4 +1,4 @@
-"""An operation on one GPU: which file runs, its build, and the plan prepared for calls of one kind."""
+"""An operation on one CUDA device: file selection, builds, and prepared plans by cache key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_PREPARED = 2048
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A plan that can run: what was chosen, what it is bound to, and the runner."""
+    """A selected file, bound to its build and loaded on the device."""
 
     selected: Selected
     plan: BoundPlan
@@ -28,13 +28,13 @@ class PreparedCall:
 
 
 class Builds:
-    """Builds by request, kept for the life of an operation: a new shape of a known kernel costs no look at the disk."""
+    """Builds by request, kept for the life of an operation, so that a new shape needs no disk access."""
 
     def __init__(self) -> None:
         self._known: dict[BuildRequest, Build] = {}
 
     def build(self, evaluation: Evaluation) -> Build | None:
-        """The build, from memory, the cache or the compiler; None where nothing is launched."""
+        """The build from memory, the disk cache or the compiler; None where nothing is launched."""
         request = evaluation.build_request()
         if request is None:
             return None
@@ -60,13 +60,13 @@ class CudaBackend:
         self._ready: OrderedDict[Hashable, tuple[BoundPlan, PreparedPlan]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def ready(self, arguments: Mapping[str, Any]) -> PreparedCall | NoneApplies:
-        """Choose, build, bind and load for these arguments, as far as that was not done before."""
+    def prepare(self, arguments: Mapping[str, Any]) -> PreparedCall | NoneApplies:
+        """Select a file for these arguments, build, bind and load it; all cached."""
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
             return selected
         key = (self.dispatcher.key(arguments), selected.index, tuple(selected.evaluation.choice.items()))
-        with self._lock:  # one build of one thing, however many threads ask for it
+        with self._lock:  # one build per key, however many threads need it
             known = self._ready.get(key)
             if known is None:
                 known = self._ready[key] = self._make(selected.evaluation)

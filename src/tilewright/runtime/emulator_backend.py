@@ -1,7 +1,7 @@
-"""An operation on an emulated GPU, in this process: for tensors on the CPU.
+"""An operation on an emulated GPU in this process, for CPU tensors.
 
-The emulator checks every access and its addresses are not the host's, so whatever a kernel does stays inside; a budget
-of instructions ends what does not end by itself. Code that somebody else wrote belongs in `devices.emulated_device`.
+The emulator checks every access and uses virtual addresses, so a faulty kernel cannot touch host memory; an instruction
+budget ends endless loops. Untrusted code belongs in `devices.child_device.EmulatedDevice`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEAST_INSTRUCTIONS = 16  # of a thread that does anything at all
 
 
 def call_budget() -> int:
-    """Thread instructions that a plain call may take."""
+    """The instruction budget of a plain call, in thread instructions."""
     text = os.environ.get(BUDGET_VARIABLE, "").strip()
     if not text:
         return CALL_BUDGET
@@ -56,10 +56,10 @@ def call_budget() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedCall(EmulatedRun):
-    """One call in the emulator: what a run tells, and its results.
+    """Results, findings and counts of one emulated call.
 
-    Results are what the call would return; elements that nothing wrote hold the poison. Not `complete`: blocks were
-    sampled, or a finding stopped the run; tensors changed in place are then left alone.
+    Elements that nothing wrote hold the poison. Where the run is not `complete` (blocks were sampled, or a finding
+    stopped it) tensors changed in place keep their old values.
     """
 
     results: Any
@@ -84,7 +84,7 @@ class EmulatedCall(EmulatedRun):
 
 @dataclass(frozen=True)
 class EmulatedPlan:
-    """A plan that can be emulated: what was chosen, what it is bound to, and its program."""
+    """A selected file, bound to its build, with its lowered PTX program."""
 
     selected: Selected
     plan: BoundPlan
@@ -104,15 +104,15 @@ class EmulatorBackend:
         self._op = files[0].plan.op
         self._builds = builds
 
-    def ready(self, arguments: Mapping[str, Any]) -> EmulatedPlan | NoneApplies:
-        """Choose, build and bind for these arguments, with the call's own numbers written in."""
+    def prepare(self, arguments: Mapping[str, Any]) -> EmulatedPlan | NoneApplies:
+        """Select a file for these arguments, build it and bind it with the call's late numbers."""
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
             return selected
         return self._bound(selected)
 
     def why_not(self, selected: Selected) -> str | None:
-        """What keeps the emulator from running a selected plan, without running it; None where nothing does."""
+        """Why the emulator cannot run a selected plan; None where it can. Runs nothing."""
         try:
             ready = self._bound(selected)
             if ready.program is not None:
@@ -166,9 +166,11 @@ class CallTensors:
 
 
 def plain_call(ready: EmulatedPlan, call: CallTensors) -> Any:
-    """The results alone; raises `KernelFault` for whatever would be a fault on a GPU, too."""
+    """Run without checkers and return the results; raises `KernelFault` for faults that a GPU would report."""
     budget = call_budget()
-    _refuse_large(ready, call, budget)
+    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in ready.plan.launches)
+    if threads * _LEAST_INSTRUCTIONS > budget:
+        raise _too_large(ready, call, budget)
     run = _run(ready, call, Emulation(checks=(), instruction_budget=budget, workers=0))
     stopped = run.stopped_by
     if stopped is not None and stopped.kind is FindingKind.BUDGET:
@@ -181,13 +183,15 @@ def plain_call(ready: EmulatedPlan, call: CallTensors) -> Any:
 
 
 def full_call(ready: EmulatedPlan, call: CallTensors, emulation: Emulation, gpu: str) -> EmulatedCall:
-    """Everything the emulator can tell of a call."""
+    """Run with checkers and counters."""
     run = _run(ready, call, emulation)
-    complete = run.stopped_by is None and not _is_sampled(ready.plan, emulation)
+    most = emulation.sampled_blocks
+    is_sampled = most is not None and any(math.prod(launch.grid) > most for launch in ready.plan.launches)
+    complete = run.stopped_by is None and not is_sampled
     if complete:
         call.change_in_place(run.memory)
-    results, told = call.results(run.memory), vars(run.emulated)
-    return EmulatedCall(**told, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
+    results, record = call.results(run.memory), vars(run.emulated)
+    return EmulatedCall(**record, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
 
 
 def _run(ready: EmulatedPlan, call: CallTensors, emulation: Emulation) -> PlanOutcome:
@@ -206,28 +210,13 @@ def _run(ready: EmulatedPlan, call: CallTensors, emulation: Emulation) -> PlanOu
     try:
         return run_schedules(ready.program, ready.plan, memory, emulation, call.returned)
     except LaunchNotEmulable as error:
-        raise _not_emulable(ready, call.op, error) from error
+        remedy = "pass CUDA tensors"
+        if ready.selected.evaluation.gpu.cc >= 90:
+            remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
+        where = f"{call.op.name}: {ready.file}: {error.step.kernel} (line {error.step.line})"
+        raise KernelNotEmulable(f"{where} cannot be emulated: {error}; {remedy}") from error
     except (LibraryRefused, LaunchRefused) as error:
         raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
-
-
-def _not_emulable(ready: EmulatedPlan, op: Op, error: LaunchNotEmulable) -> KernelNotEmulable:
-    remedy = "pass CUDA tensors"
-    if ready.selected.evaluation.gpu.cc >= 90:
-        remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
-    where = f"{op.name}: {ready.file}: {error.step.kernel} (line {error.step.line})"
-    return KernelNotEmulable(f"{where} cannot be emulated: {error}; {remedy}")
-
-
-def _is_sampled(plan: BoundPlan, emulation: Emulation) -> bool:
-    wanted = emulation.sampled_blocks
-    return wanted is not None and any(math.prod(launch.grid) > wanted for launch in plan.launches)
-
-
-def _refuse_large(ready: EmulatedPlan, call: CallTensors, budget: int) -> None:
-    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in ready.plan.launches)
-    if threads * _LEAST_INSTRUCTIONS > budget:
-        raise _too_large(ready, call, budget)
 
 
 def _too_large(ready: EmulatedPlan, call: CallTensors, budget: int) -> TooLargeToEmulate:

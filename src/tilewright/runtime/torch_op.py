@@ -1,8 +1,7 @@
-"""An operation as an operator of torch's own dispatcher: `torch.ops.tilewright.silu_3f0c9a1b2d`.
+"""An operation as a custom op: `torch.ops.tilewright.silu_3f0c9a1b2d`.
 
-The name follows from the files' text (and the reference, where there is one), so whatever holds the operator, such as
-an exported program, finds it again in another process once the same files are loaded there. An operator lives as long
-as the process; loading the same files again only replaces what runs behind it.
+The name is derived from the files' text and the reference, so that an exported program finds the op in another process
+that has loaded the same files. An op lives as long as the process; loading the files again replaces its implementation.
 """
 
 from __future__ import annotations
@@ -21,39 +20,41 @@ from tilewright.runtime.backward import Backward, run_with_backward
 from tilewright.runtime.call_devices import check_one_device
 from tilewright.runtime.entries import count_changes, refuse_gradients, refuse_traced_overlap
 from tilewright.runtime.errors import CallRefused, GradientNotSupported
-from tilewright.runtime.fallback import Fallback, NoKernelMatches, answer
-from tilewright.runtime.specs import traced_arguments, unsupported_reasons
+from tilewright.runtime.fallback import Fallback, NoKernelMatches, unwrap_results
+from tilewright.runtime.specs import traced_arguments, unsupported_reasons, vmap_rule
 from tilewright.runtime.torch_library import arguments_text, results_text
 
-# -- what torch's autograd is told of an operator: --
+# -- autograd --
 
 
 def register_autograd(torch_op: TorchOp) -> None:
-    """The kernel for the `Autograd` key, and the operator that gradients by the reference need."""
+    """Register the `Autograd` kernel, and the op that computes gradients by the reference."""
     overload, op = torch_op.overload, torch_op.op
     changes = any(parameter.in_place for parameter in op.parameters)
     by_reference = None if changes else _register_gradients(torch_op)
 
-    def again(
-        values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], further: bool
+    def reference_backward(
+        values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], create_graph: bool
     ) -> Sequence[torch.Tensor]:
-        if further or by_reference is None:
+        if create_graph or by_reference is None:
             return _transformable(torch_op.fallback, values, gradients, wanted)
         found: Sequence[torch.Tensor] = by_reference(*values, list(gradients), list(wanted))
         return found
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        if forward_ad._current_level >= 0 and any(_has_tangent(one) for one in tensors):
+        in_jvp = forward_ad._current_level >= 0
+        if in_jvp and any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):  # type: ignore[no-untyped-call]
             return _with_tangents(torch_op.fallback, changes, values)
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
             return torch_library.run_below_autograd(overload, below, values)
         backward = torch_op.host.backward
-        if backward is not None and backward.takes(op, values) and not _is_transformed():
-            return run_with_backward(torch_op, backward, again if torch_op.fallback.may_run else None, below, values)
+        if backward is not None and backward.matches(op, values) and not _is_transformed():
+            by_rerun = reference_backward if torch_op.fallback.may_run else None
+            return run_with_backward(torch_op, backward, by_rerun, below, values)
         if by_reference is None or not torch_op.fallback.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
-        _say_gradients(torch_op.fallback, values)
+        _warn_gradients(torch_op.fallback, values)
         with _single_level():
             return _apply(torch_op, by_reference, below, *values)
 
@@ -61,26 +62,26 @@ def register_autograd(torch_op: TorchOp) -> None:
 
 
 def _is_transformed() -> bool:
-    """Whether a transformation of `torch.func` is at work: it may want gradients of gradients."""
+    """Whether a `torch.func` transform is active: it may need gradients of gradients."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
-def _say_gradients(fallback: Fallback, values: Sequence[Any]) -> None:
+def _warn_gradients(fallback: Fallback, values: Sequence[Any]) -> None:
     pairs = [(p.name, v) for p, v in zip(fallback.op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
     kind = ("gradient", *((name, value.dtype, value.dim(), value.requires_grad) for name, value in pairs))
     wanting = ", ".join(name for name, value in pairs if value.requires_grad)
-    fallback.say(
+    fallback.warn(
         kind,
         f"{wanting} requires grad and the operation has no backward kernel, so the reference is run again in the "
         "backward pass and its gradients are used (said once)",
     )
 
 
-# -- backward, by the reference --
+# -- backward by the reference --
 
 
 class _ByReference(torch.autograd.function._SingleLevelFunction):
-    """One call whose gradients the reference gives. Of a single level: `torch.func` has chosen the level already."""
+    """One call whose gradients the reference computes. Single level: `torch.func` has selected the level already."""
 
     @staticmethod
     def forward(ctx: Any, torch_op: TorchOp, by_reference: Any, below: Any, *values: Any) -> Any:
@@ -99,18 +100,18 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         if torch.is_grad_enabled() or _is_transformed():
             found = _transformable(ctx.torch_op.fallback, values, gradients, wanted)
         elif any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None):
-            found = _detached(ctx.torch_op.fallback, values, gradients, wanted)  # of `is_grads_batched`
+            found = _detached(ctx.torch_op.fallback, values, gradients, wanted)  # for `is_grads_batched`
         else:
             found = ctx.by_reference(*values, list(gradients), wanted)
         made = iter(found)
         return None, None, None, *(next(made) if one else None for one in wanted)
 
 
-_apply: Any = _ByReference.apply  # type: ignore[attr-defined]  # its base has it, and has no types
+_apply: Any = _ByReference.apply  # type: ignore[attr-defined]  # untyped in its base class
 
 
 def _register_gradients(torch_op: TorchOp) -> Any:
-    """The operator that makes gradients by the reference: the call's values, those of its results, which are wanted."""
+    """Define the op that computes gradients by the reference: (values, result gradients, which are needed)."""
     name = f"{torch_op.name}_gradients"
     torch_library.define(name, f"{arguments_text(torch_op.op)}, Tensor?[] gradients, bool[] wanted", "Tensor[]")
 
@@ -119,7 +120,7 @@ def _register_gradients(torch_op: TorchOp) -> Any:
         with _recording():
             found = _detached(torch_op.fallback, call, gradients, wanted)
         given = [one for one in (*call, *gradients) if isinstance(one, torch.Tensor)]
-        return [_own(one.detach(), given) for one in found]
+        return [_unaliased(one.detach().contiguous(), given) for one in found]
 
     def fake(*values: Any) -> list[torch.Tensor]:
         *call, _, wanted = values
@@ -144,7 +145,7 @@ def _register_gradients(torch_op: TorchOp) -> Any:
 def _detached(
     fallback: Fallback, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> list[torch.Tensor]:
-    """The gradient of each value wanted, by a run of the reference that has nothing to do with the one before."""
+    """The needed gradients, by running the reference again on detached values."""
     with torch.enable_grad():
         values = [value.detach().requires_grad_() if want else value for value, want in zip(call, wanted, strict=True)]
         pairs = list(zip(fallback.results(values), gradients, strict=True))
@@ -164,10 +165,10 @@ def _detached(
 def _transformable(
     fallback: Fallback, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> Sequence[torch.Tensor]:
-    """The same through `torch.func`: gradients that can be batched, and that have gradients themselves."""
+    """The needed gradients through `torch.func.vjp`: they can be batched and differentiated."""
     used = [number for number, gradient in enumerate(gradients) if gradient is not None]
     sources = [value for value, want in zip(values, wanted, strict=True) if want]
-    if not used:  # nobody asks for anything that depends on it
+    if not used:
         return [torch.zeros_like(one) for one in sources]
 
     def differentiated(*given: Any) -> tuple[torch.Tensor, ...]:
@@ -181,32 +182,20 @@ def _transformable(
     return found
 
 
-def _own(gradient: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Contiguous, as torch was told, and no argument itself."""
-    gradient = gradient.contiguous()
-    return gradient.clone() if torch_library.share_memory(gradient, given) else gradient
-
-
 @contextlib.contextmanager
 def _recording() -> Iterator[None]:
-    """Autograd at work inside an operator's kernel, below which torch has switched it off."""
+    """Enable autograd inside an op's kernel, where torch has disabled it."""
     c = torch._C
-    excluded = c._dispatch_tls_local_exclude_set() - _autograd_keys()
+    excluded = c._dispatch_tls_local_exclude_set()
+    for name in ("ADInplaceOrView", "AutogradFunctionality", "AutogradCPU", "AutogradCUDA", "AutogradOther"):
+        excluded = excluded - c.DispatchKeySet(c.DispatchKey.__members__[name])
     with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
         yield
 
 
-def _autograd_keys() -> Any:
-    c = torch._C
-    keys = c.DispatchKeySet(c.DispatchKey.ADInplaceOrView)
-    for name in ("AutogradFunctionality", "AutogradCPU", "AutogradCUDA", "AutogradOther"):
-        keys = keys | c.DispatchKeySet(c.DispatchKey.__members__[name])
-    return keys
-
-
 @contextlib.contextmanager
 def _single_level() -> Iterator[None]:
-    """Under `torch.func` a function of one level must be allowed; otherwise this changes nothing."""
+    """Allow a single-level autograd function under `torch.func`."""
     before = torch._C._functorch.get_single_level_autograd_function_allowed()
     torch._C._functorch.set_single_level_autograd_function_allowed(True)
     try:
@@ -217,7 +206,7 @@ def _single_level() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _levels_below() -> Iterator[None]:
-    """Inside a `Function` nothing is recorded; the levels of `torch.func` below it record for themselves."""
+    """Enable grad for the `torch.func` levels below an autograd `Function`, which disables it."""
     if not _is_transformed():
         yield
         return
@@ -228,29 +217,27 @@ def _levels_below() -> Iterator[None]:
 # -- forward-mode tangents --
 
 
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-
-
 def _with_tangents(fallback: Fallback, changes: bool, values: Sequence[Any]) -> Any:
-    """The reference in the place of the kernel: only it knows how tangents go through."""
+    """Run the reference, which propagates tangents; a kernel does not."""
     op: Op = fallback.op
     if changes or not fallback.may_run:
         raise GradientNotSupported(
             f"{op.name}: an input has a tangent (jvp, forward-mode gradients), and a kernel file computes none: the "
             "result would silently lose it; give the operation a reference, or call it without tangents"
         )
-    fallback.say(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
+    fallback.warn(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
     results = fallback.results(values)
     return results[0] if len(op.results) == 1 else results
 
 
-# Inductor must hand over tensors with the strides that were traced: a kernel file takes no others.
+# -- the op --
+
+# Inductor must pass tensors with the traced strides: a kernel file accepts no others.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
 
 class Host(Protocol):
-    """What stands behind an operator."""
+    """The operation that implements an op."""
 
     op: Op
     files: tuple[KernelFile, ...]
@@ -258,17 +245,17 @@ class Host(Protocol):
     backward: Backward | None
 
     def run_values(self, *values: Any) -> Any:
-        """Run on tensors with content; raises `NoKernelMatches` where no file takes them."""
+        """Run on real tensors; raises `NoKernelMatches` where no file takes them."""
 
 
 class TorchOp:
-    """One registered operator; `host` is the operation that was loaded last under its name."""
+    """A registered op; `host` is the operation loaded last under its name."""
 
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
         self.host = host
         self.op = host.op
-        # Files may differ in the strides of their results, and torch was told one of them.
+        # Files may differ in their result strides; torch traced one of them.
         self._may_differ = len(host.files) > 1 and any(
             out.stride is not None for file in host.files for out in file.compiled.outs
         )
@@ -284,35 +271,35 @@ class TorchOp:
         return self.host.fallback
 
     def run(self, *values: Any) -> Any:
-        """The call itself, on tensors with content, below whatever torch does around it."""
+        """The kernel for real tensors, below autograd."""
         try:
             made = self.host.run_values(*values)
         except NoKernelMatches as refusal:
-            return answer(self.op, self._by_reference(refusal.none, self._outs(values), values))
+            return unwrap_results(self.op, self._by_reference(refusal.none, self._outs(values), values))
         if self._may_differ:
             results = made if isinstance(made, tuple) else (made,)
-            return answer(self.op, self._conformed(results, self._outs(values), values))
+            return unwrap_results(self.op, self._conformed(results, self._outs(values), values))
         return made
 
     def fake(self, *values: Any) -> Any:
-        """Results without content: those of the `out` lines, which need no device, else the reference's."""
+        """The fake kernel: results by the `out` lines, which need no device, else by the reference."""
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         check_one_device(self.op, values)
         outs = self._outs(values)
         if isinstance(outs, NoneApplies):
-            return answer(self.op, self._by_reference(outs, outs, values))
+            return unwrap_results(self.op, self._by_reference(outs, outs, values))
         refuse_traced_overlap(self.op, values)
         if not self.fallback.may_run:
             self._refuse_early(values)
         device = tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return answer(self.op, tuple(_empty(out, device) for out in outs))
+        return unwrap_results(self.op, tuple(_empty(out, device) for out in outs))
 
     def _outs(self, values: Sequence[Any]) -> tuple[TracedOut, ...] | NoneApplies:
         reasons = unsupported_reasons(self.op, values)
         return NoneApplies(reasons) if reasons else traced_outs(self.host.files, traced_arguments(self.op, values))
 
     def _refuse_early(self, values: Sequence[Any]) -> None:
-        """Where every size is a number and no file can take them, there is no need to wait for the call."""
+        """Raise at trace time where all sizes are concrete and no file takes them."""
         arguments = traced_arguments(self.op, values)
         sizes = [
             size for value in values if isinstance(value, torch.Tensor) for size in (*value.shape, *value.stride())
@@ -327,25 +314,25 @@ class TorchOp:
             except DoesNotApply as refusal:
                 reasons.append(Reason(file.name, refusal.problem))
         if len(reasons) == len(self.host.files):
-            raise self.fallback.refusal(NoneApplies(tuple(reasons)))
+            raise self.fallback.error(NoneApplies(tuple(reasons)))
 
     def _by_reference(
         self, none: NoneApplies, outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]
     ) -> tuple[torch.Tensor, ...]:
-        self.fallback.accept(none)
+        self.fallback.warn_or_raise(none)
         results = self.fallback.results(values)
-        count_changes(self.op, values)  # below autograd torch does not count those of the reference itself
+        count_changes(self.op, values)  # below autograd torch does not bump them itself
         return self._conformed(results, outs, values)
 
     def _conformed(
         self, results: tuple[torch.Tensor, ...], outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]
     ) -> tuple[torch.Tensor, ...]:
-        """Results as torch was told of them: of that layout, and none of them an argument or a view of one."""
+        """Results in the traced layout, none of them aliasing an argument."""
         given = [value for value in values if isinstance(value, torch.Tensor)]
         if isinstance(outs, NoneApplies):
-            return tuple(_apart(one.contiguous(), given) for one in results)
+            return tuple(_unaliased(one.contiguous(), given) for one in results)
         return tuple(
-            _laid_out(self.op, name, _apart(one, given), out)
+            _with_layout(self.op, name, _unaliased(one, given), out)
             for name, one, out in zip(self.op.results, results, outs, strict=True)
         )
 
@@ -356,11 +343,11 @@ def _empty(out: TracedOut, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(out.shape, out.stride, dtype=TORCH_DTYPE[out.dtype], device=device)
 
 
-def _apart(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+def _unaliased(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
     return result.clone() if torch_library.share_memory(result, given) else result
 
 
-def _laid_out(op: Op, name: str, result: torch.Tensor, out: TracedOut) -> torch.Tensor:
+def _with_layout(op: Op, name: str, result: torch.Tensor, out: TracedOut) -> torch.Tensor:
     if tuple(result.shape) != out.shape or result.dtype is not TORCH_DTYPE[out.dtype]:
         raise CallRefused(
             f"{op.name}: the reference's {name} is {result.dtype}{list(result.shape)} where the `out` line says "

@@ -1,7 +1,7 @@
-"""`torch.ops.tilewright`: which operators there are, and what is said of one that is not.
+"""The namespace `torch.ops.tilewright`: registered ops, and a clear error for missing ones.
 
-An exported program names the operator of an operation that had a reference. Where only its files are loaded, the same
-operator is made without one: it then refuses what the files do not take, and answers all else alike.
+An exported program may name the op of an operation with a reference. Where only the files are loaded, the op is created
+without the reference: calls that no file takes then raise.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tilewright.runtime.torch_op import Host, TorchOp
 _OURS = re.compile(rf"(?P<op>\w+)_(?P<files>[0-9a-f]{{{DIGITS}}})(_[0-9a-f]{{{REFERENCE_DIGITS}}}(_\d+)?)?")
 _lock = threading.RLock()
 _operators: dict[str, TorchOp] = {}
-_making: set[str] = set()  # torch asks for an operator before it defines one
-_loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # op and digest -> the same files without a reference
+_making: set[str] = set()  # torch looks an op up before it defines it
+_loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # (op, digest) -> the operation without its reference
 
 
 def operator_of(host: Host, without_reference: Callable[[], Host]) -> TorchOp:
-    """The operator of an operation: made now, or the one that its files and its reference have already."""
+    """The op of an operation: the registered one for the same files and reference, or a new one."""
     last = host.fallback
-    digest = reference_digest(last.reference, last.strict, _behind(host.backward))
+    digest = reference_digest(last.reference, last.strict, _backward_identity(host.backward))
     base = name = schema_name(host.op, host.files, digest)
     with _lock:
         _loaded[host.op.name, files_digest(host.files)[:DIGITS]] = without_reference
         number = 1
         while name in _operators and not (
             _is_same(_operators[name].fallback.reference, last.reference)
-            and _is_same_backward(_operators[name].host.backward, host.backward)
+            and _same_backward(_operators[name].host.backward, host.backward)
         ):
             number += 1
             name = f"{base}_{number}"
@@ -66,24 +66,24 @@ def _made(name: str, host: Host) -> TorchOp:
 
 
 def _is_same(one: Reference | None, other: Reference | None) -> bool:
-    """Whether two references of equal digests do the same: they say so, or have no state in which they could differ."""
+    """Whether two references with equal digests are interchangeable: by `identity`, or as stateless functions."""
     if one is other or one == other or isinstance(getattr(one, "identity", None), str):
         return True
     if not (isinstance(one, types.FunctionType) and isinstance(other, types.FunctionType)):
-        return False  # a method has its object, and what else can be called may have anything
+        return False  # methods and other callables may have state
     if one.__closure__ is not None or other.__closure__ is not None:
         return False
     return (one.__defaults__, one.__kwdefaults__) == (other.__defaults__, other.__kwdefaults__)
 
 
-def _is_same_backward(one: Backward | None, other: Backward | None) -> bool:
+def _same_backward(one: Backward | None, other: Backward | None) -> bool:
     if one is None or other is None:
         return one is other
     return _is_same(one.operation.fallback.reference, other.operation.fallback.reference)
 
 
-def _behind(backward: Backward | None) -> str:
-    """What a backward operation is to an operator: its files, whose gradients it takes and gives, its reference."""
+def _backward_identity(backward: Backward | None) -> str:
+    """The part of a backward operation in the op's digest: files, gradient mapping, reference."""
     if backward is None:
         return ""
     last = backward.operation.fallback
@@ -92,9 +92,9 @@ def _behind(backward: Backward | None) -> str:
 
 
 class _Operators(_OpNamespace):
-    """Torch's own, but for an operator of which it knows nothing."""
+    """Torch's namespace, which also creates ops of loaded files on demand."""
 
-    __module__ = _OpNamespace.__module__  # by this an exported program writes down where an operator is found
+    __module__ = _OpNamespace.__module__  # exported programs record the module of the namespace
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -110,7 +110,7 @@ class _Operators(_OpNamespace):
     def _make(self, name: str, ours: re.Match[str]) -> None:
         without_reference = _loaded.get((ours["op"], ours["files"]))
         if without_reference is None:
-            # Not an AttributeError: that would be swallowed, and an exported program fail with some other words.
+            # Not an AttributeError: torch would swallow it and fail with a less helpful one.
             raise LoadError(
                 f"torch.ops.{NAMESPACE}.{name} is the operator of a kernel file that is not loaded in this process: "
                 f"load the file of op {ours['op']} whose digest begins with {ours['files']} first, "
@@ -120,7 +120,7 @@ class _Operators(_OpNamespace):
 
 
 def install() -> None:
-    """Put our namespace in the place of the one that torch would make."""
+    """Register our namespace before torch creates its own."""
     if not isinstance(torch.ops.__dict__.get(NAMESPACE), _Operators):
         setattr(torch.ops, NAMESPACE, _Operators(NAMESPACE))
 

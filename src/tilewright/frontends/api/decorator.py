@@ -29,8 +29,8 @@ from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.fallback import Fallback, NoKernelMatches, without_autocast
+from tilewright.runtime.fast_path import are_plain_tensors, no_torch_modes_active
 from tilewright.runtime.files import read_files, read_tuned
-from tilewright.runtime.ordinary import are_plain_tensors, no_torch_modes_active
 from tilewright.runtime.returned import Form
 from tilewright.runtime.torch_ops import operator_of
 from tilewright.store import LibraryKernel, Request, Store, StoreError
