@@ -87,7 +87,7 @@ def _serve(
         done = worker.serve(once=options.once, drain=options.drain)
     except Interrupted:
         returned = (
-            f"job {worker.current_job.id} was returned to the spool" if worker.current_job else "no job was in hand"
+            f"job {worker.current_job.id} was returned to the spool" if worker.current_job else "no job was running"
         )
         return _farewell(stop, returned)
     if stop.requested():

@@ -514,7 +514,7 @@ class Lent:
     def __init__(self) -> None:
         self.taken: list[torch.Tensor] = []
 
-    def take(self, size: int) -> torch.Tensor:
+    def allocate(self, size: int) -> torch.Tensor:
         self.taken.append(torch.empty(size, dtype=torch.uint8))
         return self.taken[-1]
 

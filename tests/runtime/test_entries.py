@@ -89,7 +89,7 @@ class Host:
         regular = self.operation.signature.normalise(values, {})
         named = zip(op.parameters, regular, strict=True)
         arguments = {p.name: spec_of(v) if isinstance(v, torch.Tensor) else v for p, v in named}
-        ready = self.cuda_backend.prepare(arguments)
+        ready = self.on_device.prepare(arguments)
         if isinstance(ready, NoneApplies):
             return ready
         specs = [arguments[p.name] for p in op.parameters if p.scalar is None]

@@ -221,9 +221,7 @@ def test_another_state_of_torch_becomes_the_latest() -> None:
 
 def test_without_torchs_check_calls_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     fast_path._is_trusted.cache_clear()
-    monkeypatch.setattr(
-        fast_path, "_torch_guard", lambda *tensors: lambda *others: True
-    )  # one that tells nothing apart
+    monkeypatch.setattr(fast_path, "_torch_guard", lambda *tensors: lambda *others: True)  # accepts all
     try:
         called = Called()
         assert called(*GIVEN) == "slow"

@@ -255,8 +255,8 @@ EMULATED_RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "e
 class EmulatedDevice(ChildDevice):
     """`profile` emulated in a child process.
 
-    `host_bytes` bounds the child's address space and resident memory. Jobs carry PTX; see `Job.emulation` for schedules,
-    checks and sampled blocks. Seeded inputs are drawn by numpy and differ from a GPU's; use `Data` for equal inputs.
+    `host_bytes` bounds the child's address space and resident memory. Jobs carry PTX; see `Job.emulation`. Seeded
+    inputs are drawn by numpy and differ from a GPU's; use `Data` for equal inputs.
     """
 
     def __init__(

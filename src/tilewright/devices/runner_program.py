@@ -59,9 +59,7 @@ def _open_cuda(options: argparse.Namespace) -> Engine:
 
 def _open_emulator(options: argparse.Namespace) -> Engine:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(
-        resource.RLIMIT_AS, (options.address_space, most)
-    )  # reservations without memory may raise it later
+    resource.setrlimit(resource.RLIMIT_AS, (options.address_space, most))  # may be raised later
     try:
         from tilewright.devices.emulation.engine import EmulatorEngine
         from tilewright.devices.emulation.programs import core_problem

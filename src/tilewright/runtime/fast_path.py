@@ -299,7 +299,6 @@ def _make_look_up(
     scope = {
         "entries": recent.entries,
         "set_last_call": recent.set_last_call,
-        "often": _LOOKUPS_BEFORE_GUARD,
         "slow": slow,
         **_SCOPE,
     }
