@@ -1,7 +1,4 @@
-"""The rules for inline assembly in a kernel file, as far as its text is written out.
-
-What macros put together is seen again in the build.
-"""
+"""Checks of inline assembly in a kernel file. Assembly built by macros is checked in the compiled PTX."""
 
 from __future__ import annotations
 
@@ -45,11 +42,11 @@ _PLACE = re.compile(r"\.(?:loc|file)\b")
 class _Template:
     content: str  # of the literals, joined
     first: CppToken | None
-    written_out: bool  # nothing but literals
+    is_literal: bool  # consists of string literals only
 
 
 def check_assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    """Report what the assembly at a token may not say."""
+    """Report forbidden text in the assembly statement at a token."""
     template = _template(tokens, index)
     if template.first is None:
         return
@@ -60,13 +57,13 @@ def check_assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None
 
 
 def assembly_is_plain(text: str) -> bool:
-    """Whether all assembly of a file is written out and leaves the places of instructions to the compiler."""
+    """Whether all assembly is literal and contains no .loc or .file directives."""
     cpp = tokenize_cpp(text)
     for tokens in (cpp.code, macro_bodies(cpp)):
         for index, token in enumerate(tokens):
             if token.text in ASSEMBLY_WORDS and token.is_identifier:
                 template = _template(tokens, index)
-                if not template.written_out or _PLACE.search(template.content):
+                if not template.is_literal or _PLACE.search(template.content):
                     return False
     return not cpp.problems
 
@@ -77,7 +74,7 @@ def _template(tokens: Sequence[CppToken], index: int) -> _Template:
         position += 1
     if position >= len(tokens) or tokens[position].text != "(":
         return _Template("", None, False)
-    content, first, written_out = "", None, True
+    content, first, is_literal = "", None, True
     for following in range(position + 1, len(tokens)):
         token = tokens[following]
         if token.text in (":", "::", ")", ";") or token.text in ASSEMBLY_WORDS:
@@ -86,5 +83,5 @@ def _template(tokens: Sequence[CppToken], index: int) -> _Template:
             first = first or token
             content += string_content(token)
         else:
-            written_out = False
-    return _Template(content, first, written_out)
+            is_literal = False
+    return _Template(content, first, is_literal)

@@ -1,8 +1,4 @@
-"""The directive grammar of a launch plan: one statement's tokens in, its directives out.
-
-Says only whether a directive is well formed. What its names mean, and whether the plan as a whole makes sense, is
-`static_checks`'s business.
-"""
+"""The parser of plan directives: tokens of one statement in, directives out. `static_checks` checks their meaning."""
 
 from __future__ import annotations
 
@@ -31,7 +27,9 @@ class StatementParser(ExpressionParser):
         parameters = self.sequence(self._parameter, ")")
         results = self.comma_separated(lambda: self.name("a result's name").text) if self.accept("->") else ()
         self.finish()
-        return Op(name.text, parameters, results, self._extent(first))
+        last = max((token for token in self.tokens if token.line == first.line), key=lambda token: token.end_column)
+        extent = Span(first.line, first.column, last.end_column - first.column)  # on the first line
+        return Op(name.text, parameters, results, extent)
 
     def version(self) -> None:
         self.advance()
@@ -48,14 +46,15 @@ class StatementParser(ExpressionParser):
             "scratch": lambda: (self._buffer(BufferRole.SCRATCH),),
             "let": lambda: self.comma_separated(lambda: self._definition(syntax.Let)),
             "const": lambda: self.comma_separated(lambda: self._definition(syntax.Const)),
-            "need": lambda: (self._need(),),
+            "need": lambda: (syntax.Need(self.expression(), first.at),),
             "tune": lambda: (self._tune(),),
             "accept": lambda: (self._accept(),),
-            "lead": lambda: (self._lead(),),
+            "lead": lambda: (syntax.Lead(self.comma_separated(self._rank), first.at),),
             "map": lambda: (self._map(),),
             "library": lambda: (self._library(),),
             "launch": lambda: (self._launch(),),
         }
+        first = self.token
         result = read[word]()
         self.finish()
         return result
@@ -70,11 +69,6 @@ class StatementParser(ExpressionParser):
         elif self.token.text in (")", "]", ">>>"):
             remedy = f"nothing is open that `{self.token.text}` could close"
         self.fail_at(self.token, Code.SYNTAX, found, remedy)
-
-    def _extent(self, first: Token) -> Span:
-        """From `first` to the end of the statement, or of its first line where it has several."""
-        last = max((token for token in self.tokens if token.line == first.line), key=lambda token: token.end_column)
-        return Span(first.line, first.column, last.end_column - first.column)
 
     # -- op --
 
@@ -192,10 +186,6 @@ class StatementParser(ExpressionParser):
         self.expect("=")
         return kind(name.text, self.expression(), name.at)
 
-    def _need(self) -> syntax.Need:
-        first = self.token
-        return syntax.Need(self.expression(), first.at)
-
     def _tune(self) -> syntax.Tune:
         name = self.name("the constant's name")
         self.expect("=")
@@ -234,10 +224,6 @@ class StatementParser(ExpressionParser):
             autofix = Autofix.of(flag.at, words.closest_name(flag.text, words.ACCEPT_FLAGS))
             self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", autofix)
         return flag.text
-
-    def _lead(self) -> syntax.Lead:
-        first = self.token
-        return syntax.Lead(self.comma_separated(self._rank), first.at)
 
     def _rank(self) -> tuple[str, int]:
         name = self.name("a tensor parameter")

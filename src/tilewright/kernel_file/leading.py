@@ -1,7 +1,7 @@
-"""Leading dimensions: a plan over `[rows, cols]` takes `[batch, seq, cols]` where its `lead` line says so.
+"""The `lead` line: a plan over `[rows, cols]` takes `[batch, seq, cols]`.
 
-The dimensions of each tensor named before those that the plan sees of it are taken for one, as a view takes them: the
-same memory, nothing copied. Every result has them again in the place of its first dimension. Sizes may be symbols.
+The leading dimensions of each named tensor are flattened into one, as by a view, and restored in place of the first
+dimension of every result. Sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from tilewright.records import TensorSpec
 
 @dataclass(frozen=True)
 class Flattened:
-    """Arguments as the plan sees them."""
+    """Arguments with flattened leading dimensions."""
 
     arguments: Mapping[str, Any]
-    leading: tuple[Any, ...] | None = (
-        None  # the sizes that were taken for one; None: the tensors are as the plan has them
-    )
+    leading: tuple[Any, ...] | None = None  # the flattened sizes; None: nothing was flattened
     at: Span | None = None
 
     def result(self, name: str, spec: TensorSpec) -> TensorSpec | Problem:
-        """A result as the caller gets it."""
+        """The spec of a result with the leading dimensions restored."""
         if self.leading is None or self.at is None:
             return spec
         rows = math.prod(self.leading)
@@ -46,7 +44,7 @@ class Flattened:
 
 
 def flatten_leading(file: KernelFile, regular: Mapping[str, Any]) -> Flattened | Problem:
-    """Regular arguments as the plan sees them, or why it cannot see them so: the file does not apply."""
+    """Flatten the leading dimensions of normalised arguments; a `Problem` where that is not possible."""
     lead = file.compiled.lead
     if lead is None:
         return Flattened(regular)
@@ -62,10 +60,12 @@ def flatten_leading(file: KernelFile, regular: Mapping[str, Any]) -> Flattened |
         leading = spec.shape[:count]
         if first is None:
             first = name, leading
-        elif _differ(first[1], leading):
+        elif len(first[1]) != len(leading) or any(
+            type(a) is int and type(b) is int and a != b for a, b in zip(first[1], leading, strict=True)
+        ):  # symbolic sizes are assumed to agree
             both = f"{first[0]} leads with {show_value(first[1])} and {name} with {show_value(leading)}"
             return _refusal(lead.at, both)
-        one = _as_one(spec, count)
+        one = _merge_leading(spec, count)
         if one is None:
             return _refusal(lead.at, f"the leading dimensions of {name}, {spec}, do not lie in memory as one")
         changed[name] = one
@@ -77,17 +77,11 @@ def _refusal(at: Span, found: str) -> Problem:
     return Problem.at(at, Code.DOES_NOT_APPLY, found, "pass contiguous tensors whose leading dimensions agree")
 
 
-def _differ(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether sizes are sure to differ: of symbols nobody knows."""
-    known = any(type(a) is int and type(b) is int and a != b for a, b in zip(one, other, strict=False))
-    return len(one) != len(other) or known
-
-
-def _as_one(spec: TensorSpec, count: int) -> TensorSpec | None:
-    """The tensor with its first `count` dimensions as one; None where no single step leads through them."""
+def _merge_leading(spec: TensorSpec, count: int) -> TensorSpec | None:
+    """The tensor with its first `count` dimensions merged; None where no single stride covers them."""
     rest = spec.shape[count:], spec.stride[count:]
     rows: Any = math.prod(spec.shape[:count])
-    step: Any = rest[0][0] * rest[1][0] if rest[0] else 1  # of a dimension of size 1, no step is ever made
+    step: Any = rest[0][0] * rest[1][0] if rest[0] else 1  # the stride of a dimension of size 1 is irrelevant
     if type(rows) is not int:
         step = spec.stride[count - 1]
     elif rows > 1:

@@ -168,7 +168,7 @@ def _as_comment(statement: Statement, problem: Problem) -> Problem | None:
         return None
     mark = marks[-1]
     kept = [t for t in statement.tokens if t.line != mark.line or t.column < mark.column or t.kind == "end"]
-    if not _reads_well(kept):
+    if not _parses(kept):
         return None
     remedy = "comments start with #, `//` divides"
     return Problem.at(mark.at, Code.SYNTAX, "a comment begun with `//`", remedy, Autofix.of(mark.at, "#"))
@@ -187,7 +187,7 @@ def _unknown_as_comment(reading: Reading, problem: Problem) -> Problem:
     return problem
 
 
-def _reads_well(tokens: Sequence[Token]) -> bool:
+def _parses(tokens: Sequence[Token]) -> bool:
     try:
         parser = StatementParser(tokens)
         if tokens[0].text == "op":

@@ -1,7 +1,6 @@
-"""The rules for the C++ text of a kernel file: which headers, no host code, no state, no heap, prints or clocks.
+"""Checks of the C++ text of a kernel file: allowed headers; no host code, state, heap, prints or clocks.
 
-Judges tokens, not meaning: plain text is refused plainly, and what macros hide is refused later, when the build
-shows it. Everything it knows of the code that the plan's rules need comes back as `SourceSummary`.
+Works on tokens; what macros hide is found in the compiled PTX. Returns a `SourceSummary` for the static checks.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ ALLOWED_HEADERS = (
     "cuda_pipeline.h",
     "cooperative_groups.h",
 )
-_RARER_HEADERS = ("cuda_pipeline_primitives.h", "math_constants.h")  # of kernels from elsewhere; authors need not know
+_RARER_HEADERS = ("cuda_pipeline_primitives.h", "math_constants.h")  # for imported kernels; not documented for authors
 ALLOWED_FOLDERS = ("cooperative_groups/", "cuda/", "cub/block/", "cub/warp/", "cute/", "cutlass/")
-# What these give is in the prelude already, so the line can simply go.
+# Covered by the prelude, so the include can be deleted.
 _NEEDLESS_HEADERS = frozenset(
     ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h", "cstdint")
 ) | frozenset(
@@ -48,7 +47,7 @@ _CLOCKS = re.compile(
     r"(?:clock64|clock_gettime|__?clock(?:64|hi)?|__nv_clock\w*|__?globaltimer\w*|globaltimer\w*|chrono"
     r"|__nvvm_read_ptx_sreg_(?:clock|globaltimer)\w*|__DATE__|__TIME__|__TIMESTAMP__)\Z"
 )
-_CALLED_ONLY = {  # everyday words: refused as calls, free as names
+_CALLED_ONLY = {  # common words: refused as calls, allowed as names
     "free": (Code.DEVICE_CALL, "use registers, __shared__ or a //! scratch buffer"),
     "puts": (Code.DEVICE_CALL, "print nothing; results go to the outputs"),
     "clock": (Code.DEVICE_CALL, "a kernel reads no clock"),
@@ -70,7 +69,7 @@ _HOST_STD = frozenset(
 _HOST_MACROS = ("TORCH_LIBRARY", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE", "TORCH_CHECK", "CUTE_HOST", "CUTLASS_HOST")
 _HAS_FILE = ("__has_include", "__has_include_next", "__has_embed")
 _STATE = ("__managed__", "thread_local", "_Thread_local")
-_REFUSED = {  # wherever they stand
+_REFUSED = {  # in any position
     **dict.fromkeys(_HOST_MACROS, (Code.HOST_CODE, "delete it; the file holds device code only")),
     **dict.fromkeys(_HAS_FILE, (Code.INCLUDE, "delete it; the allowed headers are always there")),
     **dict.fromkeys(_STATE, (Code.DEVICE_STATE, "memory across blocks is a //! scratch buffer")),
@@ -81,7 +80,7 @@ _NO_KERNEL_NAME = frozenset(
 
 
 def scan_source(text: str, constants: Sequence[str]) -> tuple[SourceSummary, list[Problem]]:
-    """What the plan needs to know of the code, and every problem of the code; `constants` are tune and const names."""
+    """A summary of the code and its problems; `constants` are the names of tunes and consts."""
     cpp = tokenize_cpp(text)
     known = frozenset(constants)
     incomplete = bool(cpp.problems) or any(t.text == "##" for directive in cpp.directives for t in directive)
@@ -166,7 +165,7 @@ def _pragma(cpp: CppText, at: CppToken, text: str) -> None:
         cpp.report(Code.INCLUDE, at, f"the pragma `{text[:40]}`", remedy)
 
 
-# -- words of the code --
+# -- identifiers --
 
 
 def _tokens(cpp: CppText, tokens: Sequence[CppToken]) -> None:
@@ -192,7 +191,7 @@ def _word(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken,
 
 
 def _may_be_clock(text: str) -> bool:
-    """A cheap look before the pattern: most words of a file are no clocks."""
+    """A cheap test before the pattern."""
     return "clock" in text or "timer" in text or "chrono" in text or text.startswith(("__DATE", "__TIME"))
 
 
@@ -226,7 +225,7 @@ def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) 
 
 
 def _is_own(tokens: Sequence[CppToken], name: str) -> bool:
-    """Whether the file defines a function of that name: `void cuScale(`."""
+    """Whether the file defines a function of that name."""
     pairs = itertools.pairwise(tokens)
     return any(
         two.text == name and one.kind == "ident" and one.text not in ("return", "else", "case") for one, two in pairs
@@ -284,7 +283,7 @@ def _never(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
 
 
 def _host_attribute(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    """`__host__` is fine beside `__device__` in one declaration."""
+    """`__host__` is allowed together with `__device__`."""
     for step in (-1, 1):
         position = index + step
         while 0 <= position < len(tokens) and tokens[position].is_identifier and abs(position - index) < 8:

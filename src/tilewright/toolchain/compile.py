@@ -114,13 +114,13 @@ def _external_calls(module: PtxModule, function: PtxFunction) -> list[PtxFinding
 
 def _special_registers(module: PtxModule, function: PtxFunction, source: str) -> list[PtxFinding]:
     """Reads of clocks, and of registers that identify the call or the SM."""
-    forbidden = (
+    rules = (
         (_CLOCK, "the clock ", "time"),
         (_CALL_MARK, "", "which call it is"),
         (_PLACE_MARK, "", "where it runs"),
     )
     findings = []
-    for pattern, kind, what in forbidden:
+    for pattern, kind, what in rules:
         for statement in function.statements:
             found = pattern.search(statement.text)
             if found is not None and not (kind and _is_library_wait(module, statement, source)):

@@ -24,8 +24,8 @@ from tilewright.records import (
 )
 from tilewright.toolchain.nvrtc import ToolchainError, Toolkit
 
-# Absolute, because the compiler prefixes relative names with the working directory, which would make builds differ; in a
-# folder that does not exist, because it is searched for quoted includes.
+# Absolute, because the compiler prefixes relative names with the working directory, which would make builds differ; the
+# folder does not exist, because it is searched for quoted includes.
 PRELUDE_NAME = "/tilewright/prelude"
 SIGNATURE_NAME = "/tilewright/signature"
 
@@ -45,8 +45,8 @@ _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MU
 # With only these, -minimal omits runtime-API and texture declarations: a fifth of a plain build.
 _LIGHT_INCLUDES = frozenset({"cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h"})
 
-# Macros and types available without an include. Repeated identical typedefs are legal. NVRTC cannot read cuda.h (it needs
-# host headers); its guard is defined so that headers which include it get CUtensorMap from here.
+# Macros and types available without an include. Repeated identical typedefs are legal. NVRTC cannot read cuda.h, which
+# needs host headers; its guard is defined so that headers which include it get CUtensorMap from here.
 _PRELUDE = """\
 typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
 typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;
