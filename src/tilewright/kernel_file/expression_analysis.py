@@ -1,7 +1,7 @@
 """Type analysis of expressions: type, names read, problems, and the closure that evaluates it, in one pass.
 
-After an error the type is `UNKNOWN`, which is compatible with everything, so that each mistake gives one message. A plan
-with problems is never evaluated.
+After an error the type is `UNKNOWN`, which is compatible with everything, so that each mistake gives one message. A
+plan with problems is never evaluated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Types, values, operators and functions of plan expressions.
 
-Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; operations on finite floats
-must stay finite. Operand types were checked by `expression_analysis`; `closures` adds locations to faults. In traced
+Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; operations on finite
+floats must stay finite. Operand types were checked by `expression_analysis`; `closures` adds locations to faults. In traced
 calls a size may be symbolic: a value that is neither `int` nor `float` counts as an integer without range checks.
 """
 

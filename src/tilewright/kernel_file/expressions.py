@@ -74,14 +74,14 @@ class ExpressionParser:
         raise ParseFailure(Problem.at(token.at, code, found, remedy, autofix))
 
     def comma_separated(self, item: Callable[[], Item]) -> tuple[Item, ...]:
-        """One or more, comma_separated by commas."""
+        """One or more items, separated by commas."""
         items = [item()]
         while self.accept(","):
             items.append(item())
         return tuple(items)
 
     def sequence(self, item: Callable[[], Item], closer: str) -> tuple[Item, ...]:
-        """Items comma_separated by commas, up to and with the closing bracket; there may be none."""
+        """Zero or more items, separated by commas, and the closing bracket."""
         items = () if self.at(closer) else self.comma_separated(item)
         if not self.accept(closer):
             self.fail(f"`,` or `{closer}`")

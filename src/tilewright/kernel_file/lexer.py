@@ -80,6 +80,7 @@ def read_plan_text(text: str) -> PlanText:
 def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -> list[Token]:
     """The tokens of one line; invalid text goes to `problems`."""
     tokens: list[Token] = []
+    number_end = 0  # the column after the last token, if that is a number
     for match in _TOKEN.finditer(body):
         kind = match.lastgroup or "strange"
         if kind == "comment":
@@ -94,6 +95,7 @@ def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -
             _number_with_letters(tokens[-1], token, problems)
         else:
             tokens.append(token)
+            number_end = token.end_column if kind in ("int", "float") else 0
     return tokens
 
 

@@ -1,7 +1,7 @@
 """The search for tune choices whose needs all hold, in written order, last `tune` fastest.
 
-Backjumping: a failed line rules out all combinations with the same values of the tunes it depends on. A file whose first
-`need` fails costs one line, however many combinations it has.
+Backjumping: a failed line rules out all combinations with the same values of the tunes it depends on. A file whose
+first `need` fails costs one line, however many combinations it has.
 """
 
 from __future__ import annotations

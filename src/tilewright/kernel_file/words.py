@@ -39,8 +39,8 @@ ACCEPT_FLAGS = ("strided", "unaligned")
 OPERATOR_WORDS = ("if", "else", "and", "or", "not", "in")
 LITERAL_WORDS = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
 
-# Reserved names. Directive words, `stride`, `counter` and options of `tiled` are contextual keywords, so a tensor may be
-# named `out` and a parameter `stride`.
+# Reserved names. Directive words, `stride`, `counter` and options of `tiled` are contextual keywords, so a tensor may
+# be named `out` and a parameter `stride`.
 _PLAN_WORDS = ("device", "dim3", "tiled", "zeroed")
 TAKEN = frozenset(
     (*FUNCTIONS, *DTYPES, *SCALAR_TYPES, *LAUNCH_ATTRIBUTES, *OPERATOR_WORDS, *LITERAL_WORDS, *_PLAN_WORDS)
