@@ -27,7 +27,7 @@ from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.kernel_file import KernelFileError, NoneApplies
 from tilewright.records import PROFILES, BoundPlan, DType, PackedLaunch, TensorSpec
 from tilewright.runtime import BuildDuringCapture, Operation, OverlappingTensors
-from tilewright.runtime.cuda_backend import Builds, CudaBackend
+from tilewright.runtime.backends import Builds, CudaBackend
 from tilewright.runtime.entries import extent_of, make_entry, overlap
 from tilewright.runtime.specs import spec_of
 

@@ -70,14 +70,14 @@ class Signature:
 
 def _converter(op: str, parameter: Parameter) -> Callable[[Any], Any]:
     what = f"{op}(): {parameter.name}"
-    if parameter.scalar is None:
 
-        def convert(value: Any) -> Any:
-            if type(value) in _NOT_TENSORS:
-                raise CallError(f"{what} is a tensor; found {_describe(value)}; give a tensor")
-            return value
+    def tensor(value: Any) -> Any:
+        if type(value) in _NOT_TENSORS:
+            raise CallError(f"{what} is a tensor; found {_describe(value)}; give a tensor")
+        return value
 
-    else:
+    convert: Callable[[Any], Any] = tensor
+    if parameter.scalar is not None:
         scalar = _scalar_converter(what, parameter.scalar)
         convert = _list_converter(what, parameter, scalar) if parameter.is_list else scalar
     if not parameter.optional:

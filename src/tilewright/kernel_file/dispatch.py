@@ -15,8 +15,14 @@ from typing import Any, NamedTuple
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, KernelFile, NeedLine
-from tilewright.kernel_file.evaluate import Evaluation, Refused, initial_bindings, traced_out_specs, try_evaluate
-from tilewright.kernel_file.leading import flatten_leading
+from tilewright.kernel_file.evaluate import (
+    Evaluation,
+    Refused,
+    flatten_leading,
+    initial_bindings,
+    traced_out_specs,
+    try_evaluate,
+)
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem

@@ -1,8 +1,8 @@
 """Types, values, operators and functions of plan expressions.
 
 Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; operations on finite
-floats must stay finite. Operand types were checked by `expression_analysis`; `closures` adds locations to faults. In traced
-calls a size may be symbolic: a value that is neither `int` nor `float` counts as an integer without range checks.
+floats must stay finite. Operand types were checked by `expression_analysis`; `closures` adds locations to faults. In
+traced calls sizes may be symbolic: a value that is neither `int` nor `float` is an integer without range checks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from enum import Enum
 from typing import Any
 
 from tilewright.kernel_file.problems import Code
-from tilewright.kernel_file.syntax import Parameter
 from tilewright.records import DType, ScalarType, TensorSpec
 
 INT_MAX = 2**63 - 1
@@ -96,11 +95,6 @@ _TYPES_OF_LITERALS = {type(None): NONE, DType: DTYPE, bool: BOOL, int: INT, floa
 
 def literal_type(value: int | float | bool | DType | None) -> Type:
     return _TYPES_OF_LITERALS[type(value)]
-
-
-def parameter_type(parameter: Parameter) -> Type:
-    kind = TypeKind.TENSOR if parameter.scalar is None else TypeKind(parameter.scalar.value)
-    return Type(kind, parameter.is_list, parameter.optional)
 
 
 def comparable(left: Type, right: Type) -> bool:

@@ -89,9 +89,7 @@ def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -
         if kind in ("other", "strange"):
             remedy = words.OPERATOR_SPELLINGS.get(token.text, _NO_SUCH_CHARACTER)
             problems.append(Problem.at(token.at, Code.SYNTAX, f"unexpected `{token.text}`", remedy))
-        elif (
-            kind == "name" and tokens and tokens[-1].kind in ("int", "float") and tokens[-1].end_column == token.column
-        ):
+        elif kind == "name" and number_end == token.column:
             _number_with_letters(tokens[-1], token, problems)
         else:
             tokens.append(token)

@@ -166,7 +166,8 @@ class _Checker:
         for parameter in op.parameters:
             if parameter.scalar is ScalarType.FLOAT:
                 self.float_parameters.add(parameter.name)
-            type_ = expression_values.parameter_type(parameter)
+            kind = TypeKind.TENSOR if parameter.scalar is None else TypeKind(parameter.scalar.value)
+            type_ = Type(kind, parameter.is_list, parameter.optional)
             self._define(parameter.name, type_, parameter.at, frozenset({parameter.name}), line=op.at.line)
         seen: set[str] = set()
         for result in op.results:

@@ -16,8 +16,7 @@ from typing import ClassVar
 
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
-from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
-from tilewright.kernel_file.leading import flatten_leading
+from tilewright.kernel_file.evaluate import Evaluation, Refused, flatten_leading, try_evaluate
 from tilewright.kernel_file.problems import Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.records import (

@@ -58,7 +58,7 @@ class MemoryRegion:
         return tuple(index) if element == 0 else None
 
     def describe(self, offset: int) -> str:
-        """Describe an offset: "x[3, 17]", "4 bytes after the end of x", "2 bytes after x[3, 17], between the elements"."""
+        """Describe an offset: "x[3, 17]", or "4 bytes after the end of x"."""
         if offset < 0:
             return f"{_bytes(-offset)} before the start of {self.name}"
         if offset >= len(self.data):

@@ -1,6 +1,6 @@
 """`load`: kernel files as a callable op that builds on demand and runs on CUDA tensors, or emulated on CPU tensors."""
 
-from tilewright.runtime.emulator_backend import EmulatedCall
+from tilewright.runtime.backends import EmulatedCall
 from tilewright.runtime.errors import (
     BuildDuringCapture,
     BuildFailed,

@@ -11,7 +11,7 @@ import torch
 from tilewright.kernel_file import DoesNotApply, Op, settle
 from tilewright.records import TensorSpec
 from tilewright.runtime import torch_library
-from tilewright.runtime.cuda_backend import PreparedCall
+from tilewright.runtime.backends import PreparedCall
 from tilewright.runtime.errors import GradientNotSupported, OverlappingTensors
 from tilewright.runtime.fast_path import Entry
 

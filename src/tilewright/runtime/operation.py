@@ -30,6 +30,16 @@ from tilewright.kernel_file import (
     try_evaluate,
 )
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
+from tilewright.runtime.backends import (
+    Builds,
+    CallTensors,
+    CudaBackend,
+    EmulatedCall,
+    EmulatedPlan,
+    EmulatorBackend,
+    full_call,
+    plain_call,
+)
 from tilewright.runtime.backward import Backward, common_leads
 from tilewright.runtime.call_devices import (
     CallDevice,
@@ -39,15 +49,6 @@ from tilewright.runtime.call_devices import (
     emulated_profile,
     named_profile,
     resolve_device,
-)
-from tilewright.runtime.cuda_backend import Builds, CudaBackend
-from tilewright.runtime.emulator_backend import (
-    CallTensors,
-    EmulatedCall,
-    EmulatedPlan,
-    EmulatorBackend,
-    full_call,
-    plain_call,
 )
 from tilewright.runtime.entries import make_entry, with_in_place_checks
 from tilewright.runtime.errors import CallRefused, LoadError
@@ -65,7 +66,7 @@ from tilewright.runtime.fast_path import (
 )
 from tilewright.runtime.returned import OutputSpec
 from tilewright.runtime.specs import abstract_arguments, spec_of, unsupported_reasons
-from tilewright.runtime.torch_ops import operator_of
+from tilewright.runtime.torch_op import operator_of
 
 Device = int | str | torch.device | None
 

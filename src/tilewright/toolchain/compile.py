@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilewright import records
-from tilewright.kernel_file.assembly import assembly_is_plain
+from tilewright.kernel_file.source_scan import assembly_is_plain
 from tilewright.records import KERNEL_FILE_NAME, BuildFailure, BuildRequest, Diagnostic, FailureReason, Severity
 from tilewright.records.gpu import reached
 from tilewright.toolchain.diagnostics import line_of_kernel, read_log
@@ -27,7 +27,6 @@ from tilewright.toolchain.translation_unit import (
     TranslationUnit,
     assemble,
     check_against_entry,
-    include_options,
     read_signature,
 )
 
@@ -290,7 +289,7 @@ def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> record
     unit = assemble(request)
     nvrtc = load_nvrtc(toolkit.library, toolkit.builtins)
     # NVRTC's own cache returns no log, from which resources are read.
-    options = (*unit.options, "--no-cache", *include_options(toolkit))
+    options = (*unit.options, "--no-cache", *(f"-I{folder}" for folder in toolkit.search_path))
     compilation = nvrtc.compile(unit.text, KERNEL_FILE_NAME, options, unit.kernels)
     diagnostics = read_log(compilation.log, compilation.ptx, request, unit, toolkit)
     if compilation.status != SUCCESS:

@@ -22,7 +22,7 @@ from tilewright.records import (
     ParameterKind,
     PointeeKind,
 )
-from tilewright.toolchain.nvrtc import ToolchainError, Toolkit
+from tilewright.toolchain.nvrtc import ToolchainError
 
 # Absolute, because the compiler prefixes relative names with the working directory, which would make builds differ; the
 # folder does not exist, because it is searched for quoted includes.
@@ -162,11 +162,6 @@ def assemble(request: BuildRequest) -> TranslationUnit:
     return TranslationUnit(text, (arch, *options, *light), request.kernels, tables, namespace, tuple(constant_lines))
 
 
-def include_options(toolkit: Toolkit) -> tuple[str, ...]:
-    """The include directories as options."""
-    return tuple(f"-I{directory}" for directory in toolkit.search_path)
-
-
 def includes(source: str) -> tuple[str, ...]:
     """The headers that a text includes by plain directives."""
     return tuple(_INCLUDE.findall(source))
@@ -291,7 +286,7 @@ def read_signature(ptx: str, table: str) -> tuple[KernelParameter, ...] | None:
     if count < 0:
         return None
     cells = (_CELL.unpack_from(content, 4 + _CELL.size * index) for index in range(count))
-    return tuple(KernelParameter(_KINDS[kind], *sizes, _POINTEES[pointee]) for kind, *sizes, pointee in cells)
+    return tuple(KernelParameter(_KINDS[kind], a, b, c, d, _POINTEES[pointee]) for kind, a, b, c, d, pointee in cells)
 
 
 def check_against_entry(parameters: tuple[KernelParameter, ...], declaration: str, symbol: str) -> None:

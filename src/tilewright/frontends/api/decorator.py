@@ -31,8 +31,8 @@ from tilewright.runtime.backward import Backward
 from tilewright.runtime.fallback import Fallback, NoKernelMatches, without_autocast
 from tilewright.runtime.fast_path import are_plain_tensors, no_torch_modes_active
 from tilewright.runtime.files import read_files, read_tuned
-from tilewright.runtime.returned import Form
-from tilewright.runtime.torch_ops import operator_of
+from tilewright.runtime.returned import OutputSpec
+from tilewright.runtime.torch_op import operator_of
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.lifting.definition_source import Global, source_and_globals
@@ -50,7 +50,7 @@ class KernelFamily:
         files: Sequence[KernelFile],
         tasks: Sequence[Task],
         reference: FunctionReference,
-        returned: Form | None,
+        returned: OutputSpec | None,
         find: Find,
         backward: Backward | None = None,
     ) -> None:
