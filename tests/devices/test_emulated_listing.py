@@ -163,7 +163,7 @@ def test_text(listing: Listing) -> None:
 
 
 def test_text_leaves_out_what_did_not_run(listing: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.devices.emulation.listing._AROUND", 0)
+    monkeypatch.setattr("tilewright.devices.emulation.listing._CONTEXT_LINES", 0)
     lines = render_lines(listing).splitlines()
     shown = [line.split("|")[0].split()[-1] for line in lines if "|" in line]
     assert shown == ["3", "4", "8"]

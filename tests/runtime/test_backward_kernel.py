@@ -185,7 +185,7 @@ def test_a_stack_of_rows_is_laid_flat(folder: Path) -> None:
         assert one is not None
         assert one.shape == stacked[name].shape
         torch.testing.assert_close(one, expected[name], rtol=1e-4, atol=1e-5)
-    assert not pair.takes(op.op, [stacked["x"], stacked["x"], stacked["x"]])
+    assert not pair.matches(op.op, [stacked["x"], stacked["x"], stacked["x"]])
 
 
 def test_compiled_whole_it_gives_the_same(folder: Path) -> None:
