@@ -19,7 +19,7 @@ from tilewright.child.process import Interrupted
 from tilewright.devices.child_device import RUNNER, CudaDevice
 from tilewright.devices.protocol import DeviceError
 from tilewright.devices.spool_files import SpoolFiles
-from tilewright.devices.spool_worker import Pace, Worker
+from tilewright.devices.spool_worker import Worker, WorkerTiming
 from tilewright.reference.spooled import References
 
 INTERRUPTED_STATUS = 130  # the usual exit status after Ctrl-C
@@ -78,15 +78,17 @@ def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER
 def _serve(
     options: argparse.Namespace, files: SpoolFiles, device: CudaDevice, references: References, stop: Stop
 ) -> int:
-    pace = Pace(options.poll, options.stale, options.keep_days * 86400.0)
+    pace = WorkerTiming(options.poll, options.stale, options.keep_days * 86400.0)
     say = _progress if sys.stderr.isatty() or options.verbose else lambda _: None
     worker = Worker(files, device, references, pace, stop.requested, say)
-    stop.busy = lambda: worker.in_hand is not None
+    stop.busy = lambda: worker.current_job is not None
     _tell(f"{worker.id} serves {files.root} with {worker.announcement.profile.name}; Ctrl-C stops it")
     try:
         done = worker.serve(once=options.once, drain=options.drain)
     except Interrupted:
-        returned = f"job {worker.in_hand.id} was returned to the spool" if worker.in_hand else "no job was in hand"
+        returned = (
+            f"job {worker.current_job.id} was returned to the spool" if worker.current_job else "no job was running"
+        )
         return _farewell(stop, returned)
     if stop.requested():
         return _farewell(stop, f"{done} job(s) run, none left in hand")

@@ -11,8 +11,8 @@ from tilewright.devices.emulation.listing import (
     Listing,
     Operations,
     Traffic,
-    listing_of,
     listing_text,
+    make_listing,
     render_lines,
     render_summary,
     summarise,
@@ -73,7 +73,7 @@ COUNTS = CountsRecord(
 
 @pytest.fixture
 def listing() -> Listing:
-    return listing_of(COUNTS, "kernel.cu", SOURCE)
+    return make_listing(COUNTS, "kernel.cu", SOURCE)
 
 
 def test_totals() -> None:
@@ -163,7 +163,7 @@ def test_text(listing: Listing) -> None:
 
 
 def test_text_leaves_out_what_did_not_run(listing: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.devices.emulation.listing._AROUND", 0)
+    monkeypatch.setattr("tilewright.devices.emulation.listing._CONTEXT_LINES", 0)
     lines = render_lines(listing).splitlines()
     shown = [line.split("|")[0].split()[-1] for line in lines if "|" in line]
     assert shown == ["3", "4", "8"]
@@ -181,7 +181,7 @@ def test_text_of_totals(listing: Listing) -> None:
 
 
 def test_a_launch_that_did_nothing() -> None:
-    empty = listing_of(CountsRecord("k", 1, 0, 0, 0, 0, ()), "kernel.cu", SOURCE)
+    empty = make_listing(CountsRecord("k", 1, 0, 0, 0, 0, ()), "kernel.cu", SOURCE)
     assert (empty.lines, empty.elsewhere, empty.summary.mix) == ((), None, ())
     assert "0 blocks" in listing_text(empty)
 

@@ -13,11 +13,11 @@ from tilewright.devices.inputs import (
     PlacedTensor,
     allocate,
     allocation_bytes,
+    bitwise_equal,
     clear,
     content_of,
-    damage,
     fill,
-    same_bits,
+    guard_damage,
 )
 from tilewright.records import Content, Data, DType, Integers, Normal, Part, TensorSpec, Uniform
 
@@ -128,13 +128,13 @@ def test_memory_is_aligned_as_promised_and_no_better(alignment: int) -> None:
 def test_guards_see_the_nearest_byte_that_was_written(alignment: int) -> None:
     placed = allocate(TensorSpec(DType.F16, (8,), (1,), alignment), CPU, guard_byte=GUARD_BYTE)
     fill(placed, Integers(1, 0, 5))
-    assert damage(placed) is None
+    assert guard_damage(placed) is None
     behind = placed.tensor.storage_offset() + 8
     placed.tensor.as_strided((3,), (1,), behind + 100).fill_(1)
-    assert damage(placed) == 200
+    assert guard_damage(placed) == 200
     placed.tensor.as_strided((1,), (1,), behind - 9).fill_(0)
-    assert damage(placed) == -1
-    assert damage(allocate(placed.spec, CPU)) is None, "not guarded"
+    assert guard_damage(placed) == -1
+    assert guard_damage(allocate(placed.spec, CPU)) is None, "not guarded"
 
 
 @pytest.mark.parametrize("stride", [(1,), (2,)])
@@ -142,12 +142,12 @@ def test_guards_see_the_nearest_byte_that_was_written(alignment: int) -> None:
 def test_bits_are_compared_and_not_numbers(stride: tuple[int], count: int) -> None:
     spec = TensorSpec(DType.F32, (count,), stride)
     one, other = allocate(spec, CPU), allocate(spec, CPU)
-    assert same_bits(one, other), "NaN like NaN"
+    assert bitwise_equal(one, other), "NaN like NaN"
     clear(one)
     clear(other)
     other.storage[-4:] = torch.tensor([0, 0, 0, 0x80], dtype=torch.uint8)
     assert torch.equal(one.tensor, other.tensor)
-    assert not same_bits(one, other), "-0 is not 0"
+    assert not bitwise_equal(one, other), "-0 is not 0"
 
 
 @pytest.mark.parametrize("content", [Normal(1), Data(b""), Integers(1, 0, 5)])

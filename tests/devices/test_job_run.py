@@ -13,7 +13,7 @@ import torch
 from tests.devices.scripted_jobs import PROFILE
 
 from tilewright.devices.cuda import DriverError
-from tilewright.devices.cuda.driver import When, meaning
+from tilewright.devices.cuda.driver import ErrorPhase, explain_error
 from tilewright.devices.job_run import JobRun, Results
 from tilewright.devices.runner import JobFault, Progress, RunStage
 from tilewright.records import (
@@ -514,7 +514,7 @@ class Lent:
     def __init__(self) -> None:
         self.taken: list[torch.Tensor] = []
 
-    def take(self, size: int) -> torch.Tensor:
+    def allocate(self, size: int) -> torch.Tensor:
         self.taken.append(torch.empty(size, dtype=torch.uint8))
         return self.taken[-1]
 
@@ -539,18 +539,18 @@ def test_results_that_are_shared_stay_where_they_are(is_checked: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "when", "kind"),
     [
-        ("CUDA_ERROR_ILLEGAL_ADDRESS", When.RUN, FaultKind.ILLEGAL_ACCESS),
-        ("CUDA_ERROR_ILLEGAL_ADDRESS", When.LAUNCH, FaultKind.ILLEGAL_ACCESS),
-        ("CUDA_ERROR_MISALIGNED_ADDRESS", When.RUN, FaultKind.MISALIGNED),
-        ("CUDA_ERROR_ASSERT", When.RUN, FaultKind.DEVICE_ASSERT),
-        ("CUDA_ERROR_LAUNCH_FAILED", When.RUN, FaultKind.DEVICE_ASSERT),
-        ("CUDA_ERROR_OUT_OF_MEMORY", When.LOAD, FaultKind.MEMORY),
-        ("CUDA_ERROR_NO_BINARY_FOR_GPU", When.LOAD, FaultKind.UNSUITABLE),
-        ("CUDA_ERROR_INVALID_IMAGE", When.LOAD, FaultKind.LOAD_REFUSED),
-        ("CUDA_ERROR_INVALID_VALUE", When.LOAD, FaultKind.LAUNCH_REFUSED),
-        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", When.LAUNCH, FaultKind.LAUNCH_REFUSED),
-        ("CUDA_ERROR_ECC_UNCORRECTABLE", When.RUN, FaultKind.OTHER),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", ErrorPhase.RUN, FaultKind.ILLEGAL_ACCESS),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", ErrorPhase.LAUNCH, FaultKind.ILLEGAL_ACCESS),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS", ErrorPhase.RUN, FaultKind.MISALIGNED),
+        ("CUDA_ERROR_ASSERT", ErrorPhase.RUN, FaultKind.DEVICE_ASSERT),
+        ("CUDA_ERROR_LAUNCH_FAILED", ErrorPhase.RUN, FaultKind.DEVICE_ASSERT),
+        ("CUDA_ERROR_OUT_OF_MEMORY", ErrorPhase.LOAD, FaultKind.MEMORY),
+        ("CUDA_ERROR_NO_BINARY_FOR_GPU", ErrorPhase.LOAD, FaultKind.UNSUITABLE),
+        ("CUDA_ERROR_INVALID_IMAGE", ErrorPhase.LOAD, FaultKind.LOAD_REFUSED),
+        ("CUDA_ERROR_INVALID_VALUE", ErrorPhase.LOAD, FaultKind.LAUNCH_REFUSED),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", ErrorPhase.LAUNCH, FaultKind.LAUNCH_REFUSED),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", ErrorPhase.RUN, FaultKind.OTHER),
     ],
 )
-def test_driver_errors_have_their_meaning(name: str, when: When, kind: FaultKind) -> None:
-    assert meaning(name, when)[0] is kind
+def test_driver_errors_have_their_meaning(name: str, when: ErrorPhase, kind: FaultKind) -> None:
+    assert explain_error(name, when)[0] is kind

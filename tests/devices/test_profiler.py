@@ -16,7 +16,7 @@ from tests.devices.scripted_jobs import RUNNER, scripted_job
 from tilewright.child.process import Interrupted
 from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.profiler import NCU, profile_job, read_report
-from tilewright.devices.watching import NotWatched
+from tilewright.devices.vendor_tools import ToolUnavailable
 from tilewright.records import Completed, DType, Limits, Watch, from_json, to_json
 
 TABLES = Path(__file__).parent / "ncu"  # of an H200, cut down to a few columns and rows
@@ -48,7 +48,7 @@ def test_lines_of_other_files_and_kernels_are_left_out() -> None:
 
 
 def test_a_report_without_kernels_is_no_profile() -> None:
-    with pytest.raises(NotWatched, match="no kernel"):
+    with pytest.raises(ToolUnavailable, match="no kernel"):
         read_report("==PROF== nothing\n", "")
 
 
@@ -90,7 +90,7 @@ def test_the_program_called_ncu_is_asked_for_a_report_and_its_tables(
 )
 def test_reasons_for_no_profile(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NCU.variable, program(tmp_path, text))
-    with pytest.raises(NotWatched, match=reason):
+    with pytest.raises(ToolUnavailable, match=reason):
         profile_job(scripted_job("p", seconds=1.0 if text == "sleep 600" else 300.0), 0)
 
 
@@ -109,7 +109,7 @@ def gone(pid: int) -> bool:
 
 def test_what_ncu_started_is_gone_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NCU.variable, program(tmp_path, f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & wait"))
-    with pytest.raises(NotWatched):
+    with pytest.raises(ToolUnavailable):
         profile_job(scripted_job("p", seconds=2.0), 0)
     assert gone(int((tmp_path / "pid").read_text()))
 
@@ -122,7 +122,7 @@ def test_an_interrupt_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 STARTER = """
 import pathlib, sys
-from tilewright.devices.watching import run_tool
+from tilewright.devices.vendor_tools import run_tool
 folder, program = pathlib.Path(sys.argv[1]), sys.argv[2]
 run_tool(("sh", "-c", 'exec "$0" -c "$1"', sys.executable, program), folder, 600.0, lambda: False)
 """

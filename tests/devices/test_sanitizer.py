@@ -12,7 +12,7 @@ from tests.devices.scripted_jobs import RUNNER, scripted_job
 
 from tilewright.devices.child_device import CudaDevice
 from tilewright.devices.sanitizer import SANITIZER, read_findings, sanitize_job
-from tilewright.devices.watching import NotWatched
+from tilewright.devices.vendor_tools import ToolUnavailable
 from tilewright.records import PROFILES, Completed, DType, FindingKind, GpuProfile, Job, Limits, ThreadRecord, Watch
 from tilewright.toolchain.nvrtc import INSTALL_CUTE, find_toolkit
 
@@ -146,7 +146,7 @@ case "$2" in racecheck) cat {SAID}/race.racecheck.txt ;; *) cat {SAID}/oob.syncc
 )
 def test_reasons_for_no_answer(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SANITIZER.variable, program(tmp_path, text))
-    with pytest.raises(NotWatched, match=reason):
+    with pytest.raises(ToolUnavailable, match=reason):
         sanitize_job(replace(job_of("oob"), limits=Limits(seconds=1.0 if text == "sleep 600" else 300.0)), 0)
 
 

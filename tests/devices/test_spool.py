@@ -159,7 +159,7 @@ def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Workers) -> N
     assert client(spool).profile == PROFILE
     device = client(spool, timeout=1.0)
     with pytest.raises(
-        DeviceError, match=r"1 job\(s\) are not done, 'slow' first \(worker .* has it in hand\); 1 worker"
+        DeviceError, match=r"1 job\(s\) are not done, 'slow' first \(worker .* is running it\); 1 worker"
     ):
         device.execute(scripted_job("slow", "sleep 30"))
     with pytest.raises(DeviceError, match="no worker for sm_80 serves"):
@@ -334,7 +334,7 @@ def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Wor
         process.wait()
     start()
     execution = device.execute(scripted_job("deadly", "hang"))
-    assert "2 worker processes died while they had this job in hand" in fault(execution, FaultKind.DIED).message
+    assert "2 worker processes died while running this job" in fault(execution, FaultKind.DIED).message
     assert answer_of(device.execute(scripted_job("after"))) == [2.0, 3.0, 4.0]
 
 

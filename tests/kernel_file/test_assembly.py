@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.kernel_file.assembly import assembly_is_plain
+from tilewright.kernel_file.source_scan import assembly_is_plain
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tilewright.kernel_file import (
     words,
 )
 from tilewright.kernel_file.closures import Bindings, EvaluationFailure
-from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, DefinedName, NameTable
 from tilewright.kernel_file.expression_values import INT_MAX, INT_MIN, MAX_LIST_LENGTH, MapName, Tensor, Type, TypeKind
 from tilewright.kernel_file.expressions import ExpressionParser
 from tilewright.kernel_file.lexer import Token, tokenize
@@ -165,7 +165,7 @@ def typed(kind: str, depth: int = 4) -> st.SearchStrategy[str]:
 
 def analysed(tree: Expr) -> tuple[Analysed, list[Problem]]:
     problems: list[Problem] = []
-    names = NameTable({name: KnownName(type_, 1) for name, type_ in NAMES.items()})
+    names = NameTable({name: DefinedName(type_, 1) for name, type_ in NAMES.items()})
     return Analysis(names, problems).analyse(tree), problems
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.kernel_file.compiled_plan import DefinitionLine
-from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, DefinedName, NameTable
 from tilewright.kernel_file.expression_values import BOOL, DTYPE, FLOAT, INT, INT_LIST, NONE, TENSOR, Type, TypeKind
 from tilewright.kernel_file.expressions import ExpressionParser
 from tilewright.kernel_file.lexer import Token, tokenize
@@ -28,7 +28,7 @@ def analysed(text: str) -> tuple[Analysed, list[Problem]]:
     tokens = tokenize(text, 1, 1, [])
     expression = ExpressionParser([*tokens, Token("end", "", 1, len(text) + 1)]).expression()
     problems: list[Problem] = []
-    names = NameTable({name: KnownName(type_, 0, frozenset({name})) for name, type_ in NAMES.items()})
+    names = NameTable({name: DefinedName(type_, 0, frozenset({name})) for name, type_ in NAMES.items()})
     return Analysis(names, problems).analyse(expression), problems
 
 

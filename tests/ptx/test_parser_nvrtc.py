@@ -13,7 +13,6 @@ from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.syntax import Register, Relocation, Space, SymbolOperand, Tuple_
 from tilewright.toolchain import find_toolkit
 from tilewright.toolchain.nvrtc import load_nvrtc
-from tilewright.toolchain.translation_unit import include_options
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -77,7 +76,13 @@ KERNELS = {
 def compiled(source: str, arch: str) -> str:
     toolkit = find_toolkit()
     nvrtc = load_nvrtc(toolkit.library, toolkit.builtins)
-    options = (f"-arch=compute_{arch}", "-std=c++17", "-lineinfo", "-default-device", *include_options(toolkit))
+    options = (
+        f"-arch=compute_{arch}",
+        "-std=c++17",
+        "-lineinfo",
+        "-default-device",
+        *(f"-I{folder}" for folder in toolkit.search_path),
+    )
     result = nvrtc.compile(source.replace("__global__", 'extern "C" __global__'), "/kernel.cu", options, ())
     assert result.ptx, result.log
     return result.ptx

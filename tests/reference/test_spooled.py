@@ -317,9 +317,7 @@ def test_a_call_that_cost_two_workers_their_lives_is_not_tried_again(
         mark.unlink()
     start()
     asking.join(300.0)
-    assert asking.problem.startswith(
-        "it was not answered on the spool: 2 worker processes died while they had this job"
-    )
+    assert asking.problem.startswith("it was not answered on the spool: 2 worker processes died while running this job")
     assert not mark.exists()
     assert files_left(spool) == []
 

@@ -174,7 +174,7 @@ def test_a_stack_of_rows_is_laid_flat(folder: Path) -> None:
     gradients = dict(zip(backward.derivative.results, backward.derivative.gradients, strict=True))
     op = operation(task, folder)
     pair = Backward(operation(backward, folder), gradients, backward.derivative.by, ranks, frozenset(("x", "residual")))
-    both = Operation(op.files, None, op.last_resort.reference, backward=pair)
+    both = Operation(op.files, None, op.fallback.reference, backward=pair)
     tensors = drawn(task, rows=6)
     stacked = {n: t.detach().reshape(2, 3, 40).requires_grad_() if t.dim() == 2 else t for n, t in tensors.items()}
     with warnings.catch_warnings():
@@ -185,7 +185,7 @@ def test_a_stack_of_rows_is_laid_flat(folder: Path) -> None:
         assert one is not None
         assert one.shape == stacked[name].shape
         torch.testing.assert_close(one, expected[name], rtol=1e-4, atol=1e-5)
-    assert not pair.takes(op.op, [stacked["x"], stacked["x"], stacked["x"]])
+    assert not pair.matches(op.op, [stacked["x"], stacked["x"], stacked["x"]])
 
 
 def test_compiled_whole_it_gives_the_same(folder: Path) -> None:

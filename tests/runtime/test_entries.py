@@ -27,8 +27,8 @@ from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.kernel_file import KernelFileError, NoneApplies
 from tilewright.records import PROFILES, BoundPlan, DType, PackedLaunch, TensorSpec
 from tilewright.runtime import BuildDuringCapture, Operation, OverlappingTensors
+from tilewright.runtime.backends import Builds, CudaBackend
 from tilewright.runtime.entries import extent_of, make_entry, overlap
-from tilewright.runtime.on_device import Builds, OnDevice
 from tilewright.runtime.specs import spec_of
 
 Body = Callable[..., None]
@@ -80,7 +80,7 @@ class Host:
     def __init__(self, operation: Operation, driver: NullDriver, bodies: dict[str, Body]) -> None:
         self.operation = operation
         self.executor = HostExecutor(driver, bodies)
-        self.on_device = OnDevice(operation.files, operation._tuned, self.executor, Builds())  # type: ignore[arg-type]
+        self.on_device = CudaBackend(operation.files, operation._tuned, self.executor, Builds())  # type: ignore[arg-type]
         self.again: list[tuple[Any, ...]] = []
         self.differentiated: list[tuple[Any, ...]] = []
 
@@ -89,7 +89,7 @@ class Host:
         regular = self.operation.signature.normalise(values, {})
         named = zip(op.parameters, regular, strict=True)
         arguments = {p.name: spec_of(v) if isinstance(v, torch.Tensor) else v for p, v in named}
-        ready = self.on_device.ready(arguments)
+        ready = self.on_device.prepare(arguments)
         if isinstance(ready, NoneApplies):
             return ready
         specs = [arguments[p.name] for p in op.parameters if p.scalar is None]

@@ -73,7 +73,7 @@ def test_late_scalars_change_at_every_call(gpu_make: Make) -> None:
     for factor in (0.5, -3.0, 1e20, 2):
         torch.testing.assert_close(scale(x, factor), x * (2 * factor))
     torch.testing.assert_close(scale(x, shift=-4, factor=1.0), x * 2 - 4)
-    assert len(scale._recent) <= 2  # numbers that decide nothing make no new entry (2 is an int, not a float)
+    assert len(scale._entries) <= 2  # numbers that decide nothing make no new entry (2 is an int, not a float)
 
 
 def test_a_late_scalar_that_does_not_fit_is_located(gpu_make: Make) -> None:

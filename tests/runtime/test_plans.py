@@ -10,7 +10,7 @@ from tests.runtime.plans import SAMPLES, Sample
 from tilewright.kernel_file import Dispatcher, Selected
 from tilewright.records import PROFILES, Build, PackedLaunch
 from tilewright.runtime import load
-from tilewright.runtime.specs import arguments_ahead
+from tilewright.runtime.specs import abstract_arguments
 from tilewright.toolchain import bind_plan, build
 
 
@@ -21,7 +21,7 @@ def test_it_binds_for_an_h200(sample: Sample, tmp_path: Path) -> None:
     explanation = operation.explain(*sample.arguments, gpu="H200")
     assert explanation.file is not None, str(explanation)
     dispatcher = Dispatcher(operation.files, PROFILES["H200"])
-    selected = dispatcher.select(arguments_ahead(operation.signature, dispatcher.deciding, sample.arguments, {}))
+    selected = dispatcher.select(abstract_arguments(operation.signature, dispatcher.deciding, sample.arguments, {}))
     assert isinstance(selected, Selected)
     request = selected.evaluation.build_request()
     assert request is not None

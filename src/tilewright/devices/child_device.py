@@ -1,7 +1,7 @@
-"""`ChildDevice`: runs untrusted jobs in a child process and outlives whatever they do to it.
+"""`ChildDevice`: runs untrusted jobs in a child process and survives whatever they do to it.
 
-It owns one resident runner, replaces it when a job has spoilt it, and says for every job that failed why and in which
-kernel. What the runner runs jobs on, a GPU or an emulator, is its program's business; nothing here imports torch.
+It owns one resident runner process, replaces it after a job has damaged it, and reports for every failed job the cause
+and the kernel. Subclasses choose the runner program: `CudaDevice` or `EmulatedDevice`. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tilewright.devices.profiler import profile_job
 from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.runner import JobFinished, Progress, RunnerMessage, RunnerReady, RunnerUnready
 from tilewright.devices.sanitizer import sanitize_job
-from tilewright.devices.watching import NotWatched
+from tilewright.devices.vendor_tools import ToolUnavailable
 from tilewright.records import Completed, Execution, Faulted, FaultKind, GpuProfile, Job, Watch, to_json
 
-_STARTS = 3  # a child killed from outside while it comes up is started again, so often
+_STARTS = 3  # attempts to start a child that is killed from outside
 # Signals that come from outside the process: an operator, a scheduler, the kernel when memory runs out.
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
@@ -29,10 +29,9 @@ _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 class ChildDevice(Closing):
     """A runner program as a device.
 
-    `start_seconds` is the allowance for a child to come up (torch's import, the CUDA context); it is not part of a
-    job's time limit. `host_bytes` bounds the child's resident memory; device memory is bounded by each job's own limit.
-    `command` is the runner program. `interrupt` is asked ten times a second; when it says yes, the job in hand is
-    abandoned with `child.process.Interrupted`.
+    `start_seconds` limits the start of a child (torch's import, the CUDA context), which is not part of a job's time
+    limit. `host_bytes` bounds the child's resident memory; each job bounds its device memory. `interrupt` is polled ten
+    times a second; when it returns True, the running job is abandoned with `child.process.Interrupted`.
     """
 
     def __init__(
@@ -49,9 +48,9 @@ class ChildDevice(Closing):
         self._interrupt = interrupt
         self._lock = threading.Lock()
         self._child: SupervisedChild | None = None
-        self._ready: RunnerReady | None = None  # what the present child said
-        self._known: RunnerReady | None = None  # what any child last said: the profile outlives a child
-        self._progress: Progress | None = None  # the last thing the child said it would do for the present job
+        self._ready: RunnerReady | None = None  # from the current child
+        self._known: RunnerReady | None = None  # from any child: the profile outlives a child
+        self._progress: Progress | None = None  # the last progress message of the current job
         self._closed = False
 
     @property
@@ -59,13 +58,13 @@ class ChildDevice(Closing):
         return self.ready().profile
 
     def warm(self) -> None:
-        """Start the child, unless there is one, and do not wait for it: it comes up while the caller is busy."""
-        with self._lock, contextlib.suppress(DeviceError):  # the first job will hear of it
+        """Start the child in the background, unless there is one."""
+        with self._lock, contextlib.suppress(DeviceError):  # the first job reports it
             if self._child is None and not self._closed:
                 self._child = self._start()
 
     def ready(self) -> RunnerReady:
-        """Start the child unless it runs, and say what it found."""
+        """Start the child unless it runs, and return its first message."""
         if self._known is None:
             with self._lock:
                 self._prepared_child()
@@ -74,12 +73,12 @@ class ChildDevice(Closing):
 
     @property
     def runner_pid(self) -> int | None:
-        """The present child's process, if one is up."""
+        """The process id of the child, if it is alive."""
         child = self._child
         return child.pid if child is not None and child.alive else None
 
     def execute(self, job: Job) -> Execution:
-        """Run one job. A runner that somebody else killed gets the job once more on a fresh child."""
+        """Run one job; retried once on a new child where the runner was killed from outside."""
         with self._lock:
             outcome = self._attempt(job)
             if isinstance(outcome, Ended) and _killed_from_outside(outcome):
@@ -116,18 +115,24 @@ class ChildDevice(Closing):
         raise EnvelopeError(f"it answered a job with {type(said).__name__}")
 
     def _prepared_child(self) -> SupervisedChild:
-        """A child that is up and has its device."""
+        """A running child that has opened its device."""
         if self._closed:
             raise DeviceError(f"this device is closed; make a new {type(self).__name__}")
         if self._child is not None and not self._child.alive:
-            self._drop_child()  # it died idle: nobody's job is lost
+            self._drop_child()  # it died while idle: no job is lost
         killed = 0
         while True:
             if self._child is None:
                 self._child = self._start()
             if self._ready is not None:
                 return self._child
-            answer = self._first_words(self._child)
+            try:
+                answer: RunnerReady | RunnerUnready | Ended = self._child.converse(
+                    b"", self._start_seconds, lambda envelope: message_in(envelope, RunnerReady | RunnerUnready)
+                )
+            except BaseException:
+                self._drop_child()
+                raise
             if isinstance(answer, RunnerReady):
                 self._ready = self._known = answer
                 return self._child
@@ -145,26 +150,15 @@ class ChildDevice(Closing):
             message = f"the runner {self._command[0]!r} cannot be started: {error.strerror or error}"
             raise DeviceError(message) from error
 
-    def _first_words(self, child: SupervisedChild) -> RunnerReady | RunnerUnready | Ended:
-        def heard(envelope: Envelope) -> RunnerReady | RunnerUnready:
-            made: RunnerReady | RunnerUnready = message_in(envelope, RunnerReady | RunnerUnready)
-            return made
-
-        try:
-            return child.converse(b"", self._start_seconds, heard)
-        except BaseException:
-            self._drop_child()
-            raise
-
     def _drop_child(self) -> None:
         child, self._child, self._ready = self._child, None, None
         if child is not None:
             child.end()
 
     def _replace_child(self) -> None:
-        """End the present child and start the next at once, so that it comes up while the caller is busy elsewhere."""
+        """End the child and start the next in the background."""
         self._drop_child()
-        with contextlib.suppress(DeviceError):  # the outcome in hand counts more; the next job will hear of it
+        with contextlib.suppress(DeviceError):  # this job has its outcome; the next one reports it
             self._child = self._start()
 
     def _fault(self, job: Job, ended: Ended) -> Faulted:
@@ -173,11 +167,12 @@ class ChildDevice(Closing):
         words = f"; it last wrote: {ended.last_words}" if ended.last_words else ""
         if ended.by is EndedBy.TIME:
             kind = FaultKind.TIME
-            message = f"not done after {job.limits.seconds:g} s, {doing}: the process was killed{_lingers(ended)}"
+            lingers = "" if ended.status is not None else f" but has not ended yet ({ended.detail})"
+            message = f"not done after {job.limits.seconds:g} s, {doing}: the process was killed{lingers}"
         elif ended.by is EndedBy.MEMORY:
             kind, message = FaultKind.MEMORY, f"{doing}, {ended.detail}: the process was killed"
         elif ended.by is EndedBy.BABBLE:
-            kind, message = FaultKind.DIED, f"{doing}, the runner lost its senses and was killed: {ended.detail}{words}"
+            kind, message = FaultKind.DIED, f"{doing}, the runner sent garbage and was killed: {ended.detail}{words}"
         elif _killed_from_outside(ended):
             kind = FaultKind.DIED
             message = (
@@ -197,7 +192,7 @@ class ChildDevice(Closing):
         )
 
     def _label(self) -> str:
-        """What executions call the device."""
+        """The device name in execution records."""
         return self._known.profile.name if self._known else "unknown"
 
     def close(self) -> None:
@@ -217,11 +212,7 @@ def _no_start(ended: Ended) -> str:
     return f"the runner process {found}: {how}{words}"
 
 
-def _lingers(ended: Ended) -> str:
-    return "" if ended.status is not None else f" but has not ended yet ({ended.detail})"
-
-
-# -- `CudaDevice`: --
+# -- devices --
 
 GIB = 1 << 30
 RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "cuda")
@@ -245,7 +236,7 @@ class CudaDevice(ChildDevice):
         self.index = index
 
     def execute(self, job: Job) -> Execution:
-        """Run one job; one that is watched runs under a tool of the vendor's, in a child of its own."""
+        """Run one job; with `job.watch` under ncu or compute-sanitizer, in a separate child."""
         if job.watch is Watch.NOTHING:
             return super().execute(job)
         name = self.profile.name
@@ -254,11 +245,9 @@ class CudaDevice(ChildDevice):
                 if job.watch is Watch.COUNTERS:
                     return Completed(job.id, name, (), (), profiles=profile_job(job, self.index, self._interrupt))
                 return Completed(job.id, name, (), (), faults=sanitize_job(job, self.index, self._interrupt))
-        except NotWatched as reason:
+        except ToolUnavailable as reason:
             return Completed(job.id, name, (), (), not_watched=str(reason))
 
-
-# -- `EmulatedDevice`: --
 
 EMULATED_RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "emulated")
 
@@ -266,9 +255,8 @@ EMULATED_RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "e
 class EmulatedDevice(ChildDevice):
     """`profile` emulated in a child process.
 
-    `host_bytes` bounds the child's memory, address space and resident pages alike. Jobs carry PTX; see `Job.emulation`
-    for schedules, checks and sampled blocks. Inputs given by seed are drawn by numpy, whose values differ from
-    a GPU's; give `Data` where both must see the same.
+    `host_bytes` bounds the child's address space and resident memory. Jobs carry PTX; see `Job.emulation`. Seeded
+    inputs are drawn by numpy and differ from a GPU's; use `Data` for equal inputs.
     """
 
     def __init__(

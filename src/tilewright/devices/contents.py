@@ -1,4 +1,4 @@
-"""Whether a content can fill its tensor: the same rules wherever a job runs, without torch and without numpy."""
+"""Checks that a content fits its tensor; shared by GPU and emulator, without torch and numpy."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def check_content(spec: TensorSpec, content: Content) -> None:
 
 
 def misalignment(spec: TensorSpec) -> int:
-    """The bytes that a tensor lies behind an aligned address: one that is promised less alignment must get less.
+    """The offset from an aligned address: a tensor gets no more alignment than its spec promises.
 
-    Else a kernel that relies on more than it was promised passes here and fails elsewhere.
+    Otherwise a kernel that relies on more would pass here and fail elsewhere.
     """
     return 0 if spec.alignment >= ALLOCATION_ALIGNMENT else max(spec.alignment, spec.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""Runs jobs on a GPU of this process: the inside of the runner child. How a job is run is `job_run`'s business."""
+"""Runs jobs on a GPU of this process; used inside the runner child. See `job_run` for the steps of a job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cuda.bindings import driver as cu
 
 from tilewright.devices.cuda.driver import DriverError, driver_version
 from tilewright.devices.cuda.executor import Executor
-from tilewright.devices.cuda.prepared import conditions_of
-from tilewright.devices.cuda.shared_memory import LentMemory
+from tilewright.devices.cuda.ipc_memory import IpcMemory
+from tilewright.devices.cuda.prepared import read_gpu_conditions
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished
 from tilewright.records import Execution, GpuConditions, GpuProfile, Job
 
 WARM_UP_SECONDS = 0.15
-STILL_WARM_SECONDS = 1.0  # after the last timing, another has but to be begun
+STILL_WARM_SECONDS = 1.0  # after the last timing, a short warm-up is enough
 _SHORT_WARM_UP_SECONDS = 0.03
 HEAD_START_CYCLES = 400_000  # some 200 us
 
@@ -35,7 +35,7 @@ class CudaStream:
         self._wait(torch.cuda.current_stream(self._device))
 
     def warm_up(self) -> None:
-        """Keep the GPU busy until its clocks have risen: one that was idle is several times slower at first."""
+        """Keep the GPU busy until its clocks have risen: an idle GPU is several times slower at first."""
         is_warm = time.monotonic() < self._last_timed + STILL_WARM_SECONDS
         end = time.monotonic() + (_SHORT_WARM_UP_SECONDS if is_warm else WARM_UP_SECONDS)
         while time.monotonic() < end:
@@ -43,8 +43,8 @@ class CudaStream:
             self.wait()
 
     def elapsed_us(self, work: Callable[[], object]) -> float:
-        start, stop = _event(), _event()
-        # The GPU waits while the launches are queued, so that it then runs them without gaps.
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        # The GPU sleeps while the launches are queued, so that it then runs them without gaps.
         torch.cuda._sleep(HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
         start.record()
         work()
@@ -54,7 +54,7 @@ class CudaStream:
         return 1000.0 * float(start.elapsed_time(stop))
 
     def conditions(self) -> GpuConditions | None:
-        return conditions_of(self._device.index)
+        return read_gpu_conditions(self._device.index)
 
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         streams = [torch.cuda.Stream(self._device) for _ in calls]  # type: ignore[no-untyped-call]
@@ -66,14 +66,10 @@ class CudaStream:
             self._wait(stream)
 
     def _wait(self, stream: torch.cuda.Stream) -> None:
-        # Asked of the driver, whose error code says more than torch's exception.
+        # By the driver, whose error code says more than torch's exception.
         result = cu.cuStreamSynchronize(stream.cuda_stream)[0]
         if result != cu.CUresult.CUDA_SUCCESS:
             raise DriverError(result.name, int(result), "wait for the device")
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class CudaEngine:
@@ -84,8 +80,8 @@ class CudaEngine:
         self._device = torch.device("cuda", index)
         self._stream = CudaStream(self._device)
         torch.cuda.set_device(self._device)
-        self._lent = LentMemory(index)
-        torch.zeros(1, device=self._device)  # makes the context current on this thread, or says why it cannot be
+        self._ipc = IpcMemory(index)
+        torch.zeros(1, device=self._device)  # makes the context current on this thread, or raises
 
     @property
     def profile(self) -> GpuProfile:
@@ -103,34 +99,35 @@ class CudaEngine:
         )
 
     def run(self, job: Job, report: Report) -> JobFinished:
-        """One job to its end; a fault is a value. What it lends stays until the next."""
+        """Run one job; faults are returned. Exported memory stays valid until the next job."""
         execution: Execution
         try:
-            self._lent.release()
-            # Not given a name: it holds the job's memory, which has to go before the process is asked to be clean.
-            execution = JobRun(job, self._executor, self._stream, self._device, report, self._lent).outcome()
+            self._ipc.release()
+            # No variable for the JobRun: it holds the job's memory, which must be freed before the clean-up below.
+            execution = JobRun(job, self._executor, self._stream, self._device, report, self._ipc).outcome()
         except JobFault as fault:
             execution = fault.execution(job, self.profile.name)
-        return JobFinished(execution, self._left_clean())
+        return JobFinished(execution, self._clean_up())
 
-    def watch(self, job: Job, place: Callable[[dict[str, int]], None]) -> None:
-        """One job's plan between the two calls that a profiler looks for. Raises `JobFault`.
+    def run_under_tool(self, job: Job, on_addresses: Callable[[dict[str, int]], object]) -> None:
+        """Run one job's plan between cuProfilerStart and cuProfilerStop. Raises `JobFault`.
 
-        `place` is told the address of every tensor before anything runs.
+        `on_addresses` gets the address of every tensor before anything runs.
         """
 
-        def watch(call: Callable[[], None]) -> None:
+        def profiled(call: Callable[[], None]) -> None:
             cu.cuProfilerStart()
             call()
             cu.cuProfilerStop()
 
-        JobRun(job, self._executor, self._stream, self._device, lambda progress: None).watched(place, watch)
+        run = JobRun(job, self._executor, self._stream, self._device, lambda progress: None)
+        run.run_under_tool(on_addresses, profiled)
 
-    def _left_clean(self) -> bool:
-        """Give the job's modules and memory back; False when the context is lost, as after any error of a kernel."""
+    def _clean_up(self) -> bool:
+        """Free the job's modules and memory; False when the context is lost, as after any error of a kernel."""
         try:
             torch.cuda.synchronize(self._device)
-            self._executor.close()  # unloads the modules; the next job brings its own
+            self._executor.close()  # unloads the modules
             torch.cuda.empty_cache()
             return bool(torch.ones(1, device=self._device).item() == 1)
         except RuntimeError:  # torch's errors and the driver's

@@ -1,8 +1,8 @@
-"""A job's tensors on a torch device: memory laid out as their specs say, filled from a seed or from bytes.
+"""A job's tensors on a torch device: memory in the layout of their specs, filled from a seed or from bytes.
 
-The same seed, spec and kind of device give the same elements every time. Random elements are drawn in row-major order
-of the tensor's shape whatever its strides, so a transposed tensor holds the same values as a contiguous one. Memory
-that no element occupies, and outputs before a run, hold the poison: bytes of 0xFF, NaN in every float type.
+The same seed, spec and kind of device give the same elements. Random elements are drawn in row-major order whatever the
+strides, so a transposed tensor holds the same values as a contiguous one. Gaps between elements, and outputs before a
+run, hold the poison: bytes of 0xFF, NaN in every float type.
 """
 
 from __future__ import annotations
@@ -15,28 +15,24 @@ import torch
 from tilewright.devices.contents import POISON_BYTE, ContentError, check_content, misalignment
 from tilewright.records import Content, Data, DType, Integers, Normal, Part, Repeated, TensorSpec, Uniform
 
-# -- element types as torch names them --
-
 TORCH_DTYPE: dict[DType, torch.dtype] = {one: getattr(torch, one.torch_name) for one in DType}
 DTYPE_OF_TORCH: dict[torch.dtype, DType] = {ours: name for name, ours in TORCH_DTYPE.items()}
 
-COLD_L2 = 3  # times the L2 cache: so much is written before a timed run, and tensors rotate over as much
-GUARD_BYTES = 4096  # on either side of a tensor that is guarded: as far as a tile or a vector reaches past its end
-GUARD_BYTE = (
-    0xFB  # around what a plan writes; around inputs it is the poison, so that a copy of one is seen in the other
-)
-_DRAWN_AT_ONCE = 1 << 24  # elements; bounds the temporary memory, and is part of what a seed means
+COLD_L2 = 3  # L2 sizes written before a timed run, and covered by rotating tensors
+GUARD_BYTES = 4096  # on either side of a guarded tensor: as far as a tile or vector reaches past its end
+GUARD_BYTE = 0xFB  # around outputs and scratch; inputs use the poison, so that a copy of either guard shows
+_DRAWN_AT_ONCE = 1 << 24  # elements; bounds temporary memory, and determines the values of a seed
 _COMPARED_AT_ONCE = 1 << 28  # bytes
 _HOST_SHARE = 1 << 30
 
-TakeBytes = Callable[[int], torch.Tensor]  # so many bytes of memory, contents undefined
+AllocateBytes = Callable[[int], torch.Tensor]  # uninitialised memory of that size
 
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor and the bytes it lives in, from its first element to its last; and those around it, where it is guarded.
+    """A tensor, its storage from the first element to the last, and guard zones before and after it.
 
-    `guards`, before it and behind it, hold the guard byte throughout as long as nobody writes outside the tensor.
+    The guards hold the guard byte as long as nothing is written outside the tensor.
     """
 
     spec: TensorSpec
@@ -47,16 +43,16 @@ class PlacedTensor:
 
 
 def allocation_bytes(spec: TensorSpec) -> int:
-    """What `allocate` takes for a tensor, at most, without guards."""
+    """An upper bound of what `allocate` needs for a tensor without guards."""
     return -(-(spec.storage_bytes + misalignment(spec)) // 512) * 512
 
 
 def allocate(
-    spec: TensorSpec, device: torch.device, *, guard_byte: int | None = None, take: TakeBytes | None = None
+    spec: TensorSpec, device: torch.device, *, guard_byte: int | None = None, take: AllocateBytes | None = None
 ) -> PlacedTensor:
-    """Poisoned memory for a tensor, aligned exactly as its spec says and no better.
+    """Poisoned memory for a tensor, with exactly the alignment of its spec.
 
-    With a `guard_byte` memory that holds it lies on both sides. `take` brings the memory, else torch's allocator does.
+    With a `guard_byte` there are guard zones on both sides. `take` allocates the memory, by default torch does.
     """
     guarded, byte = (0, 0) if guard_byte is None else (GUARD_BYTES, guard_byte)
     start = guarded + misalignment(spec)
@@ -73,13 +69,12 @@ def allocate(
 
 
 def rotating_sets(set_bytes: int, l2_bytes: int, runs: int) -> int:
-    """How many sets of tensors timed runs use in turn, until together they are larger than `COLD_L2` caches: what
-    a kernel managed to keep there of one run is of no use to the next."""
+    """How many sets of tensors timed runs rotate over: more than `COLD_L2` caches, for a cold L2."""
     return min(runs, COLD_L2 * l2_bytes // max(set_bytes, 1) + 1)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What is left of a GPU's memory; of a host's a fixed share."""
+    """The free memory of a GPU; a fixed amount for the host."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _HOST_SHARE
 
 
@@ -87,8 +82,8 @@ def poison(placed: PlacedTensor, byte: int = POISON_BYTE) -> None:
     placed.storage.fill_(byte)
 
 
-def damage(placed: PlacedTensor) -> int | None:
-    """How far outside the tensor the nearest byte lies that was written to: below 0 before it, from 0 on behind it."""
+def guard_damage(placed: PlacedTensor) -> int | None:
+    """The offset of the nearest guard byte that was written: negative before the tensor, from 0 on after its end."""
     for number, guard in enumerate(placed.guards):
         changed = guard != placed.guard_byte
         if bool(changed.any()):
@@ -97,8 +92,8 @@ def damage(placed: PlacedTensor) -> int | None:
     return None
 
 
-def same_bits(one: PlacedTensor, other: PlacedTensor) -> bool:
-    """Whether two tensors of one spec hold the same elements, bit by bit."""
+def bitwise_equal(one: PlacedTensor, other: PlacedTensor) -> bool:
+    """Whether two tensors of one spec are bitwise equal."""
     if one.tensor.is_contiguous():
         pieces = (torch.split(placed.storage, _COMPARED_AT_ONCE) for placed in (one, other))
         return all(torch.equal(_wide(mine), _wide(theirs)) for mine, theirs in zip(*pieces, strict=True))
@@ -107,7 +102,7 @@ def same_bits(one: PlacedTensor, other: PlacedTensor) -> bool:
 
 
 def _wide(content: torch.Tensor) -> torch.Tensor:
-    """Bytes by the eight where they can be: less to compare."""
+    """Bytes as int64 where alignment allows, which compares faster."""
     whole = content.numel() % 8 == 0 and content.data_ptr() % 8 == 0 and content.storage_offset() % 8 == 0
     return content.view(torch.int64) if whole else content
 
@@ -117,19 +112,19 @@ def clear(placed: PlacedTensor) -> None:
 
 
 def content_of(placed: PlacedTensor) -> bytes:
-    """The tensor's bytes in the order of its storage."""
+    """The bytes of the tensor's storage."""
     return bytes(placed.storage.cpu().numpy().tobytes())
 
 
 def fill(placed: PlacedTensor, content: Content) -> None:
-    """Put the elements in. Raises `ContentError` when they do not fit the tensor."""
+    """Fill the tensor. Raises `ContentError` when the content does not fit it."""
     check_content(placed.spec, content)
     if isinstance(content, Data):
         if content.content:
             placed.storage.copy_(torch.frombuffer(bytearray(content.content), dtype=torch.uint8))
         return
     if isinstance(content, Repeated):
-        raise ContentError("elements to be repeated are for emulated devices; use Data")
+        raise ContentError("Repeated content is for emulated devices; use Data")
     poison(placed)
     if 0 in placed.spec.shape:
         return
@@ -143,13 +138,13 @@ def fill(placed: PlacedTensor, content: Content) -> None:
         _draw(drawn.view(-1), content, generator)
         target.copy_(drawn)
     if isinstance(content, (Normal, Uniform)) and content.part is not Part.WHOLE and target.ndim > 1:
-        # As bytes where an element is one: torch keeps no triangles of 8-bit floats.
+        # 8-bit floats as bytes: torch has no triu for them.
         target = target.view(torch.uint8) if target.element_size() == 1 else target
         target.copy_(target.triu() if content.part is Part.UPPER else target.tril())
 
 
 def _without_repeats(placed: PlacedTensor) -> torch.Tensor:
-    """The tensor with every address once: repeated (stride 0) dimensions cut to one, overlapping windows laid flat."""
+    """A view with every address once: stride-0 dimensions reduced to size 1, overlapping windows flattened."""
     spec = placed.spec
     shape = tuple(1 if step == 0 else size for size, step in zip(spec.shape, spec.stride, strict=True))
     reach = 1
@@ -167,7 +162,7 @@ def _draw(target: torch.Tensor, content: Normal | Uniform | Integers, generator:
 
 def _drawn(piece: torch.Tensor, content: Normal | Uniform | Integers, generator: torch.Generator) -> torch.Tensor:
     shape, device = piece.shape, piece.device
-    # Narrow floats are drawn wide and rounded, so every float type sees the same values.
+    # Narrow floats are drawn in f32 and rounded, so every float type gets the same values.
     wide = torch.float64 if piece.dtype == torch.float64 else torch.float32
     if isinstance(content, Integers):
         whole = torch.randint(content.low, content.high, shape, generator=generator, dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""The memory of one job: where its tensors lie, what they hold before a call, and what a call must have left alone."""
+"""The memory of one job: allocation, contents before a call, and checks of what a call must not change."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from tilewright.devices.contents import POISON_BYTE, ContentError
 from tilewright.devices.cuda.driver import DriverError
 from tilewright.devices.inputs import (
     GUARD_BYTE,
+    AllocateBytes,
     PlacedTensor,
-    TakeBytes,
     allocate,
+    bitwise_equal,
     clear,
     content_of,
-    damage,
     fill,
     free_bytes,
+    guard_damage,
     poison,
-    same_bits,
 )
 from tilewright.devices.runner import JobFault
 from tilewright.records import Clearing, Digest, FaultKind, Job, ReturnedTensor, SharedTensor
 
-# What outputs and scratch hold before the first of two calls: numbers, which no kernel can tell from old results.
+# Contents of outputs and scratch before the first of two calls: plausible old results.
 _OLD_BYTES = (0x3F, 0x41, 0xBD, 0x00, 0xC2, 0x7B, 0x3C, 0x55)
 
 
-class Lender(Protocol):
-    """Memory that another process can look at: `devices.cuda.shared_memory`."""
+class IpcAllocator(Protocol):
+    """Memory that another process can open: `devices.cuda.ipc_memory`."""
 
-    def take(self, size: int) -> torch.Tensor: ...
+    def allocate(self, size: int) -> torch.Tensor: ...
 
     def handle(self, address: int) -> tuple[bytes, int]: ...
 
 
 @dataclass(frozen=True)
 class JobTensors:
-    """Everything a plan touches, by name."""
+    """The tensors of a plan, by name."""
 
     inputs: dict[str, PlacedTensor]
     buffers: dict[str, PlacedTensor]
@@ -56,7 +56,7 @@ class JobTensors:
         return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
 
     def with_fresh(self, fresh: dict[str, PlacedTensor]) -> JobTensors:
-        """The same, but for some that lie elsewhere."""
+        """A copy with some tensors replaced."""
         return JobTensors(
             {name: fresh.get(name, one) for name, one in self.inputs.items()},
             {name: fresh.get(name, one) for name, one in self.buffers.items()},
@@ -64,18 +64,18 @@ class JobTensors:
 
 
 class JobMemory:
-    """Allocates and fills a job's tensors. Whatever cannot be is a `JobFault`."""
+    """Allocates and fills a job's tensors; raises `JobFault`."""
 
-    def __init__(self, job: Job, device: torch.device, lender: Lender | None) -> None:
+    def __init__(self, job: Job, device: torch.device, lender: IpcAllocator | None) -> None:
         self._job = job
         self._device = device
         self._lender = lender if job.share else None
         self._clearing = {one.name: one.clearing for one in job.plan.buffers}
         self._specs = {one.name: one.spec for one in job.inputs} | {one.name: one.spec for one in job.plan.buffers}
-        self._kept: dict[str, torch.Tensor] = {}  # what inputs hold before a call, where that is copied
+        self._kept: dict[str, torch.Tensor] = {}  # initial contents of inputs, where they are copied
 
     def allocate(self, *, guarded: bool) -> JobTensors:
-        """Memory for everything. Results that will be returned from here are lent where the job is to share them."""
+        """All tensors. Results are allocated for export where the job shares them and they are returned from here."""
         lent = () if self._job.checked else self._job.returns
         return JobTensors(
             {one.name: self._place(one.name, guarded, one.name in lent) for one in self._job.inputs},
@@ -83,13 +83,13 @@ class JobMemory:
         )
 
     def fresh(self, names: Iterable[str], *, lent: bool = False) -> dict[str, PlacedTensor]:
-        """Some of the tensors in other memory, as they are before a call."""
+        """New copies of some tensors, with their contents before a call."""
         made = {name: self._place(name, True, lent) for name in names}
         self.reset(made)
         return made
 
     def _place(self, name: str, guarded: bool, lent: bool) -> PlacedTensor:
-        take: TakeBytes | None = self._lender.take if self._lender is not None and lent else None
+        take: AllocateBytes | None = self._lender.allocate if self._lender is not None and lent else None
         guard_byte = GUARD_BYTE if name in self._clearing else POISON_BYTE
         try:
             return allocate(self._specs[name], self._device, guard_byte=guard_byte if guarded else None, take=take)
@@ -98,11 +98,11 @@ class JobMemory:
 
     @property
     def old_byte(self) -> int:
-        """What outputs and scratch hold before the first call: of two, it is other bytes from job to job."""
+        """What outputs and scratch hold before the first call; for checked jobs it varies with the job."""
         return _OLD_BYTES[zlib.crc32(self._job.id.encode()) % len(_OLD_BYTES)] if self._job.checked else POISON_BYTE
 
     def reset(self, placed: dict[str, PlacedTensor], byte: int = POISON_BYTE) -> None:
-        """Inputs as the job says, outputs and scratch holding `byte`, counters and zeroed scratch at zero."""
+        """Initial contents: inputs as the job says, outputs and scratch `byte`, counters and zeroed scratch zero."""
         for one in self._job.inputs:
             if one.name not in placed:
                 continue
@@ -122,10 +122,10 @@ class JobMemory:
                 clear(placed[name])
 
     def keep_contents(self, inputs: dict[str, PlacedTensor]) -> None:
-        """Have resets copy what inputs hold now: drawing takes several times as long. Not where memory is scarce."""
+        """Let `reset` copy the inputs' contents, several times faster than drawing them, if memory allows."""
         storages = {name: placed.storage for name, placed in inputs.items()}
         if 2 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
-            with contextlib.suppress(torch.OutOfMemoryError):  # somebody else was quicker: then they are drawn
+            with contextlib.suppress(torch.OutOfMemoryError):  # then they are drawn again
                 self._kept = {name: one.clone() for name, one in storages.items()}
 
     # -- after a call --
@@ -145,43 +145,43 @@ class JobMemory:
             )
 
     def check_guards(self, tensors: JobTensors) -> None:
-        """Nothing around a tensor may be written to."""
+        """Raises `JobFault` where a guard zone was written."""
         for name, placed in tensors.all.items():
-            at = damage(placed)
+            at = guard_damage(placed)
             if at is not None:
                 where = f"{-at} bytes before" if at < 0 else f"{at} bytes after the end of"
                 raise JobFault(FaultKind.OUTSIDE, f"a byte {where} {name} was written; check indices against sizes")
 
     def check_inputs(self, tensors: JobTensors) -> None:
-        """Inputs that are not results must hold what they held; they are made anew to see it."""
+        """Raises `JobFault` where an input changed that is no result; compared with a new copy."""
         for one in self._job.inputs:
-            if one.name not in self._job.returns and not same_bits(
+            if one.name not in self._job.returns and not bitwise_equal(
                 self.fresh((one.name,))[one.name], tensors.inputs[one.name]
             ):
                 message = f"the plan changed its input {one.name}; only what the op changes in place may be written to"
                 raise JobFault(FaultKind.INPUT, message)
 
     def returned(self, tensors: JobTensors) -> tuple[ReturnedTensor | SharedTensor, ...]:
-        """The results as bytes, or where they lie in memory that is lent."""
+        """The results as bytes, or as IPC handles."""
         return tuple(self._returned(name, tensors.all[name]) for name in self._job.returns)
 
     def _returned(self, name: str, placed: PlacedTensor) -> ReturnedTensor | SharedTensor:
         if self._lender is not None:
-            with contextlib.suppress(DriverError):  # some virtual machines cannot share memory: then it is bytes
+            with contextlib.suppress(DriverError):  # some virtual machines lack IPC
                 return SharedTensor(name, placed.spec, *self._lender.handle(placed.storage.data_ptr()))
         return ReturnedTensor(name, placed.spec, content_of(placed))
 
 
-# -- digests: answers compared without moving them --
+# -- digests: compare results without copying them to the host --
 
 _AT_ONCE = 1 << 22  # words or elements; bounds the temporary memory
 _WORD_BYTES = 8
-# Odd numbers whose products are spread evenly (Weyl's and splitmix's), as signed 64-bit ones.
+# Odd multipliers of Weyl sequences and splitmix, as signed 64-bit integers.
 _STEP, _MIX, _NEXT = -0x61C8864680B583EB, -0x4B47D0C5A1A6E493, -0x6B2FB644ECCEEE15
 
 
 def digest_of(tensors: Sequence[torch.Tensor], beside: Digest | None = None) -> Digest:
-    """The digest of these tensors; without sums where it is `beside` to the bit."""
+    """The digest of these tensors; `beside` itself where the bits are equal."""
     bits = ".".join(f"{_bits(one):016x}" for one in tensors)
     if beside is not None and bits == beside.bits:
         return beside
@@ -203,7 +203,7 @@ def _bits(tensor: torch.Tensor) -> int:
 
 
 def _words(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The elements in row-major order as pieces of 64-bit words, the last filled up with zeros."""
+    """The elements in row-major order as 64-bit words, zero-padded."""
     flat = tensor.contiguous().view(-1).view(torch.uint8)
     whole = flat.numel() // _WORD_BYTES * _WORD_BYTES
     pieces = [
@@ -219,7 +219,7 @@ def _words(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _sums(tensor: torch.Tensor) -> tuple[float, float, float]:
-    """Of the finite elements: their sum with signs, the sum of their squares, how many there are."""
+    """The signed sum, sum of squares and count of the finite elements."""
     signs = 1.0 - 2.0 * (_weights(tensor.device) >> 17 & 1)
     totals = torch.zeros(3, dtype=torch.float64, device=tensor.device)
     for number, piece in enumerate(torch.split(tensor.contiguous().view(-1), _AT_ONCE)):

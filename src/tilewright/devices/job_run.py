@@ -1,10 +1,9 @@
-"""One job's run, from checks to outputs, on whatever executes plans and synchronises.
+"""One job's run, from checks to outputs.
 
-A plan is first run step by step, each awaited before the next is named and started, so that whatever goes wrong has a
-kernel and a line. A plan of several steps is then run whole, on fresh inputs and freshly poisoned memory, because only
-then do its steps overlap as they will in use; the outputs of that run are the ones returned. One that is checked is
-called once more. All memory is ours (`job_memory`): the executor gets outputs and scratch as if they were inputs, so
-they can be poisoned before and read after.
+A plan is first run step by step, with a synchronisation after each, so that every fault has a kernel and a line. A plan
+of several steps is then run as a whole on fresh inputs and poisoned memory, because only then do its steps overlap as
+they will in use; that run's outputs are returned. A checked job is called once more. All memory is allocated here
+(`job_memory`): the executor gets outputs and scratch as inputs, so that they can be poisoned before and read after.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from typing import Protocol
 
 import torch
 
-from tilewright.devices.cuda.driver import DriverError, When, meaning
+from tilewright.devices.cuda.driver import DriverError, ErrorPhase, explain_error
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.inputs import COLD_L2, allocation_bytes, rotating_sets, same_bits
-from tilewright.devices.job_memory import JobMemory, JobTensors, Lender, digest_of
+from tilewright.devices.inputs import COLD_L2, allocation_bytes, bitwise_equal, rotating_sets
+from tilewright.devices.job_memory import IpcAllocator, JobMemory, JobTensors, digest_of
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,
@@ -41,8 +40,8 @@ from tilewright.records import (
 Report = Callable[[Progress], None]
 Results = tuple[torch.Tensor, ...]
 MIB = 1 << 20
-_TOGETHER = 4  # calls at once, each on a stream and memory of its own
-_MOST_TOGETHER = 32 * MIB  # of memory, in all
+_CONCURRENT_CALLS = 4  # each on its own stream and memory
+_MOST_CONCURRENT_BYTES = 32 * MIB
 
 
 class Runnable(Protocol):
@@ -52,7 +51,7 @@ class Runnable(Protocol):
 
 
 class Executes(Protocol):
-    """Where plans are prepared: `devices.cuda.Executor`."""
+    """Prepares plans: `devices.cuda.executor.Executor`."""
 
     @property
     def profile(self) -> GpuProfile: ...
@@ -61,7 +60,7 @@ class Executes(Protocol):
 
 
 class TimedStream(Protocol):
-    """What work is awaited and timed on. Waiting and timing raise `DriverError` when a kernel went wrong."""
+    """Synchronises and times work; raises `DriverError` for faults of kernels."""
 
     def wait(self) -> None: ...
 
@@ -72,13 +71,13 @@ class TimedStream(Protocol):
     def conditions(self) -> GpuConditions | None: ...
 
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
-        """Start each on a stream of its own, before any is awaited."""
+        """Start each call on its own stream, then wait for all."""
         ...
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """What came of the timed runs."""
+    """The outcome of the timed runs."""
 
     run_us: tuple[float, ...] = ()
     digests: tuple[Digest, ...] = ()
@@ -95,7 +94,7 @@ class JobRun:
         stream: TimedStream,
         device: torch.device,
         report: Report,
-        lender: Lender | None = None,
+        lender: IpcAllocator | None = None,
     ) -> None:
         self._job = job
         self._plan = job.plan
@@ -141,35 +140,32 @@ class JobRun:
             conditions=timed.conditions,
         )
 
-    def watched(self, place: Callable[[dict[str, int]], None], watch: Callable[[Callable[[], None]], None]) -> None:
-        """Run the plan for a profiler: `watch` is given it as one call, on fresh inputs, once it has run without.
+    def run_under_tool(
+        self, on_addresses: Callable[[dict[str, int]], object], profiled: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """Run the plan once without and once inside `profiled`, on fresh inputs.
 
-        `place` is told the address of every tensor before anything runs.
+        `on_addresses` gets the address of every tensor before anything runs.
         """
         self._check()
-        self._tensors = self._memory.allocate(guarded=False)  # the tool looks at what lies around them
-        place({name: one.storage.data_ptr() for name, one in self._tensors.all.items()})
+        self._tensors = self._memory.allocate(guarded=False)  # the tool checks the memory around them
+        on_addresses({name: one.storage.data_ptr() for name, one in self._tensors.all.items()})
         self._reset()
         self._run_by_steps()
         whole, names = self._prepare_whole()
         self._reset()
 
         def call() -> None:
-            self._start(whole, names, None, "a watched run")
-            self._await(None, "a watched run")
+            self._start(whole, names, None, "a profiled run")
+            self._await(None, "a profiled run")
 
-        watch(call)
+        profiled(call)
 
     # -- before anything runs --
 
     def _check(self) -> None:
         check_job(self._job, self._executor.profile)
-        self._check_cubin()
-        self._check_memory()
-
-    def _check_cubin(self) -> None:
-        """The driver takes a module's length on trust, so a truncated one must not reach it."""
-        cubin = self._job.cubin
+        cubin = self._job.cubin  # the driver trusts a module's own length, so a truncated one must not reach it
         whole = cubin[:4] == b"\x7fELF" and len(cubin) >= 64
         if whole:
             (section_table,) = struct.unpack_from("<Q", cubin, 0x28)
@@ -179,8 +175,6 @@ class JobRun:
             raise JobFault(
                 FaultKind.LOAD_REFUSED, f"the job's {len(cubin)} bytes of code are no whole cubin; build it again"
             )
-
-    def _check_memory(self) -> None:
         limit = self._job.limits.device_bytes
         inputs = sum(allocation_bytes(one.spec) for one in self._job.inputs)
         buffers = sum(allocation_bytes(one.spec) for one in self._plan.buffers)
@@ -217,12 +211,12 @@ class JobRun:
         self._await(None, where)
         self._memory.check_counters(self._tensors, "run as a whole")
 
-    # -- what a plan must leave alone, and must not depend on --
+    # -- checks for changed inputs, leftover state and overlapping calls --
 
     def _called_again(self, whole: Runnable, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Call the plan once more, its results elsewhere, on whatever the first call left in scratch and counters.
+        """Call the plan again, with new results but the scratch and counters that the first call left.
 
-        The results of this call are the ones returned; the names of those that differ from the first are the answer.
+        This call's results become the job's; returns the names of those that differ from the first call's.
         """
         results, where = self._job.returns, "called a second time"
         self._report(self._together(RunStage.WHOLE))
@@ -232,39 +226,40 @@ class JobRun:
         self._call_whole(whole, names, where, self._tensors)
         self._await(None, where)
         self._memory.check_counters(self._tensors, where)
-        differing = {name for name in results if not same_bits(first[name], self._tensors.all[name])}
+        differing = {name for name in results if not bitwise_equal(first[name], self._tensors.all[name])}
         first.clear()
         self._memory.check_inputs(self._tensors)
-        differing |= self._differing_at_once(whole, names)
+        differing |= self._differing_when_concurrent(whole, names)
         return tuple(name for name in results if name in differing)
 
-    def _differing_at_once(self, whole: Runnable, names: tuple[str, ...]) -> set[str]:
-        """The results that differ where several calls run at once, each on a stream and memory of its own."""
+    def _differing_when_concurrent(self, whole: Runnable, names: tuple[str, ...]) -> set[str]:
+        """The results that differ when several calls run concurrently, each on its own stream and memory."""
         known = self._tensors.all
-        if _TOGETHER * sum(one.storage.numel() for one in known.values()) > _MOST_TOGETHER or self._library_targets():
+        size = _CONCURRENT_CALLS * sum(one.storage.numel() for one in known.values())
+        if size > _MOST_CONCURRENT_BYTES or self._library_targets():
             return set()
-        where = f"{_TOGETHER} calls at once, each on a stream of its own"
+        where = f"{_CONCURRENT_CALLS} calls at once, each on a stream of its own"
         own = (*self._job.returns, *(one.name for one in self._plan.buffers if one.name not in self._job.returns))
-        each = [self._tensors.with_fresh(self._memory.fresh(own)) for _ in range(_TOGETHER)]
+        each = [self._tensors.with_fresh(self._memory.fresh(own)) for _ in range(_CONCURRENT_CALLS)]
         self._await(None, where)
         try:
             calls = [functools.partial(self._call_whole, whole, names, where, tensors) for tensors in each]
             self._stream.at_once(calls)
         except DriverError as error:
-            raise self._driver_fault(error, When.RUN, None, where) from error
+            raise self._driver_fault(error, ErrorPhase.RUN, None, where) from error
         for tensors in each:
             self._memory.check_guards(tensors)
-        return {name for name in self._job.returns for one in each if not same_bits(known[name], one.all[name])}
+        return {name for name in self._job.returns for one in each if not bitwise_equal(known[name], one.all[name])}
 
     def _together(self, stage: RunStage) -> Progress:
-        """What to blame while all steps run: the step, where there is but one."""
+        """The progress message while all steps run; names the step if there is only one."""
         if len(self._plan.steps) != 1:
             return Progress(stage)
         (step,) = self._plan.steps
         return Progress(stage, 0, name_of(step), step.line)
 
     def _prepare_step(self, step: PackedLaunch | LibraryCall) -> tuple[Runnable, tuple[str, ...]]:
-        """A plan of this step alone. All memory comes from us; a library step's target must be the executor's own."""
+        """A plan of this step alone. Only a library step's target is the executor's own memory."""
         if isinstance(step, LibraryCall):
             own = tuple(buffer for buffer in self._plan.buffers if buffer.name == step.target)
             return self._prepare(BoundPlan(own, (), (step,)), own, (step.target,), step)
@@ -274,14 +269,14 @@ class JobRun:
         return self._prepare(BoundPlan((), maps, (alone,)), (), (), step)
 
     def _prepare_whole(self) -> tuple[Runnable, tuple[str, ...]]:
-        """The plan as it will be used: clearing is part of it, so what is zeroed is the executor's."""
+        """The whole plan. Clearing is part of it, so zeroed buffers are the executor's own memory."""
         targets = self._library_targets()
         own = tuple(b for b in self._plan.buffers if b.clearing is Clearing.ZEROED or b.name in targets)
         return self._prepare(replace(self._plan, buffers=own), own, self._executors_results, None)
 
     @property
     def _executors_results(self) -> tuple[str, ...]:
-        """What comes back from a whole run, to be kept where it would be otherwise."""
+        """The results in the executor's memory, to be copied to the job's tensors."""
         wanted = {*self._job.returns, *self._job.digests}
         zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in wanted)
         return tuple(dict.fromkeys((*self._library_targets(), *zeroed)))
@@ -301,7 +296,7 @@ class JobRun:
         try:
             return self._executor.prepare(self._job.cubin, plan, names, results), names
         except DriverError as error:
-            raise self._driver_fault(error, When.LOAD, step, "") from error
+            raise self._driver_fault(error, ErrorPhase.LOAD, step, "") from error
         except LibraryStepError as error:
             raise JobFault(FaultKind.OTHER, str(error), step) from error
         except KeyError as error:
@@ -319,15 +314,15 @@ class JobRun:
         try:
             return prepared.run((tensors or self._tensors).named(names), ())
         except DriverError as error:
-            raise self._driver_fault(error, When.LAUNCH, step, where) from error
+            raise self._driver_fault(error, ErrorPhase.LAUNCH, step, where) from error
         except torch.OutOfMemoryError as error:
             raise JobFault(FaultKind.MEMORY, f"{where}: {error}", step) from error
-        except RuntimeError as error:  # a library step's, or torch noticing what a kernel did before it
+        except RuntimeError as error:  # of a library step, or an earlier kernel's error noticed by torch
             self._await(step, where)
             raise JobFault(FaultKind.OTHER, f"{where}: {error}", step) from error
 
     def _call_whole(self, whole: Runnable, names: tuple[str, ...], where: str, tensors: JobTensors) -> None:
-        """All steps on some tensors; not awaited."""
+        """Start all steps on these tensors; does not synchronise."""
         self._keep(self._start(whole, names, None, where, tensors), tensors)
 
     def _keep(self, results: Results, tensors: JobTensors) -> None:
@@ -335,16 +330,16 @@ class JobRun:
             tensors.buffers[name].tensor.copy_(result)
 
     def _await(self, step: PackedLaunch | LibraryCall | None, where: str) -> None:
-        """Wait for the device; an error of a kernel surfaces here."""
+        """Synchronise; faults of kernels are raised here."""
         try:
             self._stream.wait()
         except DriverError as error:
-            raise self._driver_fault(error, When.RUN, step, where) from error
+            raise self._driver_fault(error, ErrorPhase.RUN, step, where) from error
 
     def _driver_fault(
-        self, error: DriverError, when: When, step: PackedLaunch | LibraryCall | None, where: str
+        self, error: DriverError, when: ErrorPhase, step: PackedLaunch | LibraryCall | None, where: str
     ) -> JobFault:
-        kind, remedy = meaning(error.name, when)
+        kind, remedy = explain_error(error.name, when)
         at = step
         if at is None and error.line is not None:
             at = next((s for s in self._plan.steps if s.line == error.line), None)
@@ -354,7 +349,7 @@ class JobRun:
     # -- timing and results --
 
     def _timed(self, whole: Runnable, names: tuple[str, ...], judged: tuple[Digest, ...]) -> _Timed:
-        """Times of the whole plan, each on fresh inputs at another place, with the cache filled by something else."""
+        """Times of the whole plan, each on fresh inputs in another set of tensors, with a cold L2."""
         if not self._job.timed_runs:
             return _Timed()
         ring = self._ring()
@@ -375,7 +370,7 @@ class JobRun:
                 work = lambda: results.append(self._start(whole, names, None, "a timed run"))  # noqa: E731
                 run_us.append(self._stream.elapsed_us(work))
             except DriverError as error:
-                raise self._driver_fault(error, When.RUN, None, "a timed run") from error
+                raise self._driver_fault(error, ErrorPhase.RUN, None, "a timed run") from error
             self._memory.check_counters(self._tensors, "in a timed run")
             self._keep(results.pop(), self._tensors)
             digests += self._digests(*judged)
@@ -386,7 +381,7 @@ class JobRun:
         return _Timed(tuple(run_us), tuple(digests), both)
 
     def _ring(self) -> list[JobTensors]:
-        """Sets of the job's tensors, used in turn, as many as its limit of memory allows."""
+        """Sets of the job's tensors for timed runs to rotate over, within its memory limit."""
         size = sum(allocation_bytes(one.spec) for one in self._job.inputs)
         size = max(1, size + sum(allocation_bytes(one.spec) for one in self._plan.buffers))
         wanted = rotating_sets(size, self._executor.profile.l2, self._job.timed_runs)
@@ -394,7 +389,7 @@ class JobRun:
         return [self._tensors, *(self._memory.allocate(guarded=True) for _ in range(1, fitting))]
 
     def _digests(self, *beside: Digest) -> tuple[Digest, ...]:
-        """The digest of what the last run answered, where the job asks for it."""
+        """The digest of the last run's results, where the job wants one."""
         if not self._job.digests:
             return ()
         return (digest_of(self._tensors.named(self._job.digests), *beside),)

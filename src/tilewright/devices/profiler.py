@@ -1,8 +1,8 @@
 """Hardware counters of a job's kernels, read by Nsight Compute (`ncu`) where it is installed and permitted.
 
-ncu runs a program of ours (`runner_program watched`), replays each launch of the job's plan until it has read every
-counter, and writes a report; ncu is then asked for that report as tables. Lines are those of the kernel file: the cubin
-knows them, and ncu wants a file to show them in, so it gets one with as many lines.
+ncu runs `runner_program watched`, replays each launch of the job's plan until it has read every counter, and writes a
+report, which a second ncu call prints as tables. Line numbers are the kernel file's; ncu needs a source file to show
+them in, so it gets a placeholder with enough lines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.child.process import uninterrupted
-from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
+from tilewright.devices.vendor_tools import ToolUnavailable, VendorTool, job_folder, program, run_tool
 from tilewright.records import Job, KernelProfile, LineSamples
 
 NCU = VendorTool(
@@ -25,7 +25,7 @@ _SECTIONS = (
     *("SpeedOfLight", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "ComputeWorkloadAnalysis"),
     *("Occupancy", "SchedulerStats", "WarpStateStats", "SourceCounters"),
 )
-_SOURCE = "tilewright/kernel.cu"  # how builds name the kernel file
+_SOURCE = "tilewright/kernel.cu"  # the kernel file's name in builds
 _SOURCE_LINES = 5000
 _TABLE_SECONDS = 60.0
 _KEPT_LINES = 14
@@ -52,7 +52,7 @@ FIGURES: Mapping[str, str] = {
     "local requests": "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
 }
 _DURATION = "gpu__time_duration.sum"
-_REASONS = {  # our word for a wait -> ncu's, which differ from table to table
+_REASONS = {  # our name of a stall reason -> ncu's, which differ between tables
     "device memory or L2": ("long_sb", "long_scoreboard"),
     "shared memory or special functions": ("short_sb", "short_scoreboard"),
     "room in the queue of shared memory and special functions": ("mio", "mio_throttle"),
@@ -72,7 +72,7 @@ _REASONS = {  # our word for a wait -> ncu's, which differ from table to table
     "something else": ("misc",),
 }
 _WAITS = {theirs: ours for ours, names in _REASONS.items() for theirs in names}
-_BUSY = ("selected", "not_selected")  # issuing, or ready and not chosen
+_BUSY = ("selected", "not_selected")  # not stalled
 _STALLED = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(_not_issued)?")
 _STALL_COLUMN = re.compile(r"stall_(\w+)")
 _UNITS = {  # in microseconds, or in bytes
@@ -93,7 +93,7 @@ _UNITS = {  # in microseconds, or in bytes
 
 
 def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[KernelProfile, ...]:
-    """The launches of the job's plan on GPU `index`, in order. Raises `NotWatched`."""
+    """The launches of the job's plan on GPU `index`, in order. Raises `ToolUnavailable`."""
     ncu = NCU.path()
     with job_folder(job) as folder:
         source = folder / "source" / _SOURCE
@@ -107,7 +107,7 @@ def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrup
         )
         said = run_tool((*watch, *program(folder, index)), folder, job.limits.seconds, interrupt)
         if not report.exists():
-            raise NotWatched(_reason(said))
+            raise ToolUnavailable(_reason(said))
         raw = run_tool((ncu, "--import", str(report), "--csv", "--page", "raw"), folder, _TABLE_SECONDS, interrupt)
         by_line = (ncu, "--import", str(report), "--csv", "--page", "source", "--print-source", "cuda,sass")
         return read_report(raw, run_tool(by_line, folder, _TABLE_SECONDS, interrupt))
@@ -128,10 +128,10 @@ def _reason(said: str) -> str:
 
 
 def read_report(raw: str, by_line: str) -> tuple[KernelProfile, ...]:
-    """The launches of a report, from its raw table and its table of lines."""
+    """The launches of a report, from its raw and source tables."""
     rows = [row for row in csv.reader(_table(raw, '"ID"')) if row]
     if len(rows) < 3:
-        raise NotWatched("ncu's report has no kernel in it")
+        raise ToolUnavailable("ncu's report has no kernel in it")
     names, units = rows[0], rows[1]
     blocks = list(_line_blocks(by_line))
     profiles = []
@@ -166,7 +166,7 @@ def _profile(kernel: str, values: Mapping[str, float], lines: tuple[LineSamples,
 
 
 def _line_blocks(text: str) -> Iterator[tuple[str, tuple[LineSamples, ...]]]:
-    """For every kernel in the table of lines: its name, and the kernel file's lines with samples."""
+    """For every kernel in the source table: its name, and the kernel file's lines with samples."""
     kernel, path, header = "", "", [""]
     lines: list[LineSamples] = []
     for row in csv.reader(_table(text, '"File Path"')):
@@ -200,7 +200,7 @@ def _line(cells: Mapping[str, str], line: int) -> LineSamples:
 
 
 def _table(text: str, start: str) -> list[str]:
-    """The lines from the one that starts so: ncu may say something before."""
+    """The lines of a table, without ncu's messages before it."""
     lines = text.splitlines()
     return lines[next((at for at, line in enumerate(lines) if line.startswith(start)), len(lines)) :]
 

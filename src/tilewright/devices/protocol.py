@@ -1,4 +1,4 @@
-"""The one protocol every device speaks: a self-contained job in, an execution out."""
+"""The interface of all devices: a self-contained job in, an execution out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Own = TypeVar("Own", bound="Closing")
 
 
 class Device(Protocol):
-    """Something that runs jobs. A job's own fault is a `Faulted` value; only a fault of the machine raises."""
+    """Runs jobs. A fault of the job is returned as `Faulted`; only a fault of the machine raises."""
 
     @property
     def profile(self) -> GpuProfile:
-        """The GPU that jobs are evaluated and built for."""
+        """The GPU to evaluate and build for."""
         ...
 
     def execute(self, job: Job) -> Execution:
@@ -23,7 +23,7 @@ class Device(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back processes and memory; the device is not used afterwards."""
+        """Free processes and memory; the device cannot be used afterwards."""
         ...
 
     def __enter__(self) -> Device: ...
@@ -34,10 +34,10 @@ class Device(Protocol):
 
 
 class Closing:
-    """Something that is given back at the end of a `with`."""
+    """A context manager that calls `close` at the end."""
 
     def close(self) -> None:
-        """Nothing to give back, unless it says so."""
+        """Does nothing by default."""
 
     def __enter__(self: Own) -> Own:
         return self
@@ -49,8 +49,8 @@ class Closing:
 
 
 class NotOpened(RuntimeError):
-    """Memory that another process lends cannot be looked at: the process is gone, or the driver does not share."""
+    """Memory of another process cannot be opened: the process is gone, or the driver lacks IPC."""
 
 
 class DeviceError(RuntimeError):
-    """The machine's fault, or ours: no driver, no worker on the spool, a child that cannot be started."""
+    """A fault outside the job: no driver, no worker on the spool, a child that cannot be started."""

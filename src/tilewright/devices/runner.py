@@ -1,6 +1,6 @@
-"""A runner child: runs the jobs it is sent, and says what it is about to do before it does it.
+"""The runner child's protocol: it runs the jobs it is sent and reports each stage before it starts.
 
-What runs a job is an `Engine`: a GPU's or the emulator's, which the program that is started (`runner_program`) opens.
+An `Engine` runs the jobs, on a GPU or in the emulator; `runner_program` opens it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, record_in
+from tilewright.child.envelope import EnvelopeError, EnvelopeKind, record_in
 from tilewright.child.inside import open_channel
 from tilewright.records import (
     ARCHITECTURES,
@@ -39,7 +39,7 @@ class RunStage(str, Enum):
 
 @dataclass(frozen=True)
 class RunnerReady:
-    """The child has its device and waits for jobs."""
+    """The child has opened its device and waits for jobs."""
 
     profile: GpuProfile
     versions: tuple[tuple[str, str], ...]  # ("torch", "2.11.0"), ...
@@ -47,14 +47,14 @@ class RunnerReady:
 
 @dataclass(frozen=True)
 class RunnerUnready:
-    """The child cannot have its device, and ends."""
+    """The child could not open its device, and ends."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent before the thing happens, so that a hang or a death has a name."""
+    """Sent before each stage, so that a hang or crash can be attributed."""
 
     stage: RunStage
     step: int | None = None  # from 0
@@ -76,11 +76,11 @@ class JobFinished:
     fit: bool
 
 
-RunnerMessage = RunnerReady | RunnerUnready | Progress | JobFinished  # the parent says one thing only: a job
+RunnerMessage = RunnerReady | RunnerUnready | Progress | JobFinished  # the parent sends only jobs
 
 
 class Engine(Protocol):
-    """Something that runs jobs in this process."""
+    """Runs jobs in this process."""
 
     @property
     def profile(self) -> GpuProfile: ...
@@ -92,7 +92,7 @@ class Engine(Protocol):
 
 
 class JobFault(Exception):
-    """A job's fault on its way out of an engine."""
+    """A fault of a job, raised inside an engine."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class JobFault(Exception):
         self.emulated = emulated
 
     def execution(self, job: Job, device: str) -> Faulted:
-        """It as the job's end."""
+        """The fault as an execution record."""
         name, line = (None, None) if self.step is None else (name_of(self.step), self.step.line)
         return Faulted(job.id, device, self.kind, self.message, name, line, self.emulated)
 
@@ -118,7 +118,7 @@ def name_of(step: PackedLaunch | LibraryCall) -> str:
 
 
 def check_job(job: Job, profile: GpuProfile) -> None:
-    """Raises `JobFault` for a job that this device cannot run, or nobody."""
+    """Raises `JobFault` for a job that is invalid or does not fit this device."""
     if job.arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise JobFault(FaultKind.BROKEN_JOB, f"{job.arch!r} is no architecture known here; they are {known}")
@@ -136,16 +136,16 @@ def check_job(job: Job, profile: GpuProfile) -> None:
         raise JobFault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
     unsettled = next((launch for launch in job.plan.launches if launch.late), None)
     if unsettled is not None:
-        message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
+        message = f"{unsettled.kernel} (line {unsettled.line}) lacks late numbers; call `settle` on the plan first"
         raise JobFault(FaultKind.BROKEN_JOB, message, unsettled)
 
 
 class EngineRefused(Exception):
-    """The engine cannot have its device; the message says why and what to do."""
+    """The engine cannot open its device; the message has cause and remedy."""
 
 
 def serve(arguments: Sequence[str], open_engine: Callable[[list[str]], Engine]) -> int:
-    """Be a runner child until the parent goes or the engine is no longer fit. Returns the exit status.
+    """Serve jobs until the parent exits or the engine is no longer usable. Returns the exit status.
 
     `open_engine` gets the arguments that are not the supervisor's.
     """
@@ -157,17 +157,13 @@ def serve(arguments: Sequence[str], open_engine: Callable[[list[str]], Engine]) 
         channel.say(RunnerUnready(str(refused)))
         return 3
     while True:
-        finished = _run_one(engine, channel.next(), channel.say)
+        envelope = channel.next()
+        try:
+            finished = engine.run(record_in(envelope, EnvelopeKind.JOB, Job), channel.say)
+        except EnvelopeError as error:
+            job_id = envelope.record.get("id") if isinstance(envelope.record, dict) else None
+            message = f"the runner cannot read the job: {error}"
+            finished = JobFinished(Faulted(str(job_id), engine.profile.name, FaultKind.BROKEN_JOB, message), True)
         channel.say(finished)
         if not finished.fit:
             return 0
-
-
-def _run_one(engine: Engine, envelope: Envelope, say: Callable[[Progress], None]) -> JobFinished:
-    try:
-        job = record_in(envelope, EnvelopeKind.JOB, Job)
-    except EnvelopeError as error:
-        job_id = envelope.record.get("id") if isinstance(envelope.record, dict) else None
-        message = f"the runner cannot read the job: {error}"
-        return JobFinished(Faulted(str(job_id), engine.profile.name, FaultKind.BROKEN_JOB, message), True)
-    return engine.run(job, say)

@@ -1,11 +1,11 @@
-"""The programs of a runner child, and the one that a profiler or a sanitizer starts.
+"""The runner child's entry points, and the program that a profiler or sanitizer starts.
 
     python -m tilewright.devices.runner_program cuda --device N
     python -m tilewright.devices.runner_program emulated --profile JSON --address-space BYTES
     python -m tilewright.devices.runner_program watched FOLDER --device N
 
-The first two serve jobs until their parent goes. The third runs the plan of the job in a folder once, and leaves there
-where in memory each tensor was.
+The first two serve jobs until their parent exits. The third runs the job in a folder once and writes the address of
+each tensor there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _open_cuda(options: argparse.Namespace) -> Engine:
             f"cuda:{options.device} cannot be used: {error}; "
             f"install torch and cuda-bindings for this Python ({sys.executable})"
         ) from error
-    except (RuntimeError, AssertionError) as error:  # the driver's refusals, and torch's
+    except (RuntimeError, AssertionError) as error:  # of the driver, or of torch
         raise EngineRefused(
             f"cuda:{options.device} cannot be used: {error}; `nvidia-smi` shows which GPUs this machine has"
         ) from error
@@ -59,7 +59,7 @@ def _open_cuda(options: argparse.Namespace) -> Engine:
 
 def _open_emulator(options: argparse.Namespace) -> Engine:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (options.address_space, most))  # it may map more that holds no memory
+    resource.setrlimit(resource.RLIMIT_AS, (options.address_space, most))  # may be raised later
     try:
         from tilewright.devices.emulation.engine import EmulatorEngine
         from tilewright.devices.emulation.programs import core_problem
@@ -79,25 +79,21 @@ def _open_emulator(options: argparse.Namespace) -> Engine:
 def _run_watched(options: argparse.Namespace) -> int:
     from tilewright.devices.cuda_engine import CudaEngine
 
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    def end_with_parent() -> None:
+        while os.read(0, 4096):  # the parent keeps the other end of stdin open until it is done or dead
+            pass
+        os._exit(2)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     job = record_in(unseal((options.folder / "job").read_bytes()), EnvelopeKind.JOB, Job)
 
-    def place(addresses: dict[str, int]) -> None:
-        (options.folder / "tensors.json").write_text(json.dumps(addresses))
-
+    places = options.folder / "tensors.json"
     try:
-        CudaEngine(options.device).watch(job, place)
+        CudaEngine(options.device).run_under_tool(job, lambda addresses: places.write_text(json.dumps(addresses)))
     except JobFault as fault:
         sys.stderr.write(f"{fault.kind.value}: {fault.message}\n")
         return 1
     return 0
-
-
-def _end_with_parent() -> None:
-    """The one who started the tool holds the other end of the standard input until it is done, or dead."""
-    while os.read(0, 4096):
-        pass
-    os._exit(2)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Faults of a job's kernels on a GPU, found by `compute-sanitizer` where it is installed.
 
-For kernels that no emulator runs. Every tensor is an allocation of its own here, so that its ends are known to the
-byte. It sees bad accesses, races in shared memory and misused barriers; it does not see races in global memory.
+For kernels that the emulator cannot run. memcheck, synccheck and racecheck find invalid accesses, misused barriers and
+races in shared memory, but no races in global memory. Every tensor is a separate allocation, so that bounds are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.child.process import uninterrupted
-from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
+from tilewright.devices.vendor_tools import ToolUnavailable, VendorTool, job_folder, program, run_tool
 from tilewright.records import FindingKind, FindingRecord, Job, TensorSpec, ThreadRecord
 
 SANITIZER = VendorTool(
@@ -45,29 +45,29 @@ _SPACES = {
 
 
 def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[FindingRecord, ...]:
-    """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
+    """The faults of the job's plan on GPU `index`, one record per line. Raises `ToolUnavailable`."""
     path = SANITIZER.path()
-    with ThreadPoolExecutor(len(TOOLS)) as side_by_side:  # each spends seconds on starting torch
+    with ThreadPoolExecutor(len(TOOLS)) as executor:  # each tool spends seconds on starting torch
         asked = (partial(_findings_of, name, path, job, index, interrupt) for name in TOOLS)
-        runs = [side_by_side.submit(partial(copy_context().run, one)) for one in asked]
+        runs = [executor.submit(partial(copy_context().run, one)) for one in asked]
     return next(filter(None, (one.result() for one in runs)), ())
 
 
 def _findings_of(
     name: str, path: str, job: Job, index: int, interrupt: Callable[[], bool]
 ) -> tuple[FindingRecord, ...]:
-    """What one of the tools finds."""
+    """The findings of one tool."""
     with job_folder(job) as folder:
         command = (path, "--tool", name, "--print-limit", str(_SHOWN), *program(folder, index))
         said = run_tool(command, folder, job.limits.seconds, interrupt, _OWN_ALLOCATIONS)
         if f"{_MARK}COMPUTE-SANITIZER" not in said:
-            raise NotWatched(f"compute-sanitizer did not start: {_last(said)}")
+            raise ToolUnavailable(f"compute-sanitizer did not start: {_last(said)}")
         if "Device not supported" in said:
-            raise NotWatched("compute-sanitizer cannot use this GPU here (Device not supported)")
+            raise ToolUnavailable("compute-sanitizer cannot use this GPU here (Device not supported)")
         places = folder / "tensors.json"
         found = read_findings(said, job, json.loads(places.read_text()) if places.exists() else {})
         if not found and "Target application returned an error" in said:
-            raise NotWatched(f"the plan did not run under {name}: {_last(said)}")
+            raise ToolUnavailable(f"the plan did not run under {name}: {_last(said)}")
         return found
 
 
@@ -76,11 +76,11 @@ def _last(said: str) -> str:
     return plain[-1] if plain else "it said nothing"
 
 
-# -- reading what it says --
+# -- parsing the output --
 
 
 def read_findings(said: str, job: Job, addresses: Mapping[str, int]) -> tuple[FindingRecord, ...]:
-    """The reports in what a tool printed: one for each kind and line, with the first thread that did it."""
+    """The reports in a tool's output: one per kind and line, with the first thread."""
     found: dict[tuple[FindingKind, str, int | None, int | None], FindingRecord] = {}
     counts: dict[tuple[FindingKind, str, int | None, int | None], int] = {}
     for report in _reports(said):
@@ -93,7 +93,7 @@ def read_findings(said: str, job: Job, addresses: Mapping[str, int]) -> tuple[Fi
 
 
 def _reports(said: str) -> Iterator[list[str]]:
-    """The lines of each report, without marks and host frames."""
+    """The lines of each report, without prefixes and host frames."""
     report: list[str] = []
     for line in said.splitlines():
         if not line.startswith(_MARK):
@@ -164,7 +164,7 @@ def _own(place: re.Match[str]) -> bool:
 
 
 def _where(address: int, job: Job, addresses: Mapping[str, int]) -> str:
-    """The element at an address, or how far from which tensor it is."""
+    """The element at an address, or the distance to the nearest tensor."""
     specs = {one.name: one.spec for one in job.inputs} | {one.name: one.spec for one in job.plan.buffers}
     nearest: tuple[int, str] | None = None
     for name, base in addresses.items():
@@ -182,7 +182,7 @@ def _where(address: int, job: Job, addresses: Mapping[str, int]) -> str:
 
 
 def _element(name: str, spec: TensorSpec, offset: int) -> str:
-    """`x[3, 17]`: of the elements at an offset of the storage, the one that the strides lead to."""
+    """`x[3, 17]`: the element at an offset of the storage, by its strides."""
     index, left = [0] * len(spec.shape), offset
     for axis in sorted(range(len(spec.shape)), key=lambda axis: -spec.stride[axis]):
         if spec.stride[axis]:

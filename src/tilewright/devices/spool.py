@@ -1,8 +1,7 @@
-"""The client's side of a spool: `SpoolDevice`, GPUs on other machines reached through a directory that both sides see.
+"""`SpoolDevice`: GPUs on other machines, reached through a shared directory.
 
-Jobs and calls are written into the spool and run by whatever workers serve it (`python -m tilewright.worker DIR`). A
-file stays there when this process dies, and so does its result: submitting the same content again under the same id, in
-any later process, finds it.
+Jobs and calls are files in the spool, run by the workers that serve it (`python -m tilewright.worker DIR`). Jobs and
+results survive this process: submitting the same content under the same id later finds the result.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ POLL_S = 0.05
 class SpoolDevice(Closing):
     """The workers of one spool as a device.
 
-    `timeout` is the longest this side waits with no result arriving, in seconds; the jobs then stay on the spool.
-    `arch` picks among workers with different GPUs; without it the first announced worker decides `profile`.
+    `timeout` is the longest wait without any result arriving, in seconds; the jobs then stay on the spool. `arch`
+    selects among workers with different GPUs; without it the first announced worker determines `profile`.
 
-    A job's result is found again by its id and content. With `fresh`, every `execute` runs its job anew, under an id of
-    its own and on the very GPU that `profile` names, and leaves nothing on the spool.
+    Results are found by job id and content. With `fresh`, every `execute` runs its job again under a unique id, on
+    exactly the GPU that `profile` names, and leaves nothing on the spool.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class SpoolDevice(Closing):
         """The GPU of a worker that serves this spool; waits for one to announce itself."""
         if self._profile is None:
             deadline = time.monotonic() + self._queue.timeout
-            while not (suited := self._suited()):
+            while not (suited := [w for w in self.workers() if self._arch in (None, w.profile.arch)]):
                 if time.monotonic() > deadline:
                     wanted = "" if self._arch is None else f" for {self._arch}"
                     raise DeviceError(f"no worker{wanted} serves {self.directory}; {self._queue.how_to_start}")
@@ -73,17 +72,12 @@ class SpoolDevice(Closing):
         """The workers that serve this spool now."""
         return self._queue.workers()
 
-    def _suited(self) -> tuple[Announcement, ...]:
-        return tuple(w for w in self.workers() if self._arch is None or w.profile.arch == self._arch)
-
-    # -- one job at a time --
-
     def submit(self, job: Job) -> str:
         """Put a job on the spool, unless it is there or done already; returns its id."""
         return self._submit(job).id
 
     def collect(self, job_id: str) -> Execution | None:
-        """What became of a job, or None while it is not done. The result stays until `discard`."""
+        """The outcome of a job, or None while it is not done. The result stays until `discard`."""
         outcome = self._queue.collect(job_id)
         return None if outcome is None else _execution(outcome)
 
@@ -92,7 +86,7 @@ class SpoolDevice(Closing):
         self._queue.discard(job_id)
 
     def execute(self, job: Job) -> Execution:
-        """Submit a job and wait for what becomes of it."""
+        """Submit a job and wait for its outcome."""
         if not self._fresh:
             return self.execute_many((job,))[0]
         own = replace(job, id=f"{job.id}-{uuid.uuid4().hex[:12]}")
@@ -106,7 +100,7 @@ class SpoolDevice(Closing):
             raise DeviceError("two of the jobs have the same id; give every job its own")
         try:
             done = dict(self._queue.arrivals({ticket.id: ticket for ticket in tickets}))
-        except Overdue as error:
+        except SpoolTimeout as error:
             raise DeviceError(f"{error}. The jobs stay there; collect them later by id") from error
         return tuple(_execution(done[ticket.id]) for ticket in tickets)
 
@@ -114,7 +108,7 @@ class SpoolDevice(Closing):
         return self._queue.submit(job.id, seal(EnvelopeKind.JOB, job))
 
     def close(self) -> None:
-        """Nothing to give back: the spool belongs to its workers and outlives this object."""
+        """Nothing to close: the spool belongs to its workers."""
 
 
 def _execution(outcome: Execution | Replied) -> Execution:
@@ -123,23 +117,23 @@ def _execution(outcome: Execution | Replied) -> Execution:
     return outcome
 
 
-# -- jobs and calls alike --
+# -- the queue of jobs and calls --
 
 
-class Overdue(DeviceError):
+class SpoolTimeout(DeviceError):
     """No result came for too long."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A job on the spool and the digest by which its result is known."""
+    """A submitted job and the digest that identifies its result."""
 
     id: str
     digest: str
 
 
 class SpoolQueue:
-    """One spool as a client sees it. `timeout` is the longest it waits with no result arriving, in seconds."""
+    """The client's view of a spool. `timeout` is the longest wait without any result arriving, in seconds."""
 
     def __init__(self, directory: Path | str, timeout: float, poll: float = POLL_S, stale: float = STALE_S) -> None:
         self.directory = Path(directory)
@@ -161,14 +155,14 @@ class SpoolQueue:
         """Put a sealed job or call on the spool, unless it is there or done already."""
         checked_id(job_id)
         ticket = Ticket(job_id, header_of(content).digest)
-        # Looked for in the order in which a job moves, so that one that moves meanwhile is not missed.
+        # In the order in which a job moves, so that one moving meanwhile is not missed.
         if self._waits(ticket) or self._runs(ticket) or self._is_done(ticket):
             return ticket
         self._files.put_job(job_id, content)
         return ticket
 
     def collect(self, job_id: str) -> Execution | Replied | None:
-        """What became of a job, or None while it is not done. The result stays until `discard`."""
+        """The outcome of a job, or None while it is not done. The result stays until `discard`."""
         result = self._files.result(checked_id(job_id))
         return result.outcome if result is not None else None
 
@@ -177,7 +171,7 @@ class SpoolQueue:
         self._files.discard_result(job_id)
 
     def take(self, ticket: Ticket, seconds: float = 0.0) -> Execution | Replied:
-        """Wait for one outcome, `seconds` longer than usual, and leave nothing of it on the spool."""
+        """Wait for one outcome, up to `seconds` longer than `timeout`, and remove it from the spool."""
         try:
             ((_, outcome),) = self.arrivals({ticket.id: ticket}, seconds)
             return outcome
@@ -187,7 +181,7 @@ class SpoolQueue:
             self._files.discard_result(ticket.id)
 
     def arrivals(self, wanted: Mapping[str, Ticket], seconds: float = 0.0) -> Iterator[tuple[str, Execution | Replied]]:
-        """Outcomes as they arrive; raises `Overdue` after `timeout` and further `seconds` with none."""
+        """Outcomes as they arrive; raises `SpoolTimeout` after `timeout` + `seconds` without one."""
         missing = dict(wanted)
         last_arrival = time.monotonic()
         while missing:
@@ -200,7 +194,7 @@ class SpoolQueue:
             if not missing:
                 return
             if time.monotonic() - last_arrival > self.timeout + seconds:
-                raise Overdue(self._overdue(tuple(missing), self.timeout + seconds))
+                raise SpoolTimeout(self._overdue(tuple(missing), self.timeout + seconds))
             check_stop()
             time.sleep(self.poll)
 
@@ -208,7 +202,7 @@ class SpoolQueue:
         for name in self._files.waiting_named(ticket.id):
             if self._digest(self._files.waiting_path(name)) == ticket.digest:
                 return True
-            self._files.withdraw_job(name)  # the same id with other content: the newer job counts
+            self._files.withdraw_job(name)  # the same id with other content: the newer job replaces it
         return False
 
     def _runs(self, ticket: Ticket) -> bool:
@@ -245,7 +239,7 @@ class SpoolQueue:
         running = {name.id: worker for worker, name in self._files.claims()}
         first = missing[0]
         if first in running:
-            where = f"worker {running[first]} has it in hand"
+            where = f"worker {running[first]} is running it"
         elif self._files.waiting_named(first):
             where = "it still waits"
         else:

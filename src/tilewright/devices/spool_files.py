@@ -1,20 +1,20 @@
-"""The directory protocol of a spool: what lies where, and the renames that make each change whole or absent.
+"""The directory protocol of a spool: its files, and the renames that make each change atomic.
 
-    jobs/<id>.job                 waiting, a job or a call; <id>~2.job has already cost one worker its life
+    jobs/<id>.job                 waiting, a job or a call; <id>~2.job after one worker died with it
     claimed/<worker>/<id>.job     being run by that worker
     results/<id>.result           done, kept until discarded
-    workers/<worker>.json         who serves this spool; its modification time is the heartbeat
-    broken/<name>                 job files that could not be read, for a person to look at
-    writing/                      files on their way, renamed into place when complete
+    workers/<worker>.json         a worker of this spool; its modification time is the heartbeat
+    broken/<name>                 job files that could not be read, kept for inspection
+    writing/                      incomplete files, renamed into place when complete
 
-Everything moves by rename within one file system, which is atomic on local disks and on NFS. This module starts no
-process and waits for nothing. Which workers live is told by their heartbeat, or, on the same machine, by a look at
-their process. A heartbeat is stale when it has not changed for a while on the observer's own clock, so machines whose
-clocks disagree can share a spool.
+Everything moves by rename within one file system, which is atomic on local disks and on NFS. A worker is alive while
+its heartbeat changes, and, on the same machine, while its process exists. Staleness is measured on the observer's own
+clock, so machines with different clocks can share a spool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -32,7 +32,7 @@ from tilewright.child.family import pid_space, process_start
 from tilewright.devices.protocol import DeviceError
 from tilewright.records import Execution, GpuProfile, Job, RecordError, from_json, to_json
 
-ATTEMPTS = 2  # workers a job may cost
+ATTEMPTS = 2  # workers that may die with a job
 _FOLDERS = ("jobs", "claimed", "results", "workers", "broken", "writing")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=+-]{0,119}")
 _JOB_FILE = re.compile(r"(?P<id>[A-Za-z0-9_][A-Za-z0-9_.@=+-]{0,119})(?:~(?P<attempt>[1-9][0-9]{0,3}))?\.job")
@@ -41,7 +41,7 @@ _HEADER_BYTES = 256
 
 @dataclass(frozen=True)
 class JobName:
-    """The name of a job file: the job's id and which attempt at running it this is."""
+    """The name of a job file: the job's id and the number of the attempt."""
 
     id: str
     attempt: int = 1
@@ -58,33 +58,32 @@ class JobName:
 
 @dataclass(frozen=True)
 class Announcement:
-    """A worker, and enough about its process for a neighbour to tell that it is dead."""
+    """A worker, with what others on its machine need to see whether its process is dead."""
 
     worker: str
     profile: GpuProfile
     versions: tuple[tuple[str, str], ...]
     host: str
     pid: int
-    process_start: str  # in the kernel's ticks, as /proc has it
-    pid_space: str  # boot and pid namespace in which `pid` means anything
+    process_start: str  # in clock ticks, from /proc
+    pid_space: str  # boot id and pid namespace of `pid`
 
 
 @dataclass(frozen=True)
-class Peeked:
+class JobFileHeader:
     """A job file without its byte strings."""
 
     header: EnvelopeHeader
     record: Any
-    gpu: str  # the only GPU it is meant for; "": any of its architecture
+    gpu: str  # the GPU it requires by name; "": any of its architecture
 
 
 @dataclass(frozen=True)
 class SpoolCall:
-    """One question to `function` of somebody's Python `source`, to be asked where the GPU is.
+    """A call of `function` in Python `source`, to run on the worker's machine.
 
-    `handler` names who asks it there, as "tilewright.part.module:name". What is asked and what is answered are bytes
-    that only the two ends understand. A `job` is run first, by the same worker, and the handler is asked about what
-    it made, which does not leave the worker's machine.
+    `handler` is the worker's code that makes the call, as "tilewright.part.module:name". Request and reply are opaque
+    bytes. A `job`, if given, runs first, and the handler gets its outputs, which do not leave the worker's machine.
     """
 
     id: str
@@ -102,24 +101,24 @@ class SpoolCall:
 
     @property
     def words(self) -> str:
-        """What it is, for a line that a person reads."""
+        """A description for the worker's log."""
         run = "job and " if self.job is not None else ""
         return f"{run}reference call: {self.handler.rpartition(':')[2]}"
 
 
 @dataclass(frozen=True)
 class Replied:
-    """A call's end. What went wrong inside the function is part of the content."""
+    """A call's reply. Errors inside the function are part of the content."""
 
     job: str  # the call's id
     device: str
-    content: bytes  # empty where the call's job did not get as far as being asked about
+    content: bytes  # empty where the call's job failed
     execution: Execution | None = None  # of the call's job
 
 
 @dataclass(frozen=True)
 class SpoolResult:
-    """What became of a job or a call. `digest` is its file's, so that a result is never taken for another's."""
+    """The outcome of a job or a call. `digest` is the job file's, so that results cannot be confused."""
 
     outcome: Execution | Replied
     digest: str  # empty where the job file could not be read
@@ -128,7 +127,7 @@ class SpoolResult:
 
 
 def checked_id(job_id: str) -> str:
-    """A job id that is safe as a file name, or a `DeviceError` that says what is."""
+    """The id if it is safe as a file name; raises `DeviceError` otherwise."""
     if _ID.fullmatch(job_id):
         return job_id
     raise DeviceError(
@@ -144,7 +143,7 @@ class SpoolFiles:
         self.root = Path(directory).absolute()
 
     def create(self) -> None:
-        """Make the folders that are missing."""
+        """Create missing folders."""
         try:
             for folder in _FOLDERS:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -155,7 +154,7 @@ class SpoolFiles:
             ) from error
 
     def _put(self, content: bytes, target: Path) -> None:
-        """Write a file so that it appears under its name whole or not at all."""
+        """Write a file atomically."""
         temporary = self.root / "writing" / f"{target.name}.{uuid.uuid4().hex}"
         try:
             with open(temporary, "xb") as file:
@@ -173,7 +172,7 @@ class SpoolFiles:
         self._put(content, self.root / "jobs" / JobName(checked_id(job_id)).file_name)
 
     def waiting(self) -> tuple[JobName, ...]:
-        """Jobs to be had, oldest first."""
+        """Waiting jobs, oldest first."""
         found: list[tuple[int, str, JobName]] = []
         with os.scandir(self.root / "jobs") as entries:
             for entry in entries:
@@ -184,12 +183,12 @@ class SpoolFiles:
                     status = entry.stat()
                 except FileNotFoundError:
                     continue  # claimed meanwhile
-                if stat.S_ISREG(status.st_mode):  # a pipe by that name would be read for ever
+                if stat.S_ISREG(status.st_mode):  # reading a pipe would block
                     found.append((status.st_mtime_ns, entry.name, name))
         return tuple(name for _, _, name in sorted(found, key=lambda item: item[:2]))
 
     def waiting_named(self, job_id: str) -> tuple[JobName, ...]:
-        """The waiting files of one job, without a look at the others."""
+        """The waiting files of one job, without listing the folder."""
         names = (JobName(job_id, attempt) for attempt in range(1, ATTEMPTS + 1))
         return tuple(name for name in names if self.waiting_path(name).exists())
 
@@ -205,18 +204,18 @@ class SpoolFiles:
         return self.root / "claimed" / worker / name.file_name
 
     def claim(self, worker: str, name: JobName) -> bool:
-        """Take a waiting job for `worker`; False when another was quicker."""
+        """Claim a waiting job for `worker`; False when another worker was faster."""
         target = self.claim_path(worker, name)
         try:
             target.parent.mkdir(exist_ok=True)
             os.rename(self.waiting_path(name), target)
         except FileNotFoundError:
-            # A repeated request on NFS can report failure for a rename that took place: what counts is where it lies.
+            # A retried request on NFS can report failure for a rename that succeeded: check where the file is.
             return target.exists()
         return True
 
     def give_back(self, worker: str, name: JobName, attempt: int) -> bool:
-        """Return a claimed job to the waiting ones; False when it is no longer there."""
+        """Return a claimed job to the queue; False when it is no longer there."""
         target = self.waiting_path(JobName(name.id, attempt))
         try:
             os.rename(self.claim_path(worker, name), target)
@@ -228,14 +227,12 @@ class SpoolFiles:
         self.claim_path(worker, name).unlink(missing_ok=True)
 
     def set_aside(self, worker: str, name: JobName) -> None:
-        """Keep an unreadable job file where a person can look at it."""
-        try:
+        """Keep an unreadable job file for inspection."""
+        with contextlib.suppress(FileNotFoundError):
             os.replace(self.claim_path(worker, name), self.root / "broken" / name.file_name)
-        except FileNotFoundError:
-            return
 
     def claims(self) -> Iterator[tuple[str, JobName]]:
-        """Every claimed job with its worker; a worker with no claim and an empty folder does not appear."""
+        """Every claimed job with its worker."""
         for worker in sorted(os.listdir(self.root / "claimed")):
             for file_name in _listed(self.root / "claimed" / worker):
                 name = JobName.parse(file_name)
@@ -243,10 +240,8 @@ class SpoolFiles:
                     yield worker, name
 
     def remove_claims_folder(self, worker: str) -> None:
-        try:
+        with contextlib.suppress(OSError):  # not empty, or already removed
             (self.root / "claimed" / worker).rmdir()
-        except OSError:
-            return  # not empty, or gone already
 
     # -- results --
 
@@ -257,12 +252,12 @@ class SpoolFiles:
         return self.root / "results" / f"{job_id}.result"
 
     def result_ids(self) -> frozenset[str]:
-        # Listing a directory asks the server; looking a name up may be answered from a cache that does not know it yet.
+        # By listing: on NFS a lookup by name may be answered from a stale cache.
         suffix = ".result"
         return frozenset(n[: -len(suffix)] for n in os.listdir(self.root / "results") if n.endswith(suffix))
 
     def result(self, job_id: str) -> SpoolResult | None:
-        """The result of a job, or None while there is none; raises `DeviceError` when the file is damaged."""
+        """The result of a job, or None; raises `DeviceError` when the file is damaged."""
         try:
             content = self._result_path(job_id).read_bytes()
         except FileNotFoundError:
@@ -288,7 +283,7 @@ class SpoolFiles:
         return self.root / "workers" / f"{worker}.json"
 
     def beat(self, worker: str) -> bool:
-        """Say that a worker lives; False when its announcement has been removed."""
+        """Update a worker's heartbeat; False when its announcement has been removed."""
         try:
             os.utime(self._announcement_path(worker))
         except FileNotFoundError:
@@ -299,7 +294,7 @@ class SpoolFiles:
         self._announcement_path(worker).unlink(missing_ok=True)
 
     def announced(self) -> dict[str, tuple[Announcement, int]]:
-        """Workers by name, each with the time of its last heartbeat in nanoseconds of the file system's clock."""
+        """Workers by name, each with its last heartbeat in nanoseconds of the file system's clock."""
         found = {}
         for file_name in sorted(_listed(self.root / "workers")):
             path = self.root / "workers" / file_name
@@ -307,14 +302,14 @@ class SpoolFiles:
                 beat_ns = path.stat().st_mtime_ns
                 announcement: Announcement = from_json(Announcement, json.loads(path.read_bytes()))
             except (OSError, ValueError, RecursionError, RecordError):
-                continue  # withdrawn meanwhile, or written by another release
+                continue  # removed meanwhile, or written by another release
             found[announcement.worker] = (announcement, beat_ns)
         return found
 
-    # -- house-keeping --
+    # -- clean-up --
 
     def sweep(self, older_than_s: float) -> None:
-        """Remove results and abandoned temporary files of a certain age, by the file system's clock."""
+        """Remove old results and abandoned temporary files, by the file system's clock."""
         probe = self.root / "writing" / f"clock.{uuid.uuid4().hex}"
         probe.touch()
         now = probe.stat().st_mtime
@@ -329,7 +324,7 @@ class SpoolFiles:
                     continue
 
 
-def peek(path: Path) -> Peeked:
+def peek(path: Path) -> JobFileHeader:
     """A job file without its byte strings.
 
     Raises `EnvelopeError` when it cannot be read and `FileNotFoundError` when it has gone.
@@ -342,7 +337,7 @@ def peek(path: Path) -> Peeked:
     try:
         outer = json.loads(text)
         gpu = outer.get("gpu", "")
-        return Peeked(header, outer["record"], gpu if isinstance(gpu, str) else "")
+        return JobFileHeader(header, outer["record"], gpu if isinstance(gpu, str) else "")
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
 
@@ -354,16 +349,16 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
-# -- who lives --
+# -- heartbeats --
 
 
 class Heartbeats:
-    """An observer of the workers of one spool. Whoever it has not seen alive yet gets the whole stale time."""
+    """Observes the workers of a spool. A worker seen for the first time counts as alive for the whole stale time."""
 
     def __init__(self, files: SpoolFiles, stale_s: float) -> None:
         self._files = files
         self._stale_s = stale_s
-        self._seen: dict[str, tuple[int | None, float]] = {}  # last heartbeat (None: no announcement), seen here when
+        self._seen: dict[str, tuple[int | None, float]] = {}  # last heartbeat (None: no announcement), when first seen
 
     def living(self) -> dict[str, Announcement]:
         """Announced workers that are not known to be dead."""
@@ -374,7 +369,7 @@ class Heartbeats:
         }
 
     def dead(self, claimants: frozenset[str]) -> frozenset[str]:
-        """Announced workers, and holders of claims, that live no more."""
+        """Announced workers and holders of claims that are dead."""
         announced = self._files.announced()
         dead = set()
         for worker in claimants | announced.keys():
@@ -397,5 +392,5 @@ class Heartbeats:
 
 
 def known_dead(announcement: Announcement) -> bool:
-    """True only where this machine can see that the worker's process is no more."""
+    """Whether the worker ran on this machine and its process no longer exists."""
     return announcement.pid_space == pid_space() and process_start(announcement.pid) != announcement.process_start

@@ -1,9 +1,8 @@
-"""A worker of a spool: takes jobs and calls, one at a time, puts the results back, and mends what dead workers left.
+"""A worker of a spool: runs jobs and calls one at a time, writes results, and recovers the jobs of dead workers.
 
-Jobs run on its device; calls are answered by whatever answerer it was given.
-
-A job is in exactly one place at any instant, so nothing is lost when this process is killed: the job it had in hand
-is returned by the next worker that notices. A job that has cost two workers their lives is not tried a third time.
+Jobs run on its device; calls go to its `CallHandler`. A job file is in exactly one place at any time, so nothing is
+lost when this process is killed: another worker returns its current job to the queue. A job that two workers died with
+is not tried again.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from tilewright.devices.spool_files import (
 from tilewright.records import ARCHITECTURES, Completed, Execution, Faulted, FaultKind, Job, runs_on
 
 BEAT_S = 2.0
-SWEEP_S = 3600.0  # between two rounds of house-keeping
+SWEEP_S = 3600.0  # between two clean-ups
 Say = Callable[[str], None]
 
 
-class Answerer(Protocol):
-    """Whoever answers calls for a worker, one at a time."""
+class CallHandler(Protocol):
+    """Makes calls for a worker, one at a time."""
 
     def answer(self, call: SpoolCall, ran: Execution | None) -> bytes:
-        """The reply's content; `ran` is what became of the call's job. Raises `Interrupted` where the worker stops."""
+        """The reply's content; `ran` is the outcome of the call's job. Raises `Interrupted` where the worker stops."""
         ...
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often a worker looks, and how long it waits before it takes another for dead."""
+class WorkerTiming:
+    """Poll interval, time until another worker counts as dead, and lifetime of results."""
 
     poll_s: float = 0.2
     stale_s: float = 30.0
@@ -61,15 +60,15 @@ class Pace:
 
 @dataclass
 class Worker:
-    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand."""
+    """One worker. Once `stopping` returns True no job is started; the device's interrupt ends the current one."""
 
     files: SpoolFiles
     device: CudaDevice
-    answerer: Answerer
-    pace: Pace
+    answerer: CallHandler
+    pace: WorkerTiming
     stopping: Callable[[], bool]
     say: Say
-    in_hand: JobName | None = field(default=None, init=False)
+    current_job: JobName | None = field(default=None, init=False)
     _next_sweep: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -81,13 +80,13 @@ class Worker:
         return self.announcement.worker
 
     def serve(self, *, once: bool = False, drain: bool = False) -> int:
-        """Run jobs until told to stop, until one is run (`once`) or none waits for it (`drain`); returns how many."""
+        """Run jobs until stopped, or until one has run (`once`) or none is left for it (`drain`); returns how many."""
         self.files.announce(self.announcement)
         beating = _Beat(self.files, self.announcement)
         done = 0
         try:
             while not self.stopping():
-                self._mend()
+                self._recover()
                 if self._run_next():
                     done += 1
                     if once:
@@ -105,7 +104,7 @@ class Worker:
     # -- running --
 
     def _run_next(self) -> bool:
-        """Run one waiting job; False when there was none to be had."""
+        """Run one waiting job; False when there was none."""
         for name in self.files.waiting():
             if self.stopping():
                 return False
@@ -115,16 +114,16 @@ class Worker:
         return False
 
     def _leave_to_others(self, name: JobName) -> bool:
-        """Whether a job is meant for another GPU.
+        """Whether a job is for another GPU.
 
-        One that names its GPU waits for a worker that has it: seeds draw other numbers elsewhere, and times are others.
-        One that names an architecture is left alone while a worker that has it lives; with none, its owner is told.
+        A job that names its GPU waits for it: seeded inputs and times differ elsewhere. A job for another architecture
+        waits while a worker with it is alive; without one it is run here, and fails with a clear fault.
         """
         try:
             peeked = peek(self.files.waiting_path(name))
             arch = peeked.record["arch"]
         except (EnvelopeError, OSError, KeyError, TypeError):
-            return False  # gone, or broken: claiming it will tell
+            return False  # gone or broken: the claim will show
         mine = self.announcement.profile
         if peeked.gpu:
             return peeked.gpu != mine.name
@@ -133,7 +132,7 @@ class Worker:
         return any(runs_on(arch, other.profile.cc) for other in self._heartbeats.living().values())
 
     def _run(self, name: JobName) -> None:
-        self.in_hand = name
+        self.current_job = name
         started = time.monotonic()
         path = self.files.claim_path(self.id, name)
         try:
@@ -142,8 +141,8 @@ class Worker:
             if work.id != name.id:
                 raise EnvelopeError(f"the file is called {name.id!r} and holds job {work.id!r}")
         except FileNotFoundError:
-            self.in_hand = None
-            return  # taken from us while we were away
+            self.current_job = None
+            return  # another worker took it for abandoned
         except EnvelopeError as error:
             self._refuse(name, error)
             return
@@ -154,7 +153,7 @@ class Worker:
             outcome = self._perform(work, name)
             self._publish(name, outcome, digest)
             self.say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
-        self.in_hand = None
+        self.current_job = None
 
     def _perform(self, work: Job | SpoolCall, name: JobName) -> Execution | Replied:
         try:
@@ -162,29 +161,29 @@ class Worker:
                 return self.device.execute(work)
             ran = self.device.execute(work.job) if work.job is not None else None
             content = self.answerer.answer(work, ran)
-            # What it made stays here: whoever asked has the answer.
-            told = replace(ran, outputs=(), shared=()) if isinstance(ran, Completed) else ran
-            return Replied(work.id, self.announcement.profile.name, content, told)
+            # Its outputs stay here: the caller has the reply.
+            bare = replace(ran, outputs=(), shared=()) if isinstance(ran, Completed) else ran
+            return Replied(work.id, self.announcement.profile.name, content, bare)
         except (Interrupted, DeviceError):
-            # Not the job's fault: it goes back as it came.
+            # Not the job's fault: return it to the queue.
             self.files.give_back(self.id, name, name.attempt)
             raise
 
     def _publish(self, name: JobName, outcome: Execution | Replied, digest: str) -> None:
         if not self.files.claim_path(self.id, name).exists():
-            self.say(f"{name.id}: result dropped; this worker was taken for dead and another has the job")
+            self.say(f"{name.id}: result dropped; this worker was presumed dead and another has the job")
             return
         try:
             self.files.put_result(SpoolResult(outcome, digest, self.id, name.attempt))
         except OSError:
-            self.files.give_back(self.id, name, name.attempt)  # a full disk, say: the job is not to blame
+            self.files.give_back(self.id, name, name.attempt)  # such as a full disk: not the job's fault
             raise
         self.files.drop_claim(self.id, name)
 
     def _refuse(self, name: JobName, error: EnvelopeError) -> None:
         self._put_fault(name, FaultKind.BROKEN_JOB, f"the job file {name.file_name} cannot be read: {error}", "")
         self.files.set_aside(self.id, name)
-        self.in_hand = None
+        self.current_job = None
 
     def _put_fault(self, name: JobName, kind: FaultKind, message: str, digest: str) -> None:
         fault = Faulted(name.id, self.announcement.profile.name, kind, message)
@@ -195,19 +194,19 @@ class Worker:
         try:
             result = self.files.result(job_id)
         except DeviceError:
-            return False  # damaged: it will be replaced
+            return False  # damaged: run it again
         return result is not None and result.digest == digest
 
-    # -- mending --
+    # -- recovery --
 
-    def _mend(self) -> None:
-        """Take back what dead workers had in hand; now and then, remove what nobody will ask for."""
+    def _recover(self) -> None:
+        """Return the jobs of dead workers to the queue; at intervals, remove old files."""
         claims: dict[str, list[JobName]] = {}
         for worker, name in self.files.claims():
             claims.setdefault(worker, []).append(name)
         for worker in self._heartbeats.dead(frozenset(claims)) - {self.id}:
             for name in claims.get(worker, ()):
-                self._take_back(worker, name)
+                self._requeue(worker, name)
             self.files.withdraw(worker)
             self.files.remove_claims_folder(worker)
             self._heartbeats.forget(worker)
@@ -215,7 +214,7 @@ class Worker:
             self._next_sweep = time.monotonic() + SWEEP_S
             self.files.sweep(self.pace.keep_results_s)
 
-    def _take_back(self, worker: str, name: JobName) -> None:
+    def _requeue(self, worker: str, name: JobName) -> None:
         try:
             digest = peek(self.files.claim_path(worker, name)).header.digest
         except FileNotFoundError:
@@ -223,13 +222,13 @@ class Worker:
         except EnvelopeError:
             digest = ""
         if digest and self._is_done(name.id, digest):
-            self.files.drop_claim(worker, name)  # it died between result and claim
+            self.files.drop_claim(worker, name)  # it died after writing the result
         elif name.attempt < ATTEMPTS:
             if self.files.give_back(worker, name, name.attempt + 1):
-                self.say(f"{name.id}: worker {worker} died with it in hand; it waits again")
+                self.say(f"{name.id}: worker {worker} died while running it; it waits again")
         else:
             message = (
-                f"{ATTEMPTS} worker processes died while they had this job in hand, the last one {worker}; "
+                f"{ATTEMPTS} worker processes died while running this job, the last one {worker}; "
                 "it is not tried again. Submit it under a new id if the workers died for another reason"
             )
             self._put_fault(name, FaultKind.DIED, message, digest)
@@ -237,7 +236,7 @@ class Worker:
 
 
 class _Beat:
-    """Touches the announcement from a thread, whatever the worker is busy with."""
+    """Updates the heartbeat from a background thread."""
 
     def __init__(self, files: SpoolFiles, announcement: Announcement) -> None:
         self._files = files
@@ -250,9 +249,9 @@ class _Beat:
         while not self._over.wait(BEAT_S):
             try:
                 if not self._files.beat(self._announcement.worker):
-                    self._files.announce(self._announcement)  # taken for dead, and back again
+                    self._files.announce(self._announcement)  # removed by a worker that presumed it dead
             except OSError:
-                continue  # a file server's bad moment; the next beat tries again
+                continue  # a transient error of the file server: retried at the next beat
 
     def stop(self) -> None:
         self._over.set()

@@ -23,7 +23,7 @@ from tilewright.kernel_file import (
     bind,
     evaluate_tuned,
 )
-from tilewright.kernel_file.tuned import TunedTensor, as_seen
+from tilewright.kernel_file.tuned import TunedTensor, flattened_tensors
 from tilewright.records import (
     TYPICAL,
     Build,
@@ -190,7 +190,7 @@ def _winners(file: KernelFile, tuned: TunedChoices, choices: Sequence[Choice]) -
     for entry in sorted(newest_first, key=lambda one: one.emulated):
         identity = entry.identity
         if entry.file == file.identity and identity.cc and dict(entry.choice) in choices:
-            tensors = {one.name: one for one in as_seen(file, entry.tensors)}
+            tensors = {one.name: one for one in flattened_tensors(file, entry.tensors)}
             own = tuple(tensors.get(one.name) for one in file.plan.op.tensors)
             number = list(choices).index(dict(entry.choice))
             found.append(BuiltWinner(number, identity.cc, identity.sms, own))

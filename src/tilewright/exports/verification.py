@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.exports.source import Source, Standing
-from tilewright.kernel_file.taken_sizes import limits_of_files
+from tilewright.kernel_file.supported_sizes import size_limits_of_files
 from tilewright.records import Measured, SizeLimit
 
 
@@ -25,7 +25,7 @@ def sizes_text(source: Source) -> str:
     """Which of the requested sizes the files take together; "" for all, or if the task is unknown."""
     if source.task is None:
         return ""
-    limits = limits_of_files(source.task, source.files, source.task.profile)
+    limits = size_limits_of_files(source.task, source.files, source.task.profile)
     return f"Of the requested sizes the kernel takes only {SizeLimit.words(limits)}" if limits else ""
 
 

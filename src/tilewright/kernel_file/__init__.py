@@ -1,4 +1,4 @@
-"""The kernel file: parse and check it, evaluate its plan at concrete shapes, bind it to a build, choose among files."""
+"""Kernel files: parsing, static checks, evaluation of launch plans, binding to builds, dispatch among files."""
 
 from tilewright.kernel_file.bind import bind, pack_late, settle
 from tilewright.kernel_file.calls import Arguments, ArgumentValue, CallError, Signature

@@ -1,8 +1,8 @@
-"""A plan meets its build: each launch's arguments packed as the compiled kernel declares them.
+"""Binds a plan to its build: packs each launch's arguments as the compiled kernel declares them.
 
-Nothing wraps or truncates. Inputs bind only to `const` pointers, and to such as the compiled code stores nothing
-through. A plan that breaks a limit of the GPU is refused here, before anything is launched. Addresses and descriptors
-are filled in by the device, late numbers by `pack_late`.
+Nothing wraps or truncates. Inputs bind only to `const` pointers, or to pointers that the compiled code never writes
+through. Launches beyond the GPU's limits are refused. The device fills in addresses and descriptors, `pack_late` late
+numbers.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class _Misfit(Exception):
 
 @dataclass(frozen=True)
 class _BoundTensor:
-    """What binding needs to know of a tensor by name."""
+    """What binding needs of a tensor."""
 
     dtype: records.DType
     is_input: bool
     is_unaligned: bool
-    alignment: int  # that the file may count on
+    alignment: int  # guaranteed to the file
 
 
 def bind(evaluation: Evaluation, build: records.Build | None, gpu: records.GpuProfile) -> records.BoundPlan:
@@ -146,7 +146,7 @@ def _layout(parameters: Sequence[KernelParameter]) -> tuple[tuple[int, int], ...
 
 
 class _ArgumentBlock:
-    """Fills an argument block, and notes what is filled in later."""
+    """Fills an argument block and records the fields that are filled in later."""
 
     def __init__(self, block: bytearray, tensors: dict[str, _BoundTensor]) -> None:
         self.block = block
@@ -163,13 +163,17 @@ class _ArgumentBlock:
                 _check_pointer(name, self.tensors[name], parameter)
                 self.pointers.append(records.PointerField(offset, name))
             case records.AbsentArgument(name=name):
-                _check_absent(name, parameter)  # the block is zero there: a null pointer
+                _check_absent(name, parameter)  # stays zero: a null pointer
             case records.MapArgument(name=name):
-                _check_map(name, parameter)
+                if parameter.kind is not ParameterKind.TENSOR_MAP or parameter.size != TENSOR_MAP_BYTES:
+                    found = f"{name} is a map, the kernel declares {describe_parameter(parameter)}"
+                    raise _Misfit(found, "declare it `const __grid_constant__ CUtensorMap`")
                 self.maps.append(records.MapField(offset, name))
             case records.ScalarArgument(value=value, divided=divided):
                 code = _format(SCALAR_TYPES[type(value)], divided, show_value(value), parameter)
-                _check_range(code, value, parameter)
+                problem = _range_fault(code, value)
+                if problem is not None:
+                    raise _Misfit(f"{value} {problem}, the kernel declares {describe_parameter(parameter)}", _WIDER)
                 struct.pack_into(code, self.block, offset, value)
             case records.LateArgument(index=index, type=scalar_type, divided=divided):
                 code = _format(scalar_type, divided, f"a {scalar_type.value}", parameter)
@@ -225,14 +229,8 @@ def _check_absent(name: str, parameter: KernelParameter) -> None:
         raise _Misfit(f"{name} is an input, the kernel declares {declared}", "declare it a const pointer")
 
 
-def _check_map(name: str, parameter: KernelParameter) -> None:
-    if parameter.kind is not ParameterKind.TENSOR_MAP or parameter.size != TENSOR_MAP_BYTES:
-        found = f"{name} is a map, the kernel declares {describe_parameter(parameter)}"
-        raise _Misfit(found, "declare it `const __grid_constant__ CUtensorMap`")
-
-
 def _format(scalar_type: ScalarType, divided: bool, text: str, parameter: KernelParameter) -> str:
-    """How a number travels into a parameter, as a `struct` code."""
+    """The `struct` code that packs a number into a parameter."""
     kind, size = parameter.kind, parameter.size
     what = f"{text} is {'an' if scalar_type is ScalarType.INT else 'a'} {scalar_type.value}"
     if text == f"a {scalar_type.value}":
@@ -259,12 +257,6 @@ def _format(scalar_type: ScalarType, divided: bool, text: str, parameter: Kernel
     raise _Misfit(found, "pass a value of the declared type, or change the declaration")
 
 
-def _check_range(code: str, value: int | float | bool, parameter: KernelParameter) -> None:
-    problem = _range_fault(code, value)
-    if problem is not None:
-        raise _Misfit(f"{value} {problem}, the kernel declares {describe_parameter(parameter)}", _WIDER)
-
-
 _WIDER = "declare a wider type such as long long, or add a `need`"
 
 
@@ -284,28 +276,21 @@ def _range_fault(code: str, value: int | float | bool) -> str | None:
 
 
 def pack_late(launch: PackedLaunch, block: bytearray, values: Sequence[int | float | bool]) -> None:
-    """Write the late numbers of a call into the launch's argument block; raises `KernelFileError` if one does not fit.
-
-    `values` are the evaluation's late values.
-    """
+    """Write a call's late values into an argument block; raises `KernelFileError` if one does not fit."""
     for late in launch.late:
         value = values[late.index]
         try:
             struct.pack_into(late.format, block, late.offset, value)
         except (struct.error, OverflowError):
-            raise _late_error(launch, late, value) from None
-
-
-def _late_error(launch: PackedLaunch, late: LateField, value: int | float | bool) -> KernelFileError:
-    number = 1 + next(i for i, (offset, _) in enumerate(launch.parameters) if offset == late.offset)
-    fault = _range_fault(late.format, value) or "does not fit"
-    line, column = late.place if late.place[0] else (launch.line, 0)
-    found = f"argument {number} of {launch.kernel}: {value} {fault}"
-    return KernelFileError((Problem(Code.ARGUMENT, line, column, found, _WIDER),))
+            number = 1 + next(i for i, (offset, _) in enumerate(launch.parameters) if offset == late.offset)
+            fault = _range_fault(late.format, value) or "does not fit"
+            line, column = late.place if late.place[0] else (launch.line, 0)
+            found = f"argument {number} of {launch.kernel}: {value} {fault}"
+            raise KernelFileError((Problem(Code.ARGUMENT, line, column, found, _WIDER),)) from None
 
 
 def settle(plan: records.BoundPlan, values: Sequence[int | float | bool]) -> records.BoundPlan:
-    """The plan with the late numbers of one call written in, so that it stands on its own."""
+    """The plan with the late values of one call filled in."""
     steps: list[PackedLaunch | records.LibraryCall] = []
     for step in plan.steps:
         if isinstance(step, PackedLaunch) and step.late:

@@ -1,6 +1,6 @@
-"""A Python call made regular: positional and keyword arguments, defaults, types, in the order of the op's parameters.
+"""Normalises the arguments of a call: positional and keyword arguments, defaults, types, in parameter order.
 
-Tensors pass through untouched, whatever object they are; `evaluate` wants a `TensorSpec` in their place.
+Tensors pass through unchanged, whatever their class; `evaluate` expects a `TensorSpec` instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CallError(TypeError):
 
 
 class Signature:
-    """An op's parameters, ready to make calls regular at speed."""
+    """An op's parameters, with precompiled argument conversion."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -34,21 +34,18 @@ class Signature:
         self._count = len(self.names)
 
     def normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of all parameters in order: defaults filled in, `int` made `float` where that is asked for."""
-        if not kwargs and len(args) == self._count:
-            return tuple([convert(value) for convert, value in zip(self._converters, args, strict=True)])
-        return tuple(
-            [convert(value) for convert, value in zip(self._converters, self._arranged(args, kwargs), strict=True)]
-        )
+        """The values of all parameters in order: with defaults, and `int` converted to declared `float`."""
+        values = args if not kwargs and len(args) == self._count else self._positional(args, kwargs)
+        return tuple([convert(value) for convert, value in zip(self._converters, values, strict=True)])
 
     def arguments(self, arguments: Arguments) -> dict[str, Any]:
-        """A mapping made regular in the same way."""
+        """The same for a mapping of arguments."""
         return dict(zip(self.names, self.normalise((), arguments), strict=True))
 
     def __str__(self) -> str:
         return print_op(self.op).removeprefix("op").lstrip()
 
-    def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         name = self.op.name
         if len(args) > self._count:
             raise CallError(f"{name}() takes {self._count} arguments, {len(args)} were given; it is {self}")
@@ -73,23 +70,19 @@ class Signature:
 
 def _converter(op: str, parameter: Parameter) -> Callable[[Any], Any]:
     what = f"{op}(): {parameter.name}"
-    if parameter.scalar is None:
-        convert = _tensor_converter(what)
-    else:
+
+    def tensor(value: Any) -> Any:
+        if type(value) in _NOT_TENSORS:
+            raise CallError(f"{what} is a tensor; found {_describe(value)}; give a tensor")
+        return value
+
+    convert: Callable[[Any], Any] = tensor
+    if parameter.scalar is not None:
         scalar = _scalar_converter(what, parameter.scalar)
         convert = _list_converter(what, parameter, scalar) if parameter.is_list else scalar
     if not parameter.optional:
         return convert
     return lambda value: None if value is None else convert(value)
-
-
-def _tensor_converter(what: str) -> Callable[[Any], Any]:
-    def convert(value: Any) -> Any:
-        if type(value) in _NOT_TENSORS:
-            raise CallError(f"{what} is a tensor; found {_describe(value)}; give a tensor")
-        return value
-
-    return convert
 
 
 def _scalar_converter(what: str, scalar: ScalarType) -> Callable[[Any], Any]:
@@ -127,7 +120,7 @@ def _list_converter(what: str, parameter: Parameter, scalar: Callable[[Any], Any
         if not isinstance(value, (list, tuple)):
             if length is None or isinstance(value, (str, bytes, dict)) or value is None:
                 raise CallError(f"{what} is a list; found {_describe(value)}; give a list or tuple of numbers")
-            return (scalar(value),) * length  # one number stands for all, as in PyTorch's own operators
+            return (scalar(value),) * length  # a single number is repeated, as in PyTorch's operators
         if length is not None and len(value) != length:
             raise CallError(f"{what} has {length} items; found {len(value)}; give {length}")
         if len(value) > MAX_LIST_LENGTH:

@@ -1,8 +1,7 @@
-"""Expressions at run time: closures over the values of names, and failures in words.
+"""Evaluation of expressions: closures over a name environment, and error messages.
 
-Nothing is ever given to `eval`: a closure calls the operations of `expression_values`, so an expression can do nothing
-else. Which closure an expression gets is decided by `expression_analysis`. One that fails raises `EvaluationFailure`,
-which knows the expression, its place and the values involved.
+There is no `eval`: closures only call the operations of `expression_values`. `expression_analysis` builds them. A
+failing closure raises `EvaluationFailure` with the expression, its location and the values involved.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_TEXT = 200
 
 
 class EvaluationFailure(Exception):
-    """An expression without a value, located."""
+    """An expression that could not be evaluated, with its location."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -33,7 +32,7 @@ class EvaluationFailure(Exception):
 
 
 class Bindings(dict[str, Any]):
-    """The values of names. A name whose own line failed raises that line's failure when it is read."""
+    """The name environment. Reading a name whose line failed raises that failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +45,7 @@ class Bindings(dict[str, Any]):
         raise KeyError(name)
 
     def compute(self, name: str, value: Callable[[Bindings], Any]) -> EvaluationFailure | None:
-        """Bind a name to a value, or to the failure that computing it ends in."""
+        """Bind a name to a value, or to the failure of computing it."""
         try:
             self[name] = value(self)
         except EvaluationFailure as failure:
@@ -57,7 +56,7 @@ class Bindings(dict[str, Any]):
         return None
 
 
-Values = dict[str, Any]  # Bindings, or plain values where every line is known to hold
+Values = dict[str, Any]  # Bindings, or a plain dict where no line can fail
 Closure = Callable[[Any], Any]  # of Values
 
 
@@ -73,7 +72,7 @@ def lookup(name: str) -> Closure:
 
 
 def guarded_lookup(node: syntax.Name) -> Closure:
-    """An optional's value, which must have been given."""
+    """The value of an optional; raises where it was not given."""
     name = node.id
 
     def run(values: Values) -> Any:
@@ -87,61 +86,36 @@ def guarded_lookup(node: syntax.Name) -> Closure:
 
 
 def applied(node: Expr, operation: Callable[..., Any], *operands: Closure) -> Closure:
-    """A closure that applies an operation and places its faults."""
-    if len(operands) == 1:
-        (single,) = operands
+    """A closure that applies an operation and adds the location to its faults."""
 
-        def run_one(values: Values) -> Any:
-            value = single(values)
-            try:
-                return operation(value)
-            except OperationFault as fault:
-                raise _failure(node, fault, values) from None
-
-        return run_one
-    if len(operands) == 2:
-        first, second = operands
-
-        def run_two(values: Values) -> Any:
-            a, b = first(values), second(values)
-            try:
-                return operation(a, b)
-            except OperationFault as fault:
-                raise _failure(node, fault, values) from None
-
-        return run_two
-
-    def run_all(values: Values) -> Any:
+    def run(values: Values) -> Any:
         given = [operand(values) for operand in operands]
         try:
             return operation(*given)
         except OperationFault as fault:
-            raise _failure(node, fault, values) from None
+            found = described(node, fault.found, values)
+            raise EvaluationFailure.at(node.at, fault.code, found, fault.remedy) from None
 
-    return run_all
-
-
-def _failure(node: Expr, fault: OperationFault, values: Values) -> EvaluationFailure:
-    return EvaluationFailure.at(node.at, fault.code, described(node, fault.found, values), fault.remedy)
+    return run
 
 
-# -- expressions in words --
+# -- messages --
 
 
 def described(node: Expr, state: str, values: Mapping[str, Any]) -> str:
-    """`K % 2 == 0` is false, with K = 3: as a person would check it by hand."""
+    """`K % 2 == 0` is false, with K = 3."""
     shown = values_of(node, values)
     return f"`{show(node)}` {state}" + (f", with {shown}" if shown else "")
 
 
 def show(node: Expr) -> str:
-    """The expression as the plan would write it, shortened where it is very long."""
+    """The expression in plan syntax, shortened if very long."""
     text = print_expression(node)
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 4] + " ..."
 
 
 def values_of(node: Expr, values: Mapping[str, Any]) -> str:
-    """`K = 32, x.dtype = f16`: the references in an expression with what they stand for, each once."""
+    """`K = 32, x.dtype = f16`: the names in an expression with their values, each once."""
     shown: dict[str, str] = {}
     pending = [node]
     while pending and len(shown) < MAX_VALUES:
@@ -161,7 +135,7 @@ def values_of(node: Expr, values: Mapping[str, Any]) -> str:
 
 
 def _peek(node: Expr, values: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Whether a reference has a value here, and the value; never raises."""
+    """Whether a reference has a value, and the value; never raises."""
     try:
         match node:
             case syntax.Name(id=name):
@@ -174,18 +148,11 @@ def _peek(node: Expr, values: Mapping[str, Any]) -> tuple[bool, Any]:
                     return True, TENSOR_ATTRIBUTES[name][1](tensor)
             case syntax.Index(base=base, position=position):
                 known, value = _peek(base, values)
-                number = _written_int(position)
-                if known and number is not None:
-                    return True, index(value, number)
+                match position:
+                    case syntax.Literal(value=int(number)):
+                        return (True, index(value, number)) if known else (False, None)
+                    case syntax.Unary(operand=syntax.Literal(value=int(number))):
+                        return (True, index(value, -number)) if known else (False, None)
     except OperationFault:
         pass
     return False, None
-
-
-def _written_int(node: Expr) -> int | None:
-    match node:
-        case syntax.Literal(value=int(value)):
-            return value
-        case syntax.Unary(operand=syntax.Literal(value=int(value))):
-            return -value
-    return None

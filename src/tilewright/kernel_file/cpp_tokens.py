@@ -1,7 +1,7 @@
-"""The tokens of the C++ part of a kernel file, as a compiler sees them: after line splices and without comments.
+"""A lexer for the C++ part of a kernel file: tokens after line splicing, without comments.
 
-Knows literals (raw strings too), digraphs and preprocessor lines; expands nothing. Where compilers differ, so that
-text could read one way here and another way there, the text is refused.
+Handles literals (including raw strings), digraphs and preprocessor lines; expands no macros. Text that compilers could
+read differently is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 
 MAX_FILE_CHARACTERS = 1_000_000
-_MAX_HIDDEN_REPORTED = 20  # of one sort: a binary file is one mistake, not thousands
+_MAX_HIDDEN_REPORTED = 20  # per kind, for binary files
 
 
 class CppToken(NamedTuple):
@@ -38,7 +38,7 @@ class CppText:
     directives: list[list[CppToken]] = field(default_factory=list)  # each from its `#` on
     problems: list[Problem] = field(default_factory=list)
     splices: list[int] = field(default_factory=list)  # offsets in the spliced text
-    removed: list[int] = field(default_factory=list)  # characters taken out up to and with each splice
+    removed: list[int] = field(default_factory=list)  # characters removed up to and including each splice
     line_starts: list[int] = field(default_factory=list)
 
     def original(self, offset: int) -> int:
@@ -88,33 +88,27 @@ _HIDDEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P<letter>.))", re.DOTALL)
 
 
-def hidden_text(text: str) -> list[Problem]:
-    """What could make a file read differently to a person, to this reader and to a compiler."""
+def find_hidden_text(text: str) -> list[Problem]:
+    """Characters that could make a file read differently for people, this lexer and compilers."""
     if len(text) > MAX_FILE_CHARACTERS:
         found = f"a file of {len(text)} characters"
         return [Problem(Code.LIMIT, 0, 0, found, f"at most {MAX_FILE_CHARACTERS}")]
     cpp = CppText(text)
     problems: list[Problem] = []
-    for pattern, describe in ((_HIDDEN, _hidden), (_TRIGRAPH, _trigraph), (_BLANKS_AFTER_BACKSLASH, _blanks)):
+    for pattern in (_HIDDEN, _TRIGRAPH, _BLANKS_AFTER_BACKSLASH):
         for match in islice(pattern.finditer(text), _MAX_HIDDEN_REPORTED):
-            problems.append(describe(match.group(), *cpp.place_in_file(match.start())))
+            written, (line, column) = match.group(), cpp.place_in_file(match.start())
+            autofix: Autofix | None = None
+            if pattern is _HIDDEN:
+                found, remedy = f"the character U+{ord(written):04X}", "delete it; it shows nothing or misleads"
+                autofix = Autofix(line, column, 1, "")
+            elif pattern is _TRIGRAPH:
+                found, remedy = f"the trigraph `{written}`", "write the character it stands for"
+            else:
+                found, remedy = "blanks after a `\\` at the end of a line", "delete the blanks"
+                autofix = Autofix(line, column, len(written), "\\")
+            problems.append(Problem(Code.SYNTAX, line, column, found, remedy, autofix))
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
-
-
-def _hidden(character: str, line: int, column: int) -> Problem:
-    found = f"the character U+{ord(character):04X}"
-    remedy = "delete it; it shows nothing or misleads"
-    return Problem(Code.SYNTAX, line, column, found, remedy, Autofix(line, column, 1, ""))
-
-
-def _trigraph(trigraph: str, line: int, column: int) -> Problem:
-    found = f"the trigraph `{trigraph}`"
-    return Problem(Code.SYNTAX, line, column, found, "write the character it stands for")
-
-
-def _blanks(written: str, line: int, column: int) -> Problem:
-    found = "blanks after a `\\` at the end of a line"
-    return Problem(Code.SYNTAX, line, column, found, "delete the blanks", Autofix(line, column, len(written), "\\"))
 
 
 def tokenize_cpp(text: str) -> CppText:
@@ -153,7 +147,7 @@ def tokenize_cpp(text: str) -> CppText:
 
 
 def macro_bodies(cpp: CppText) -> list[CppToken]:
-    """What the file's macros stand for, one after the other, each closed by a `;`."""
+    """The bodies of the file's macros, each followed by `;`."""
     bodies: list[CppToken] = []
     for directive in cpp.directives:
         if len(directive) > 3 and directive[1].text == "define":
@@ -163,7 +157,7 @@ def macro_bodies(cpp: CppText) -> list[CppToken]:
 
 
 def closing(tokens: Sequence[CppToken], index: int, brackets: str = "{}") -> int:
-    """The bracket that closes the one at `index`, where these kinds count; the last token where none does."""
+    """The index of the bracket that closes the one at `index`; the last token if there is none."""
     depth = 0
     for position in range(index, len(tokens)):
         if tokens[position].text in brackets:
@@ -191,9 +185,9 @@ def _splice(cpp: CppText) -> str:
 
 
 def _other(cpp: CppText, kind: str, text: str, start: int) -> CppToken | None:
-    """A literal; anything else is refused, because where it ends is not certain."""
+    """A literal; other text is refused, because its end is ambiguous."""
     token = CppToken("char" if kind == "char" else "string", text, start)
-    if kind == "raw" and _has_splice(cpp, start, len(text)):
+    if kind == "raw" and any(start < splice <= start + len(text) for splice in cpp.splices):
         cpp.report(Code.SYNTAX, token, "a raw string with a `\\` at the end of a line", "write an ordinary string")
     elif kind == "open_block":
         cpp.report(Code.SYNTAX, token, "a comment that is never closed", "close it with `*/`")
@@ -210,13 +204,8 @@ def _other(cpp: CppText, kind: str, text: str, start: int) -> CppToken | None:
     return token
 
 
-def _has_splice(cpp: CppText, start: int, length: int) -> bool:
-    """Whether a splice lies inside, in which case the literal ends elsewhere for a compiler."""
-    return any(start < splice <= start + length for splice in cpp.splices)
-
-
 def string_content(token: CppToken) -> str:
-    """What stands between the quotes, with the escapes that could hide a word resolved."""
+    """The content of a string literal, with escapes resolved."""
     text = token.text
     first = text.index('"')
     if "R" in text[:first]:

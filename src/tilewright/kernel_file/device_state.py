@@ -1,7 +1,7 @@
-"""Finds variables in C++ text that would outlive a kernel: globals, static members, static locals.
+"""Finds variables that outlive a kernel: globals, static members, static locals.
 
-Works on tokens, so it judges what the file itself spells out. What macros make of it is seen again in the build.
-Constants (`constexpr`, `const`, initialised `__constant__`) and shared memory are no state.
+Works on tokens; variables made by macros are found in the compiled PTX. Constants (`constexpr`, `const`, initialised
+`__constant__`) and shared memory are allowed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NO_VARIABLE = frozenset(
 ) | frozenset(("asm", "__asm__", "__asm", "module", "public", "private", "protected"))
 _CLASS_WORDS = frozenset(("struct", "class", "union"))
 _NO_STATE = frozenset(("constexpr", "__shared__", "CUTE_INLINE_CONSTANT", "CUTE_STATIC_CONSTEXPR"))
-_MAX_HEAD = 200  # tokens of a declaration that are looked at again
+_MAX_HEAD = 200  # tokens of a declaration that are kept
 _REMEDY = "use registers, __shared__ or a constexpr table; memory across blocks is a //! scratch buffer"
 
 
 def find_device_state(cpp: CppText) -> None:
-    """Report every variable that keeps its value from one call to the next."""
+    """Report every variable that keeps its value between calls."""
     _Walker(cpp).walk()
 
 
@@ -36,9 +36,9 @@ class _Walker:
         self.cpp = cpp
         self.tokens = cpp.code
         self.closing = _closing_brackets(cpp.code)
-        # Whose closing brace is awaited: of a class what stood before its opening one, of a namespace None.
+        # Open braces: the declaration head of a class, or None for a namespace.
         self.open: list[list[CppToken] | None] = [None]
-        self.head: list[CppToken] = []  # of the declaration being read
+        self.head: list[CppToken] = []  # of the current declaration
 
     def walk(self) -> None:
         position = 0
@@ -65,11 +65,11 @@ class _Walker:
             position += 1
 
     def _matching(self, position: int) -> int:
-        """Where the bracket at a position closes, or the last token."""
+        """The index of the closing bracket, or of the last token."""
         return self.closing.get(position, len(self.tokens) - 1)
 
     def _brace(self, position: int) -> int:
-        """Enter a namespace or class, or pass over a function, an enum or an initialiser; the last token passed."""
+        """Enter a namespace or class, or skip a function, enum or initialiser; returns the last token consumed."""
         head = _without_template(self.head)
         words = [token.text for token in head if token.is_identifier]
         linkage = len(head) == 2 and head[0].text == "extern" and head[1].kind == "string"
@@ -82,7 +82,11 @@ class _Walker:
             self.head = _after_body(head, self.tokens[end])
             return end
         if _is_function(head):
-            self._function(position, end)
+            for index in range(position, end):
+                if self.tokens[index].text == "static" and self.tokens[index].is_identifier:
+                    statement = self._statement(index, end)
+                    if not _is_function(statement) and not _is_constant(statement):
+                        self._report(statement, "the static variable")
             self.head = []
             return end
         if _CLASS_WORDS & set(words) and not any(token.text == "=" for token in head):
@@ -99,16 +103,8 @@ class _Walker:
         closed = self.open.pop()
         self.head = [] if closed is None else _after_body(closed, brace)
 
-    def _function(self, start: int, end: int) -> None:
-        for index in range(start, end):
-            token = self.tokens[index]
-            if token.text == "static" and token.is_identifier:
-                statement = self._statement(index, end)
-                if not _is_function(statement) and not _is_constant(statement):
-                    self._report(statement, "the static variable")
-
     def _statement(self, start: int, end: int) -> list[CppToken]:
-        """From a token to the end of its declaration or the brace that opens its body."""
+        """The declaration that starts at a token, up to its end or body."""
         statement: list[CppToken] = []
         position = start
         while position < end and len(statement) < _MAX_HEAD and self.tokens[position].text not in (";", "{", "}"):
@@ -133,7 +129,7 @@ class _Walker:
 
 
 def _closing_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
-    """For every opening bracket the index of its closing one; brackets that do not pair are left out."""
+    """Opening bracket -> closing bracket, by index; unpaired brackets are omitted."""
     found: dict[int, int] = {}
     awaited: list[int] = []
     for index, (kind, text, _) in enumerate(tokens):
@@ -142,7 +138,7 @@ def _closing_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
         if text in _OPENERS:
             awaited.append(index)
         elif text in _CLOSERS:
-            # A brace closes what was left open inside it.
+            # A brace closes unpaired brackets inside it.
             while awaited and text == "}" and tokens[awaited[-1]].text != "{":
                 awaited.pop()
             if awaited and _OPENERS[tokens[awaited[-1]].text] == text:
@@ -151,7 +147,7 @@ def _closing_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
 
 
 def _without_template(head: Sequence[CppToken]) -> list[CppToken]:
-    """A declaration without its `template <...>` parts and without specifiers that take arguments."""
+    """A declaration without `template <...>` and without specifiers that take arguments."""
     tokens = list(head)
     while tokens and tokens[0].text == "template" and len(tokens) > 1 and tokens[1].text == "<":
         tokens = tokens[_after_angles(tokens, 1) :]
@@ -191,7 +187,7 @@ def _without_arguments(tokens: Sequence[CppToken]) -> list[CppToken]:
 
 
 def _is_function(tokens: Sequence[CppToken]) -> bool:
-    """Whether an argument list follows a name before any initialiser."""
+    """Whether a parameter list follows a name before any initialiser."""
     for index, token in enumerate(tokens):
         if token.kind != "punct":
             continue
@@ -236,7 +232,7 @@ def _declared_name(tokens: Sequence[CppToken]) -> CppToken:
 
 
 def _after_body(head: Sequence[CppToken], brace: CppToken) -> list[CppToken]:
-    """What counts of a class or enum when its body has closed: a variable may follow, as in `struct {...} x;`."""
+    """The head after the body of a class or enum: a variable may follow, as in `struct {...} x;`."""
     kept = [token for token in head if token.text in ("const", "constexpr", "static", "typedef", "__shared__")]
     return [*kept, CppToken("punct", "}", brace.start)]
 

@@ -1,8 +1,4 @@
-"""The directive grammar of a launch plan: one statement's tokens in, its directives out.
-
-Says only whether a directive is well formed. What its names mean, and whether the plan as a whole makes sense, is
-`static_checks`'s business.
-"""
+"""The parser of plan directives: tokens of one statement in, directives out. `static_checks` checks their meaning."""
 
 from __future__ import annotations
 
@@ -29,9 +25,11 @@ class StatementParser(ExpressionParser):
         name = self.name("the op's name")
         self.expect("(")
         parameters = self.sequence(self._parameter, ")")
-        results = self.parted(lambda: self.name("a result's name").text) if self.accept("->") else ()
+        results = self.comma_separated(lambda: self.name("a result's name").text) if self.accept("->") else ()
         self.finish()
-        return Op(name.text, parameters, results, self._extent(first))
+        last = max((token for token in self.tokens if token.line == first.line), key=lambda token: token.end_column)
+        extent = Span(first.line, first.column, last.end_column - first.column)  # on the first line
+        return Op(name.text, parameters, results, extent)
 
     def version(self) -> None:
         self.advance()
@@ -46,16 +44,17 @@ class StatementParser(ExpressionParser):
         read: dict[str, Callable[[], tuple[Directive, ...]]] = {
             "out": lambda: (self._buffer(BufferRole.OUT),),
             "scratch": lambda: (self._buffer(BufferRole.SCRATCH),),
-            "let": lambda: self.parted(lambda: self._definition(syntax.Let)),
-            "const": lambda: self.parted(lambda: self._definition(syntax.Const)),
-            "need": lambda: (self._need(),),
+            "let": lambda: self.comma_separated(lambda: self._definition(syntax.Let)),
+            "const": lambda: self.comma_separated(lambda: self._definition(syntax.Const)),
+            "need": lambda: (syntax.Need(self.expression(), first.at),),
             "tune": lambda: (self._tune(),),
             "accept": lambda: (self._accept(),),
-            "lead": lambda: (self._lead(),),
+            "lead": lambda: (syntax.Lead(self.comma_separated(self._rank), first.at),),
             "map": lambda: (self._map(),),
             "library": lambda: (self._library(),),
             "launch": lambda: (self._launch(),),
         }
+        first = self.token
         result = read[word]()
         self.finish()
         return result
@@ -70,11 +69,6 @@ class StatementParser(ExpressionParser):
         elif self.token.text in (")", "]", ">>>"):
             remedy = f"nothing is open that `{self.token.text}` could close"
         self.fail_at(self.token, Code.SYNTAX, found, remedy)
-
-    def _extent(self, first: Token) -> Span:
-        """From `first` to the end of the statement, or of its first line where it has several."""
-        last = max((token for token in self.tokens if token.line == first.line), key=lambda token: token.end_column)
-        return Span(first.line, first.column, last.end_column - first.column)
 
     # -- op --
 
@@ -192,10 +186,6 @@ class StatementParser(ExpressionParser):
         self.expect("=")
         return kind(name.text, self.expression(), name.at)
 
-    def _need(self) -> syntax.Need:
-        first = self.token
-        return syntax.Need(self.expression(), first.at)
-
     def _tune(self) -> syntax.Tune:
         name = self.name("the constant's name")
         self.expect("=")
@@ -225,19 +215,15 @@ class StatementParser(ExpressionParser):
     def _accept(self) -> syntax.Accept:
         name = self.name("a tensor parameter")
         self.expect(":")
-        flags = self.parted(self._flag)
+        flags = self.comma_separated(self._flag)
         return syntax.Accept(name.text, "strided" in flags, "unaligned" in flags, name.at)
 
     def _flag(self) -> str:
         flag = self.name("`strided` or `unaligned`")
         if flag.text not in words.ACCEPT_FLAGS:
-            autofix = Autofix.of(flag.at, words.meant_name(flag.text, words.ACCEPT_FLAGS))
+            autofix = Autofix.of(flag.at, words.closest_name(flag.text, words.ACCEPT_FLAGS))
             self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", autofix)
         return flag.text
-
-    def _lead(self) -> syntax.Lead:
-        first = self.token
-        return syntax.Lead(self.parted(self._rank), first.at)
 
     def _rank(self) -> tuple[str, int]:
         name = self.name("a tensor parameter")
@@ -259,7 +245,7 @@ class StatementParser(ExpressionParser):
         while self.accept(","):
             key = self.name("an option such as box=")
             if key.text not in words.MAP_OPTIONS:
-                autofix = Autofix.of(key.at, words.meant_name(key.text, words.MAP_OPTIONS))
+                autofix = Autofix.of(key.at, words.closest_name(key.text, words.MAP_OPTIONS))
                 known = f"known: {words.quoted(words.MAP_OPTIONS)}"
                 self.fail_at(key, Code.SYNTAX, f"unknown option `{key.text}`", known, autofix)
             if any(key.text == earlier for earlier, _ in options):
@@ -334,6 +320,6 @@ class StatementParser(ExpressionParser):
         return replace(launch, cluster=cluster, cooperative="cooperative" in seen, pdl="pdl" in seen, when=when)
 
     def _fail_attribute(self, word: Token) -> NoReturn:
-        autofix = Autofix.of(word.at, words.meant_name(word.text, words.LAUNCH_ATTRIBUTES))
+        autofix = Autofix.of(word.at, words.closest_name(word.text, words.LAUNCH_ATTRIBUTES))
         known = "after the `)` stand only cluster(...), cooperative, pdl, when <condition>"
         self.fail_at(word, Code.SYNTAX, f"unknown launch attribute `{word.text}`", known, autofix)

@@ -1,7 +1,6 @@
-"""Which file runs: an op as an ordered list of kernel files, and the first that takes a call.
+"""Dispatch: selects the first of an op's kernel files that takes a call. Builds nothing.
 
-Selections are remembered by what decides them (shapes, strides, dtypes, alignment, deciding scalars), so a repeated
-call costs a lookup whatever else changes. Nothing is built here.
+Selections are cached by shapes, strides, dtypes, alignment and deciding scalars.
 """
 
 from __future__ import annotations
@@ -16,8 +15,14 @@ from typing import Any, NamedTuple
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, KernelFile, NeedLine
-from tilewright.kernel_file.evaluate import Evaluation, Refused, out_specs_of, plain_bindings, try_evaluate
-from tilewright.kernel_file.leading import flattened
+from tilewright.kernel_file.evaluate import (
+    Evaluation,
+    Refused,
+    flatten_leading,
+    initial_bindings,
+    traced_out_specs,
+    try_evaluate,
+)
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
@@ -34,7 +39,7 @@ LateValues = tuple[int | float | bool, ...]
 
 @dataclass(frozen=True)
 class Selected:
-    """The file that runs, what it does, the late arguments of this very call, and the tuner's winner it goes by."""
+    """The selected file's index and evaluation, this call's late values, and the tuned choice used."""
 
     index: int
     evaluation: Evaluation
@@ -54,7 +59,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class NoneApplies:
-    """No file takes the call: one reason for each, in order."""
+    """No file takes the call: one reason per file, in order."""
 
     reasons: tuple[Reason, ...]
 
@@ -66,7 +71,7 @@ Selection = Selected | NoneApplies
 
 
 class ConstantSets:
-    """How many different sets of `const` values each file has been used with: every one is a build."""
+    """Limits the number of distinct `const` value sets per file: each needs a build."""
 
     def __init__(self, limit: int = MAX_CONSTANT_SETS) -> None:
         self.limit = limit
@@ -74,7 +79,7 @@ class ConstantSets:
         self._sets: OrderedDict[str, set[tuple[tuple[str, ConstantValue], ...]]] = OrderedDict()
 
     def admit(self, evaluation: Evaluation) -> bool:
-        """Whether this set is known or one of the first `limit` of its file; counts it if so."""
+        """Whether this set is known or within the limit; counts it if so."""
         constants = evaluation.constant_set
         with self._lock:
             known = self._sets.setdefault(evaluation.file.identity, set())
@@ -89,12 +94,12 @@ class ConstantSets:
             return True
 
 
-# One count for the whole process, as the specification has it.
+# Per process, as the specification says.
 PROCESS_CONSTANT_SETS = ConstantSets()
 
 
 class _Entry:
-    """A remembered selection and when it was last used; a hit takes no lock."""
+    """A cached selection and its last use; a hit takes no lock."""
 
     __slots__ = ("selection", "used")
 
@@ -104,7 +109,7 @@ class _Entry:
 
 
 class Dispatcher:
-    """Selects among kernel files of one op. Safe to use from several threads."""
+    """Selects among the kernel files of one op. Thread-safe."""
 
     def __init__(
         self,
@@ -132,7 +137,7 @@ class Dispatcher:
         self._lock = Lock()
         self._turns = itertools.count()
         self._cache: dict[Hashable, _Entry] = {}
-        #: Scalar parameters that decide something in some file; the others never need to be part of a key.
+        #: Scalar parameters that affect the selection of any file; others are not part of the cache key.
         self.deciding: frozenset[str] = frozenset().union(*(file.compiled.deciding for file in files))
         self._tensor_names = tuple(p.name for p in op.tensors)
         self._deciding_names = tuple(p.name for p in op.parameters if p.name in self.deciding)
@@ -141,7 +146,7 @@ class Dispatcher:
         self._late_lists = tuple(p.name for p in late if p.is_list and p.length is None)
 
     def key(self, arguments: Arguments) -> Hashable:
-        """What decides a selection; arguments must be complete and regular (`Signature.arguments`)."""
+        """The cache key of normalised arguments (`Signature.arguments`)."""
         parts: list[Any] = []
         for name in self._tensor_names:
             spec: Any = arguments[name]
@@ -171,7 +176,7 @@ class Dispatcher:
         try:
             return Selected(known.index, known.evaluation, known.evaluation.late_values(arguments), known.tuned)
         except DoesNotApply:
-            # Scalars of no other weight make a `let` fail: this call, and no other, goes elsewhere.
+            # Late scalars make a `let` fail: only this call needs another file.
             return self._evaluate(None, arguments)
 
     def _evaluate(self, key: Hashable | None, arguments: Arguments) -> Selection:
@@ -181,22 +186,32 @@ class Dispatcher:
         for index, file in enumerate(self.files):
             outcome, near = evaluate_tuned(file, arguments, self.gpu, self._tuned, self._counted)
             if isinstance(outcome, Refused):
-                cacheable = cacheable and not outcome.hangs_on_late
+                cacheable = cacheable and not outcome.depends_on_late
                 reasons.append(Reason(file.name, outcome.problem))
                 continue
             if not self._constant_sets.admit(outcome):
-                reasons.append(Reason(file.name, _too_many_sets(file, self._constant_sets.limit)))
+                found = (
+                    f"{self._constant_sets.limit} different sets of `const` values were used in this process already"
+                )
+                remedy = "pass the value as an argument instead, or start a new process"
+                reasons.append(Reason(file.name, Problem.at(file.plan.op.at, Code.LIMIT, found, remedy)))
                 continue
             selection = Selected(index, outcome, outcome.late_values(arguments), near)
             break
         if selection is None:
             selection = NoneApplies(tuple(reasons))
         if cacheable:
-            self._remember(key, selection)
+            with self._lock:
+                self._cache[key] = _Entry(selection, next(self._turns))
+                if len(self._cache) > self._capacity:
+                    # Several at once, so that a full cache is not sorted at every call.
+                    oldest = sorted(self._cache, key=lambda known: self._cache[known].used)
+                    for old in oldest[: max(1, self._capacity // 8)]:
+                        del self._cache[old]
         return selection
 
     def why(self, selected: Selected, arguments: Arguments) -> str:
-        """Where the choices of the tuned constants come from; "" for a file that has none."""
+        """The origin of the tune choices; "" for a file without tunes."""
         if selected.tuned is not None:
             return selected.tuned.why(self.gpu)
         return self._tuned.why_first(selected.evaluation.file, self.gpu, arguments)
@@ -207,29 +222,13 @@ class Dispatcher:
         self.evaluations += 1
         return try_evaluate(file, arguments, gpu, choice)
 
-    def _remember(self, key: Hashable, selection: Selection) -> None:
-        with self._lock:
-            self._cache[key] = _Entry(selection, next(self._turns))
-            if len(self._cache) > self._capacity:
-                # Several at once, so that a full cache is not sorted at every call.
-                oldest = sorted(self._cache, key=lambda known: self._cache[known].used)
-                for old in oldest[: max(1, self._capacity // 8)]:
-                    del self._cache[old]
 
-
-def _too_many_sets(file: KernelFile, limit: int) -> Problem:
-    at = file.plan.op.at
-    found = f"{limit} different sets of `const` values were used in this process already"
-    remedy = "pass the value as an argument instead, or start a new process"
-    return Problem.at(at, Code.LIMIT, found, remedy)
-
-
-# -- the results of a call that torch traces: --
+# -- results of traced calls --
 
 
 @dataclass(frozen=True)
 class TracedOut:
-    """One result: sizes and strides are ints, or what stands for them. No stride: contiguous."""
+    """One result, with concrete or symbolic sizes; contiguous if `stride` is None."""
 
     dtype: DType
     shape: tuple[Any, ...]
@@ -237,7 +236,7 @@ class TracedOut:
 
 
 def traced_outs(files: Sequence[KernelFile], regular: Mapping[str, Any]) -> tuple[TracedOut, ...] | NoneApplies:
-    """The op's results at regular arguments, a `TensorSpec` for each tensor, or why no file is the one to ask."""
+    """The op's results for normalised arguments, or why no file takes them."""
     reasons: list[Reason] = []
     found: list[tuple[KernelFile, tuple[TracedOut, ...]]] = []
     for file in files:
@@ -249,7 +248,7 @@ def traced_outs(files: Sequence[KernelFile], regular: Mapping[str, Any]) -> tupl
                 problem = refusal.problem
         if problem is not None:
             reasons.append(Reason(file.name, problem))
-    if len({str(outs) for _, outs in found}) == 1:  # as text: to compare symbols would be to ask
+    if len({str(outs) for _, outs in found}) == 1:  # as text: comparing symbols would add guards
         return found[0][1]
     for file, _ in found:
         try:
@@ -261,41 +260,41 @@ def traced_outs(files: Sequence[KernelFile], regular: Mapping[str, Any]) -> tupl
 
 def _outs(file: KernelFile, regular: Mapping[str, Any], check_needs: bool) -> tuple[TracedOut, ...]:
     strided = {line.directive.name for line in file.compiled.outs if line.stride is not None}
-    specs = zip(file.plan.op.results, out_specs_of(file, regular, check_needs), strict=True)
+    specs = zip(file.plan.op.results, traced_out_specs(file, regular, check_needs), strict=True)
     return tuple(TracedOut(spec.dtype, spec.shape, spec.stride if name in strided else None) for name, spec in specs)
 
 
-# -- what is refused whatever the sizes --
+# -- refusals that do not depend on sizes --
 
 
 class _Undecided(Exception):
-    """Something was asked of a size."""
+    """An unknown size was compared or converted."""
 
 
 class _Unknown:
-    """A size or a number of which nothing is known: it can be reckoned with, and answers no question."""
+    """An unknown size or number: arithmetic gives another, comparisons raise `_Undecided`."""
 
-    def _more(self, *others: object) -> _Unknown:
+    def _arithmetic(self, *others: object) -> _Unknown:
         return _Unknown()
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _more
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = _more
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _arithmetic
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = _arithmetic
 
-    def _asked(self, *others: object) -> Any:
+    def _raise(self, *others: object) -> Any:
         raise _Undecided
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _asked
-    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = _asked
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _raise
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = _raise
     __hash__ = None  # type: ignore[assignment]
 
 
 def _refusal(file: KernelFile, regular: Mapping[str, Any]) -> Problem | None:
-    """Why a file takes no call of these dtypes and numbers of dimensions; None where it may take one."""
-    seen = flattened(file, {name: _veiled(value) for name, value in regular.items()})
+    """Why a file takes no call with these dtypes and ranks; None where it may."""
+    seen = flatten_leading(file, {name: _without_sizes(value) for name, value in regular.items()})
     if isinstance(seen, Problem):
         return seen
-    bindings = plain_bindings(file, seen.arguments, None)
-    for line in file.compiled.sure_lines:
+    bindings = initial_bindings(file, seen.arguments, None)
+    for line in file.compiled.unconditional_lines:
         problem = _run(line, bindings)
         if problem is not None:
             return problem
@@ -319,7 +318,7 @@ def _run(line: DefinitionLine | NeedLine | BufferLine, bindings: Bindings) -> Pr
         return None
 
 
-def _veiled(value: Any) -> Any:
+def _without_sizes(value: Any) -> Any:
     if isinstance(value, TensorSpec):
         shape: Any = tuple(_Unknown() for _ in value.shape)
         stride: Any = tuple(_Unknown() for _ in value.shape)

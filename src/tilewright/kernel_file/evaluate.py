@@ -1,45 +1,124 @@
-"""A kernel file at concrete shapes: choose a combination, then its buffers, maps and steps.
+"""Evaluates a kernel file at concrete shapes: tune choices, buffers, maps and steps.
 
-Pure: the result follows from the file, the arguments' shapes, strides, dtypes and scalars, the GPU's profile and the
-choice. No pointer, content or clock is looked at, and nothing is built or launched here.
+Pure: the result depends only on the file, the arguments' shapes, strides, dtypes and scalars, the GPU profile and the
+choice. Builds and launches nothing.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright import records
 from tilewright.kernel_file.calls import Arguments, CallError
 from tilewright.kernel_file.closures import Bindings
-from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, KernelFile, TuneLine
+from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, KernelFile, TuneLine
 from tilewright.kernel_file.expression_values import MapName, Tensor, show_value
-from tilewright.kernel_file.leading import Flattened, flattened
 from tilewright.kernel_file.limits import buffer_problems, is_dense, layout_problem
-from tilewright.kernel_file.plan_steps import LateExpressions, Steps
+from tilewright.kernel_file.plan_steps import LateExpressions, StepEvaluator
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError, TuneSearch, run_line
 from tilewright.kernel_file.syntax import Const, Let, Span
 from tilewright.records import Buffer, BufferRole, BuildRequest, ConstantValue, GpuProfile, Launch, TensorSpec
 
+# -- leading dimensions: a plan over `[rows, cols]` takes `[batch, seq, cols]` where its `lead` line says so --
+
+
+@dataclass(frozen=True)
+class Flattened:
+    """Arguments with flattened leading dimensions."""
+
+    arguments: Mapping[str, Any]
+    leading: tuple[Any, ...] | None = None  # the flattened sizes; None: nothing was flattened
+    at: Span | None = None
+
+    def result(self, name: str, spec: TensorSpec) -> TensorSpec | Problem:
+        """The spec of a result with the leading dimensions restored."""
+        if self.leading is None or self.at is None:
+            return spec
+        rows = math.prod(self.leading)
+        if not spec.shape or (type(rows) is int and type(spec.shape[0]) is int and rows != spec.shape[0]):
+            found = f"{name} is {spec}, where its first dimension should be the leading one, {show_value(rows)}"
+            return Problem.at(self.at, Code.OUT, found, "leave `lead` out: it is for results with a row for each row")
+        step, stride = spec.stride[0], []
+        for size in reversed(self.leading):
+            stride.append(step)
+            step = step * (max(size, 1) if type(size) is int else size)
+        shape = (*self.leading, *spec.shape[1:])
+        return replace(spec, shape=shape, stride=(*reversed(stride), *spec.stride[1:]))
+
+
+def flatten_leading(file: KernelFile, regular: Mapping[str, Any]) -> Flattened | Problem:
+    """Flatten the leading dimensions of normalised arguments; a `Problem` where that is not possible."""
+    lead = file.compiled.lead
+    if lead is None:
+        return Flattened(regular)
+    given = [(name, rank, regular[name]) for name, rank in lead.ranks if regular[name] is not None]
+    if all(spec.ndim == rank for _, rank, spec in given):
+        return Flattened(regular)
+    changed: dict[str, TensorSpec] = {}
+    first: tuple[str, tuple[Any, ...]] | None = None
+    for name, rank, spec in given:
+        count = spec.ndim - (rank - 1)
+        if count < 0:
+            return _refusal(lead.at, f"{name} has {spec.ndim} dimensions, and the plan {rank}, of which one leads")
+        leading = spec.shape[:count]
+        if first is None:
+            first = name, leading
+        elif len(first[1]) != len(leading) or any(
+            type(a) is int and type(b) is int and a != b for a, b in zip(first[1], leading, strict=True)
+        ):  # symbolic sizes are assumed to agree
+            both = f"{first[0]} leads with {show_value(first[1])} and {name} with {show_value(leading)}"
+            return _refusal(lead.at, both)
+        one = _merge_leading(spec, count)
+        if one is None:
+            return _refusal(lead.at, f"the leading dimensions of {name}, {spec}, do not lie in memory as one")
+        changed[name] = one
+    assert first is not None  # or nothing would differ
+    return Flattened({**regular, **changed}, first[1], lead.at)
+
+
+def _refusal(at: Span, found: str) -> Problem:
+    return Problem.at(at, Code.DOES_NOT_APPLY, found, "pass contiguous tensors whose leading dimensions agree")
+
+
+def _merge_leading(spec: TensorSpec, count: int) -> TensorSpec | None:
+    """The tensor with its first `count` dimensions merged; None where no single stride covers them."""
+    rest = spec.shape[count:], spec.stride[count:]
+    rows: Any = math.prod(spec.shape[:count])
+    step: Any = rest[0][0] * rest[1][0] if rest[0] else 1  # the stride of a dimension of size 1 is irrelevant
+    if type(rows) is not int:
+        step = spec.stride[count - 1]
+    elif rows > 1:
+        long = [(n, s) for n, s in zip(spec.shape[:count], spec.stride[:count], strict=True) if n != 1]
+        if any(s != t * n for (_, s), (n, t) in itertools.pairwise(long)):
+            return None
+        step = long[-1][1]
+    return replace(spec, shape=(rows, *rest[0]), stride=(step, *rest[1]))
+
+
+# -- evaluation --
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a file does for one call: constants to build with, buffers to allocate, steps to run in order."""
+    """A file evaluated for one call: constants to build with, buffers to allocate, steps to run."""
 
     file: KernelFile
     gpu: GpuProfile
     choice: Choice
     constants: tuple[tuple[str, ConstantValue], ...]  # tunes and consts, in written order
-    tensors: tuple[tuple[str, TensorSpec], ...]  # the tensors given
+    tensors: tuple[tuple[str, TensorSpec], ...]  # without absent optionals
     buffers: tuple[Buffer, ...]
     maps: tuple[records.TensorMap, ...]  # of the launches that run
     steps: tuple[records.Step, ...]  # launches with an empty grid or a false `when` are left out
     late: LateExpressions = field(repr=False)
 
     def build_request(self) -> BuildRequest | None:
-        """What to compile: the text, its constants, and each kernel launched, once; None where nothing is launched."""
+        """The build request for the launched kernels; None where nothing is launched."""
         kernels = tuple(dict.fromkeys(step.kernel for step in self.steps if isinstance(step, Launch)))
         return BuildRequest(self.file.text, self.constants, kernels, self.gpu.arch, self.file.name) if kernels else None
 
@@ -49,13 +128,13 @@ class Evaluation:
 
     @property
     def way(self) -> tuple[object, ...]:
-        """Which code runs, whatever the sizes of the grid: the constants, and every step's kernel and block."""
+        """The code path: constants, steps, kernels and blocks, without grid sizes."""
         launches = (step for step in self.steps if isinstance(step, Launch))
         return self.constants, tuple(step.line for step in self.steps), *((one.kernel, one.block) for one in launches)
 
     @property
     def constant_set(self) -> tuple[tuple[str, ConstantValue], ...]:
-        """The `const` values that no `tune` choice has a part in: what the limit on builds per file counts."""
+        """The `const` values that depend on no `tune`: counted by the limit on builds per file."""
         definitions = (line for line in self.file.compiled.lines if isinstance(line, DefinitionLine) and not line.tunes)
         counted = {line.directive.name for line in definitions if isinstance(line.directive, Const)}
         return tuple(pair for pair in self.constants if pair[0] in counted)
@@ -63,14 +142,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Refused:
-    """The file does not take the call. `hangs_on_late`: other scalars of no further weight might change that."""
+    """The file does not take the call. `depends_on_late`: other late scalars might change that."""
 
     problem: Problem
-    hangs_on_late: bool
+    depends_on_late: bool
 
 
 def evaluate(file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None = None) -> Evaluation:
-    """The file at these arguments; raises `DoesNotApply`, or `KernelFileError` for an error in a step.
+    """Evaluate the file; raises `DoesNotApply`, or `KernelFileError` for an error in a step.
 
     `choice` fixes `tune` values; those it leaves out are searched in written order.
     """
@@ -83,37 +162,33 @@ def evaluate(file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Ch
 def try_evaluate(
     file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None = None
 ) -> Evaluation | Refused:
-    """`evaluate` with refusal as a value."""
+    """`evaluate`, but returns `Refused` instead of raising `DoesNotApply`."""
     regular = file.signature.arguments(arguments)
-    seen = flattened(file, regular)
+    seen = flatten_leading(file, regular)
     refusal = seen if isinstance(seen, Problem) else _layout(file, seen.arguments)
     if isinstance(seen, Problem) or refusal is not None:
         assert refusal is not None
         return Refused(refusal, False)
-    bindings = plain_bindings(file, seen.arguments, gpu)
-    search = TuneSearch(file.compiled, bindings, _checked_choice(file.compiled, choice))
+    bindings = initial_bindings(file, seen.arguments, gpu)
+    known = {tune.name for tune in file.compiled.tunes}
+    for name in choice or ():
+        if name not in known:
+            raise ChoiceError(f"{name} is not a `tune` of the file; it has {', '.join(sorted(known)) or 'none'}")
+    search = TuneSearch(file.compiled, bindings, choice or {})
     for _ in search.found():
         return _finish(file, regular, seen, bindings, gpu, search.choice())
     assert search.rejection is not None
-    return Refused(search.rejection.problem, search.hangs_on_late)
+    return Refused(search.rejection.problem, search.depends_on_late)
 
 
 def combinations(file: KernelFile, arguments: Arguments, gpu: GpuProfile) -> Iterator[dict[str, int | bool]]:
-    """The choices whose needs hold for these arguments, in written order; none where the layout does not fit."""
-    seen = flattened(file, file.signature.arguments(arguments))
+    """The tune choices whose needs hold for these arguments, in written order."""
+    seen = flatten_leading(file, file.signature.arguments(arguments))
     if isinstance(seen, Problem) or _layout(file, seen.arguments) is not None:
         return
-    search = TuneSearch(file.compiled, plain_bindings(file, seen.arguments, gpu), {})
+    search = TuneSearch(file.compiled, initial_bindings(file, seen.arguments, gpu), {})
     for _ in search.found():
         yield search.choice()
-
-
-def _checked_choice(plan: CompiledPlan, choice: Choice | None) -> Choice:
-    known = {tune.name for tune in plan.tunes}
-    unknown = [name for name in choice or () if name not in known]
-    if unknown:
-        raise ChoiceError(f"{unknown[0]} is not a `tune` of the file; it has {', '.join(sorted(known)) or 'none'}")
-    return choice or {}
 
 
 # -- the parts of an evaluation --
@@ -132,8 +207,8 @@ def _layout(file: KernelFile, arguments: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def plain_bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
-    """What a plan's lines can read before the first of them has run."""
+def initial_bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
+    """The name environment before the first line: parameters, device, maps."""
     bindings = Bindings()
     if gpu is not None:
         bindings["device"] = gpu
@@ -152,12 +227,14 @@ def _finish(
     gpu: GpuProfile,
     choice: Choice,
 ) -> Evaluation:
-    """A combination is chosen: from here on an error is an error."""
+    """Evaluate the rest of the plan for the chosen tunes; failures are now errors."""
     if bindings.failures:
         raise KernelFileError(tuple(failure.problem for failure in bindings.failures.values()), file.name)
-    constants = _constants(file.compiled, bindings)
+    lines = (line for line in file.compiled.lines if isinstance(line, (TuneLine, DefinitionLine)))
+    names = (line.directive.name for line in lines if not isinstance(line.directive, Let))
+    constants = tuple((name, bindings[name]) for name in names)
     buffers = _buffers(file, bindings, seen)
-    steps = Steps(file, bindings, gpu)
+    steps = StepEvaluator(file, bindings, gpu)
     done = steps.run()
     return Evaluation(
         file=file,
@@ -170,12 +247,6 @@ def _finish(
         steps=done,
         late=LateExpressions(file, tuple(steps.late), bindings),
     )
-
-
-def _constants(plan: CompiledPlan, bindings: Bindings) -> tuple[tuple[str, ConstantValue], ...]:
-    lines = (line for line in plan.lines if isinstance(line, (TuneLine, DefinitionLine)))
-    names = (line.directive.name for line in lines if not isinstance(line.directive, Let))
-    return tuple((name, bindings[name]) for name in names)
 
 
 def _buffers(file: KernelFile, bindings: Bindings, seen: Flattened) -> tuple[Buffer, ...]:
@@ -216,22 +287,22 @@ def _stride_problems(line: BufferLine, spec: TensorSpec) -> Iterator[Problem]:
 
 
 def out_specs(file: KernelFile, arguments: Arguments, check_needs: bool = True) -> tuple[TensorSpec, ...]:
-    """The op's results at these arguments, without choosing a `tune` or knowing the device.
+    """The op's results at these arguments, independent of tunes and device.
 
-    Raises `DoesNotApply` where a line they depend on fails or, with `check_needs`, a `need` that hangs on neither
-    tune nor device is false.
+    Raises `DoesNotApply` where a line they depend on fails or, with `check_needs`, where a `need` that depends on
+    neither tune nor device is false.
     """
-    return out_specs_of(file, file.signature.arguments(arguments), check_needs)
+    return traced_out_specs(file, file.signature.arguments(arguments), check_needs)
 
 
-def out_specs_of(file: KernelFile, regular: Mapping[str, Any], check_needs: bool = True) -> tuple[TensorSpec, ...]:
-    """`out_specs` of arguments that are regular already; their sizes and numbers may be symbols."""
+def traced_out_specs(file: KernelFile, regular: Mapping[str, Any], check_needs: bool = True) -> tuple[TensorSpec, ...]:
+    """`out_specs` for normalised arguments, whose sizes and numbers may be symbolic."""
     plan = file.compiled
-    seen = flattened(file, regular)
+    seen = flatten_leading(file, regular)
     if isinstance(seen, Problem):
         raise DoesNotApply(seen)
-    bindings = plain_bindings(file, seen.arguments, None)
-    for line in plan.sure_lines if check_needs else plan.out_lines:
+    bindings = initial_bindings(file, seen.arguments, None)
+    for line in plan.unconditional_lines if check_needs else plan.out_lines:
         problem = run_line(line, bindings)
         if problem is not None and check_needs:
             raise DoesNotApply(problem)
@@ -247,7 +318,7 @@ def out_specs_of(file: KernelFile, regular: Mapping[str, Any], check_needs: bool
 
 
 def compare_out(evaluation: Evaluation, expected: Mapping[str, TensorSpec]) -> tuple[Problem, ...]:
-    """Where the outputs differ from the task's in dtype or sizes, or miss one; strides are the file's own affair."""
+    """Missing outputs, and outputs whose dtype or sizes differ from the task's; strides may differ."""
     places = {line.directive.name: line.directive.at for line in evaluation.file.compiled.outs}
     outputs = {buffer.name: buffer.spec for buffer in evaluation.buffers if buffer.role is BufferRole.OUT}
     op_at = evaluation.file.plan.op.at

@@ -1,7 +1,7 @@
-"""One static pass over an expression: its type, the names it reads, every problem, and the closure that computes it.
+"""Type analysis of expressions: type, names read, problems, and the closure that evaluates it, in one pass.
 
-Something wrong is reported where it stands and from there on counts as `UNKNOWN`, which agrees with everything, so
-that one slip is one message. A plan with a problem is never evaluated, so what a closure then holds does not matter.
+After an error the type is `UNKNOWN`, which is compatible with everything, so that each mistake gives one message. A
+plan with problems is never evaluated.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from tilewright.kernel_file.syntax import Expr, Span
 
 
 @dataclass(frozen=True)
-class KnownName:
-    """A name that is defined: what stands for it in expressions."""
+class DefinedName:
+    """A defined name."""
 
     type: Type
     line: int  # where it is defined
-    origins: frozenset[str] = frozenset()  # parameters, tunes and `device` it depends on, through other lines
+    origins: frozenset[str] = frozenset()  # parameters, tunes and `device` it depends on, transitively
 
 
 @dataclass
 class NameTable:
-    """The names defined so far, and those of which nothing is known because their definition failed."""
+    """The symbol table: names defined so far, and names whose definition could not be parsed."""
 
-    known: dict[str, KnownName] = field(default_factory=dict)
+    known: dict[str, DefinedName] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
-    is_open: bool = False  # the op line failed: any name may be a parameter
+    is_open: bool = False  # the op line could not be parsed: any name may be a parameter
     later: dict[str, int] = field(default_factory=dict)  # every name of the plan, and the line that defines it
 
 
 @dataclass(frozen=True)
 class Analysed:
-    """An expression and all that is known of it without values."""
+    """An analysed expression."""
 
     expression: Expr
     type: Type
-    names: frozenset[str]  # whose value it reads; `has(x)` reads none
-    origins: frozenset[str]  # the same through other lines, down to parameters, tunes and `device`
+    names: frozenset[str]  # names whose value it reads; `has(x)` reads none
+    origins: frozenset[str]  # parameters, tunes and `device` it depends on, transitively
     run: Closure
 
     @cached_property
@@ -61,16 +61,15 @@ class Analysed:
 
     @cached_property
     def may_be_late(self) -> bool:
-        """Whether, as an argument, it may be computed at every call: a number, or the name of a list parameter.
+        """Whether, as an argument, it may be evaluated at every call: a number, or the name of a list parameter.
 
-        How many values a computed list has may hang on the numbers in it, so those are looked at beforehand.
+        The length of a computed list may depend on its numbers, so such lists are not late.
         """
         node = self.expression
         is_parameter = isinstance(node, syntax.Name) and self.origins == {node.id}
         return not self.type.is_opaque and (not self.type.is_list or is_parameter)
 
 
-# What one walk returns of each node; names gather beside it.
 Part = tuple[Type, Closure]
 _NOTHING = constant(None)
 
@@ -84,7 +83,7 @@ class Analysis:
         self._read: set[str] = set()
 
     def analyse(self, expression: Expr, *, may_be_absent: bool = False) -> Analysed:
-        """`may_be_absent`: an optional that was not given may be passed on as such (arguments of steps)."""
+        """With `may_be_absent` an absent optional is a valid value, as for arguments of steps."""
         self._read = set()
         type_, run = self._part(expression)
         if may_be_absent and isinstance(expression, syntax.Name):
@@ -106,7 +105,7 @@ class Analysis:
         return UNKNOWN
 
     def list_type(self, items: Sequence[tuple[Expr, Type]]) -> Type:
-        """The type of a list of these items; a list among them gives its own items."""
+        """The type of a list of these items; nested lists are flattened."""
         first: Type | None = None
         divided = any(type_.divided for _, type_ in items)
         for item, type_ in items:
@@ -175,7 +174,7 @@ class Analysis:
             return UNKNOWN
         found = f"unknown name `{name.id}`"
         meant = words.DTYPE_SPELLINGS.get(name.id)
-        near = words.near_names(name.id, names.known)
+        near = words.close_names(name.id, names.known)
         remedy = "define it above with `let`; comments start with #, `//` divides"
         if meant is None:
             if names.is_open:
@@ -217,7 +216,7 @@ class Analysis:
         return self.problem(Code.TYPE, node.at, f"`.{name}` of {_a(type_)}", remedy), _NOTHING
 
     def _unknown_attribute(self, node: syntax.Attribute, owner: str, known: tuple[str, ...]) -> Type:
-        near = words.near_names(node.name, known)
+        near = words.close_names(node.name, known)
         meant = near[0] if len(near) == 1 else None
         if owner != "device":
             meant = words.ATTRIBUTE_SPELLINGS.get(node.name, meant)
@@ -245,7 +244,7 @@ class Analysis:
                 remedy = "a plan never reads a tensor's content; its sizes are .shape[i]"
             return self.problem(Code.TYPE, node.at, f"`[` after {_a(base)}", remedy), _NOTHING
         if isinstance(node, syntax.Slice):
-            return base.present, applied(node, expression_values.cut, run, *runs)
+            return base.present, applied(node, lambda values, low, high: values[low:high], run, *runs)
         return base.element, applied(node, expression_values.index, run, *runs)
 
     # -- operators --
@@ -334,8 +333,12 @@ class Analysis:
         function = expression_values.FUNCTIONS[node.function]
         if not self._counted(node, function.count):
             return UNKNOWN, _NOTHING
-        argument_of = self._list_argument if function.of_list else self._single_argument
-        parts = [argument_of(node, argument, function) for argument in node.arguments]
+        parts = [
+            self._list_argument(node, argument, function)
+            if function.of_list
+            else self._single(argument, f"{node.function}()", *function.takes)
+            for argument in node.arguments
+        ]
         types = [type_ for type_, _ in parts]
         run = applied(node, function.call, *(run for _, run in parts))
         if any(type_.is_unknown for type_ in types) and (function.gives is None or function.of_list):
@@ -344,9 +347,6 @@ class Analysis:
         if result is INT and function.keeps_division and any(type_.divided for type_ in types):
             result = DIVIDED_INT
         return result, run
-
-    def _single_argument(self, node: syntax.Call, argument: Expr, function: PlanFunction) -> Part:
-        return self._single(argument, f"{node.function}()", *function.takes)
 
     def _list_argument(self, node: syntax.Call, argument: Expr, function: PlanFunction) -> Part:
         type_, run = self._part(argument)
@@ -383,7 +383,7 @@ class Analysis:
 
 
 def _has_instead(node: syntax.Compare) -> Autofix | None:
-    """`mask == none` asks what `has` answers."""
+    """The autofix of `mask == none` to `has`."""
     left, right = node.left, node.right
     asks = isinstance(left, syntax.Name) and isinstance(right, syntax.Literal) and right.value is None
     if not (asks and isinstance(left, syntax.Name) and node.operator in ("==", "!=")):

@@ -1,9 +1,8 @@
-"""What the expressions of a launch plan compute with: static types, values, operators and functions.
+"""Types, values, operators and functions of plan expressions.
 
-Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; an operation on finite
-floats must stay finite. Operands have the types that `expression_analysis` found: nothing asks for them again here.
-Faults carry no place: `closures` knows which expression it was. Where torch traces a call, a size may be a symbol that
-stands for any integer: what is neither `int` nor `float` is taken for a whole number, and its range is not asked for.
+Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; operations on finite
+floats must stay finite. Operand types were checked by `expression_analysis`; `closures` adds locations to faults. In
+traced calls sizes may be symbolic: a value that is neither `int` nor `float` is an integer without range checks.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from enum import Enum
 from typing import Any
 
 from tilewright.kernel_file.problems import Code
-from tilewright.kernel_file.syntax import Parameter
 from tilewright.records import DType, ScalarType, TensorSpec
 
 INT_MAX = 2**63 - 1
 INT_MIN = -(2**63)
-# Lists are shapes, strides and boxes: nothing legitimate is longer, and a plan cannot grow one without bound.
+# Lists are shapes, strides and boxes.
 MAX_LIST_LENGTH = 1024
 
 
@@ -37,17 +35,17 @@ class TypeKind(str, Enum):
     TENSOR = "tensor"
     MAP = "map"
     DEVICE = "device"
-    UNKNOWN = "unknown"  # something wrong was reported already; agrees with everything
+    UNKNOWN = "unknown"  # after a reported error; compatible with everything
 
 
 @dataclass(frozen=True)
 class Type:
-    """What a value is before any shape is known."""
+    """A static type."""
 
     kind: TypeKind
     is_list: bool = False
     optional: bool = False
-    divided: bool = field(default=False, compare=False)  # an integer made by an integer division
+    divided: bool = field(default=False, compare=False)  # an integer from an integer division
 
     @property
     def is_number(self) -> bool:
@@ -59,7 +57,7 @@ class Type:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether it is passed on as it is: a tensor or a map."""
+        """A tensor or a map, which expressions only pass on."""
         return self.kind in (TypeKind.TENSOR, TypeKind.MAP)
 
     @property
@@ -68,11 +66,11 @@ class Type:
 
     @property
     def present(self) -> Type:
-        """The same type of a value that is there."""
+        """The type without `optional`."""
         return replace(self, optional=False) if self.optional else self
 
     def is_a(self, *kinds: TypeKind) -> bool:
-        """Whether it is a single value of one of these kinds, or cannot be told."""
+        """Whether it is a single value of one of these kinds, or unknown."""
         return self.is_unknown or (not self.is_list and self.kind in kinds)
 
     def __str__(self) -> str:
@@ -99,13 +97,8 @@ def literal_type(value: int | float | bool | DType | None) -> Type:
     return _TYPES_OF_LITERALS[type(value)]
 
 
-def parameter_type(parameter: Parameter) -> Type:
-    kind = TypeKind.TENSOR if parameter.scalar is None else TypeKind(parameter.scalar.value)
-    return Type(kind, parameter.is_list, parameter.optional)
-
-
 def comparable(left: Type, right: Type) -> bool:
-    """Whether `==` may stand between them: the same kind, or two numbers; both lists or neither."""
+    """Whether `==` is allowed: the same kind or two numbers, both lists or neither."""
     if left.is_unknown or right.is_unknown:
         return True
     if left.is_list != right.is_list:
@@ -121,7 +114,7 @@ def comparable(left: Type, right: Type) -> bool:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as expressions see it: its name, and what may be known of it."""
+    """A tensor in expressions: name and spec."""
 
     name: str
     spec: TensorSpec
@@ -129,13 +122,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class MapName:
-    """A `map` as expressions see it; it is encoded only for a launch that runs."""
+    """A `map` in expressions; encoded only for launches that run."""
 
     name: str
 
 
 class OperationFault(Exception):
-    """An operation without a result: what is wrong, and what to write."""
+    """A failed operation, with message and remedy."""
 
     def __init__(self, found: str, remedy: str, code: Code = Code.VALUE) -> None:
         self.found = found
@@ -148,7 +141,7 @@ SCALAR_TYPES = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FL
 
 
 def show_value(value: object) -> str:
-    """A value as the plan would write it."""
+    """A value in plan syntax."""
     if isinstance(value, tuple):
         return f"[{', '.join(show_value(item) for item in value)}]"
     if isinstance(value, bool):
@@ -168,7 +161,7 @@ def checked_int(value: int) -> int:
 
 
 def _checked(result: Any, a: Any, b: Any) -> Any:
-    """A sum, product or quotient, if it stays within its type."""
+    """Check a result for overflow."""
     if type(result) is not float:
         return checked_int(result)
     if math.isfinite(result) or not (math.isfinite(a) and math.isfinite(b)):
@@ -177,14 +170,6 @@ def _checked(result: Any, a: Any, b: Any) -> Any:
 
 
 # -- operators --
-
-
-def add(a: Any, b: Any) -> Any:
-    return _checked(a + b, a, b)
-
-
-def subtract(a: Any, b: Any) -> Any:
-    return _checked(a - b, a, b)
 
 
 def multiply(a: Any, b: Any) -> Any:
@@ -222,13 +207,8 @@ def index(values: tuple[Any, ...], position: int) -> Any:
     raise OperationFault(found, "state the number of dimensions in a `need` above")
 
 
-def cut(values: tuple[Any, ...], low: int | None, high: int | None) -> tuple[Any, ...]:
-    """`values[low:high]`, as in Python."""
-    return values[low:high]
-
-
 def spliced(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A list of the items; a list among them gives its own items."""
+    """A list of the items, with nested lists flattened."""
     result: list[Any] = []
     for item in items:
         if isinstance(item, tuple):
@@ -241,8 +221,8 @@ def spliced(items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": add,
-    "-": subtract,
+    "+": lambda a, b: _checked(a + b, a, b),
+    "-": lambda a, b: _checked(a - b, a, b),
     "*": multiply,
     "/": divide,
     "//": divide,
@@ -282,7 +262,7 @@ def product(values: tuple[Any, ...]) -> Any:
 
 
 def _positive(name: str, a: int) -> int:
-    a = int(a)  # of a symbol: its value, on which whoever traces then relies
+    a = int(a)  # specialises a symbol
     if a <= 0:
         raise OperationFault(f"{name} of {a}", "guard it with a `need` that the value is positive")
     return a
@@ -306,14 +286,14 @@ def square_root(a: int | float) -> float:
 
 @dataclass(frozen=True)
 class PlanFunction:
-    """A function of plan expressions; those of lists take one, the others single values."""
+    """A function of plan expressions."""
 
     call: Callable[..., Any]
     count: int | None  # of arguments; None: one or more
     takes: tuple[TypeKind, ...]
     gives: Type | None  # None: int, or float where an argument is one
     of_list: bool = False
-    keeps_division: bool = True  # of integers: whether the result counts as divided where an argument does
+    keeps_division: bool = True  # whether the result counts as divided if an argument does
 
 
 _NUMBERS = (TypeKind.INT, TypeKind.FLOAT)

@@ -1,7 +1,6 @@
-"""The expression grammar of a launch plan: tokens in, a tree out. Recursive descent, one token of look-ahead.
+"""The expression parser of launch plans: recursive descent, one token of look-ahead.
 
-Every failure carries a `Problem`; nothing is evaluated or typed here. The tree's height is bounded, so those who
-walk it may recurse.
+Failures carry a `Problem`. The tree's height is bounded, so that it can be walked recursively.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _A_VALUE = "a value: a number, a name, a function or a bracket"
 
 
 class ParseFailure(Exception):
-    """One directive could not be read."""
+    """A directive could not be parsed."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -31,14 +30,14 @@ class ParseFailure(Exception):
 
 
 class ExpressionParser:
-    """Reads expressions from the tokens of one statement; `directives` adds the directives."""
+    """Parses expressions from the tokens of one statement."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens = tokens
         self.position = 0
-        self.token = tokens[0]  # the one at `position`, kept apart because everything looks at it
+        self.token = tokens[0]  # at `position`
         self.nesting = 0
-        self.height = 0  # of the tree returned last
+        self.height = 0  # of the last returned tree
 
     # -- tokens --
 
@@ -74,16 +73,16 @@ class ExpressionParser:
     def fail_at(self, token: Token, code: Code, found: str, remedy: str, autofix: Autofix | None = None) -> NoReturn:
         raise ParseFailure(Problem.at(token.at, code, found, remedy, autofix))
 
-    def parted(self, item: Callable[[], Item]) -> tuple[Item, ...]:
-        """One or more, parted by commas."""
+    def comma_separated(self, item: Callable[[], Item]) -> tuple[Item, ...]:
+        """One or more items, separated by commas."""
         items = [item()]
         while self.accept(","):
             items.append(item())
         return tuple(items)
 
     def sequence(self, item: Callable[[], Item], closer: str) -> tuple[Item, ...]:
-        """Items parted by commas, up to and with the closing bracket; there may be none."""
-        items = () if self.at(closer) else self.parted(item)
+        """Zero or more items, separated by commas, and the closing bracket."""
+        items = () if self.at(closer) else self.comma_separated(item)
         if not self.accept(closer):
             self.fail(f"`,` or `{closer}`")
         return items
@@ -128,10 +127,8 @@ class ExpressionParser:
         return syntax.Conditional(condition, then, otherwise, word.at)
 
     def disjunction(self) -> Expr:
-        return self._chain(syntax.Logical, ("or", "||"), self.conjunction)
-
-    def conjunction(self) -> Expr:
-        return self._chain(syntax.Logical, ("and", "&&"), self.negation)
+        conjunction = lambda: self._chain(syntax.Logical, ("and", "&&"), self.negation)  # noqa: E731
+        return self._chain(syntax.Logical, ("or", "||"), conjunction)
 
     def negation(self) -> Expr:
         return self._prefixed("not", self.negation) if self.at("not", "!") else self.comparison()
@@ -148,7 +145,7 @@ class ExpressionParser:
     def _chain(
         self, kind: type[syntax.Binary | syntax.Logical], signs: tuple[str, ...], part: Callable[[], Expr]
     ) -> Expr:
-        """Parts joined by operators that bind equally, from the left."""
+        """A left-associative chain of operators of equal precedence."""
         left = part()
         height = self.height
         while self.token.text in signs:
@@ -185,7 +182,7 @@ class ExpressionParser:
         return syntax.Compare(sign.text, left, right, sign.at)
 
     def _fail_is(self, start: int) -> NoReturn:
-        """`mask is not None` has one meaning here: `has(mask)`."""
+        """Suggest `has(mask)` for `mask is not None`."""
         left, word = self.tokens[start], self.advance()
         negated = self.accept("not") is not None
         last = self.token
@@ -229,7 +226,7 @@ class ExpressionParser:
         return result
 
     def _fail_method(self, name: Token) -> NoReturn:
-        """`x.size(0)`, `x.numel()`: the plan has attributes, not methods."""
+        """Suggest attributes for `x.size(0)` and `x.numel()`."""
         known = words.ATTRIBUTE_SPELLINGS.get(name.text)
         first, second, third = self.following(), self.following(2), self.following(3)
         negative = first.text == "-"
@@ -313,7 +310,7 @@ class ExpressionParser:
         return items
 
     def _fail_function(self, token: Token) -> NoReturn:
-        meant = words.FUNCTION_SPELLINGS.get(token.text) or words.meant_name(token.text, words.FUNCTIONS)
+        meant = words.FUNCTION_SPELLINGS.get(token.text) or words.closest_name(token.text, words.FUNCTIONS)
         known = f"known: {words.quoted(words.FUNCTIONS)}"
         remedy = f"write {meant}; {known}" if meant else known
         if token.text == "dim3":

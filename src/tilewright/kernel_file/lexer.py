@@ -1,8 +1,7 @@
-"""From the text of a kernel file to the tokens of its plan, one statement per directive.
+"""The lexer of launch plans: tokens of the `//!` lines above the code, one statement per directive.
 
-A plan line starts with `//!` and stands above the code. This module finds those lines, refuses what could hide
-plan text from a reader or a compiler, and splits them into tokens that remember their place. It knows brackets,
-because a directive continues while one is open, and nothing else of the grammar.
+Refuses text that could hide plan lines from a reader or a compiler. Tracks brackets, because a directive continues on
+the next line while one is open.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Token(NamedTuple):
 
 @dataclass
 class Statement:
-    """The tokens of one directive, the "end" token last, and whether its text was readable at all."""
+    """The tokens of one directive, the "end" token last."""
 
     tokens: list[Token]
-    broken: bool = False  # a problem of it has been reported; reading it further would only add noise
+    broken: bool = False  # a lexical problem was reported, so it is not parsed
 
     @property
     def word(self) -> Token:
@@ -50,7 +49,7 @@ class Statement:
 class PlanText:
     statements: list[Statement] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    truncated: bool = False  # there were more lines than are read
+    truncated: bool = False  # lines beyond the limit were skipped
 
 
 _TOKEN = re.compile(
@@ -74,13 +73,14 @@ _NOT_PLAN_CHARACTER = re.compile(r"[^\t\x20-\x7e]")
 
 
 def read_plan_text(text: str) -> PlanText:
-    """Every statement of the plan, and every problem with the lines themselves."""
+    """The statements of the plan, and lexical problems."""
     return _PlanReader().read(text)
 
 
 def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -> list[Token]:
-    """The tokens of one line's text; what is no token goes to `problems`."""
+    """The tokens of one line; invalid text goes to `problems`."""
     tokens: list[Token] = []
+    number_end = 0  # the column after the last token, if that is a number
     for match in _TOKEN.finditer(body):
         kind = match.lastgroup or "strange"
         if kind == "comment":
@@ -89,19 +89,16 @@ def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -
         if kind in ("other", "strange"):
             remedy = words.OPERATOR_SPELLINGS.get(token.text, _NO_SUCH_CHARACTER)
             problems.append(Problem.at(token.at, Code.SYNTAX, f"unexpected `{token.text}`", remedy))
-        elif kind == "name" and tokens and _is_number_up_to(tokens[-1], token):
+        elif kind == "name" and number_end == token.column:
             _number_with_letters(tokens[-1], token, problems)
         else:
             tokens.append(token)
+            number_end = token.end_column if kind in ("int", "float") else 0
     return tokens
 
 
-def _is_number_up_to(number: Token, token: Token) -> bool:
-    return number.kind in ("int", "float") and number.end_column == token.column
-
-
 def _number_with_letters(number: Token, letters: Token, problems: list[Problem]) -> None:
-    """`0x40`, `1.0f`, `256u`: say what is meant; the plain number stays."""
+    """Report `0x40`, `1.0f` or `256u`; the plain number remains a token."""
     whole = number.text + letters.text
     plain = number.text
     if _HEX.match(whole):
@@ -113,7 +110,7 @@ def _number_with_letters(number: Token, letters: Token, problems: list[Problem])
 
 
 class _PlanReader:
-    """Walks the lines of a file up to its code and beyond, collecting statements and problems."""
+    """Collects statements and problems over the lines of a file."""
 
     def __init__(self) -> None:
         self.result = PlanText()
@@ -127,11 +124,13 @@ class _PlanReader:
         for number, line in enumerate(text.split("\n"), 1):
             line = line.removesuffix("\r")
             if self.in_comment or not line.lstrip().startswith("//!"):
-                # After the first line of code only misplaced plan lines matter.
+                # After the first line of code only misplaced plan lines are reported.
                 if not self.code_line:
                     self._between(number, line)
             elif self.code_line:
-                self._misplaced(number, line)
+                remedy = f"move it above line {self.code_line}; the whole plan stands before the code"
+                found = "a //! line below the first line of code"
+                self._problem(Code.PLAN_AFTER_CODE, number, line.index("//!") + 1, found, remedy)
             else:
                 self._plan_line(number, line)
         if self.current is not None:
@@ -141,13 +140,8 @@ class _PlanReader:
     def _problem(self, code: Code, line: int, column: int, found: str, remedy: str) -> None:
         self.result.problems.append(Problem(code, line, column, found, remedy))
 
-    def _misplaced(self, number: int, line: str) -> None:
-        remedy = f"move it above line {self.code_line}; the whole plan stands before the code"
-        found = "a //! line below the first line of code"
-        self._problem(Code.PLAN_AFTER_CODE, number, line.index("//!") + 1, found, remedy)
-
     def _between(self, number: int, line: str) -> None:
-        """A line that is no plan line: blank, a comment, or the first line of code."""
+        """A blank line, a comment, or the first line of code."""
         position = 0
         while True:
             if self.in_comment:
@@ -192,7 +186,7 @@ class _PlanReader:
         self._add(tokens, broken=len(self.result.problems) > before)
 
     def _refuse_hidden(self, number: int, start: int, body: str) -> None:
-        """Refuse what would make a line differ for a reader and for a compiler."""
+        """Refuse characters that make a line read differently for people and compilers."""
         strange = _NOT_PLAN_CHARACTER.search(body)
         if strange:
             found = f"character U+{ord(strange.group()):04X} in a plan line"
@@ -223,12 +217,12 @@ class _PlanReader:
             self._close()
 
     def _continues_broken(self, tokens: list[Token]) -> bool:
-        """A line after an unreadable directive that starts with no directive word belongs to that directive."""
+        """Whether a line continues an unreadable directive: it starts with no directive word."""
         statements = self.result.statements
         if not statements or not statements[-1].broken or not tokens:
             return False
         first = tokens[0].text
-        return first not in words.DIRECTIVES and not words.near_names(first, words.DIRECTIVES)
+        return first not in words.DIRECTIVES and not words.close_names(first, words.DIRECTIVES)
 
     def _track_brackets(self, tokens: list[Token]) -> bool:
         for token in tokens:
@@ -262,7 +256,7 @@ class _PlanReader:
 
 
 def _starts_directive(tokens: list[Token]) -> bool:
-    """Whether a line begins a directive: no expression has a directive's word followed by a name or a bracket."""
+    """Whether a line starts a directive: its word followed by a name or bracket, as in no expression."""
     if tokens[0].text not in words.DIRECTIVES or len(tokens) < 2:
         return False
     following = tokens[1]

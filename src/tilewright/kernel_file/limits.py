@@ -1,7 +1,6 @@
-"""What the hardware and the specification bound, checked before anything is launched; and how tensors must lie.
+"""Limits of the hardware and the specification, checked before launches, and checks of tensor layouts.
 
-Layout is the one thing here that is no error: a tensor that does not lie as a file expects means another file. The
-other functions need no build but `compiled_problems`, which adds what only the compiled kernel knows.
+A layout problem is no error: another file may take the tensor. Only `compiled_problems` needs a build.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def cluster_problem(cluster: Dim3, grid: Dim3, gpu: GpuProfile, place: Span) -> 
 
 
 def buffer_problems(buffers: Iterable[records.Buffer], places: dict[str, Span]) -> tuple[Problem, ...]:
-    """Scratch in total, and each counter."""
+    """Limits of total scratch and of counters."""
     problems = []
     scratch_bytes = 0
     for buffer in buffers:
@@ -91,7 +90,7 @@ def buffer_problems(buffers: Iterable[records.Buffer], places: dict[str, Span]) 
 
 
 def compiled_problems(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile) -> tuple[Problem, ...]:
-    """A launch against its compiled kernel: threads, shared memory, cluster, co-residency."""
+    """Check a launch against its compiled kernel: threads, shared memory, cluster, occupancy."""
     place = Span(launch.line, launch.column)
     threads = math.prod(launch.block)
     smem_bytes = kernel.resources.static_smem_bytes + launch.dynamic_smem_bytes
@@ -116,7 +115,7 @@ def compiled_problems(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile) -
 
 
 def _residency_problem(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile, place: Span) -> Problem | None:
-    """Whether one block fits a multiprocessor, and a cooperative grid the whole GPU."""
+    """Check occupancy: one block per multiprocessor, or co-residency of a cooperative grid."""
     threads = math.prod(launch.block)
     registers = kernel.resources.registers
     smem_bytes = kernel.resources.static_smem_bytes + launch.dynamic_smem_bytes
@@ -152,7 +151,7 @@ def _show(dim: Dim3) -> str:
 
 
 def layout_problem(parameter: Parameter, spec: TensorSpec, accepts: Mapping[str, Accept]) -> Problem | None:
-    """Why this tensor keeps the file from being used, if it does."""
+    """Why the file does not take a tensor with this layout; None where it does."""
     accept = accepts.get(parameter.name)
     strided = accept is not None and accept.strided
     unaligned = accept is not None and accept.unaligned
@@ -179,7 +178,7 @@ def layout_problem(parameter: Parameter, spec: TensorSpec, accepts: Mapping[str,
 
 
 def overlaps_itself(spec: TensorSpec) -> bool:
-    """Whether two elements may lie at one address (a stride smaller than what lies inside it)."""
+    """Whether elements may share an address (a stride smaller than the extent inside it)."""
     if 0 in spec.shape:
         return False
     reach = 0
@@ -192,7 +191,7 @@ def overlaps_itself(spec: TensorSpec) -> bool:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in any order of dimensions."""
+    """Whether the elements fill their memory without gaps or overlaps, in any dimension order."""
     if any(step < 0 for step in spec.stride):
         return False
     return 0 in spec.shape or (not overlaps_itself(spec) and spec.extent == spec.numel)

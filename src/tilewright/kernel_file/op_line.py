@@ -1,4 +1,4 @@
-"""The op line on its own: read, made of a task, and compared with the op line of a file."""
+"""Op lines: parsing, construction from a task, comparison with a file's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOWHERE = Span(1, 1)
 
 
 def parse_op(text: str) -> Op:
-    """Read an op line: `f(x, eps: float) -> y`, with or without `op` and `//!` before it."""
+    """Parse an op line such as `f(x, eps: float) -> y`, with or without `//! op`."""
     start = len(text) - len(text.lstrip())
     if text.startswith("//!", start):
         start += 3
@@ -40,13 +40,13 @@ def parse_op(text: str) -> Op:
 
 
 def compare_op(file: KernelFile, expected: Op) -> tuple[Problem, ...]:
-    """Where a file's op line differs from the task's: name, parameters in order, types, `!`, `?`, results."""
+    """Differences between a file's op line and the task's."""
     written = file.plan.op
     found: list[tuple[Span, str]] = []
     if written.name != expected.name:
         found.append((written.at, f"the op is called {written.name}, not {expected.name}"))
     for mine, theirs in zip(written.parameters, expected.parameters, strict=False):
-        if _without_place(mine) != _without_place(theirs):
+        if replace(mine, at=_NOWHERE) != replace(theirs, at=_NOWHERE):
             found.append((mine.at, f"the parameter `{_show(mine)}` is `{_show(theirs)}` in the task"))
     count, wanted = len(written.parameters), len(expected.parameters)
     if count != wanted:
@@ -61,7 +61,7 @@ def compare_op(file: KernelFile, expected: Op) -> tuple[Problem, ...]:
 
 
 def _autofix(file: KernelFile, expected: Op) -> Autofix | None:
-    """Writing the task's line is mechanical where the plan's names stay what they are."""
+    """Replacing the op line is safe where all names stay the same."""
     written = file.plan.op
     names = [parameter.name for parameter in written.parameters]
     if names != [parameter.name for parameter in expected.parameters] or written.results != expected.results:
@@ -75,10 +75,6 @@ def _autofix(file: KernelFile, expected: Op) -> Autofix | None:
     return Autofix.of(written.at, print_op(expected))
 
 
-def _without_place(parameter: Parameter) -> Parameter:
-    return replace(parameter, at=_NOWHERE)
-
-
 def _show(parameter: Parameter) -> str:
     return print_op(Op("", (parameter,), (), parameter.at)).removeprefix("op      (").removesuffix(")")
 
@@ -87,7 +83,7 @@ def _show(parameter: Parameter) -> str:
 
 
 def op_of_task(task: Task) -> Op:
-    """The op line as an `Op`: the inputs by name and order, numbers with the function's own defaults, the outputs."""
+    """The task's op: inputs, numbers with the function's defaults, outputs."""
     parameters = tuple(
         _number(one)
         if isinstance(one, NumberInput)
@@ -100,13 +96,13 @@ def op_of_task(task: Task) -> Op:
 def _number(one: NumberInput) -> Parameter:
     if not one.default:
         return Parameter(one.name, one.type, _NOWHERE)
-    # A default is written in the parameter's type: `eps: float = 1` reads as 1.0.
+    # Defaults have the parameter's type: `eps: float = 1` is 1.0.
     value = float(one.value) if one.type is ScalarType.FLOAT else one.value
     return Parameter(one.name, one.type, _NOWHERE, has_default=True, default=value)
 
 
 def size_expression(dimension: str, task: Task) -> str | None:
-    """The plan expression for a dimension's size, from the inputs' shapes; None where these do not tell it."""
+    """The plan expression of a dimension's size by input shapes; None where they do not determine it."""
     expression = _axis(dimension, task)
     formulas = {one.name: one.formula for one in task.dimensions if one.formula is not None}
     if expression is not None:
@@ -116,7 +112,7 @@ def size_expression(dimension: str, task: Task) -> str | None:
         known = {name: part for name, part in parts.items() if part is not None}
         return formulas[dimension].text(known) if len(known) == len(parts) else None
     for name, formula in formulas.items():
-        # Of an input with 2 * cols, cols is the half.
+        # An input axis of 2 * cols gives cols as half of it.
         axis = _axis(name, task)
         if axis is not None and formula == SizeFormula.of([SizeTerm(formula.terms[0].coefficient, (dimension,))]):
             return f"({axis} / {formula.terms[0].coefficient})"
@@ -124,7 +120,7 @@ def size_expression(dimension: str, task: Task) -> str | None:
 
 
 def needs_of_task(task: Task) -> tuple[str, ...]:
-    """What a file of the task must decline, as its `need` lines: where the reference does something else."""
+    """The `need` conditions for sizes and numbers at which the reference takes another branch."""
     needs: list[str] = []
     for one in task.free:
         expression = size_expression(one.name, task) if one.branches else None

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.compiled_plan import KernelFile, Lost
-from tilewright.kernel_file.cpp_tokens import hidden_text
+from tilewright.kernel_file.compiled_plan import KernelFile, Unparsed
+from tilewright.kernel_file.cpp_tokens import find_hidden_text
 from tilewright.kernel_file.directives import StatementParser
 from tilewright.kernel_file.expressions import ParseFailure
 from tilewright.kernel_file.lexer import Statement, Token, read_plan_text
@@ -39,13 +39,13 @@ class Reading:
 
 def parse(text: str, name: str = "kernel.cu", *, allow_library: bool = True) -> KernelFile:
     """Read and check a kernel file; `allow_library` is whether the task permits vendor steps."""
-    hidden = hidden_text(text)
+    hidden = find_hidden_text(text)
     if hidden:
         raise KernelFileError(tuple(hidden), name)
     reading = read_plan(text)
     constants = [d.name for d in reading.directives if isinstance(d, (Const, Tune))]
     facts, code_problems = scan_source(text, constants)
-    lost = Lost(frozenset(reading.lost_names), frozenset(reading.lost_words))
+    lost = Unparsed(frozenset(reading.lost_names), frozenset(reading.lost_words))
     compiled, plan_problems = check(reading.op, reading.directives, facts, lost, allow_library=allow_library)
     plan_problems = [_unknown_as_comment(reading, problem) for problem in plan_problems]
     problems = _in_file_order([*reading.problems, *plan_problems, *code_problems])
@@ -136,7 +136,7 @@ def _read_statement(reading: Reading, statement: Statement, position: int) -> No
 
 
 def _fail_directive(parser: StatementParser, word: Token) -> None:
-    meant = words.meant_name(word.text, words.DIRECTIVES)
+    meant = words.closest_name(word.text, words.DIRECTIVES)
     remedy = f"known: {words.quoted(words.DIRECTIVES)}"
     if word.text in words.FORMER_DIRECTIVES:
         remedy = words.FORMER_DIRECTIVES[word.text]
@@ -148,7 +148,7 @@ def _fail_directive(parser: StatementParser, word: Token) -> None:
 def _lose(reading: Reading, statement: Statement) -> None:
     """Note what an unreadable directive was to define."""
     word = statement.word.text
-    meant = word if word in words.DIRECTIVES else words.meant_name(word, words.DIRECTIVES)
+    meant = word if word in words.DIRECTIVES else words.closest_name(word, words.DIRECTIVES)
     reading.lost_words.add(meant or word)
     tokens = statement.tokens
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -168,7 +168,7 @@ def _as_comment(statement: Statement, problem: Problem) -> Problem | None:
         return None
     mark = marks[-1]
     kept = [t for t in statement.tokens if t.line != mark.line or t.column < mark.column or t.kind == "end"]
-    if not _reads_well(kept):
+    if not _parses(kept):
         return None
     remedy = "comments start with #, `//` divides"
     return Problem.at(mark.at, Code.SYNTAX, "a comment begun with `//`", remedy, Autofix.of(mark.at, "#"))
@@ -187,7 +187,7 @@ def _unknown_as_comment(reading: Reading, problem: Problem) -> Problem:
     return problem
 
 
-def _reads_well(tokens: Sequence[Token]) -> bool:
+def _parses(tokens: Sequence[Token]) -> bool:
     try:
         parser = StatementParser(tokens)
         if tokens[0].text == "op":

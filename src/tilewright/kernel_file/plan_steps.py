@@ -1,6 +1,6 @@
-"""The steps of a chosen combination: launches and library calls at concrete values. Every error here is an error.
+"""Evaluates the steps of a plan: launches and library calls at concrete values.
 
-Late arguments, numbers made of scalars that decide nothing else, are left open and computed again at every call.
+Late arguments are left open and computed at every call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilewright.records import (
     contiguous_stride,
 )
 
-# -- the rules of a `map`: --
+# -- TMA maps --
 
 MAX_RANK = 5
 MAX_BOX = 256
@@ -38,12 +38,12 @@ MAX_STEP = 8
 MAX_SIZE = 2**32
 MAX_STRIDE_BYTES = 2**40
 ALIGNMENT = 16
-# Out-of-bounds NaN exists where the hardware knows the element as a float; f8 travels as bytes.
+# Dtypes with NaN fill; f8 is passed as bytes.
 NAN_DTYPES = (DType.F64, DType.F32, DType.F16, DType.BF16)
 
 
 class MapFault(OperationFault):
-    """A rule of maps that does not hold, and the option it lies with ("" for the tensor)."""
+    """A violated rule of maps, and the option at fault ("" for the tensor)."""
 
     def __init__(self, option: str, found: str, remedy: str) -> None:
         self.option = option
@@ -51,9 +51,10 @@ class MapFault(OperationFault):
 
 
 def tensor_map(name: str, tensor: Tensor, options: Mapping[str, Any]) -> TensorMap:
-    """The descriptor that `map name = tiled(tensor, options...)` means; raises `MapFault`."""
+    """The TMA descriptor of `map name = tiled(tensor, options...)`; raises `MapFault`."""
     spec = tensor.spec
-    shape, stride = _view(spec, options)
+    shape = options.get("shape", spec.shape)
+    stride = options.get("stride", contiguous_stride(shape) if "shape" in options else spec.stride)
     box = options["box"]
     step = options.get("step", (1,) * len(shape))
     _check_ranks(shape, stride, box, step)
@@ -74,11 +75,6 @@ def tensor_map(name: str, tensor: Tensor, options: Mapping[str, Any]) -> TensorM
     )
 
 
-def _view(spec: TensorSpec, options: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    shape = options.get("shape", spec.shape)
-    return shape, options.get("stride", contiguous_stride(shape) if "shape" in options else spec.stride)
-
-
 def _check_ranks(shape: tuple[int, ...], stride: tuple[int, ...], box: tuple[int, ...], step: tuple[int, ...]) -> None:
     rank = len(shape)
     if not 1 <= rank <= MAX_RANK:
@@ -90,7 +86,7 @@ def _check_ranks(shape: tuple[int, ...], stride: tuple[int, ...], box: tuple[int
 
 
 def _without_idle_strides(itemsize: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """A dimension of size 1 is never stepped along, so its stride may be anything; the driver wants a regular one."""
+    """Replace invalid strides of dimensions of size 1, which are never used but checked by the driver."""
     result = list(stride)
     for i in range(len(shape) - 1, -1, -1):
         if shape[i] != 1:
@@ -125,7 +121,7 @@ def _check_view(spec: TensorSpec, shape: tuple[int, ...], stride: tuple[int, ...
 
 
 def _stays_inside(spec: TensorSpec, shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether each dimension of the view steps along one evenly spaced run of the tensor's elements, within its end."""
+    """Whether each dimension of the view steps along one run of the tensor's elements, within its bounds."""
     if 0 in spec.shape:
         return False
     runs = _runs(spec)
@@ -142,7 +138,7 @@ def _stays_inside(spec: TensorSpec, shape: tuple[int, ...], stride: tuple[int, .
 
 
 def _runs(spec: TensorSpec) -> list[tuple[int, int]]:
-    """The tensor's dimensions as (size, stride), joined where one continues the other."""
+    """The tensor's dimensions as (size, stride), merged where contiguous."""
     runs: list[tuple[int, int]] = []
     dimensions = [(n, s) for n, s in zip(spec.shape, spec.stride, strict=True) if n > 1 and s > 0]
     for size, step in sorted(dimensions, key=lambda dimension: dimension[1]):
@@ -191,6 +187,8 @@ def _one_of(options: Mapping[str, Any], key: str, default: int) -> int:
     raise MapFault(key, f"{key} {show_value(value)}", f"it is one of {', '.join(map(str, allowed))}")
 
 
+# -- steps --
+
 INT32_MAX = 2**31 - 1
 
 
@@ -202,7 +200,7 @@ class LateExpression:
     item: int | None
 
 
-class Steps:
+class StepEvaluator:
     """Evaluates the steps in order; gathers the maps and late arguments they use."""
 
     def __init__(self, file: KernelFile, bindings: Bindings, gpu: GpuProfile) -> None:
@@ -251,7 +249,7 @@ class Steps:
             cluster = self._dim(line.cluster, "cluster")
             _refuse(limits.cluster_problem(cluster, grid, self.gpu, line.cluster[0].start))
             if self.gpu.max_cluster == 1:
-                cluster = None  # one block is no cluster, and such a GPU knows no other
+                cluster = None  # such a GPU has no clusters
         arguments: list[Argument] = []
         places: list[tuple[int, int]] = []
         for argument in line.arguments:
@@ -355,13 +353,13 @@ def _refuse(problem: Problem | None) -> None:
 
 
 def _template_text(value: int | bool | DType) -> str:
-    """A template argument as C++ writes it."""
+    """A template argument in C++ syntax."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, DType):
         return value.cpp
     if value == INT_MIN:
-        return f"({INT_MIN + 1}LL - 1)"  # C++ has no literal for it
+        return f"({INT_MIN + 1}LL - 1)"  # C++ has no literal
     return f"{value}LL" if abs(value) > INT32_MAX else str(value)
 
 
@@ -369,34 +367,34 @@ def _template_text(value: int | bool | DType) -> str:
 
 
 class LateExpressions:
-    """The late arguments of one evaluation, with the values they need beside the call's scalars."""
+    """The late arguments of one evaluation, with the values they need besides the call's scalars."""
 
     def __init__(self, file: KernelFile, expressions: tuple[LateExpression, ...], bindings: Bindings) -> None:
         plan = file.compiled
         self.expressions = expressions
         self.names = tuple(sorted(plan.late))
         self._file_name = file.name
-        # Every late `let` is computed, used or not: one that fails means that the file does not apply.
+        # All late `let`s, used or not: if one fails, the file does not apply.
         self._lets: tuple[tuple[str, Closure], ...] = tuple((x.directive.name, x.value.run) for x in plan.late_lets)
         self._arguments = tuple((expression.value.run, expression.item) for expression in expressions)
         late_names = {*self.names, *(name for name, _ in self._lets)}
         read: set[str] = set().union(
             *(line.value.names for line in plan.late_lets), *(expression.value.names for expression in expressions)
         )
-        read |= {p.name for p in file.plan.op.parameters if p.optional}  # what `has` may ask for
+        read |= {p.name for p in file.plan.op.parameters if p.optional}  # for `has`
         self._known = {name: bindings[name] for name in read - late_names}
         parameters = (file.parameters[name] for name in self.names)
         self._floats = tuple(p.name for p in parameters if p.scalar is ScalarType.FLOAT and not p.is_list)
 
     @property
     def is_empty(self) -> bool:
-        """Whether a call has nothing to compute."""
+        """Whether there is nothing to compute per call."""
         return not self._lets and not self._arguments
 
     def values(self, scalars: Mapping[str, Any]) -> tuple[int | float | bool, ...]:
         if self.is_empty:
             return ()
-        # What the evaluation knew wins: of the call, only late scalars are new.
+        # Values of the evaluation take precedence: only late scalars are new.
         known = {**scalars, **self._known}
         for name in self._floats:
             value = known[name]

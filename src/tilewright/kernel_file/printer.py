@@ -1,7 +1,4 @@
-"""Writes a plan back as `//!` lines: one canonical text for one meaning.
-
-Reading what is printed gives the same plan but for places. Comments and blank lines of the original are not kept.
-"""
+"""Prints a plan as canonical `//!` lines, without comments. Parsing them gives the same plan except for spans."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ _LONG = words.MAX_LINE_CHARACTERS - 200
 _PREFIX = "//! "
 _CONTINUATION = "//!             "
 
-# How tightly each form binds; an operand that binds less tightly than its place asks for gets brackets.
+# Precedence; operands of lower precedence get parentheses.
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _MINUS, _POSTFIX = range(9)
 _BINDING = {"or": _OR, "and": _AND, "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT}
 
-_MANY_DIRECTIVES = 50  # neighbours of a kind are joined from there on
+_MANY_DIRECTIVES = 50  # from here on adjacent `let` or `const` lines are joined
 
 
 def print_plan(plan: Plan) -> str:
@@ -46,7 +43,7 @@ def print_expression(expression: Expr) -> str:
 
 
 def _expression(expression: Expr, place: int) -> str:
-    """The text of an expression, bracketed where its place asks for something that binds more tightly."""
+    """The text of an expression, in parentheses if its precedence is below `place`."""
     text, binding = _bound(expression)
     return f"({text})" if binding < place else text
 
@@ -125,7 +122,7 @@ def _print_parameter(parameter: Parameter) -> str:
 
 
 def _print_directive(directive: Directive) -> tuple[str, str]:
-    """A directive's word and the rest of it."""
+    """A directive's word and its text."""
     match directive:
         case BufferDirective():
             return directive.role.value, _print_buffer(directive)
@@ -151,7 +148,7 @@ def _print_directive(directive: Directive) -> tuple[str, str]:
 
 
 def _breakable(expression: Expr) -> str:
-    """An expression that may stand outside brackets, where no line can end: a very long one gets a pair of its own."""
+    """An expression outside brackets, where lines cannot be broken; parenthesised if very long."""
     text = print_expression(expression)
     return text if len(text) < _LONG else f"({text})"
 
@@ -187,7 +184,7 @@ def _print_dimensions(sizes: Sequence[Expr]) -> str:
 
 
 def _joined(directives: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Long plans: neighbouring `let` or `const` directives share a line, so that the plan stays within its limit."""
+    """Join adjacent `let` or `const` directives, to keep long plans within the limit of lines."""
     joined: list[tuple[str, str]] = []
     for word, text in directives:
         if joined and word in ("let", "const") and joined[-1][0] == word:
@@ -200,14 +197,14 @@ def _joined(directives: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _wrapped(directive: str) -> list[str]:
-    """The lines of a directive: broken after commas inside brackets where it is long."""
+    """The lines of a directive, broken after commas inside brackets."""
     if len(directive) <= _WIDTH:
         return [_PREFIX + directive]
     lines: list[str] = []
     start, candidate = 0, 0
     width = _WIDTH
     arguments = directive.find(">>>(") + 4
-    if 4 <= arguments <= width:  # a launch's arguments start on a line of their own
+    if 4 <= arguments <= width:  # launch arguments start on a new line
         lines.append(directive[:arguments])
         start = arguments
         width = _WIDTH - len(_CONTINUATION) + len(_PREFIX)
@@ -225,7 +222,7 @@ def _wrapped(directive: str) -> list[str]:
 
 
 def _breaks(directive: str) -> list[int]:
-    """Where a line may end: after commas while a bracket is open, and in very long directives at any blank there."""
+    """Possible line breaks: after commas inside brackets; in very long directives at any blank there."""
     depth = 0
     anywhere = len(directive) > _LONG
     places: list[int] = []

@@ -1,4 +1,4 @@
-"""What can be wrong with a kernel file, as values: code, place, what was found, what to write instead."""
+"""Problems of kernel files: code, location, message, remedy."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Autofix:
 
     @classmethod
     def of(cls, at: Span, replacement: str | None) -> Autofix | None:
-        """Writing something else there; None where it is not known what."""
+        """Replace a span; None without a replacement."""
         return None if replacement is None else cls(*at, replacement)
 
     @classmethod
     def between(cls, first: Span, last: Span, replacement: str | None) -> Autofix | None:
-        """Writing something else for all from one span to another, if they stand on one line."""
+        """Replace everything from one span to another, if on one line."""
         if first.line != last.line:
             return None
         return cls.of(first._replace(length=last.column + last.length - first.column), replacement)
@@ -63,13 +63,13 @@ class Autofix:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a file. Lines and columns are 1-based; 0 where the file as a whole is meant."""
+    """One problem. Lines and columns are 1-based; 0 for the whole file."""
 
     code: Code
     line: int
     column: int
-    found: str  # what stands there
-    remedy: str  # what to write instead
+    found: str  # the message
+    remedy: str  # how to correct it
     autofix: Autofix | None = None
 
     @classmethod
@@ -82,7 +82,7 @@ class Problem:
 
 
 class KernelFileError(Carried, ValueError):
-    """A kernel file that cannot be used, with every problem found, in the order of the file."""
+    """An invalid kernel file, with all problems in file order."""
 
     def __init__(self, problems: tuple[Problem, ...], name: str = "kernel file") -> None:
         self.problems = problems
@@ -91,7 +91,7 @@ class KernelFileError(Carried, ValueError):
 
 
 class DoesNotApply(Exception):
-    """Not an error: this file does not take this call, and the line that says so with its values."""
+    """Not an error: the file does not take this call, with the line that rules it out."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

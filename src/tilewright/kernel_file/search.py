@@ -1,7 +1,7 @@
-"""The search for a combination of `tune` choices whose needs all hold, in written order, last `tune` fastest.
+"""The search for tune choices whose needs all hold, in written order, last `tune` fastest.
 
-Lines run top to bottom. A line that fails decides for every combination that agrees on the tunes it depends on, so
-those are skipped: a file whose first `need` fails costs one line, however many combinations it has.
+Backjumping: a failed line rules out all combinations with the same values of the tunes it depends on. A file whose
+first `need` fails costs one line, however many combinations it has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.kernel_file.closures import Bindings, EvaluationFailure, described
-from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, Line, NeedLine, TuneLine
+from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, NeedLine, TuneLine
 from tilewright.kernel_file.expression_values import OperationFault, Tensor, checked_int, show_value, spliced
 from tilewright.kernel_file.problems import Code, Problem
 from tilewright.kernel_file.syntax import Let
@@ -20,34 +20,34 @@ Choice = Mapping[str, int | bool]
 
 
 class ChoiceError(LookupError):
-    """A choice that is none of the file's: an unknown `tune`, or a value it does not list."""
+    """An unknown `tune`, or a value that it does not list."""
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why no combination works: the furthest line that was reached."""
+    """Why no combination works, by the furthest line reached."""
 
     problem: Problem
     line: int  # position among the plan's lines
 
 
 class TuneSearch:
-    """One walk over the combinations; `bindings` holds the values of the one found last."""
+    """Iterates over the combinations; `bindings` has the values of the last one found."""
 
     def __init__(self, plan: CompiledPlan, bindings: Bindings, choice: Choice) -> None:
         self.plan = plan
         self.bindings = bindings
         self.rejection: Rejection | None = None
-        self.hangs_on_late = False  # a line failed on scalars that decide nothing else
+        self.depends_on_late = False  # a line failed on late scalars
         self._lines = plan.lines
         self._tunes = [(i, line) for i, line in enumerate(plan.lines) if isinstance(line, TuneLine)]
         self._choices = [_choices(line, choice) for _, line in self._tunes]
         self._positions = [0] * len(self._tunes)
-        # For each tune, the tunes that the failures below its present choice depend on.
+        # Per tune, the tunes that failures under its current choice depend on.
         self._conflicts = [0] * len(self._tunes)
 
     def found(self) -> Iterator[None]:
-        """Yields once for each combination whose needs hold; `bindings` then has its values."""
+        """Yields once per combination whose needs hold."""
         every_tune = (1 << len(self._tunes)) - 1
         position: int | None = 0
         while position is not None:
@@ -56,28 +56,25 @@ class TuneSearch:
                 position = self._next_choice(every_tune)
                 continue
             line = self._lines[position]
-            problem = self._run(line)
+            if isinstance(line, TuneLine):
+                self._positions[line.position] = 0
+                self._conflicts[line.position] = 0
+                self.bindings[line.directive.name] = self._choices[line.position][0]
+                position += 1
+                continue
+            problem = run_line(line, self.bindings)
             if problem is None:
                 position += 1
                 continue
-            assert not isinstance(line, TuneLine)
             self._note(position, line, problem)
             position = self._next_choice(line.tunes)
 
     def choice(self) -> dict[str, int | bool]:
         return {line.directive.name: self.bindings[line.directive.name] for _, line in self._tunes}
 
-    def _run(self, line: Line) -> Problem | None:
-        if isinstance(line, TuneLine):
-            self._positions[line.position] = 0
-            self._conflicts[line.position] = 0
-            self.bindings[line.directive.name] = self._choices[line.position][0]
-            return None
-        return run_line(line, self.bindings)
-
     def _note(self, position: int, line: DefinitionLine | NeedLine | BufferLine, problem: Problem) -> None:
         if line.origins & self.plan.late:
-            self.hangs_on_late = True
+            self.depends_on_late = True
         if self.rejection is not None and self.rejection.line >= position:
             return
         names = [t.directive.name for i, (_, t) in enumerate(self._tunes) if line.tunes >> i & 1]
@@ -87,7 +84,7 @@ class TuneSearch:
         self.rejection = Rejection(replace(problem, code=Code.DOES_NOT_APPLY, found=found), position)
 
     def _next_choice(self, conflict: int) -> int | None:
-        """Step the last tune in the set of bits that has choices left; the line to go on from."""
+        """Advance the last tune in the bit set that has choices left; returns the line to continue at."""
         while conflict:
             tune = conflict.bit_length() - 1
             self._conflicts[tune] |= conflict
@@ -115,36 +112,31 @@ def _choices(line: TuneLine, choice: Choice) -> tuple[int | bool, ...]:
 
 
 def run_line(line: DefinitionLine | NeedLine | BufferLine, bindings: Bindings) -> Problem | None:
-    """Compute what a line defines, or say why the file does not take the call."""
+    """Evaluate a line; returns the problem where it rules the call out."""
     match line:
         case NeedLine():
-            return _need_problem(line, bindings)
+            for part in line.parts:
+                try:
+                    if part.run(bindings):
+                        continue
+                except EvaluationFailure as unmet:
+                    return unmet.problem
+                found = described(part.expression, "is false", bindings)
+                remedy = "call it with what the line asks for, or add a file that takes this"
+                return Problem.at(part.start, Code.DOES_NOT_APPLY, found, remedy)
         case DefinitionLine(directive=Let(name=name)):
             failure = bindings.compute(name, line.value.run)
             return None if failure is None else failure.problem
         case DefinitionLine():
-            # Whether a failing constant or buffer matters is known only when every need holds.
+            # A failing constant or buffer matters only if all needs hold.
             bindings.compute(line.directive.name, line.value.run)
         case BufferLine():
             bindings.compute(line.directive.name, lambda values: _tensor(line, values))
     return None
 
 
-def _need_problem(line: NeedLine, bindings: Bindings) -> Problem | None:
-    for part in line.parts:
-        try:
-            if part.run(bindings):
-                continue
-        except EvaluationFailure as failure:
-            return failure.problem
-        found = described(part.expression, "is false", bindings)
-        remedy = "call it with what the line asks for, or add a file that takes this"
-        return Problem.at(part.start, Code.DOES_NOT_APPLY, found, remedy)
-    return None
-
-
 def _tensor(line: BufferLine, bindings: Bindings) -> Tensor:
-    """The tensor an `out` or `scratch` line stands for."""
+    """The tensor of an `out` or `scratch` line."""
     name, at = line.directive.name, line.directive.at
     dtype = line.dtype.run(bindings)
     try:

@@ -1,7 +1,6 @@
-"""The rules for the C++ text of a kernel file: which headers, no host code, no state, no heap, prints or clocks.
+"""Checks of the C++ text of a kernel file: allowed headers; no host code, state, heap, prints or clocks.
 
-Judges tokens, not meaning: plain text is refused plainly, and what macros hide is refused later, when the build
-shows it. Everything it knows of the code that the plan's rules need comes back as `CodeFacts`.
+Works on tokens; what macros hide is found in the compiled PTX. Returns a `SourceSummary` for the static checks.
 """
 
 from __future__ import annotations
@@ -9,13 +8,95 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.assembly import ASSEMBLY_WORDS, check_assembly
-from tilewright.kernel_file.compiled_plan import CodeFacts
+from tilewright.kernel_file.compiled_plan import SourceSummary
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
 from tilewright.kernel_file.device_state import find_device_state
 from tilewright.kernel_file.problems import Autofix, Code, Problem
+
+# -- inline assembly --
+
+ASSEMBLY_WORDS = frozenset(("asm", "__asm__", "__asm"))
+_QUALIFIERS = ("volatile", "__volatile__", "goto", "inline")
+_RULES = (
+    (re.compile(r"%(?:clock|globaltimer)\w*"), Code.DEVICE_CALL, "a kernel reads no clock; delete it"),
+    (
+        re.compile(r"%(?:gridid|current_graph_exec|pm[0-7]|envreg\d)\w*"),
+        Code.DEVICE_CALL,
+        "a kernel's work may not depend on which call it is; delete it",
+    ),
+    (
+        re.compile(r"%(?:n?smid|n?warpid)\b"),
+        Code.DEVICE_CALL,
+        "a kernel's work may not depend on where it runs; use blockIdx and threadIdx",
+    ),
+    (
+        re.compile(r"\b(?:vprintf|malloc|free|__assertfail|cudaLaunchDevice\w*|cudaGetParameterBuffer\w*)\b"),
+        Code.DEVICE_CALL,
+        "nothing may be called from assembly; delete it",
+    ),
+    (
+        re.compile(r"(?<![\w.%])\.(?:global|visible|extern|weak|common|managed)\b"),
+        Code.DEVICE_STATE,
+        "declare no memory in assembly; use a //! scratch buffer",
+    ),
+    (re.compile(r"(?<![\w.%])\.(?:include|incbin)\b"), Code.INCLUDE, "assembly may read no files; delete it"),
+)
+_PLACE = re.compile(r"\.(?:loc|file)\b")
+
+
+@dataclass(frozen=True)
+class _Template:
+    content: str  # of the literals, joined
+    first: CppToken | None
+    is_literal: bool  # consists of string literals only
+
+
+def check_assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    """Report forbidden text in the assembly statement at a token."""
+    template = _template(tokens, index)
+    if template.first is None:
+        return
+    for pattern, code, remedy in _RULES:
+        match = pattern.search(template.content)
+        if match:
+            cpp.report(code, template.first, f"`{match.group()}` in assembly", remedy)
+
+
+def assembly_is_plain(text: str) -> bool:
+    """Whether all assembly is literal and contains no .loc or .file directives."""
+    cpp = tokenize_cpp(text)
+    for tokens in (cpp.code, macro_bodies(cpp)):
+        for index, token in enumerate(tokens):
+            if token.text in ASSEMBLY_WORDS and token.is_identifier:
+                template = _template(tokens, index)
+                if not template.is_literal or _PLACE.search(template.content):
+                    return False
+    return not cpp.problems
+
+
+def _template(tokens: Sequence[CppToken], index: int) -> _Template:
+    position = index + 1
+    while position < len(tokens) and tokens[position].text in _QUALIFIERS:
+        position += 1
+    if position >= len(tokens) or tokens[position].text != "(":
+        return _Template("", None, False)
+    content, first, is_literal = "", None, True
+    for following in range(position + 1, len(tokens)):
+        token = tokens[following]
+        if token.text in (":", "::", ")", ";") or token.text in ASSEMBLY_WORDS:
+            break
+        if token.kind == "string":
+            first = first or token
+            content += string_content(token)
+        else:
+            is_literal = False
+    return _Template(content, first, is_literal)
+
+
+# -- headers, host code, state, heap, prints and clocks --
 
 ALLOWED_HEADERS = (
     "cuda_fp16.h",
@@ -25,9 +106,9 @@ ALLOWED_HEADERS = (
     "cuda_pipeline.h",
     "cooperative_groups.h",
 )
-_RARER_HEADERS = ("cuda_pipeline_primitives.h", "math_constants.h")  # of kernels from elsewhere; authors need not know
+_RARER_HEADERS = ("cuda_pipeline_primitives.h", "math_constants.h")  # for imported kernels; not documented for authors
 ALLOWED_FOLDERS = ("cooperative_groups/", "cuda/", "cub/block/", "cub/warp/", "cute/", "cutlass/")
-# What these give is in the prelude already, so the line can simply go.
+# Covered by the prelude, so the include can be deleted.
 _NEEDLESS_HEADERS = frozenset(
     ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h", "cstdint")
 ) | frozenset(
@@ -48,7 +129,7 @@ _CLOCKS = re.compile(
     r"(?:clock64|clock_gettime|__?clock(?:64|hi)?|__nv_clock\w*|__?globaltimer\w*|globaltimer\w*|chrono"
     r"|__nvvm_read_ptx_sreg_(?:clock|globaltimer)\w*|__DATE__|__TIME__|__TIMESTAMP__)\Z"
 )
-_CALLED_ONLY = {  # everyday words: refused as calls, free as names
+_CALLED_ONLY = {  # common words: refused as calls, allowed as names
     "free": (Code.DEVICE_CALL, "use registers, __shared__ or a //! scratch buffer"),
     "puts": (Code.DEVICE_CALL, "print nothing; results go to the outputs"),
     "clock": (Code.DEVICE_CALL, "a kernel reads no clock"),
@@ -70,7 +151,7 @@ _HOST_STD = frozenset(
 _HOST_MACROS = ("TORCH_LIBRARY", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE", "TORCH_CHECK", "CUTE_HOST", "CUTLASS_HOST")
 _HAS_FILE = ("__has_include", "__has_include_next", "__has_embed")
 _STATE = ("__managed__", "thread_local", "_Thread_local")
-_REFUSED = {  # wherever they stand
+_REFUSED = {  # in any position
     **dict.fromkeys(_HOST_MACROS, (Code.HOST_CODE, "delete it; the file holds device code only")),
     **dict.fromkeys(_HAS_FILE, (Code.INCLUDE, "delete it; the allowed headers are always there")),
     **dict.fromkeys(_STATE, (Code.DEVICE_STATE, "memory across blocks is a //! scratch buffer")),
@@ -80,8 +161,8 @@ _NO_KERNEL_NAME = frozenset(
 ) | frozenset(("decltype", "requires"))
 
 
-def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Problem]]:
-    """What the plan needs to know of the code, and every problem of the code; `constants` are tune and const names."""
+def scan_source(text: str, constants: Sequence[str]) -> tuple[SourceSummary, list[Problem]]:
+    """A summary of the code and its problems; `constants` are the names of tunes and consts."""
     cpp = tokenize_cpp(text)
     known = frozenset(constants)
     incomplete = bool(cpp.problems) or any(t.text == "##" for directive in cpp.directives for t in directive)
@@ -92,7 +173,7 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Pr
     _tokens(cpp, bodies)
     find_device_state(cpp)
     identifiers = frozenset(token.text for tokens in (cpp.code, bodies) for token in tokens if token.kind == "ident")
-    return CodeFacts(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
+    return SourceSummary(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
 
 
 # -- preprocessor lines --
@@ -166,7 +247,7 @@ def _pragma(cpp: CppText, at: CppToken, text: str) -> None:
         cpp.report(Code.INCLUDE, at, f"the pragma `{text[:40]}`", remedy)
 
 
-# -- words of the code --
+# -- identifiers --
 
 
 def _tokens(cpp: CppText, tokens: Sequence[CppToken]) -> None:
@@ -185,15 +266,14 @@ def _word(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken,
     if check is None:
         if text[:2] == "cu":
             _api(cpp, tokens, index, token)
-        elif _may_be_clock(text) and _CLOCKS.match(text) and not _is_member(tokens, index):
+        elif (
+            ("clock" in text or "timer" in text or "chrono" in text or text[:2] == "__")
+            and _CLOCKS.match(text)
+            and not _is_member(tokens, index)
+        ):
             cpp.report(Code.DEVICE_CALL, token, f"the clock `{text}`", "a kernel reads no clock; delete it")
         return
     check(cpp, tokens, index)
-
-
-def _may_be_clock(text: str) -> bool:
-    """A cheap look before the pattern: most words of a file are no clocks."""
-    return "clock" in text or "timer" in text or "chrono" in text or text.startswith(("__DATE", "__TIME"))
 
 
 def _is_member(tokens: Sequence[CppToken], index: int) -> bool:
@@ -226,7 +306,7 @@ def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) 
 
 
 def _is_own(tokens: Sequence[CppToken], name: str) -> bool:
-    """Whether the file defines a function of that name: `void cuScale(`."""
+    """Whether the file defines a function of that name."""
     pairs = itertools.pairwise(tokens)
     return any(
         two.text == name and one.kind == "ident" and one.text not in ("return", "else", "case") for one, two in pairs
@@ -284,7 +364,7 @@ def _never(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
 
 
 def _host_attribute(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    """`__host__` is fine beside `__device__` in one declaration."""
+    """`__host__` is allowed together with `__device__`."""
     for step in (-1, 1):
         position = index + step
         while 0 <= position < len(tokens) and tokens[position].is_identifier and abs(position - index) < 8:

@@ -1,17 +1,26 @@
-"""The static rules of a launch plan: scope, types, what may depend on what, and the shape of the plan as a whole.
+"""Static checks of a launch plan: scopes, types, dependencies, and the plan as a whole.
 
-One pass over the directives checks them and makes of each the line that is evaluated later. Needs no shapes and no
-device. What only values can tell (sizes, limits of a GPU, alignment) is checked when the plan is evaluated.
+One pass over the directives checks them and compiles them for evaluation, without shapes or a device. Sizes, GPU limits
+and alignment are checked when the plan is evaluated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from tilewright.kernel_file import compiled_plan, expression_values, syntax, words
-from tilewright.kernel_file.compiled_plan import CodeFacts, CompiledPlan, Lost, PlanScope
-from tilewright.kernel_file.expression_analysis import Analysed
-from tilewright.kernel_file.expression_values import TENSOR, TypeKind
+from tilewright.kernel_file.compiled_plan import (
+    CompiledPlan,
+    LaunchLine,
+    LibraryLine,
+    Line,
+    MapLine,
+    SourceSummary,
+    Unparsed,
+)
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, DefinedName, NameTable
+from tilewright.kernel_file.expression_values import TENSOR, Type, TypeKind
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, LaunchDirective, Op, Span
 from tilewright.records import BufferRole, Clearing, DType, ScalarType
@@ -22,9 +31,9 @@ _STEPS = frozenset(("launch", "library"))
 
 
 def check(
-    op: Op | None, directives: Sequence[Directive], code: CodeFacts, lost: Lost, *, allow_library: bool
+    op: Op | None, directives: Sequence[Directive], code: SourceSummary, lost: Unparsed, *, allow_library: bool
 ) -> tuple[CompiledPlan, list[Problem]]:
-    """The plan ready for evaluation, if there is no problem that its text alone shows; and every such problem."""
+    """The compiled plan, which is usable if there are no problems, and the problems."""
     checker = _Checker(op, code, lost, allow_library)
     for directive in directives:
         if not isinstance(
@@ -39,7 +48,89 @@ def check(
     return checker.compiled(), checker.problems
 
 
-class _Checker(PlanScope):
+@dataclass
+class _Uses:
+    """Definitions that must be used, and uses so far."""
+
+    required: dict[str, tuple[str, Span]] = field(default_factory=dict)  # name -> (directive, place)
+    named: set[str] = field(default_factory=set)  # in any expression
+    passed: set[str] = field(default_factory=set)  # to a step or a map
+
+
+class _Checker:
+    """One pass over a plan."""
+
+    def __init__(self, op: Op | None, code: SourceSummary, lost: Unparsed, allow_library: bool) -> None:
+        self.op = op
+        self.results = op.results if op is not None else ()
+        self.code = code
+        self.lost = lost
+        self.allow_library = allow_library
+        self.problems: list[Problem] = []
+        self.names = NameTable(lost=lost.names, is_open=op is None)
+        self.analysis = Analysis(self.names, self.problems)
+        self.uses = _Uses()
+        self.deciding: set[str] = set()
+        self.tunes: dict[str, int] = {}  # bits, in written order
+        self.float_parameters: set[str] = set()
+        self.buffers: dict[str, BufferDirective] = {}
+        self.combinations = 1
+        self.lines: list[Line] = []
+        self.steps: list[LaunchLine | LibraryLine] = []
+        self.maps: dict[str, MapLine] = {}
+        self.accepts: dict[str, syntax.Accept] = {}
+        self.lead: syntax.Lead | None = None
+
+    def _problem(self, code: Code, at: Span, found: str, remedy: str, autofix: Autofix | None = None) -> None:
+        self.analysis.problem(code, at, found, remedy, autofix)
+
+    # -- expressions --
+
+    def _value(self, expression: Expr, what: str, *kinds: TypeKind) -> Analysed:
+        """A single value of one of these kinds."""
+        result = self.analysis.require(expression, what, *kinds)
+        self.uses.named |= result.names
+        return result
+
+    def _any(self, expression: Expr, *, may_be_absent: bool = False) -> Analysed:
+        result = self.analysis.analyse(expression, may_be_absent=may_be_absent)
+        self.uses.named |= result.names
+        return result
+
+    def _integers(self, expressions: Iterable[Expr], what: str, *, lists: bool = False) -> tuple[Analysed, ...]:
+        values = tuple(self._any(expression) for expression in expressions)
+        for value in values:
+            type_ = value.type
+            if not type_.is_unknown and (type_.kind is not TypeKind.INT or (type_.is_list and not lists)):
+                remedy = f"{what} is an int" + (" or a list of int" if lists else "")
+                self._problem(Code.TYPE, value.expression.at, f"{type_} for {what}", remedy)
+        return values
+
+    def _decide(self, values: Iterable[Analysed]) -> frozenset[str]:
+        """The origins of these values, marked as deciding."""
+        origins: frozenset[str] = frozenset().union(*(value.origins for value in values))
+        self.deciding |= origins
+        return origins
+
+    def _tunes_of(self, origins: frozenset[str]) -> int:
+        return sum(bit for name, bit in self.tunes.items() if name in origins)
+
+    # -- names --
+
+    def _define(
+        self, name: str, type_: Type, at: Span, origins: frozenset[str], *, line: int = 0, is_buffer: bool = False
+    ) -> None:
+        known = self.names.known.get(name)
+        if known is not None:
+            remedy = "choose another name; a name is defined once"
+            self._problem(Code.NAME_TAKEN, at, f"`{name}` is defined on line {known.line} already", remedy)
+            return
+        if name in words.TAKEN:
+            self._problem(Code.NAME_TAKEN, at, f"`{name}` is a word of the plan", "choose another name")
+        elif name in self.results and not is_buffer:
+            self._problem(Code.NAME_TAKEN, at, f"`{name}` is a result of the op", "choose another name")
+        self.names.known[name] = DefinedName(type_, line or at.line, origins)
+
     def compiled(self) -> CompiledPlan:
         scalars = frozenset(one.name for one in self.op.numbers) if self.op is not None else frozenset()
         deciding = scalars & self.deciding
@@ -75,7 +166,8 @@ class _Checker(PlanScope):
         for parameter in op.parameters:
             if parameter.scalar is ScalarType.FLOAT:
                 self.float_parameters.add(parameter.name)
-            type_ = expression_values.parameter_type(parameter)
+            kind = TypeKind.TENSOR if parameter.scalar is None else TypeKind(parameter.scalar.value)
+            type_ = Type(kind, parameter.is_list, parameter.optional)
             self._define(parameter.name, type_, parameter.at, frozenset({parameter.name}), line=op.at.line)
         seen: set[str] = set()
         for result in op.results:
@@ -118,7 +210,7 @@ class _Checker(PlanScope):
         self.lines.append(compiled_plan.DefinitionLine(const, value, self._tunes_of(origins), origins))
 
     def _need(self, need: syntax.Need) -> None:
-        # Of `a and b and c` each is analysed on its own; what is no condition among them is told as one.
+        # Each conjunct of `a and b and c` is analysed separately.
         parts = list(syntax.conjuncts(need.condition))
         what = "`need`" if len(parts) == 1 else "`and`"
         values = tuple(self._value(part, what, TypeKind.BOOL) for part in parts)
@@ -152,9 +244,9 @@ class _Checker(PlanScope):
         self.lines.append(compiled_plan.BufferLine(buffer, dtype, sizes, stride, self._tunes_of(origins), origins))
 
     def _out(self, buffer: BufferDirective, origins: frozenset[str]) -> None:
-        if self.op is not None and not self._is_result(buffer.name):
+        if self.op is not None and buffer.name not in self.results:
             remedy = f"the results of the op line are: {words.quoted(self.op.results) or 'none'}"
-            autofix = Autofix.of(buffer.at, words.meant_name(buffer.name, self.op.results))
+            autofix = Autofix.of(buffer.at, words.closest_name(buffer.name, self.op.results))
             self._problem(Code.OUT, buffer.at, f"`{buffer.name}` is no result of the op", remedy, autofix)
         refused = ["a tune constant"] if origins & self.tunes.keys() else []
         refused += ["the device"] if "device" in origins else []
@@ -164,7 +256,7 @@ class _Checker(PlanScope):
             self._problem(Code.OUT, buffer.at, found, remedy)
 
     def _scratch(self, buffer: BufferDirective) -> None:
-        if self._is_result(buffer.name):
+        if buffer.name in self.results:
             found = f"`scratch` of the result `{buffer.name}`"
             self._problem(Code.OUT, buffer.at, found, "a result is declared with `out`")
         limit = words.MAX_SCRATCH_BUFFERS
@@ -193,7 +285,7 @@ class _Checker(PlanScope):
         if known is not None:
             self._problem(Code.TYPE, accept.at, f"`{accept.name}` is {known.type}, no tensor parameter", remedy)
         elif accept.name not in self.lost.names:
-            autofix = Autofix.of(accept.at, words.meant_name(accept.name, tensors))
+            autofix = Autofix.of(accept.at, words.closest_name(accept.name, tensors))
             self._problem(Code.UNKNOWN_NAME, accept.at, f"unknown name `{accept.name}`", remedy, autofix)
 
     def _lead(self, lead: syntax.Lead) -> None:
@@ -220,7 +312,7 @@ class _Checker(PlanScope):
         origins = self._decide(value for _, value in options)
         self.uses.required[map_.name] = ("map", map_.at)
         self._define(map_.name, expression_values.MAP, map_.at, origins)
-        self.maps[map_.name] = compiled_plan.MapLine(map_, options)
+        self.maps[map_.name] = MapLine(map_, options)
 
     def _map_option(self, key: str, expression: Expr) -> Analysed:
         if key not in words.MAP_CHOICES:
@@ -243,7 +335,7 @@ class _Checker(PlanScope):
             if map_.tensor in self.lost.names or self.op is None:
                 return
             tensors = [name for name, other in self.names.known.items() if other.type.kind is TypeKind.TENSOR]
-            meant = words.meant_name(map_.tensor, tensors)
+            meant = words.closest_name(map_.tensor, tensors)
             remedy = f"tiled takes a tensor defined above: {words.quoted(tensors) or 'there is none'}"
             found = f"unknown name `{map_.tensor}` in the map `{map_.name}`"
             self._problem(Code.UNKNOWN_NAME, map_.at, found, f"write {meant}; {remedy}" if meant else remedy)
@@ -260,7 +352,14 @@ class _Checker(PlanScope):
         elif library.function not in words.LIBRARY_FUNCTIONS:
             known = words.quoted(words.LIBRARY_FUNCTIONS)
             self._problem(Code.LIBRARY, library.at, f"`{library.function}` is no library function", f"known: {known}")
-        self._library_target(library)
+        buffer = self.buffers.get(library.target)
+        if buffer is not None and buffer.clearing is not Clearing.UNDEFINED:
+            found = f"`{library.target}` is {buffer.clearing.value} and also a library result"
+            self._problem(Code.LIBRARY, library.at, found, f"drop `{buffer.clearing.value}` on line {buffer.at.line}")
+        elif buffer is None and library.target not in self.lost.names and not self.names.is_open:
+            found = f"`{library.target}` is no out or scratch declared above"
+            remedy = f"declare `scratch {library.target}: dtype[sizes]` first"
+            self._problem(Code.LIBRARY, library.at, found, remedy)
         arguments = tuple(self._any(argument, may_be_absent=True) for argument in library.arguments)
         for argument in arguments:
             type_ = argument.type
@@ -270,21 +369,11 @@ class _Checker(PlanScope):
             self.uses.passed |= argument.names
         self.uses.passed.add(library.target)
         self._decide(arguments)
-        self.steps.append(compiled_plan.LibraryLine(library, arguments))
-
-    def _library_target(self, library: syntax.LibraryDirective) -> None:
-        buffer = self.buffers.get(library.target)
-        if buffer is not None and buffer.clearing is not Clearing.UNDEFINED:
-            found = f"`{library.target}` is {buffer.clearing.value} and also a library result"
-            self._problem(Code.LIBRARY, library.at, found, f"drop `{buffer.clearing.value}` on line {buffer.at.line}")
-        elif buffer is None and library.target not in self.lost.names and not self.names.is_open:
-            found = f"`{library.target}` is no out or scratch declared above"
-            remedy = f"declare `scratch {library.target}: dtype[sizes]` first"
-            self._problem(Code.LIBRARY, library.at, found, remedy)
+        self.steps.append(LibraryLine(library, arguments))
 
     def _launch(self, launch: LaunchDirective) -> None:
         limit = words.MAX_LAUNCHES
-        if sum(isinstance(step, compiled_plan.LaunchLine) for step in self.steps) == limit:
+        if sum(isinstance(step, LaunchLine) for step in self.steps) == limit:
             self._problem(Code.LIMIT, launch.at, f"more than {limit} launches", "do more work in one kernel")
         self._kernel_name(launch)
         template = None
@@ -301,10 +390,10 @@ class _Checker(PlanScope):
         arguments = tuple(value for argument in launch.arguments for value in self._arguments(argument))
         self._decide(argument for argument in arguments if not argument.may_be_late)
         self._pdl(launch)
-        self.steps.append(compiled_plan.LaunchLine(launch, template, grid, block, smem, cluster, when, arguments))
+        self.steps.append(LaunchLine(launch, template, grid, block, smem, cluster, when, arguments))
 
     def _arguments(self, expression: Expr) -> list[Analysed]:
-        """What an argument passes; a list that is written out is taken apart: `[a, b]` is two arguments."""
+        """The values that an argument passes; a list literal `[a, b]` passes two arguments."""
         if isinstance(expression, syntax.ListOf):
             items = [value for item in expression.items for value in self._arguments(item)]
             self.analysis.list_type([(item.expression, item.type) for item in items])
@@ -325,7 +414,7 @@ class _Checker(PlanScope):
         name = launch.kernel.rpartition("::")[2]
         if name in self.code.identifiers or self.code.incomplete:
             return
-        meant = words.meant_name(name, self.code.kernels) if launch.kernel == name else None
+        meant = words.closest_name(name, self.code.kernels) if launch.kernel == name else None
         kernels = words.quoted(self.code.kernels) or "none"
         remedy = f"define `__global__ void {name}(...)` below; the code has: {kernels}"
         found = f"the code has no kernel `{launch.kernel}`"
@@ -336,7 +425,7 @@ class _Checker(PlanScope):
             return
         if launch.cooperative:
             self._problem(Code.PDL, launch.at, "`pdl` together with `cooperative`", "drop one of them")
-        follows_launch = bool(self.steps) and isinstance(self.steps[-1], compiled_plan.LaunchLine)
+        follows_launch = bool(self.steps) and isinstance(self.steps[-1], LaunchLine)
         if not follows_launch and not self.lost.words & _STEPS:
             remedy = "pdl overlaps the launch just before it; drop it here"
             self._problem(Code.PDL, launch.at, "`pdl` without a launch just before", remedy)
@@ -354,13 +443,11 @@ class _Checker(PlanScope):
                 if result not in self.buffers and result not in self.lost.names:
                     remedy = f"add `//! out {result}: dtype[sizes]`"
                     self._problem(Code.OUT, self.op.at, f"the result `{result}` has no out line", remedy)
-        if self.lead is not None and any(isinstance(step, compiled_plan.LibraryLine) for step in self.steps):
+        if self.lead is not None and any(isinstance(step, LibraryLine) for step in self.steps):
             found = "`lead` beside a library step, which gets its tensors as they are given"
             self._problem(Code.TYPE, self.lead.at, found, "leave `lead` out")
-        if not self.lost.words:
-            self._unused()
-
-    def _unused(self) -> None:
+        if self.lost.words:
+            return
         for name, (directive, at) in self.uses.required.items():
             if directive in ("const", "tune"):
                 used = name in self.uses.named or name in self.code.identifiers or self.code.incomplete

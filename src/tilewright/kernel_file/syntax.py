@@ -1,4 +1,4 @@
-"""The parsed form of a launch plan: expressions and directives, each with the span it stands at."""
+"""The syntax tree of a launch plan: expressions and directives with their source spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.records import BufferRole, Clearing, DType, ScalarType
 
 
 class Span(NamedTuple):
-    """1-based line and column in the file, and how many characters are meant."""
+    """1-based line and column, and length in characters."""
 
     line: int
     column: int
@@ -116,7 +116,7 @@ Expr = Literal | Name | Attribute | Index | Slice | ListOf | Call | Unary | Bina
 
 
 def children(node: Expr) -> tuple[Expr, ...]:
-    """The expressions directly inside one, left to right."""
+    """The direct subexpressions, left to right."""
     match node:
         case Attribute(base=base):
             return (base,)
@@ -136,7 +136,7 @@ def children(node: Expr) -> tuple[Expr, ...]:
 
 
 def walk(node: Expr) -> Iterator[Expr]:
-    """The expression and everything inside it, left to right, without recursion."""
+    """The expression and all its subexpressions, left to right."""
     pending = [node]
     while pending:
         current = pending.pop()
@@ -145,12 +145,12 @@ def walk(node: Expr) -> Iterator[Expr]:
 
 
 def start(node: Expr) -> Span:
-    """Where an expression begins: its first character, whatever place its operator has."""
+    """The span of the first character of an expression."""
     return min((inner.at for inner in walk(node)), key=lambda span: (span.line, span.column))
 
 
 def conjuncts(node: Expr) -> Iterator[Expr]:
-    """`a and b and c` taken apart, left to right."""
+    """The conjuncts of `a and b and c`, left to right."""
     if isinstance(node, Logical) and node.operator == "and":
         yield from conjuncts(node.left)
         yield from conjuncts(node.right)

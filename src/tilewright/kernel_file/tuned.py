@@ -1,8 +1,8 @@
-"""The tuner's winners, kept beside a kernel file: for a GPU and a shape, the choice that was fastest.
+"""Tuned choices, stored beside a kernel file: the fastest tune values per GPU and shapes.
 
-A record is of use to a call of the same file, with the same tensors, on the same kind of GPU or one like it. Of several
-the nearest wins: by the distance of the sizes' logarithms, to which a GPU that is only like it adds. Names do not
-decide which GPU it is (`GpuIdentity` does). Whether a choice still satisfies the file's needs is for `evaluate` to say.
+A record applies to calls of the same file with the same tensors, on the same or a similar GPU (by `GpuIdentity`). The
+nearest record wins, by the log-distance of sizes plus a penalty for a different GPU. `evaluate` checks that its choice
+still satisfies the needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import ClassVar
 
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
-from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
-from tilewright.kernel_file.leading import flattened
+from tilewright.kernel_file.evaluate import Evaluation, Refused, flatten_leading, try_evaluate
 from tilewright.kernel_file.problems import Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.records import (
@@ -34,7 +33,7 @@ from tilewright.records import (
     from_json,
 )
 
-# What another GPU, or the other 16-bit float of a tensor, counts beside sizes, in octaves. host/plan.hpp has the same.
+# Penalties for another GPU or another 16-bit float, in octaves. Also in host/plan.hpp.
 GPU_OCTAVES = {GpuLikeness.SAME: 0.0, GpuLikeness.SIMILAR: 1.0, GpuLikeness.RELATED: 3.0}
 DTYPE_OCTAVES = 0.5
 _ALIKE = ({DType.F16, DType.BF16},)
@@ -43,7 +42,7 @@ Evaluate = Callable[[KernelFile, Arguments, GpuProfile, Choice | None], Evaluati
 
 
 class BadTunedRecord(RecordError):
-    """What lies beside a kernel file is not a record of tuned choices."""
+    """The file beside a kernel file is no record of tuned choices."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class TunedTensor:
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """One winner: where it was found, and what it was. What is known of the GPU beyond its name was not always kept."""
+    """One tuned choice and where it was found. Old records have only the GPU's name."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("cc", "sms", "emulated")
 
@@ -82,7 +81,7 @@ class TunedChoice:
 
 @dataclass(frozen=True)
 class NearChoice:
-    """A winner as seen from a call: how alike the GPUs are, and how far apart the tensors."""
+    """A tuned choice with its distance from a call."""
 
     winner: TunedChoice
     likeness: GpuLikeness
@@ -97,7 +96,7 @@ class NearChoice:
         return self.octaves + GPU_OCTAVES[self.likeness]
 
     def why(self, gpu: GpuProfile) -> str:
-        """In words, for who asks what a call on `gpu` does."""
+        """The explanation for `Operation.explain`."""
         near = "as in this call" if self.octaves == 0 else "nearest to this call"
         other = "" if self.likeness is GpuLikeness.SAME else f"; {gpu.name} is {self.likeness.value}"
         return f"tuned on {self.winner.words}, {near}{other}"
@@ -105,21 +104,18 @@ class NearChoice:
 
 @dataclass(frozen=True)
 class TunedChoices:
-    """Winners of one or several files, newest last."""
+    """Tuned choices of one or several files, newest last."""
 
     entries: tuple[TunedChoice, ...] = ()
 
     def nearest(self, file: KernelFile, gpu: GpuProfile, arguments: Arguments) -> tuple[NearChoice, ...]:
-        """The recorded winners that are of use to a call, nearest first, each choice once.
-
-        Of two equally near what was measured comes before what was emulated, and the newer before the older.
-        """
-        identity, tensors = GpuIdentity.of(gpu), as_seen(file, tuned_tensors(arguments))
+        """The applicable records, nearest first, each choice once; ties prefer measured over emulated, then newer."""
+        identity, tensors = GpuIdentity.of(gpu), flattened_tensors(file, tuned_tensors(arguments))
         near: list[tuple[float, bool, int, NearChoice]] = []
         for age, entry in enumerate(self.entries):
             if entry.file != file.identity or (likeness := entry.identity.likeness(identity)) is None:
                 continue
-            octaves = _distance(tensors, as_seen(file, entry.tensors))
+            octaves = _distance(tensors, flattened_tensors(file, entry.tensors))
             if octaves is not None:
                 found = NearChoice(entry, likeness, octaves)
                 near.append((found.distance, entry.emulated, -age, found))
@@ -130,7 +126,7 @@ class TunedChoices:
         return tuple(once.values())
 
     def why_first(self, file: KernelFile, gpu: GpuProfile, arguments: Arguments) -> str:
-        """Why a call goes by the first choices of the file that hold: nothing recorded was taken."""
+        """Why a call uses the file's first valid choices instead of a record."""
         if not file.compiled.tunes:
             return ""
         own = [entry for entry in self.entries if entry.file == file.identity]
@@ -158,10 +154,7 @@ class TunedChoices:
         cc: int = 0,
         emulated: bool = False,
     ) -> TunedChoices:
-        """These winners and one more; it replaces an earlier one for the same call on the same GPU.
-
-        A GPU is given by its profile or, where there is none, by its name and its compute capability.
-        """
+        """Add a record, replacing one for the same call on the same GPU (given as a profile, or name and `cc`)."""
         tensors, picked = tuned_tensors(arguments), tuple(choice)
         if isinstance(gpu, GpuProfile):
             entry = TunedChoice(file.identity, gpu.name, tensors, picked, gpu.cc, gpu.sms, emulated)
@@ -173,25 +166,22 @@ class TunedChoices:
         return TunedChoices((*kept, entry))
 
     def with_winner_of(self, file: KernelFile, task: Task, attempt: Attempt) -> TunedChoices:
-        """These and what the autotuner chose for an attempt, on the GPU it was measured or emulated on."""
+        """Add the autotuner's choice of an attempt, for the GPU it was measured or emulated on."""
         if attempt.tune is None or not attempt.tune.choice:
             return self
         if isinstance(attempt.measurement, Measured):
-            # The driver's name; what it was written for has the compute capability that it was timed on.
+            # The driver's name of the GPU; its compute capability is the target's.
             name, cc = attempt.measurement.gpu, task.profile.cc
             return self.with_choice(file, name, task.arguments(), attempt.tune.choice, cc=cc)
         return self.with_choice(file, PROFILES[task.gpu], task.arguments(), attempt.tune.choice, emulated=True)
 
     def joined(self, other: TunedChoices) -> TunedChoices:
-        """The winners of both, for an op of several files."""
+        """The records of both."""
         return TunedChoices(self.entries + other.entries)
 
     @classmethod
     def load(cls, kernel_file: Path) -> TunedChoices:
-        """What is recorded beside a kernel file; nothing where there is no record.
-
-        Raises `BadTunedRecord` for a file that is not such a record.
-        """
+        """The records beside a kernel file, if any. Raises `BadTunedRecord`."""
         path = tuned_path(kernel_file)
         try:
             text = path.read_text("utf-8")
@@ -210,7 +200,7 @@ def evaluate_tuned(
     tuned: TunedChoices,
     evaluate: Evaluate = try_evaluate,
 ) -> tuple[Evaluation | Refused, NearChoice | None]:
-    """The file with the nearest recorded winner that holds, and that winner; else by its first choices that hold."""
+    """Evaluate with the nearest valid record, which is returned too; else with the first valid choices."""
     for near in tuned.nearest(file, gpu, arguments):
         try:
             outcome = evaluate(file, arguments, gpu, near.choice)
@@ -234,18 +224,18 @@ def tuned_tensors(arguments: Arguments) -> tuple[TunedTensor, ...]:
     )
 
 
-def as_seen(file: KernelFile, tensors: tuple[TunedTensor, ...]) -> tuple[TunedTensor, ...]:
-    """The tensors with their leading dimensions as the plan sees them: sizes are compared as it has them."""
+def flattened_tensors(file: KernelFile, tensors: tuple[TunedTensor, ...]) -> tuple[TunedTensor, ...]:
+    """The tensors with flattened leading dimensions, for comparison of sizes."""
     if file.compiled.lead is None:
         return tensors
     regular: dict[str, TensorSpec | None] = {one.name: None for one in file.plan.op.tensors}
     regular |= {one.name: TensorSpec.contiguous(one.dtype, one.shape) for one in tensors}
-    seen = flattened(file, regular)
+    seen = flatten_leading(file, regular)
     return tensors if isinstance(seen, Problem) else tuned_tensors(seen.arguments)
 
 
 def _distance(one: tuple[TunedTensor, ...], other: tuple[TunedTensor, ...]) -> float | None:
-    """How far apart two calls are, in octaves summed over all sizes; None where they are not alike."""
+    """The distance of two calls in octaves, summed over all sizes; None where names, ranks or dtypes differ."""
     if len(one) != len(other):
         return None
     total = 0.0

@@ -1,8 +1,4 @@
-"""The vocabulary of a launch plan: its words, its limits, and the mis-spellings whose meaning is certain.
-
-Only data and look-ups, and `contract`, which tells them to an author; the grammar is in `directives` and
-`expressions`, the rules in `static_checks`.
-"""
+"""The vocabulary of launch plans: keywords, limits, and known misspellings; and `contract`, the authors' summary."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ DIRECTIVES = (
     "library",
     "launch",
 )
-# Words that older files may have, and what to write instead.
+# Directives of older versions.
 FORMER_DIRECTIVES = {"save": "say `scratch` for memory of one call, `out` for a result of the op line"}
 FUNCTIONS = (*expression_values.FUNCTIONS, "has")
 DTYPES = {dtype.value: dtype for dtype in DType}
@@ -43,8 +39,8 @@ ACCEPT_FLAGS = ("strided", "unaligned")
 OPERATOR_WORDS = ("if", "else", "and", "or", "not", "in")
 LITERAL_WORDS = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
 
-# Names a plan may not define. Directive words, `stride`, `counter` and the options of `tiled` are read only where
-# nothing else can stand, so a tensor may be called `out` and a parameter `stride`.
+# Reserved names. Directive words, `stride`, `counter` and options of `tiled` are contextual keywords, so a tensor may
+# be named `out` and a parameter `stride`.
 _PLAN_WORDS = ("device", "dim3", "tiled", "zeroed")
 TAKEN = frozenset(
     (*FUNCTIONS, *DTYPES, *SCALAR_TYPES, *LAUNCH_ATTRIBUTES, *OPERATOR_WORDS, *LITERAL_WORDS, *_PLAN_WORDS)
@@ -72,7 +68,7 @@ LIBRARY_FUNCTIONS = (
 MAX_PLAN_LINES = 400
 MAX_LINE_CHARACTERS = 1000
 MAX_NESTING = 20
-MAX_EXPRESSION_HEIGHT = 100  # of the tree, so that whoever walks an expression may recurse
+MAX_EXPRESSION_HEIGHT = 100  # of the tree, so that it can be walked recursively
 MAX_LAUNCHES = 128
 MAX_SCRATCH_BUFFERS = 64
 MAX_TUNE_COMBINATIONS = 4096
@@ -85,7 +81,7 @@ MACRO_NAME = re.compile(
     r"|(?:CHAR|SCHAR|UCHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG|U?INT(?:8|16|32|64|PTR|MAX))_(?:MAX|MIN))\Z"
 )
 
-# -- spellings of other languages whose meaning here is certain --
+# -- spellings of other languages --
 
 DTYPE_SPELLINGS = {
     **{one.torch_name: one.value for one in DType if one is not DType.BOOL},
@@ -145,7 +141,7 @@ OPERATOR_SPELLINGS = {
 
 
 def within_one_edit(found: str, known: str) -> bool:
-    """Whether one slip of the pen turns `known` into `found`: a letter too many, too few, wrong, or swapped.
+    """Whether `found` is one edit from `known`: an inserted, deleted, wrong or swapped letter.
 
     Names that differ in a digit, in a one-letter part (`BLOCK_M`, `BLOCK_N`), or in one letter of a few (`sin`,
     `min`) differ on purpose.
@@ -166,14 +162,14 @@ def within_one_edit(found: str, known: str) -> bool:
     return rest[1:] == meant[1:] and len(found) >= 5 and not one_letter_part
 
 
-def near_names(found: str, known: Iterable[str]) -> list[str]:
-    """The known names that `found` may be a slip of."""
+def close_names(found: str, known: Iterable[str]) -> list[str]:
+    """The known names within one edit."""
     return sorted({name for name in known if within_one_edit(found, name)})
 
 
-def meant_name(found: str, known: Iterable[str]) -> str | None:
-    """The one known name that `found` is a slip of, if there is exactly one."""
-    near = near_names(found, known)
+def closest_name(found: str, known: Iterable[str]) -> str | None:
+    """The only known name within one edit, if there is exactly one."""
+    near = close_names(found, known)
     return near[0] if len(near) == 1 else None
 
 
@@ -183,5 +179,5 @@ def quoted(names: Iterable[str]) -> str:
 
 @cache
 def contract() -> str:
-    """What a kernel file is and what it may do, as text for a prompt; a test keeps it true to the parser."""
+    """The summary of the kernel file format for prompts; a test keeps it in step with the parser."""
     return resources.files("tilewright.kernel_file").joinpath("contract.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tilewright.devices.emulation.listing import Listing, listing_of
+from tilewright.devices.emulation.listing import Listing, make_listing
 from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan
 from tilewright.measure.machine_code import CodeCost, code_cost, merged_lines
 from tilewright.measure.work import SCHEDULERS, LaunchTraffic, Work, least_traffic, library_work, plan_traffic, work_of
@@ -171,7 +171,7 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     gpu = task.profile
     prepared = counted.prepared
     file = prepared.evaluation.file
-    listings = [listing_of(one.counts, file.name, file.text) for one in counted.launches]
+    listings = [make_listing(one.counts, file.name, file.text) for one in counted.launches]
     works = [
         work_of(one, listing, gpu, merged_lines(prepared.build, one.launch.kernel, one.counts.instructions))
         for one, listing in zip(counted.launches, listings, strict=True)

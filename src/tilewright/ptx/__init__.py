@@ -1,4 +1,4 @@
-"""Kernels without a GPU: a PTX parser, a warp-wide interpreter in C, its checkers and its counters.
+"""The emulator: a PTX parser, a warp-wide interpreter in C, its checkers and its counters.
 
-Knows nothing of tasks, plans, torch or CUDA. PTX text, a launch and memory go in; memory, findings and counts come out.
+Input is PTX text, a launch and memory; output is memory, findings and counts. Independent of plans, torch and CUDA.
 """

@@ -1,7 +1,7 @@
-"""The body of one function: first its statements and names are gathered, then the operands are read.
+"""Parses a function body in two passes: first statements and names, then operands.
 
-Two steps, because a label may be used before it stands, and files are named after the code. `.file` and `.loc` give
-each instruction its source line, with the chain of calls it was inlined through.
+A label may be used before its definition, and `.file` directives follow the code. `.loc` gives each instruction its
+source line and the calls it was inlined through.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.ptx.operand_text import FunctionNames, NameScope, OperandError, 
 from tilewright.ptx.syntax import Function, Instruction, Operand, ParameterDeclaration, PtxError, Register, Variable
 from tilewright.records import SourcePlace
 
-# One pattern for both, white space and all: it is tried at every statement.
+# One pattern for both, because it is tried at every statement.
 _LABEL_OR_INSTRUCTION = re.compile(rf"(?:({IDENTIFIER})\s*:(?!:)|([^;]*);)\s*", re.ASCII)
 _INSTRUCTION = re.compile(
     rf"(?:@\s*(!?)\s*({IDENTIFIER})\s+)?([a-z][a-z0-9_]*)((?:\.[\w:]+)*)(?![\w.$])\s*(.*)", re.ASCII | re.DOTALL
@@ -54,7 +54,7 @@ class PlaceTable:
         self._latest: dict[Position, Location] = {}
 
     def read_file(self, cursor: Cursor) -> None:
-        """What follows `.file`: `1 "kernel.cu"`, perhaps with a time stamp and a size."""
+        """What follows `.file`: `1 "kernel.cu"`, optionally with a time stamp and a size."""
         index = cursor.integer("the index of a file")
         self._files[index] = cursor.string("the name of a file")
         while cursor.accept(","):
@@ -73,7 +73,7 @@ class PlaceTable:
         ptx_line = cursor.line_at(start)
         outer: Location | None = None
         if outer_file is not None:
-            # A place that was itself inlined has a `.loc` of its own before this one: the rest of the chain.
+            # If the call site was inlined itself, an earlier `.loc` has the rest of the chain.
             position = (int(outer_file), int(outer_line), int(outer_column))
             outer = self._latest.get(position)
             if outer is None or outer.depth >= _DEEPEST_CHAIN:
@@ -83,10 +83,7 @@ class PlaceTable:
         return location
 
     def places(self, location: Location) -> tuple[SourcePlace, ...]:
-        """The place and those it was inlined at, innermost first, once all files are known.
-
-        Line 0 is the compiler's own code: it belongs where it was inlined, if anywhere.
-        """
+        """The location and its call sites, innermost first. Line 0 is compiler-generated code and is skipped."""
         if location.resolved is None:
             outer = () if location.inlined_at is None else self.places(location.inlined_at)
             file, line, _ = location.position
@@ -114,7 +111,7 @@ class _Table(NamedTuple):
 
 @dataclass
 class BodyReader:
-    """Reads one function's body, then makes its `Function`."""
+    """Parses one function body into a `Function`."""
 
     name: str
     is_entry: bool
@@ -135,10 +132,10 @@ class BodyReader:
     def __post_init__(self) -> None:
         self._scope = NameScope(self._names, None)
 
-    # -- the first step --
+    # -- first pass: statements and names --
 
     def read(self, cursor: Cursor, places: PlaceTable) -> None:
-        """Walks the body, the cursor at its opening brace; leaves it behind the closing one."""
+        """Read the body from its opening brace to after its closing brace."""
         for parameter in (*self.parameters, *self.results):
             if self._scope.declare_symbol(parameter.name) is None:
                 cursor.fail(f"the parameter `{parameter.name}` is declared twice")
@@ -150,27 +147,20 @@ class BodyReader:
                 self._directive(cursor, places)
             elif character == "{":
                 cursor.accept("{")
-                self._open(cursor)
+                self._depth += 1
+                if self._depth > _DEEPEST_NESTING:
+                    cursor.fail(f"blocks nested deeper than {_DEEPEST_NESTING}")
+                self._scope = NameScope(self._names, self._scope)
             elif character == "}":
                 cursor.accept("}")
-                self._close()
+                self._depth -= 1
+                self._scope = self._scope.parent or self._scope
             elif character == ";":
                 cursor.accept(";")
             elif not character:
                 cursor.fail(f"the body of `{self.name}` has no closing brace")
             else:
                 self._label_or_instruction(cursor)
-
-    def _open(self, cursor: Cursor) -> None:
-        self._depth += 1
-        if self._depth > _DEEPEST_NESTING:
-            cursor.fail(f"blocks nested deeper than {_DEEPEST_NESTING}")
-        self._scope = NameScope(self._names, self._scope)
-
-    def _close(self) -> None:
-        self._depth -= 1
-        if self._scope.parent is not None:
-            self._scope = self._scope.parent
 
     def _label_or_instruction(self, cursor: Cursor) -> None:
         start = cursor.position
@@ -244,7 +234,7 @@ class BodyReader:
                 cursor.fail(f"`{variable.name}` is declared twice in one block", start)
             self._variables.append(replace(variable, name=unique))
 
-    # -- the second step --
+    # -- second pass: operands --
 
     def resolve(
         self,
@@ -252,13 +242,13 @@ class BodyReader:
         declared: Mapping[str, tuple[ParameterDeclaration, ...]],
         places: PlaceTable,
     ) -> Function:
-        """The function, now that every name in the module is known."""
+        """The function, once all names of the module are known."""
         self._names.module_symbols = module_symbols
         for table in self._call_tables:
             for item in table.items:
                 if item not in declared:
                     raise PtxError(f"the function `{item}` is not declared", table.ptx_line)
-            # All of them take the same parameters, or the call has no meaning.
+            # All targets have the same parameters.
             self._prototypes[table.name] = tuple(each.size_bytes for each in declared[table.items[0]])
         body = tuple(self._instruction(statement, places) for statement in self._statements)
         return Function(
@@ -288,20 +278,15 @@ class BodyReader:
             modifiers = tuple(dotted.split(".")[1:]) if dotted else ()
             split = self._opcodes[full_opcode] = (opcode, modifiers)
         try:
-            guard = None if guard_name is None else _guard(guard_name, scope)
+            guard = None if guard_name is None else scope.lookup(guard_name)
+            if (guard is not None and not isinstance(guard, Register)) or (guard is None) != (guard_name is None):
+                raise OperandError(f"the guard `{guard_name}` is no declared register")
             operands = _operands(rest, scope) if rest else ()
         except OperandError as error:
             kind = syntax.UnsupportedPtx if isinstance(error, UnknownOperand) else PtxError
             raise kind(str(error), ptx_line, one_line(text)[:160]) from None
         source = () if location is None else places.places(location)
         return Instruction(split[0], split[1], operands, guard, bool(negated), source, ptx_line, one_line(text))
-
-
-def _guard(name: str, scope: NameScope) -> Register:
-    guard = scope.lookup(name)
-    if not isinstance(guard, Register):
-        raise OperandError(f"the guard `{name}` is no declared register")
-    return guard
 
 
 def _operands(text: str, scope: NameScope) -> tuple[Operand, ...]:

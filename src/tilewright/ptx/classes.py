@@ -1,6 +1,6 @@
-"""What kind of work a PTX instruction is, and how many floating-point operations it does. By its text alone.
+"""Instruction classes and floating-point operation counts of PTX instructions, by opcode and modifiers.
 
-Which opcode is of which class stands with its lowering; here is what depends on types and spaces.
+Each opcode's class is defined with its lowering; this module covers classes that depend on types and state spaces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class InstructionClass(str, Enum):
-    """The value is the name people see."""
+    """The values are shown to users."""
 
     FP64 = "fp64"
     FP32 = "fp32"
@@ -63,7 +63,7 @@ class FlopKind(str, Enum):
 
 @dataclass(frozen=True)
 class OpcodeWork:
-    """What one execution does. `per_lane` counts for each active lane, `per_warp` once for the whole warp."""
+    """Operations of one execution: `per_lane` for each active lane, `per_warp` once per warp."""
 
     kind: FlopKind
     per_lane: int
@@ -121,14 +121,14 @@ _PACKED_INTEGERS = frozenset(("s16x2", "u16x2", "pred"))
 
 
 def opcode_of(ptx_text: str) -> tuple[str, ...]:
-    """Opcode and modifiers of an instruction as written: `@%p1 ld.global.f32 %f1, [%rd1]` -> `ld`, `global`, `f32`."""
+    """Opcode and modifiers: `@%p1 ld.global.f32 %f1, [%rd1]` -> `ld`, `global`, `f32`."""
     text = _GUARD.sub("", ptx_text, count=1) if ptx_text.startswith("@") else ptx_text
     words = text.split(None, 1)
     return tuple(words[0].rstrip(";").split(".")) if words else ("",)
 
 
 def class_of_type(parts: tuple[str, ...]) -> InstructionClass:
-    """Of arithmetic that integers and floats share."""
+    """The class of arithmetic on integers or floats."""
     kind = _FLOAT_TYPES.get(_type(parts))
     return InstructionClass.INTEGER if kind is None else kind[0]
 
@@ -150,7 +150,7 @@ def class_of_atomic(parts: tuple[str, ...]) -> InstructionClass:
 
 
 def work_of(parts: tuple[str, ...], kind: InstructionClass) -> OpcodeWork | None:
-    """Floating-point (or tensor-core) operations of one execution; None for an instruction that does none."""
+    """Floating-point or tensor-core operations of one execution; None if there are none."""
     opcode = parts[0]
     if kind is InstructionClass.TENSOR:
         return _tensor_work(parts)
@@ -190,7 +190,7 @@ def _space(parts: tuple[str, ...]) -> str:
 
 
 def _type(parts: tuple[str, ...]) -> str:
-    """The type operated on: the last one written (`set.lt.u32.f32` compares f32)."""
+    """The operand type: the last one (`set.lt.u32.f32` compares f32)."""
     for part in reversed(parts):
         if part in _FLOAT_TYPES or (part[:1] in ("b", "s", "u") and part[1:].isdigit()) or part in _PACKED_INTEGERS:
             return part

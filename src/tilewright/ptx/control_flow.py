@@ -1,7 +1,4 @@
-"""Basic blocks and immediate post-dominators of a function: where threads that part at a branch meet again.
-
-Works on the graph alone, so the order in which the compiler laid out its blocks does not matter.
-"""
+"""Basic blocks and immediate post-dominators: where divergent threads reconverge. Independent of block order."""
 
 from __future__ import annotations
 
@@ -17,30 +14,30 @@ _MOST_WAYS_OUT = 64  # with more, all count alike
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions `start` to `end - 1`, entered only at the top and left only at the bottom."""
+    """A basic block: instructions `start` to `end - 1`."""
 
     start: int
     end: int
     successors: tuple[int, ...]  # block indices; the fall-through first
-    leaves: bool  # its last instruction leads out of the function
+    leaves: bool  # its last instruction leaves the function
 
 
 @dataclass(frozen=True)
 class ControlFlow:
-    """The graph of one function. `None` stands for the exit, which is no block.
+    """The control flow graph of one function; None stands for the exit.
 
-    Threads that leave early are not waited for: a guarded `ret` or `exit`, a `trap`, and every way out but the main one
-    make no edge to the exit, so the others meet as early as they can.
+    Early exits (a guarded `ret` or `exit`, a `trap`, every exit but the main one) are no edges to the exit, so that the
+    other threads reconverge as early as possible.
     """
 
     blocks: tuple[Block, ...]
-    post_dominators: tuple[int | None, ...]  # of each block: the next one that all its paths to the exit pass through
-    reconvergence: dict[int, int | None]  # of each branch that may part threads: the instruction where they meet
-    loops: dict[int, frozenset[int]]  # of each loop's first instruction: the branches that lead back to it
+    post_dominators: tuple[int | None, ...]  # immediate, per block
+    reconvergence: dict[int, int | None]  # divergent branch -> instruction where threads reconverge
+    loops: dict[int, frozenset[int]]  # first instruction of a loop -> its back branches
 
 
 def flow(function: Function) -> ControlFlow:
-    """Blocks, post-dominators and meeting points. Raises `PtxError` for a branch to nowhere."""
+    """Blocks, post-dominators and reconvergence points. Raises `PtxError` for an invalid branch."""
     if not function.body:
         return ControlFlow((), (), {}, {})
     blocks = _blocks(function)
@@ -55,7 +52,7 @@ def flow(function: Function) -> ControlFlow:
 
 
 def _loops(function: Function, blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
-    """Loops that are closed by branches alone: how compilers lay them out."""
+    """Loops whose back edges are all branches."""
     back: dict[int, set[int]] = {}
     falls: set[int] = set()
     for tail, head in _back_edges([block.successors for block in blocks]):
@@ -109,14 +106,14 @@ def _blocks(function: Function) -> tuple[Block, ...]:
         goes_on = last.guard is not None or (last.opcode not in (*_LEAVES, *_BRANCHES) and last.opcode != "trap")
         reached = dict.fromkeys(((end,) if goes_on else ()) + targets.get(end - 1, ()))
         successors = tuple(block_at[position] for position in reached if position < len(body))
-        # Running past the last instruction leaves the function, as `ret` does.
+        # Falling off the end returns, as `ret` does.
         leaves = len(body) in reached or (last.opcode in _LEAVES and last.guard is None)
         blocks.append(Block(start, end, successors, leaves))
     return tuple(blocks)
 
 
 def _main_way_out(successors: Sequence[Sequence[int]], blocks: Sequence[Block]) -> list[bool]:
-    """The block to leave by that most blocks lead to; the last of several such."""
+    """The exit that most blocks lead to; the last one on a tie."""
     ways = [index for index, block in enumerate(blocks) if block.leaves]
     if not 1 < len(ways) <= _MOST_WAYS_OUT:
         return [block.leaves for block in blocks]
@@ -134,11 +131,10 @@ def _main_way_out(successors: Sequence[Sequence[int]], blocks: Sequence[Block]) 
 
 
 def immediate_post_dominators(successors: Sequence[Sequence[int]], leaves: Sequence[bool]) -> tuple[int | None, ...]:
-    """For each block the next block that every path from it to the exit passes; None where that is the exit.
+    """The immediate post-dominator of each block; None where that is the exit.
 
-    Paths that never get to the exit do not count. Blocks that have no other (endless loops, `trap`) are judged among
-    themselves, as if each loop that nothing leaves had an edge from its end to the exit. Cooper, Harvey and Kennedy's
-    iteration over the reversed graph.
+    By Cooper, Harvey and Kennedy's iteration over the reversed graph. Blocks without a path to the exit (endless loops,
+    `trap`) are handled separately, as if each endless loop had an edge from its end to the exit.
     """
     exit_block = len(successors)
     predecessors: list[list[int]] = [[] for _ in range(exit_block + 1)]
@@ -156,7 +152,10 @@ def immediate_post_dominators(successors: Sequence[Sequence[int]], leaves: Seque
     ]
     for block in predecessors[exit_block]:
         edges[block].append(exit_block)
-    immediate = _iterate(edges, _reverse_order(predecessors, exit_block), exit_block)
+    order: list[int] = []  # post-order against the edges, from the exit
+    _walk(predecessors, exit_block, [False] * (exit_block + 1), order)
+    order.reverse()
+    immediate = _iterate(edges, order, exit_block)
     return tuple(None if block == exit_block else block for block in immediate)
 
 
@@ -172,35 +171,24 @@ def _iterate(edges: Sequence[Sequence[int]], order: list[int], exit_block: int) 
         for block in order[1:]:
             meeting = -1
             for successor in edges[block]:
-                if immediate[successor] >= 0:
-                    meeting = successor if meeting < 0 else _meet(immediate, rank, successor, meeting)
+                if immediate[successor] < 0:
+                    continue
+                other, meeting = successor, successor if meeting < 0 else meeting
+                while other != meeting:  # up to the common post-dominator
+                    while rank[other] > rank[meeting]:
+                        other = immediate[other]
+                    while rank[meeting] > rank[other]:
+                        meeting = immediate[meeting]
             if meeting != immediate[block]:
                 immediate[block] = meeting
                 changed = True
     return immediate[:exit_block]
 
 
-def _meet(immediate: list[int], rank: list[int], first: int, second: int) -> int:
-    while first != second:
-        while rank[first] > rank[second]:
-            first = immediate[first]
-        while rank[second] > rank[first]:
-            second = immediate[second]
-    return first
-
-
-def _reverse_order(predecessors: list[list[int]], exit_block: int) -> list[int]:
-    """Blocks in reverse post-order of a walk against the edges, from the exit."""
-    finished: list[int] = []
-    _walk(predecessors, exit_block, [False] * (exit_block + 1), finished)
-    finished.reverse()
-    return finished
-
-
 def _ends_of_endless(
     successors: Sequence[Sequence[int]], predecessors: list[list[int]], reaches_exit: list[bool]
 ) -> list[int]:
-    """One block of each endless loop and dead end that nothing leaves: the end of a loop where there is one."""
+    """One block per endless loop or dead end: the tail of the loop if there is one."""
     visited = list(reaches_exit)
     finished: list[int] = []
     for block in range(len(successors)):
@@ -209,7 +197,7 @@ def _ends_of_endless(
     loop_ends = {tail for tail, _ in _back_edges(successors)}
     connected = list(reaches_exit)
     ends: list[int] = []
-    # A walk against the edges finishes last in what nothing leaves (Kosaraju).
+    # Terminal components finish last (Kosaraju).
     for block in reversed(finished):
         if connected[block]:
             continue
@@ -231,7 +219,7 @@ def _mark(edges: Sequence[Sequence[int]], start: int, seen: list[bool]) -> None:
 
 
 def _walk(edges: Sequence[Sequence[int]], start: int, seen: list[bool], finished: list[int]) -> None:
-    """Depth first from `start`; blocks are added to `finished` when all behind them are done."""
+    """Depth-first search from `start`; appends blocks to `finished` in post-order."""
     seen[start] = True
     stack = [(start, iter(edges[start]))]
     while stack:
@@ -247,7 +235,7 @@ def _walk(edges: Sequence[Sequence[int]], start: int, seen: list[bool], finished
 
 
 def _back_edges(successors: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    """Edges to a block still being walked: the loops, as seen from the entry."""
+    """The back edges of a depth-first search from the entry."""
     unseen, open_, done = 0, 1, 2
     state = [unseen] * len(successors)
     edges: list[tuple[int, int]] = []

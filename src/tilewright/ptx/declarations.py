@@ -1,4 +1,4 @@
-"""Declarations: variables, parameters, registers, and the directives between a function's name and its body."""
+"""Parses declarations: variables, parameters, registers, and performance-tuning directives of functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.ptx.literals import expression_value, literal
 from tilewright.ptx.operands import TYPE_BYTES
 from tilewright.ptx.syntax import Immediate, ParameterDeclaration, Relocation, Space, Variable
 
-# -- initial contents of variables: --
+# -- initialisers --
 
 _PLAIN_BYTES = re.compile(r"\{([\d,\s]*)\}", re.ASCII)
 _OCTAL = re.compile(r"\b0\d", re.ASCII)
@@ -40,7 +40,7 @@ class _MaskedByte:
 
 @dataclass
 class _Contents:
-    """Bytes gathered so far. `size` may be larger: what is not given is zero."""
+    """The bytes read so far."""
 
     type: str
     element_bytes: int
@@ -56,10 +56,10 @@ class Initialiser:
 
 
 def read_initialiser(cursor: Cursor, type_name: str, element_bytes: int, dimensions: tuple[int, ...]) -> Initialiser:
-    """What stands after `=`. `dimensions` is empty for a scalar; a leading 0 is an array sized by what is given."""
+    """The initialiser after `=`. `dimensions` is empty for a scalar; a leading 0 is an unsized array."""
     start = cursor.position
     if element_bytes == 1 and dimensions:
-        # The compiler's usual form, thousands of bytes long: read in one go.
+        # The compiler's usual form, thousands of bytes long.
         plain = cursor.match(_PLAIN_BYTES)
         if plain is not None:
             data = _plain_bytes(plain[1])
@@ -174,7 +174,7 @@ def _add_masked(cursor: Cursor, contents: _Contents, found: re.Match[str]) -> No
 
 
 def _joined(cursor: Cursor, masked: list[_MaskedByte], start: int) -> list[Relocation]:
-    """Masked bytes, put together again to the addresses they are bytes of."""
+    """Join masked bytes to whole addresses."""
     relocations: list[Relocation] = []
     position = 0
     while position < len(masked):
@@ -193,6 +193,8 @@ def _joined(cursor: Cursor, masked: list[_MaskedByte], start: int) -> list[Reloc
     return relocations
 
 
+# -- declarations --
+
 _OPAQUE_TYPES = ("texref", "samplerref", "surfref")
 _SPACES = {space.value: space for space in Space}
 _LARGEST_VARIABLE_BYTES = 1 << 40
@@ -201,7 +203,7 @@ _MOST_DIMENSIONS = 8
 _DOTTED = re.compile(r"\.([\w$]+(?:::[\w$]+)*)", re.ASCII)
 _DIMENSION = re.compile(r"\[([^\[\]{};]*)\]")
 _COUNT = re.compile(r"<\s*(\d+)\s*>", re.ASCII)
-# `.global .align 4 .u32 NAME = 3;`, the form that headers leave behind a thousand times.
+# `.global .align 4 .u32 NAME = 3;`, the most frequent declaration.
 _PLAIN_GLOBAL = re.compile(
     rf"\.(global|const)\s+\.align\s+(1|2|4|8|16|32|64|128|256|512|1024)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;\s*",
     re.ASCII,
@@ -222,14 +224,14 @@ class RegisterDeclaration:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What stands between a function's parameters and its body, as far as execution depends on it."""
+    """The performance-tuning directives of a function that affect execution."""
 
     max_threads: tuple[int, ...] | None = None
     cluster: tuple[int, ...] | None = None
 
 
 def read_plain_global(cursor: Cursor) -> Variable | None:
-    """The short way through the commonest declaration; None leaves the cursor where it is."""
+    """A fast path for the most frequent declaration; on None the cursor has not moved."""
     found = _PLAIN_GLOBAL.match(cursor.text, cursor.position)
     if found is None:
         return None
@@ -250,7 +252,7 @@ def read_variables(cursor: Cursor, external: bool) -> list[Variable]:
         cursor.fail(f"`.{word}` is no space for a variable", start)
     space = _SPACES[word]
     if space is Space.CONST:
-        cursor.match(_DIMENSION)  # a constant bank, which means nothing to us
+        cursor.match(_DIMENSION)  # a constant bank: ignored
     align, type_name, lanes = _read_attributes(cursor)
     element_bytes = (8 if type_name in _OPAQUE_TYPES else TYPE_BYTES[type_name]) * lanes
     variables: list[Variable] = []
@@ -324,7 +326,7 @@ def read_registers(cursor: Cursor) -> list[RegisterDeclaration]:
 
 
 def read_tuning(cursor: Cursor) -> Tuning:
-    """`.maxntid 256, 1, 1 .minnctapersm 2 ...`, up to the body or the semicolon."""
+    """Tuning directives such as `.maxntid 256, 1, 1 .minnctapersm 2`."""
     max_threads: tuple[int, ...] | None = None
     cluster: tuple[int, ...] | None = None
     while cursor.character == ".":
@@ -347,7 +349,7 @@ def read_tuning(cursor: Cursor) -> Tuning:
     return Tuning(max_threads, cluster)
 
 
-# What these ask for changes speed or registers, never a result.
+# Ignored: they affect only speed and registers.
 _TUNING_WITH_A_NUMBER = (
     "maxnreg",
     "minnctapersm",
@@ -378,7 +380,7 @@ def _read_extents(cursor: Cursor, what: str) -> tuple[int, ...]:
 
 
 def _read_attributes(cursor: Cursor) -> tuple[int, str, int]:
-    """The alignment (0 if not given), the type and the lanes of a vector, in any order the compiler writes them."""
+    """The alignment (0 if not given), the type and the vector lanes, in any order."""
     align, type_name, lanes = 0, "", 1
     while cursor.character == ".":
         start = cursor.position
@@ -470,7 +472,7 @@ def _size_bytes(
 
 
 def _padded(cursor: Cursor, initialiser: Initialiser | None, size: int) -> tuple[bytes | None, tuple[Relocation, ...]]:
-    """Initial bytes to the variable's full size: what the text leaves out is zero."""
+    """The initial bytes, zero-padded to the variable's size."""
     if initialiser is None:
         return None, ()
     missing = size - len(initialiser.data)

@@ -1,7 +1,6 @@
-"""Global memory of the emulated machine: named regions at addresses of its own, far apart.
+"""Emulated global memory: named regions at virtual addresses, far apart.
 
-An address is never one of this process. A region may be a strided view of its bytes; the bytes between its elements
-are then out of bounds. Knows nothing of launches.
+A region may be a strided view of its bytes; the bytes between its elements are then out of bounds.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from tilewright.ptx import sparse_memory
 Bytes = npt.NDArray[np.uint8]
 
 _FIRST_ADDRESS = 0x10_0000_0000
-_GUARD_BYTES = 1 << 30  # nothing is mapped for this long before and after a region
+_GUARD_BYTES = 1 << 30  # unmapped before and after each region
 _ALIGNMENT, _PLACES = 256, 1 << 20
-_EVERY_DIGIT = 0o1111111  # times 0 to 7, it has every number of three bits at every bit of an address
+_EVERY_DIGIT = 0o1111111  # multiplied by 0 to 7 it gives every 3-bit value at every bit position
 _SCANNED = 16 << 20  # bytes at a time
-_LAST_ADDRESS = 0x6000_0000_0000  # from here on: variables of modules
+_LAST_ADDRESS = 0x6000_0000_0000  # module variables start here
 _NEVER, _WRITTEN, _OUTSIDE = 0, 1, 3
 _POISON = 0xFF  # a float of these bytes is a NaN
-_TOUCHED = 3  # of `recent`: written or read by this launch; two bits further on, by the one before
+_TOUCHED = 3  # bits of `recent`: touched by this launch; shifted by two: by the previous launch
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ class MemoryRegion:
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
     writable: bool
-    recent: Bytes | None = None  # per byte: what this launch and the one before did to it; None: nobody asks
+    recent: Bytes | None = None  # per byte: accesses by this launch and the previous one; None: not tracked
 
     @property
     def end(self) -> int:
         return self.address + len(self.data)
 
     def index_of(self, offset: int) -> tuple[int, ...] | None:
-        """The multi-dimensional index of the element that holds a byte; None: the byte belongs to none."""
+        """The index of the element that holds a byte; None if it is in no element."""
         element = offset // self.element_bytes
         order = sorted(range(len(self.shape)), key=lambda axis: -self.stride[axis])
         index = [0] * len(self.shape)
@@ -59,7 +58,7 @@ class MemoryRegion:
         return tuple(index) if element == 0 else None
 
     def describe(self, offset: int) -> str:
-        """An offset in words: "x[3, 17]", "4 bytes after the end of x", "2 bytes after x[3, 17], between rows"."""
+        """Describe an offset: "x[3, 17]", or "4 bytes after the end of x"."""
         if offset < 0:
             return f"{_bytes(-offset)} before the start of {self.name}"
         if offset >= len(self.data):
@@ -84,10 +83,10 @@ def _bytes(count: int) -> str:
 
 
 class GlobalMemory:
-    """Regions by name, each with guard zones around it. Successive launches see the same bytes."""
+    """Regions by name, with guard zones around each."""
 
     def __init__(self, place: int | None = None) -> None:
-        """`place`: where regions lie varies with it; their alignment does not."""
+        """`place` varies the addresses of regions, but not their alignment."""
         self._regions: dict[str, MemoryRegion] = {}
         self._ordered: list[MemoryRegion] = []
         self._next = _FIRST_ADDRESS
@@ -107,11 +106,11 @@ class GlobalMemory:
         data: bytes | Bytes | None = None,
         misaligned_by: int = 0,
     ) -> int:
-        """A new region; its address, to be put among a kernel's parameters.
+        """Add a region and return its address.
 
-        `shape` and `stride` (in elements) say which bytes belong to the tensor; by default all. An array given as
-        `data` is used in place, so that results appear in it; bytes are copied. Without data, an initialised region
-        starts as zeros and one that is not as bytes of 255. The address is 256-byte aligned plus `misaligned_by`.
+        `shape` and `stride` (in elements) define the bytes that belong to the tensor, by default all. An array `data`
+        is used in place; bytes are copied. Without data an initialised region is zero, others are 0xFF bytes. The
+        address is 256-byte aligned plus `misaligned_by`.
         """
         if name in self._regions:
             raise ValueError(f"memory already has a region called `{name}`; names must differ")
@@ -132,8 +131,8 @@ class GlobalMemory:
         return region.address
 
     def _moved(self) -> int:
-        """How far from its first place the next region lies. In each eight places in a row, any three bits of its
-        address are all that they can be, and no two regions move alike."""
+        """The address offset of the next region. Over eight consecutive places any three address bits take all values,
+        and regions move independently."""
         if self._place is None:
             return 0
         number = len(self._regions)
@@ -149,7 +148,7 @@ class GlobalMemory:
         return self._regions[name].address
 
     def written(self, name: str) -> npt.NDArray[np.bool_]:
-        """For every byte of a region's storage, whether it holds something that was put there."""
+        """Per byte of a region, whether it was written."""
         region = self._regions[name]
         if region.state is None:
             return np.ones(len(region.data), dtype=np.bool_)
@@ -157,7 +156,7 @@ class GlobalMemory:
         return is_written
 
     def written_rows(self, name: str, row_bytes: int) -> npt.NDArray[np.int64]:
-        """Which rows, of so many bytes each, hold something that was put there."""
+        """The rows of `row_bytes` with any written byte."""
         region = self._regions[name]
         count = len(region.data) // row_bytes
         if region.state is None:
@@ -172,7 +171,7 @@ class GlobalMemory:
         return np.concatenate(found)
 
     def written_of(self, name: str, rows: npt.NDArray[np.int64], row_bytes: int) -> npt.NDArray[np.bool_]:
-        """`written` of some rows of so many bytes each."""
+        """`written` for some rows of `row_bytes`."""
         region = self._regions[name]
         if region.state is None:
             return np.ones((len(rows), row_bytes), dtype=np.bool_)
@@ -180,7 +179,7 @@ class GlobalMemory:
         return is_written
 
     def mark_initialised(self, name: str) -> None:
-        """Every byte of the tensor counts as written: something outside the kernels filled it."""
+        """Mark all bytes as written."""
         state = self._regions[name].state
         if state is not None:
             state[state == _NEVER] = _WRITTEN
@@ -188,35 +187,35 @@ class GlobalMemory:
     # -- for launches --
 
     def remember_touches(self) -> None:
-        """From the next launch on, keep of every byte that may be written what each launch does to it."""
+        """Track accesses to writable bytes from the next launch on."""
         for name, region in self._regions.items():
             if region.writable and region.recent is None:
                 self._regions[name] = replace(region, recent=np.zeros(len(region.data), dtype=np.uint8))
         self._ordered = list(self._regions.values())
 
     def begin_launch(self) -> None:
-        """What was touched by this launch was, from here on, touched by the one before."""
+        """Shift the tracked accesses: this launch becomes the previous one."""
         for region in self._ordered:
             if region.recent is not None:
                 np.left_shift(region.recent & _TOUCHED, 2, out=region.recent)
 
     def add_module_variable(self, module: int, name: str, address: int, data: Bytes, writable: bool) -> None:
-        """A variable of a module at an address the module was lowered for; once per module and memory."""
+        """Add a module variable at its fixed address, once per module and memory."""
         known = self._modules.setdefault(module, {})
         if name not in known:
             known[name] = MemoryRegion(name, address, data, None, 1, (len(data),), (1,), writable)
 
     def inherit_modules(self, used: GlobalMemory) -> None:
-        """The variables of modules as launches on another memory left them."""
+        """Share the module variables of another memory."""
         self._modules = {module: dict(known) for module, known in used._modules.items()}
 
     def regions(self, module: int) -> list[MemoryRegion]:
-        """The regions a launch of this module sees, by address."""
+        """The regions visible to a launch of this module, by address."""
         own = sorted(self._modules.get(module, {}).values(), key=lambda region: region.address)
         return [*self._ordered, *own]
 
     def describe(self, module: int, address: int) -> str:
-        """An address in words, by the nearest region."""
+        """Describe an address by the nearest region."""
         nearest = min(self.regions(module), key=lambda region: _distance(region, address), default=None)
         if nearest is None or _distance(nearest, address) > _GUARD_BYTES // 2:
             return f"address {address:#x}, near no tensor"
@@ -267,7 +266,7 @@ def _initial_state(
     filled = _WRITTEN if initialised else _NEVER
     covers = whole or (math.prod(shape) * element_bytes == nbytes and stride == _dense(shape))
     if covers:
-        return None if initialised else sparse_memory.zeros(nbytes)  # pages that nothing writes cost nothing
+        return None if initialised else sparse_memory.zeros(nbytes)  # untouched pages cost nothing
     state = np.full(nbytes, _OUTSIDE, dtype=np.uint8)
     if 0 not in shape:
         steps = tuple(step * element_bytes for step in stride)

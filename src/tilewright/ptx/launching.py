@@ -1,4 +1,4 @@
-"""What the interpreter is asked for and what it tells: one launch and its result."""
+"""Launch requests and results; cluster geometry; encoded TMA maps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class LaunchOptions:
     instruction_budget: int = 4_000_000_000  # thread instructions, then the launch is stopped
     workers: int = 0  # OS threads; 0: one per core
     blocks: tuple[int, ...] | None = None  # linear indices of the blocks to run; None: all
-    race_bytes: int = 1 << 30  # most memory of the race detector; what it cannot watch then is said
-    poison: int = 0xFF  # the byte that registers, shared and local memory are made of until something writes them
+    race_bytes: int = 1 << 30  # limit of the race detector's memory; reported where it is reached
+    poison: int = 0xFF  # the byte that fills uninitialised registers, shared and local memory
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LaunchRequest:
     parameters: bytes
     cluster: Dim3 | None = None
     cooperative: bool = False
-    overlaps: bool = False  # the launch before may still be running, until griddepcontrol.wait
+    overlaps: bool = False  # the previous launch may still run until griddepcontrol.wait
     options: LaunchOptions = field(default_factory=LaunchOptions)
     shown_as: str = ""  # the kernel's name in findings and counts; the symbol where nothing is given
     launch_line: int = 0  # in the kernel file
@@ -42,7 +42,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class LaunchResult:
-    completed: bool  # else stopped by a finding that cannot be survived: budget, deadlock, trap
+    completed: bool  # else stopped by a fatal finding: budget, deadlock, trap
     findings: tuple[FindingRecord, ...]
     counts: CountsRecord | None  # None unless counting was asked for
     coverage: CoverageRecord | None  # None unless it was asked for
@@ -50,7 +50,7 @@ class LaunchResult:
     thread_instructions: int
     seconds: float
     touches: tuple[TouchRecord, ...] = ()  # where they were asked for
-    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
+    incomplete: tuple[str, ...] = ()  # limits that the checkers reached
 
 
 # -- clusters --
@@ -59,7 +59,7 @@ _MOST_BLOCKS = 16
 
 
 def cluster_extents(kernel: str, built_for: tuple[int, ...] | None, asked: Dim3 | None, grid: Dim3) -> Dim3:
-    """Blocks of a cluster along each axis; raises `PtxError` for what no launch can have."""
+    """The cluster dimensions; raises `PtxError` for invalid ones."""
     built: Dim3 | None = None
     if built_for is not None:
         x, y, z, *_ = (*built_for, 1, 1)
@@ -75,7 +75,7 @@ def cluster_extents(kernel: str, built_for: tuple[int, ...] | None, asked: Dim3 
 
 
 def clusters_of(blocks: Sequence[int], grid: Dim3, extents: Dim3) -> tuple[int, ...]:
-    """Numbers of the clusters that these blocks belong to."""
+    """The clusters that contain these blocks."""
     x, y, _ = (blocks_along // extent for blocks_along, extent in zip(grid, extents, strict=True))
     found = set()
     for block in blocks:
@@ -85,14 +85,14 @@ def clusters_of(blocks: Sequence[int], grid: Dim3, extents: Dim3) -> tuple[int, 
 
 
 def peer_block(block: int, rank: int, grid: Dim3, extents: Dim3) -> int:
-    """The block of that rank in the cluster of another."""
+    """The block with a rank in another block's cluster."""
     at = (block % grid[0], block // grid[0] % grid[1], block // grid[0] // grid[1])
     inside = (rank % extents[0], rank // extents[0] % extents[1], rank // extents[0] // extents[1])
     i, j, k = (a - a % extent + b for a, b, extent in zip(at, inside, extents, strict=True))
     return i + grid[0] * (j + grid[1] * k)
 
 
-# -- tensor maps for the emulator: --
+# -- TMA maps --
 
 MAP_BYTES = 128
 _LAYOUT = struct.Struct("<8sQ4Q5I5H10B6h2H24x")
@@ -103,7 +103,7 @@ _RANK = 5
 
 @dataclass(frozen=True)
 class PixelBox:
-    """What an im2col map has beside a tiled one: corners relative to the tensor's, and the size of a column."""
+    """The additional fields of an im2col map: corners relative to the tensor's, and the column size."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
@@ -112,7 +112,7 @@ class PixelBox:
 
 
 def encoded_map(record: TensorMap, address: int, pixel_box: PixelBox | None = None) -> bytes:
-    """The map over a tensor at `address`; raises `PtxError` where the driver would refuse it."""
+    """The emulator's form of a map over a tensor at `address`; raises `PtxError` where the driver would fail."""
     if address % _ALIGNMENT:
         raise PtxError(f"map {record.name}: {record.tensor} lies at {address:#x}, and maps need {_ALIGNMENT} bytes")
     rank = len(record.shape)

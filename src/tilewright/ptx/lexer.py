@@ -1,7 +1,4 @@
-"""The text of a PTX module as a cursor walks it: comments blanked, lines counted, errors with the line they stand on.
-
-Knows characters only. What a statement means is the parser's business.
-"""
+"""A cursor over PTX text, without comments, that counts lines for error messages."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _MOST_CLAIMED_BYTES = 256 << 20
 
 
 def without_comments(text: str) -> str:
-    """The text with every comment gone and every line where it was. Strings are left alone."""
+    """The text without comments, with the same line numbers. Strings are kept."""
     if "//" not in text and "/*" not in text:
         return text
 
@@ -39,12 +36,12 @@ def without_comments(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space made one space."""
+    """The text with white space collapsed."""
     return " ".join(text.split())
 
 
 class Cursor:
-    """A place in the text. Everything read is stepped over, with the white space behind it."""
+    """A position in the text. Reading also skips the white space that follows."""
 
     def __init__(self, text: str) -> None:
         self.text = without_comments(text)
@@ -64,7 +61,7 @@ class Cursor:
         return self.text[self.position : self.position + 1]
 
     def line_at(self, position: int) -> int:
-        """The 1-based line of a position. Quick when positions come in order."""
+        """The 1-based line of a position; fast for increasing positions."""
         if position < self._line_position:
             self._line, self._line_position = 1, 0
         self._line += self.text.count("\n", self._line_position, position)
@@ -84,7 +81,7 @@ class Cursor:
         raise UnsupportedPtx(message, self.line_at(where), self._shown(where))
 
     def _shown(self, position: int) -> str:
-        """The statement a position stands in, as far as a message needs it."""
+        """The line at a position, shortened for messages."""
         start = self.text.rfind("\n", 0, position) + 1
         end = self.text.find("\n", position)
         line = self.text[start:] if end < 0 else self.text[start:end]
@@ -92,7 +89,7 @@ class Cursor:
         return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
 
     def claim(self, size_bytes: int) -> None:
-        """Counts bytes the text asks for without writing them out: a short text must not fill the memory."""
+        """Limit the bytes of implicit zeros: a short text must not exhaust memory."""
         self._claimed_bytes += size_bytes
         if self._claimed_bytes > _MOST_CLAIMED_BYTES:
             self.fail(f"the initialised variables take over {_MOST_CLAIMED_BYTES >> 20} MiB")
@@ -103,7 +100,7 @@ class Cursor:
             self.position = found.end()
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Steps over what `pattern` matches here, or stays."""
+        """Read what `pattern` matches here, if it does."""
         found = pattern.match(self.text, self.position)
         if found is not None:
             self.position = found.end()
@@ -111,7 +108,7 @@ class Cursor:
         return found
 
     def accept(self, literal: str) -> bool:
-        """Steps over `literal` if it stands here. For punctuation: words are read with `word`."""
+        """Read punctuation, if it is next."""
         if not self.text.startswith(literal, self.position):
             return False
         self.position += len(literal)
@@ -143,7 +140,7 @@ class Cursor:
         return found[1]
 
     def until(self, literal: str, what: str) -> str:
-        """Everything up to `literal`, which is stepped over too."""
+        """Read up to and including `literal`; returns the text before it."""
         end = self.text.find(literal, self.position)
         if end < 0:
             self.fail(f"{what} has no closing `{literal}`")

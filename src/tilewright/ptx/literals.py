@@ -1,7 +1,4 @@
-"""PTX constants: integers, floats by value or by bits, and constant expressions of them.
-
-Not here: names of variables, which are addresses and known only when a program is loaded.
-"""
+"""PTX constants: integers, floats by value or by bits, and constant expressions, without symbol addresses."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _LEVELS = (
 
 
 def integer_value(text: str) -> int | None:
-    """An integer literal in any base; None if it is not one, or wider than 64 bits."""
+    """The value of an integer literal; None if it is not one, or exceeds 64 bits."""
     if _INTEGER.fullmatch(text) is None or len(text) > 70:
         return None
     digits = text[:-1] if text.endswith("U") else text
@@ -60,10 +57,7 @@ def integer_value(text: str) -> int | None:
 
 
 def literal(text: str) -> Immediate | None:
-    """A constant operand; None if the text is no constant.
-
-    A decimal float such as `1.5` is a double, as PTX has it: its 64 bits come back, whatever type the instruction has.
-    """
+    """A constant operand; None if the text is no constant. A decimal float such as `1.5` is a double, as in PTX."""
     value = integer_value(text)
     if value is not None:
         return Immediate(value)
@@ -81,7 +75,7 @@ def literal(text: str) -> Immediate | None:
 
 
 def expression_value(text: str) -> int | None:
-    """The value of a constant integer expression such as `(1 << 4) - 1`; None if it is none."""
+    """The value of a constant integer expression such as `(1 << 4) - 1`; None if it is not one."""
     value = integer_value(text.strip())
     if value is not None:
         return value
@@ -105,11 +99,11 @@ def expression_value(text: str) -> int | None:
 
 
 class _NotConstant(Exception):
-    """The tokens are no expression, or divide by zero."""
+    """Not a constant expression, or a division by zero."""
 
 
 class _Expression:
-    """Recursive descent over the tokens. Arithmetic is signed and 64 bits wide."""
+    """A recursive descent evaluator with signed 64-bit arithmetic."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens

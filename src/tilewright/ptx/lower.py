@@ -1,4 +1,4 @@
-"""A kernel and all it may call, as arrays the interpreter runs."""
+"""Lowers a kernel and its callees to the interpreter's arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.ptx import (
 )
 from tilewright.ptx.classes import InstructionClass
 from tilewright.ptx.control_flow import flow
-from tilewright.ptx.lower_builder import CONTROL, Fixups, FrameVariable, FunctionBuilder, Opcode, Placed, ProgramCode
+from tilewright.ptx.lower_builder import CONTROL, FrameVariable, FunctionBuilder, Opcode, Placed, ProgramCode
 from tilewright.ptx.lower_control import Parameters
 from tilewright.ptx.native import FUNCTION_WINDOW, PARAMETER_WINDOW, FunctionInfo
 from tilewright.ptx.operands import unsupported
@@ -71,23 +71,23 @@ class Loop:
 
 @dataclass(frozen=True)
 class LoweredKernel:
-    """What `native` hands to the core, and what reports need."""
+    """A lowered kernel: the core's input, and what reports need."""
 
     name: str
     encoded: bytes
     extra: tuple[int, ...]
     constants: bytes
-    functions: tuple[FunctionInfo | None, ...]  # by number in the module; None: not part of this kernel
+    functions: tuple[FunctionInfo | None, ...]  # by number in the module; None: not called by this kernel
     kernel: int
-    origins: tuple[Instruction | None, ...]  # which each decoded instruction belongs to
+    origins: tuple[Instruction | None, ...]  # the source of each decoded instruction
     shared: tuple[SharedVariable, ...]
-    reserved_shared_bytes: int  # what the declarations ask for, without guard zones
-    shared_state: bytes  # of each byte of static shared memory, guard zones between the variables
+    reserved_shared_bytes: int  # as declared, without guard zones
+    shared_state: bytes  # per byte of static shared memory, with guard zones
     local_bytes: int
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
     max_threads: tuple[int, ...] | None
-    cluster: tuple[int, ...] | None  # blocks of a cluster that it was built for; None: any, or none at all
+    cluster: tuple[int, ...] | None  # the compiled-in cluster dimensions, if any
     prints: bool  # printf or assert
     reads_only: bool  # it loads through the read-only cache
     loops: tuple[Loop, ...]
@@ -95,7 +95,7 @@ class LoweredKernel:
 
 @dataclass(frozen=True)
 class ModuleLayout:
-    """Addresses that every kernel of a module shares."""
+    """Addresses shared by all kernels of a module."""
 
     addresses: dict[str, int]  # of module variables in global and constant memory
     function_numbers: dict[str, int]
@@ -106,7 +106,7 @@ class ModuleLayout:
 
 
 def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKernel:
-    """Raises `UnsupportedPtx` for what the interpreter does not know, `PtxError` for what makes no sense."""
+    """Lower a kernel; raises `UnsupportedPtx` for unsupported and `PtxError` for invalid PTX."""
     kernel = module.functions.get(name)
     if kernel is None or not kernel.is_entry:
         known = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
@@ -174,10 +174,10 @@ class _KernelLowering:
             cluster=self.kernel.cluster,
         )
 
-    # -- what belongs to the kernel --
+    # -- reachable functions and variables --
 
     def _reachable(self) -> list[Function]:
-        """The kernel and every function it names, in bodies or through initialisers of variables it names."""
+        """The kernel and the functions it names, in bodies or in initialisers of variables."""
         found: dict[str, Function] = {}
         waiting = [self.kernel.name]
         seen: set[str] = set()
@@ -202,7 +202,7 @@ class _KernelLowering:
         return list(found.values())
 
     def _place_shared(self, functions: list[Function]) -> None:
-        """Static variables one after the other with guard zones between, the dynamic part behind them."""
+        """Place static variables with guard zones between, then dynamic shared memory."""
         named = {symbol for f in functions for i in f.body for o in i.operands for symbol in symbols_of(o)}
         variables = [v for v in self.module.variables if v.space is Space.SHARED and v.name in named]
         variables += [v for f in functions for v in f.variables if v.space is Space.SHARED]
@@ -258,7 +258,7 @@ class _KernelLowering:
         meetings = {meeting for meeting in graph.reconvergence.values() if meeting is not None}
         entry = self._code.position
         positions: list[int] = []
-        inside: dict[int, int] = {}  # positions behind the mark of a loop, which only those from outside pass
+        inside: dict[int, int] = {}  # positions after a loop's entry mark
         for index, instruction in enumerate(function.body):
             positions.append(self._code.position)
             builder.begin_nothing()
@@ -276,7 +276,14 @@ class _KernelLowering:
         if len(function.body) in meetings:
             builder.emit("join", flags=CONTROL, guarded=False)
         builder.emit("exit" if function.is_entry else "ret", flags=CONTROL, guarded=False)
-        self._patch(builder.fixups, positions, inside, graph.loops)
+        for position, field_offset, target in builder.fixups.targets:
+            branch = bisect.bisect_right(positions, position) - 1
+            back = branch in graph.loops.get(target, ()) or field_offset == lower_control.MEET_FIELD
+            at = inside.get(target, positions[target]) if back else positions[target]
+            self._code.patch(position, at, field_offset)
+        for start, indices in builder.fixups.tables:
+            for number, target in enumerate(indices):
+                self._code.extra[start + number] = positions[target]
         self._calls += builder.fixups.calls
         parameters, results = layout
         return FunctionInfo(
@@ -289,17 +296,6 @@ class _KernelLowering:
             result_stride=results[1],
             parameter_bytes=parameters[2],
         )
-
-    def _patch(
-        self, fixups: Fixups, positions: list[int], inside: dict[int, int], loops: dict[int, frozenset[int]]
-    ) -> None:
-        for position, field_offset, index in fixups.targets:
-            branch = bisect.bisect_right(positions, position) - 1
-            back = branch in loops.get(index, ()) or field_offset == lower_control.MEET_FIELD
-            self._code.patch(position, inside.get(index, positions[index]) if back else positions[index], field_offset)
-        for start, indices in fixups.tables:
-            for number, index in enumerate(indices):
-                self._code.extra[start + number] = positions[index]
 
     def _place_parameters(
         self, builder: FunctionBuilder, function: Function, places: dict[str, Placed]
@@ -374,7 +370,7 @@ def _place_locals(function: Function, places: dict[str, Placed]) -> int:
 
 
 def module_layout(module: Module, base: int) -> tuple[ModuleLayout, list[Variable]]:
-    """Addresses for the module's variables from `base` on, and the variables in that order."""
+    """Addresses for the module's variables from `base` on, and the placed variables in order."""
     addresses: dict[str, int] = {}
     placed: list[Variable] = []
     at = base

@@ -1,4 +1,4 @@
-"""Lowering of bulk copies: with and without tensor maps, reductions, their groups and their fences."""
+"""Lowers mbarriers, bulk copies and reductions with and without TMA maps, and cluster instructions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from tilewright.ptx import lower_memory
 from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_store
 from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import SPACES
-from tilewright.ptx.lower_memory import WIDE, address_of, atom_number, class_of_copy, copy
+from tilewright.ptx.lower_memory import WIDE, address_of, class_of_copy, copy
 from tilewright.ptx.operands import TYPE_BYTES, Modifiers, items_of, operands_of, unsupported
 from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Sink, Vector
 
 # -- mbarrier --
 
-PARITY, NO_COMPLETE, DROPS, RELAXED = 1, 1, 2, 4  # flags, as the core has them
+PARITY, NO_COMPLETE, DROPS, RELAXED = 1, 1, 2, 4  # flags of the core
 _NOTHING = -1
 
 
 def barrier_address(b: FunctionBuilder, modifiers: Modifiers, operand: Operand) -> tuple[int, int, int]:
-    """Slot, offset and modifier bits of the object's address; without a space it is generic."""
+    """Slot, offset and modifier bits of the mbarrier's address; generic without a state space."""
     space = modifiers.one_of("shared", "shared::cta", "shared::cluster")
     address, offset, wide = address_of(b, operand, "shared" if space else "generic")
     return address, offset, wide | SPACES["shared" if space else "generic"] << 10
@@ -27,7 +27,7 @@ def mbarrier(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     forms = {"init": _init, "inval": _inval, "pending_count": _pending, "expect_tx": _bytes, "complete_tx": _bytes}
     forms.update({"arrive": _arrive, "arrive_drop": _arrive, "test_wait": _wait, "try_wait": _wait})
-    # The operation stands first: `arrive.expect_tx` is an arrival.
+    # The first modifier is the operation: `arrive.expect_tx` is an arrival.
     what = modifiers.left.pop(0) if modifiers.left else ""
     if what not in forms or not modifiers.flag("b64"):
         raise unsupported(i, "this form of mbarrier")
@@ -52,7 +52,7 @@ def _pending(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, what: str
 
 
 def _order(modifiers: Modifiers) -> int:
-    """Acquire and release are what these do anyway; only .relaxed differs."""
+    """These acquire and release by default; only .relaxed differs."""
     order = modifiers.one_of("release", "acquire", "relaxed")
     modifiers.one_of("cta", "cluster")
     return RELAXED if order == "relaxed" else 0
@@ -67,7 +67,7 @@ def _bytes(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, what: str) 
 
 
 def _arrive(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, what: str) -> None:
-    """`arrive{.expect_tx|.noComplete} state, [address]{, count or bytes}`; of another block's object no state."""
+    """`arrive{.expect_tx|.noComplete} state, [address]{, count or bytes}`; no state for a remote mbarrier."""
     flags = _order(modifiers) | (DROPS if what == "arrive_drop" else 0)
     expects = modifiers.flag("expect_tx")
     flags |= NO_COMPLETE if modifiers.flag("noComplete") else 0
@@ -81,7 +81,7 @@ def _arrive(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, what: str)
 
 
 def _wait(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, what: str) -> None:
-    """How long a try_wait suspends its thread is the scheduler's business, with a hint or without."""
+    """test_wait and try_wait; a suspend-time hint is ignored."""
     parity = modifiers.flag("parity")
     flags = _order(modifiers) | (PARITY if parity else 0)
     address, offset, mod = barrier_address(b, modifiers, i.operands[1])
@@ -94,8 +94,8 @@ def _wait(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, what: str) -
 MBARRIER_OPCODES = opcodes(InstructionClass.SYNC, {"mbarrier": mbarrier})
 
 _TO_SHARED, _SHARED, _TO_GLOBAL, _IM2COL = 0, 1, 2, 4
-_ABSENT = (0, 0, 0)  # an address that nobody looks at
-_REDUCTIONS = ("add", "min", "max", "and", "or", "xor")  # at the numbers of the core's TW_ATOM_*
+_ABSENT = (0, 0, 0)  # no address
+_REDUCTIONS = ("add", "min", "max", "and", "or", "xor")  # in the order of the core's TW_ATOM_*
 _COUNTING = {"inc": 8, "dec": 9}
 _MODES = ("tile", "im2col", "im2col_no_offs")
 _RANKS = ("1d", "2d", "3d", "4d", "5d")
@@ -103,7 +103,7 @@ _SHARED_NAMES = ("shared::cluster", "shared::cta")
 
 
 def cp(b: FunctionBuilder, i: Instruction) -> None:
-    """Every copy; those that are not bulk are lower_memory's."""
+    """All forms of cp; non-bulk copies are lowered by `lower_memory`."""
     modifiers = Modifiers.of(i)
     reduces = modifiers.flag("reduce")
     if "mbarrier" in modifiers.left:
@@ -145,7 +145,7 @@ def _bulk(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: boo
 
 
 def _reduction(modifiers: Modifiers, reduces: bool) -> int:
-    """The core's number plus one; 0: none."""
+    """The core's reduction number plus one; 0 for a plain copy."""
     if not reduces:
         return 0
     name = modifiers.need(*_REDUCTIONS, *_COUNTING)
@@ -159,7 +159,7 @@ def _place(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, int, 
 
 
 def _plain(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: bool) -> None:
-    """`[to], [from], size` and, of those that an mbarrier counts, `[mbarrier]` and the mask of ranks."""
+    """`[to], [from], size` and, with mbarrier completion, `[mbarrier]` and the multicast mask."""
     kind = modifiers.left.pop() if reduces else ""
     operation = _reduction(modifiers, reduces)
     policy = modifiers.cache_hints()
@@ -183,7 +183,7 @@ def _plain(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: bo
     barrier = _place(b, operands[3], "shared") if counted else _ABSENT
     mask = b.source(operands[4], 2) if multicast else -1
     extra = (*to, *origin, *barrier, b.source(operands[2], 4), mask)
-    number = atom_number(kind) if operation else 0
+    number = lower_memory.ATOM_NUMBERS.get(kind) if operation else 0
     if number is None:
         raise unsupported(i, f"a bulk reduction of .{kind}")
     b.emit("bulk", flags=direction, count=operation, mod=number, extra=extra)
@@ -228,9 +228,9 @@ def _tensor(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: b
     b.emit("bulk_tensor", flags=flags, count=rank, mod=operation, extra=extra)
 
 
-# -- maps that a kernel changes --
+# -- tensormap instructions --
 
-# In the order of the core's TW_MAP_*; those with a dimension, and those that are written as names or small numbers.
+# In the order of the core's TW_MAP_*.
 _FIELDS = (
     *("global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride"),
     *("elemtype", "interleave_layout", "swizzle_mode", "fill_mode"),
@@ -239,7 +239,7 @@ _BY_DIMENSION = frozenset(("box_dim", "global_dim", "global_stride", "element_st
 
 
 def tensormap(b: FunctionBuilder, i: Instruction) -> None:
-    """`replace.tile.field [map]{, dimension}, value`, and the copy of a map with its fence, which needs none here."""
+    """`replace.tile.field [map]{, dimension}, value`, and the copy of a map with its fence."""
     modifiers = Modifiers.of(i)
     if modifiers.flag("cp_fenceproxy"):
         extra = (*_place(b, i.operands[0], "global"), *_place(b, i.operands[1], "shared"))
@@ -274,7 +274,7 @@ OPCODES = {
 }
 
 
-# -- lowering of what blocks of a cluster do with each other: --
+# -- clusters --
 
 _WIDE, _GENERIC = 1, 2  # flags of addresses
 _RELAXED = 1
@@ -298,7 +298,7 @@ def getctarank(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def cluster_barrier(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
-    """`barrier.cluster`, of which `bar` has read the opcode and `.cluster`."""
+    """`barrier.cluster`, after `bar` has read `.cluster`."""
     how = modifiers.need("arrive", "wait")
     order = modifiers.one_of("release", "relaxed") if how == "arrive" else modifiers.one_of("acquire")
     modifiers.flag("aligned")
@@ -310,7 +310,7 @@ def cluster_barrier(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) ->
 
 
 def st(b: FunctionBuilder, i: Instruction) -> None:
-    """Every store; those that are not asynchronous are lower_memory's."""
+    """All stores; synchronous ones are lowered by `lower_memory`."""
     if "async" not in i.modifiers:
         lower_memory.st(b, i)
         return
@@ -327,7 +327,7 @@ def st(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def red(b: FunctionBuilder, i: Instruction) -> None:
-    """Every reduction; those that are not asynchronous are lower_memory's."""
+    """All reductions; synchronous ones are lowered by `lower_memory`."""
     if "async" not in i.modifiers:
         lower_memory.atom(b, i)
         return

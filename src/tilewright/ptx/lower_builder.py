@@ -1,7 +1,7 @@
-"""Decoded instructions of one function in the making: slots for registers, constants, and emitting.
+"""Builds the decoded instructions of a function: register slots, constants, emission.
 
-A register that lives inside one basic block shares its slot with others of its width; all others keep theirs. Slots
-are shared only among registers of one width, since parted lanes may be in different blocks at the same time.
+Registers that are live in one basic block only share slots with others of the same width, because divergent lanes may
+be in different blocks at the same time; all other registers have their own slot.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Lowering = Callable[["FunctionBuilder", Instruction], None]
 
 @dataclass(frozen=True)
 class Opcode:
-    """All that is known of a PTX opcode outside the core."""
+    """The lowering and class of a PTX opcode."""
 
     lower: Lowering
-    kind: InstructionClass | Callable[[tuple[str, ...]], InstructionClass]  # or found from opcode and modifiers
-    writes: bool = True  # whether its first operand is where the result goes
+    kind: InstructionClass | Callable[[tuple[str, ...]], InstructionClass]  # or a function of opcode and modifiers
+    writes: bool = True  # whether its first operand is the destination
 
 
 def opcodes(
@@ -41,7 +41,7 @@ def opcodes(
     *,
     writes: bool = True,
 ) -> dict[str, Opcode]:
-    """Opcodes that have all but their lowering in common."""
+    """Opcodes of one class."""
     return {name: Opcode(lower, kind, writes) for name, lower in lowerings.items()}
 
 
@@ -57,7 +57,7 @@ class FrameVariable:
 
 @dataclass(frozen=True)
 class Placed:
-    """What a symbol stands for: an absolute address, a place in the frame, in local memory or in the parameters."""
+    """The location of a symbol: an absolute address, or an offset in the frame, local memory or parameters."""
 
     kind: str  # "address", "shared", "frame", "local", "parameter", "function"
     value: int = 0
@@ -67,7 +67,7 @@ class Placed:
 
 @dataclass
 class Constants:
-    """Immediates, spread over 32 lanes once per program."""
+    """Immediates, broadcast to 32 lanes once per program."""
 
     data: bytearray = field(default_factory=bytearray)
     places: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -89,11 +89,11 @@ class Constants:
 
 @dataclass
 class ProgramCode:
-    """The whole program in the making; functions are appended one after the other."""
+    """The code of a kernel and its callees."""
 
     constants: Constants = field(default_factory=Constants)
     encoded: bytearray = field(default_factory=bytearray)
-    origins: list[Instruction | None] = field(default_factory=list)  # which each decoded one belongs to
+    origins: list[Instruction | None] = field(default_factory=list)  # the source of each decoded instruction
     extra: list[int] = field(default_factory=list)
 
     @property
@@ -108,7 +108,7 @@ class ProgramCode:
 
 @dataclass
 class Fixups:
-    """Places that name an instruction of the body before its position is known."""
+    """References to instructions whose positions are not known yet."""
 
     targets: list[tuple[int, int, int]] = field(default_factory=list)  # position, field offset, body index
     tables: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # start in extra, body indices
@@ -116,7 +116,7 @@ class Fixups:
 
 
 def _uses(instruction: Instruction, no_result: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """Registers in the order in which they are read and written, and whether one is only written."""
+    """Registers in order of access, and whether the access only writes."""
     if instruction.guard is not None:
         yield instruction.guard.name, False
     writes = instruction.guard is None and instruction.opcode not in no_result
@@ -130,7 +130,7 @@ def _uses(instruction: Instruction, no_result: Collection[str]) -> Iterator[tupl
 def _block_local(
     function: Function, flow: ControlFlow, no_result: Collection[str], kept: frozenset[str]
 ) -> dict[str, int]:
-    """Registers written before they are read, in one block only -> index of the last instruction that uses them."""
+    """Registers used in one block only and written before read -> index of their last use."""
     block_of: dict[str, int] = {}
     last: dict[str, int] = {}
     shared = set(kept)
@@ -152,8 +152,8 @@ class FunctionBuilder:
     function: Function
     flow: ControlFlow
     place_symbol: Callable[[str], Placed | None]
-    swap_guesses: Mapping[int, Instruction]  # loads that are the guess of a compare-and-swap loop -> the swap
-    no_result: Collection[str]  # opcodes that write none of their operands
+    swap_guesses: Mapping[int, Instruction]  # initial loads of compare-and-swap loops -> the swap
+    no_result: Collection[str]  # opcodes without a destination operand
     wgmma: WgmmaRegisters
     fixups: Fixups = field(default_factory=Fixups)
     frame_bytes: int = 0
@@ -189,7 +189,7 @@ class FunctionBuilder:
             self._guard = self.predicate(instruction.guard) | (2 if instruction.guard_negated else 0)
 
     def watch_registers(self) -> None:
-        """What stands before an instruction that may touch registers a wgmma has in flight."""
+        """Emit the checks before an instruction that may access registers of a wgmma in flight."""
         if self.index in self.wgmma.copies:
             to, origin = (self.source(operand, 4) for operand in self.instruction.operands)
             self.emit("wgmma_copy", (to, origin))
@@ -199,7 +199,7 @@ class FunctionBuilder:
             self.emit("wgmma_touch", (len(read),), count=len(slots), extra=slots)
 
     def begin_nothing(self) -> None:
-        """What follows belongs to no instruction of the program."""
+        """Emit without a source instruction from here on."""
         self._instruction = None
         self._guard = -1
 
@@ -260,8 +260,7 @@ class FunctionBuilder:
     def slot(self, register: Register) -> int:
         place = self._slots.get(register.name)
         if place is None:
-            # One of several blocks may be live, round a loop, where a slot that is free here is in use; and where it is
-            # read and nothing wrote it, it must hold the poison, not what another register left.
+            # Registers of several blocks may be live around a loop, or uninitialised: never reuse a slot.
             place = self._slot(self.register_bytes(register), used_before=register.name in self._last_use)
             self._slots[register.name] = place
         return place
@@ -272,7 +271,7 @@ class FunctionBuilder:
         return PtxError(why, self.instruction.ptx_line, self.instruction.text)
 
     def predicate(self, operand: Operand | None) -> int:
-        """A predicate that is read."""
+        """The slot of a source predicate."""
         if isinstance(operand, syntax.Negated):
             return self.predicate(operand.register) ^ 2
         if isinstance(operand, Register):
@@ -288,7 +287,7 @@ class FunctionBuilder:
         raise self.wrong("a predicate is missing")
 
     def predicate_target(self, operand: Operand | None) -> int:
-        """A predicate that is written; -1 for the sink."""
+        """The slot of a destination predicate; -1 for the sink."""
         if operand is None or isinstance(operand, syntax.Sink):
             return -1
         if not isinstance(operand, Register) or self.register_bytes(operand) != 0:
@@ -296,7 +295,7 @@ class FunctionBuilder:
         return self.slot(operand)
 
     def target(self, operand: Operand | None, size: int) -> int:
-        """A register of `size` bytes that is written; -1 for the sink."""
+        """The slot of a destination register of `size` bytes; -1 for the sink."""
         if operand is None or isinstance(operand, syntax.Sink):
             return -1
         if not isinstance(operand, Register):
@@ -307,7 +306,7 @@ class FunctionBuilder:
         return self.slot(operand)
 
     def source(self, operand: Operand | None, size: int, *, is_float: bool = False) -> int:
-        """A value of `size` bytes that is read: a register, an immediate, a special register or an address."""
+        """The slot of a source of `size` bytes: register, immediate, special register or address."""
         if isinstance(operand, Register):
             found = self.register_bytes(operand)
             if found != size:
@@ -370,7 +369,7 @@ class FunctionBuilder:
         extra: tuple[int, ...] | None = None,
         guarded: bool = True,
     ) -> int:
-        """Appends one decoded instruction; its position."""
+        """Append one decoded instruction; returns its position."""
         position = self.code.position
         start = 0
         if extra is not None:
@@ -378,16 +377,19 @@ class FunctionBuilder:
             self.code.extra.extend(extra)
         padded = (*operands, *(0,) * (8 - len(operands)))
         guard = self._guard if guarded else -1
+        signed = (imm + (1 << 63)) % (1 << 64) - (1 << 63)
         self.code.encoded += _ENCODED.pack(
-            self._numbers[name], flags, count, guard, *padded, _signed(imm), start, mod & 0xFFFFFFFF
+            self._numbers[name],
+            flags,
+            count,
+            guard,
+            *padded,
+            signed,
+            start,
+            mod & 0xFFFFFFFF,
         )
         self.code.origins.append(self._instruction)
         return position
-
-
-def _signed(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _float_bits(value: float, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Lowering of branches, calls, exits and the functions a kernel may call on the device's side."""
+"""Lowers branches, calls, exits, barriers, warp instructions and matrix instructions."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _PRINTF, _ASSERT = "vprintf", "__assertfail"
 
 @dataclass(frozen=True)
 class Parameters:
-    """Where a function's parameters or results lie in one block of bytes."""
+    """The layout of a function's parameters or results."""
 
     offsets: tuple[int, ...]
     total_bytes: int
 
     @staticmethod
     def of_kernel(declarations: tuple[ParameterDeclaration, ...]) -> Parameters:
-        """As the driver lays them out: each at its own alignment."""
+        """The driver's layout: each at its own alignment."""
         at, offsets = 0, []
         for parameter in declarations:
             at = -(-at // parameter.align) * parameter.align
@@ -56,7 +56,7 @@ class Parameters:
 
     @staticmethod
     def of_function(sizes: tuple[int, ...]) -> Parameters:
-        """Of a function, where only we look: by size alone, so that a prototype tells as much as a declaration."""
+        """The emulator's layout for calls: by size only, so that a prototype suffices."""
         at, offsets = 0, []
         for size in sizes:
             offsets.append(at)
@@ -123,7 +123,7 @@ Variables = list[FrameVariable]
 
 
 def call(b: FunctionBuilder, i: Instruction) -> None:
-    """`call (result), function, (arguments), prototype`, of which only the function must be there."""
+    """`call (result), function, (arguments), prototype`; only the function is required."""
     only_flags(i, "uni")
     operands = list(i.operands)
     returned = _listed(b, operands)
@@ -145,7 +145,7 @@ def call(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def _listed(b: FunctionBuilder, operands: list[Operand]) -> Variables:
-    """The variables in parentheses at the front, taken away; none where there are no parentheses."""
+    """Remove and return the variables in leading parentheses, if any."""
     first = operands[0] if operands else None
     if not isinstance(first, Tuple_):
         return []
@@ -163,7 +163,7 @@ def _frame_variable(b: FunctionBuilder, operand: Operand) -> FrameVariable:
 def _argument_list(
     b: FunctionBuilder, given: Variables, returned: Variables, sizes: tuple[int, ...], callee: str
 ) -> tuple[tuple[int, ...], int]:
-    """Where the core finds arguments and results, and how many bytes the arguments take."""
+    """The core's description of arguments and results, and the argument size."""
     if tuple(variable.size_bytes for variable in given) != sizes or len(returned) > 1:
         raise b.wrong(f"the arguments do not fit {callee}")
     layout = Parameters.of_function(sizes)
@@ -221,15 +221,15 @@ OPCODES = opcodes(
 )
 
 
-# -- lowering of what happens between lanes: --
+# -- barriers and warp instructions --
 
-_WARP_BARRIER = 64  # flag: meets another of its kind at any place
+_WARP_BARRIER = 64  # flag: may meet any other warp barrier
 _SYNC, _ARRIVE, _RED = 0, 1, 2
 _REDUCTIONS = ("popc", "and", "or")
 
 
 def bar(b: FunctionBuilder, i: Instruction) -> None:
-    """bar and barrier, of the block and of the warp."""
+    """bar and barrier, for blocks, clusters and warps."""
     modifiers = Modifiers.of(i)
     if modifiers.flag("warp"):
         modifiers.need("sync")

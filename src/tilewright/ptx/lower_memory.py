@@ -1,9 +1,9 @@
-"""Lowering of loads, stores, atomics, fences and asynchronous copies."""
+"""Lowers loads, stores, atomics, fences and asynchronous copies."""
 
 from __future__ import annotations
 
 from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load
-from tilewright.ptx.lower_builder import FrameVariable, FunctionBuilder, opcodes
+from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES
 from tilewright.ptx.native import PARAMETER_WINDOW
 from tilewright.ptx.operands import TYPE_BYTES, Modifiers, items_of, operands_of, unsupported
@@ -21,7 +21,7 @@ _SPACE_NAMES = (
 
 
 def _order(modifiers: Modifiers, default: int = _WEAK) -> int:
-    """Order and scope as the race detector names them."""
+    """Memory order and scope, in the race detector's encoding."""
     orders = {"weak": _WEAK, "volatile": _VOLATILE, "mmio": _VOLATILE, "relaxed": _RELAXED, "acquire": _ACQUIRE}
     orders.update(release=_RELEASE, acq_rel=_ACQ_REL)
     name = modifiers.one_of(*orders)
@@ -61,7 +61,7 @@ def address_of(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, i
 
 
 class Access:
-    """What ld and st have in common: space, order, type, elements."""
+    """The common part of ld and st: state space, order, type, elements."""
 
     def __init__(self, b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
         self.kind = modifiers.type(*_TYPES)
@@ -102,22 +102,16 @@ class Access:
         return _LOG2[self.element] | register << 2 | signed | wide | cached | self.order << 6 | SPACES[self.space] << 10
 
 
-def _frame_variable(b: FunctionBuilder, operand: Operand) -> tuple[FrameVariable | None, int]:
-    """The function parameter an address names, if it does, and the offset into it."""
-    if isinstance(operand, Address) and isinstance(operand.base, SymbolOperand):
-        placed = b.place_symbol(operand.base.name)
-        if placed is not None and placed.frame is not None:
-            return placed.frame, operand.offset + operand.base.offset
-    return None, 0
-
-
 def _in_frame(
     b: FunctionBuilder, name: str, access: Access, slots: tuple[int, ...], register: int, operand: Operand
 ) -> bool:
-    """Emits an access to a function's parameter; False: the address is not one."""
-    variable, offset = _frame_variable(b, operand)
-    if variable is None:
+    """Emit an access to a function's parameter; False if the address is not one."""
+    if not isinstance(operand, Address) or not isinstance(operand.base, SymbolOperand):
         return False
+    placed = b.place_symbol(operand.base.name)
+    if placed is None or placed.frame is None:
+        return False
+    variable, offset = placed.frame, operand.offset + operand.base.offset
     if offset < 0 or offset + access.element * access.count > variable.size_bytes:
         raise b.wrong("the access lies outside the parameter")
     padded = (*slots, *(-1,) * (4 - len(slots)), variable.at, variable.stride)
@@ -180,11 +174,6 @@ _HALF_ATOMS = ("f16", "bf16", "f16x2", "bf16x2")
 _VECTOR_ATOMS = {**dict.fromkeys(ATOMS, ()), "add": ("f32", *_HALF_ATOMS), "min": _HALF_ATOMS, "max": _HALF_ATOMS}
 
 
-def atom_number(kind: str) -> int | None:
-    """The core's number of a type; None: no atomics of it."""
-    return ATOM_NUMBERS.get(kind)
-
-
 def _atom_allows(operation: str, kind: str) -> bool:
     if operation in ("exch", "cas"):
         return kind in ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64") or (
@@ -225,7 +214,7 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     values, targets = items_of(operands[1]), items_of(destination)
     if len(values) != width or (width > 1 and i.opcode == "atom" and len(targets) != width):
         raise unsupported(i, "this number of elements")
-    for k, value in enumerate(values):  # a vector's elements are atomic each for itself
+    for k, value in enumerate(values):  # each element is atomic separately
         first = b.source(value, size, is_float=is_float)
         second = b.source(operands[2], size, is_float=is_float) if operation == "cas" else first
         b.emit(
@@ -246,7 +235,7 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
         is_proxy = modifiers.flag("proxy")
         modifiers.one_of("sc", "acq_rel", "acquire", "release")
         scope = modifiers.one_of("cta", "cluster", "gpu", "sys") or "gpu"
-        modifiers.flag("mbarrier_init")  # what it shows to the cluster, any fence does here
+        modifiers.flag("mbarrier_init")  # implied by any fence here
         modifiers.one_of("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
         if is_proxy:
             _proxy_fence(b, modifiers)
@@ -256,7 +245,7 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def _proxy_fence(b: FunctionBuilder, modifiers: Modifiers) -> None:
-    """Only what the asynchronous proxy may read is watched; aliases and tensor maps are as everybody sees them."""
+    """Only fences to the async proxy matter: aliases and tensor maps are always coherent here."""
     between = modifiers.need("alias", "async", "async::generic", "tensormap::generic")
     modifiers.one_of("global", "shared::cta", "shared::cluster")
     modifiers.finish()
@@ -272,7 +261,7 @@ def class_of_copy(parts: tuple[str, ...]) -> InstructionClass:
 
 
 def copy(b: FunctionBuilder, i: Instruction) -> None:
-    """cp.async, without mbarriers and not in bulk."""
+    """Non-bulk cp.async without mbarriers."""
     modifiers = Modifiers.of(i)
     if not modifiers.flag("async"):
         raise unsupported(i, "this copy")
@@ -326,16 +315,16 @@ def _copy(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
     )
 
 
-# -- what only concerns caches --
+# -- cache hints --
 
 
 def nothing(b: FunctionBuilder, i: Instruction) -> None:
-    """prefetch, discard and the like: no effect on values."""
+    """prefetch, discard and the like have no effect on values."""
     b.emit("nop")
 
 
 def createpolicy(b: FunctionBuilder, i: Instruction) -> None:
-    """A cache policy is a number nobody looks at here."""
+    """Cache policies are ignored."""
     b.emit("mov_64", (b.target(i.operands[0], 8), b.code.constants.operand(8, 0)))
 
 

@@ -95,11 +95,8 @@ def setmaxnreg(b: FunctionBuilder, i: Instruction) -> None:
     b.emit("setmaxnreg", imm=count)
 
 
-def class_of_wgmma(parts: tuple[str, ...]) -> InstructionClass:
-    return InstructionClass.TENSOR if parts[1:2] == ("mma_async",) else InstructionClass.SYNC
-
-
+_CLASSES = {"mma_async": InstructionClass.TENSOR}
 OPCODES = {
-    **opcodes(class_of_wgmma, {"wgmma": wgmma}, writes=False),
+    **opcodes(lambda parts: _CLASSES.get("".join(parts[1:2]), InstructionClass.SYNC), {"wgmma": wgmma}, writes=False),
     **opcodes(InstructionClass.SYNC, {"setmaxnreg": setmaxnreg}, writes=False),
 }

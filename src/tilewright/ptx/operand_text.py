@@ -1,8 +1,7 @@
-"""Operands as written, read into records: `[%rd1+8]`, `{%r1, %r2}`, `%r1|%p2`, `0f3F800000`, `(a, b)`; and the names
-inside a function that they use: registers, variables, labels, block by block, each made unique in the function.
+"""Parses operands such as `[%rd1+8]`, `{%r1, %r2}`, `%r1|%p2`, `0f3F800000`, `(a, b)`, and resolves names by scope.
 
-Blocks in braces, as calls and inline assembly leave them, declare the same names over and over. The first of a name
-keeps it; later ones get `#2`, `#3`..., which no PTX name can contain.
+Nested blocks, as calls and inline assembly produce them, may redeclare names. Names are made unique per function: later
+declarations get a suffix `#2`, `#3`..., which no PTX name can contain.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ _DIGITS = "0123456789"
 
 @dataclass
 class FunctionNames:
-    """All names of one function; hands out the unique ones and remembers which registers the body uses."""
+    """The unique names of one function, and the registers that its body uses."""
 
-    module_symbols: set[str] = field(default_factory=set)  # known when all of the module is read
+    module_symbols: set[str] = field(default_factory=set)  # set after the whole module is parsed
     registers: dict[str, str] = field(default_factory=dict)
     _times: dict[str, int] = field(default_factory=dict)
     _of_register: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def use_register(self, declaration: RegisterDeclaration, name: str) -> str:
-        """The unique name of a register the body uses. One declared and never used does not exist."""
+        """The unique name of a register; unused registers are never created."""
         key = (id(declaration), name)
         unique = self._of_register.get(key)
         if unique is None:
@@ -65,13 +64,13 @@ class FunctionNames:
 
 
 class NameScope:
-    """One block. Complete once the function has been walked; only then are operands looked up."""
+    """The names of one block, complete after the first pass over the function."""
 
     def __init__(self, function: FunctionNames, parent: NameScope | None) -> None:
         self.function = function
         self.parent = parent
         self.labels: dict[str, str] = {}
-        self.operands: dict[str, Operand] = {}  # read before in this block, by their text
+        self.operands: dict[str, Operand] = {}  # cache by text
         self._symbols: dict[str, str] = {}
         self._registers: dict[str, RegisterDeclaration] = {}
         self._ranges: dict[str, RegisterDeclaration] = {}
@@ -81,7 +80,7 @@ class NameScope:
         return not (self.labels or self._symbols or self._registers or self._ranges)
 
     def declare_register(self, declaration: RegisterDeclaration) -> bool:
-        """False if the block already has that name."""
+        """Returns False if the block already has that name."""
         table = self._registers if declaration.count is None else self._ranges
         if declaration.name in table:
             return False
@@ -120,26 +119,19 @@ class NameScope:
         if single is not None:
             return self._used(single, name)
         if self._ranges:
-            numbered = self._lookup_numbered(name)
-            if numbered is not None:
-                return numbered
+            # `%r1<5>` is `%r10` to `%r14`, so any of the last digits may belong to the prefix.
+            for begin in range(len(name.rstrip(_DIGITS)), len(name)):
+                declaration, number = self._ranges.get(name[:begin]), name[begin:]
+                if declaration is None or declaration.count is None:
+                    continue
+                if len(number) < 10 and int(number) < declaration.count and (number[0] != "0" or number == "0"):
+                    return self._used(declaration, name)
         if name in self._symbols:
             return SymbolOperand(self._symbols[name])
         if name in self.labels:
             return syntax.Label(self.labels[name])
         if name[-2:-1] == ".":
             return self._component(name[:-2], name[-1])
-        return None
-
-    def _lookup_numbered(self, name: str) -> NamedOperand | None:
-        # `%r1<5>` is `%r10` to `%r14`, so any of the last digits may belong to the prefix.
-        for begin in range(len(name.rstrip(_DIGITS)), len(name)):
-            declaration = self._ranges.get(name[:begin])
-            if declaration is None or declaration.count is None:
-                continue
-            number = name[begin:]
-            if len(number) < 10 and int(number) < declaration.count and (number[0] != "0" or number == "0"):
-                return self._used(declaration, name)
         return None
 
     def _used(self, declaration: RegisterDeclaration, name: str) -> NamedOperand:
@@ -165,11 +157,11 @@ class NameScope:
 
 
 class OperandError(Exception):
-    """Text that is no operand. The parser adds the line."""
+    """An invalid operand."""
 
 
 class UnknownOperand(OperandError):
-    """An operand that PTX has and nothing here reads."""
+    """A valid operand that is not supported."""
 
 
 _NAME = re.compile(rf"{IDENTIFIER}(?:\.[xyzwrgba])?", re.ASCII)
@@ -202,7 +194,7 @@ def split_operands(text: str) -> list[str]:
 
 
 def read_operand(text: str, names: NameScope) -> Operand:
-    """One operand. Raises `OperandError` for what is none and for a name nobody declared."""
+    """Parse one operand; raises `OperandError` for invalid text and undeclared names."""
     first = text[:1]
     if first == "[":
         return _address(text, names)
@@ -235,15 +227,11 @@ def _pair(text: str, names: NameScope) -> syntax.Pair:
     pieces = [piece.strip() for piece in text.split("|")]
     if len(pieces) != 2:
         raise OperandError(f"`{text}` is no pair of destinations")
-    items = [None if piece == "_" else _destination(piece, names) for piece in pieces]
+    items = [None if piece == "_" else names.lookup(piece) for piece in pieces]
+    for piece, item in zip(pieces, items, strict=True):
+        if piece != "_" and not isinstance(item, Register):
+            raise OperandError(f"`{piece}` is no declared register")
     return syntax.Pair(items[0], items[1])
-
-
-def _destination(text: str, names: NameScope) -> Register:
-    found = names.lookup(text)
-    if not isinstance(found, Register):
-        raise OperandError(f"`{text}` is no declared register")
-    return found
 
 
 def _vector(text: str, names: NameScope) -> Vector:
@@ -274,13 +262,9 @@ def _address(text: str, names: NameScope) -> syntax.Address:
     base, offset = _base_and_offset(pieces[0], names)
     if len(pieces) == 1:
         return syntax.Address(base, offset)
-    return syntax.Address(base, offset, tuple(_coordinate(piece, names) for piece in pieces[1:]))
-
-
-def _coordinate(text: str, names: NameScope) -> Operand:
-    if text.startswith("["):
+    if any(piece.startswith("[") for piece in pieces[1:]):
         raise OperandError("an address inside an address")
-    return read_operand(text, names)
+    return syntax.Address(base, offset, tuple(read_operand(piece, names) for piece in pieces[1:]))
 
 
 def _base_and_offset(
@@ -293,11 +277,13 @@ def _base_and_offset(
         if parts is None:
             value = expression_value(text)
             if value is None:
-                raise OperandError(f"`{text}` is no address" if _NAME.fullmatch(text) is None else _undeclared(text))
+                raise OperandError(
+                    f"`{text}` is no address" if _NAME.fullmatch(text) is None else f"`{text}` is not declared"
+                )
             return syntax.Immediate(value), 0
         found = names.lookup(parts[1])
         if found is None:
-            raise OperandError(_undeclared(parts[1]))
+            raise OperandError(f"`{parts[1]}` is not declared")
         offset = _offset(parts[2], parts[3])
     if isinstance(found, syntax.Label | Vector):
         raise OperandError(f"`{text}` is no address")
@@ -312,7 +298,7 @@ def _symbol_and_offset(text: str, names: NameScope) -> SymbolOperand:
         raise OperandError(f"`{text}` is no operand")
     found = names.lookup(parts[1])
     if found is None:
-        raise OperandError(_undeclared(parts[1]))
+        raise OperandError(f"`{parts[1]}` is not declared")
     if not isinstance(found, SymbolOperand):
         raise OperandError(f"`{text}`: only the address of a variable can carry an offset")
     return SymbolOperand(found.name, _offset(parts[2], parts[3]))
@@ -323,7 +309,3 @@ def _offset(sign: str, text: str) -> int:
     if value is None:
         raise OperandError(f"the offset `{text}` is no constant")
     return -value if sign == "-" else value
-
-
-def _undeclared(name: str) -> str:
-    return f"`{name}` is not declared"

@@ -1,7 +1,4 @@
-"""Types of PTX and the registers that hold them: widths, special registers, and reading an instruction's modifiers.
-
-Knows nothing of frames or opcodes of the interpreter.
-"""
+"""PTX types and register widths, special registers, and parsing of instruction modifiers."""
 
 from __future__ import annotations
 
@@ -51,19 +48,19 @@ _SAME_AS = {
 
 
 def special_number(name: str) -> int | None:
-    """The interpreter's number of a special register; None: not known."""
+    """The interpreter's number of a special register; None if unsupported."""
     return _SPECIAL_NUMBERS.get(_SAME_AS.get(name, name))
 
 
 def unsupported(instruction: Instruction, why: str) -> UnsupportedPtx:
-    """`why` says what is not known; the line of PTX and of the source are added."""
+    """An error that names what is unsupported, with the PTX and source lines."""
     source = "".join(f" ({place.file}:{place.line})" for place in instruction.places[:1])
     return UnsupportedPtx(f"not supported by the emulator{source}: {why}", instruction.ptx_line, instruction.text)
 
 
 @dataclass
 class Modifiers:
-    """The modifiers of one instruction, taken one after the other; none may be left over."""
+    """The modifiers of one instruction, consumed one by one; none may remain."""
 
     instruction: Instruction
     left: list[str]
@@ -102,13 +99,13 @@ class Modifiers:
         return name
 
     def cache_hints(self) -> bool:
-        """Takes away hints to caches, which change nothing here. True: a cache policy is among the operands."""
+        """Consume cache hints, which are ignored. True if a cache policy is among the operands."""
         policy = self.flag("L2::cache_hint")
         self.left = [name for name in self.left if name not in _CACHE_HINTS and name not in _CACHE_OPERATORS]
         return policy
 
     def finish(self, *counts: int) -> tuple[Operand, ...]:
-        """All operands, of which there are as many as one of the counts, where any are given; no modifier is left."""
+        """Check that no modifier remains; returns the operands, checked against the counts if given."""
         if self.left:
             raise unsupported(self.instruction, f"the modifier .{self.left[0]}")
         return operands_of(self.instruction, *counts) if counts else self.instruction.operands
@@ -123,7 +120,7 @@ def only_type(instruction: Instruction, *allowed: str) -> str:
 
 
 def only_flags(instruction: Instruction, *allowed: str) -> None:
-    """Refuses all modifiers but these, which change nothing here."""
+    """Refuse all modifiers except these, which are ignored."""
     modifiers = Modifiers.of(instruction)
     for name in allowed:
         modifiers.flag(name)
@@ -131,7 +128,7 @@ def only_flags(instruction: Instruction, *allowed: str) -> None:
 
 
 def operands_of(instruction: Instruction, *counts: int) -> tuple[Operand, ...]:
-    """All operands, of which there are as many as one of the counts."""
+    """The operands, checked against the allowed counts."""
     if len(instruction.operands) not in counts:
         expected = " or ".join(map(str, counts))
         raise unsupported(instruction, f"{len(instruction.operands)} operands where {expected} are expected")

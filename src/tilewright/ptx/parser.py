@@ -1,7 +1,6 @@
-"""PTX text into a `Module`: directives, functions and their statements, with the source line of each instruction.
+"""Parses PTX text into a `Module` with the source line of each instruction.
 
-Reads everything NVRTC writes and what people write in inline assembly. Opcodes are not judged here: any well-formed
-instruction is kept, and lowering says which it does not know.
+Accepts NVRTC's output and inline assembly. Opcodes are checked by the lowering, not here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _VARIABLE_SPACES = ("global", "const", "shared", "local", "param")
 
 
 def parse_ptx(text: str) -> Module:
-    """The whole module. Raises `PtxError` naming the line for text that is not PTX."""
+    """Parse a module; raises `PtxError` with the line."""
     return _ModuleReader(text).read()
 
 
@@ -60,15 +59,12 @@ class _ModuleReader:
                 self._cursor.fail(f"`{alias}` cannot stand for `{name}`: one is defined, or the other is not", position)
             functions[alias] = functions[name]
         externals = tuple(name for name in self._declared if name not in functions)
-        self._check_relocations(symbols, functions)
-        return Module(version, self._target, functions, externals, tuple(self._variables.values()))
-
-    def _check_relocations(self, symbols: set[str], functions: dict[str, Function]) -> None:
         local = {variable.name for function in functions.values() for variable in function.variables}
         for variable, position in self._holding_addresses:
             for relocation in variable.relocations:
                 if relocation.symbol not in symbols and relocation.symbol not in local:
                     self._cursor.fail(f"`{relocation.symbol}` is not declared", position)
+        return Module(version, self._target, functions, externals, tuple(self._variables.values()))
 
     def _directive(self) -> None:
         cursor = self._cursor
@@ -93,8 +89,12 @@ class _ModuleReader:
             cursor.string("a pragma")
             cursor.expect(";", "after a pragma")
         elif word == "alias":
-            self._read_alias(start)
-        elif word == "loc":  # between functions it places nothing
+            alias = cursor.identifier("the name of an alias")
+            cursor.expect(",", "between an alias and its function")
+            name = cursor.identifier("the name of a function")
+            cursor.expect(";", "after an alias")
+            self._aliases.append((alias, name, start))
+        elif word == "loc":  # outside functions it has no effect
             self._places.read_loc(cursor, start)
         else:
             cursor.position = start
@@ -111,15 +111,8 @@ class _ModuleReader:
             if option not in ("texmode_unified", "texmode_independent", "debug"):
                 cursor.fail_unsupported(f"the option `{option}` of the target")
 
-    def _read_alias(self, start: int) -> None:
-        alias = self._cursor.identifier("the name of an alias")
-        self._cursor.expect(",", "between an alias and its function")
-        name = self._cursor.identifier("the name of a function")
-        self._cursor.expect(";", "after an alias")
-        self._aliases.append((alias, name, start))
-
     def _linked(self) -> None:
-        """A variable or function, with or without `.visible` and the like before it."""
+        """A variable or function, with optional linkage directives."""
         cursor = self._cursor
         external = False
         while any(cursor.text.startswith(linkage, cursor.position) for linkage in _LINKAGES):

@@ -1,4 +1,4 @@
-"""PTX text to something that can be launched, and launching it."""
+"""Loads PTX programs into the compiled core and launches their kernels."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from tilewright.records.emulation import LOOP
 from tilewright.records.gpu import MAX_THREADS_PER_BLOCK
 from tilewright.records.steps import Dim3
 
-# -- what of a kernel ran in a launch, by source line: --
+# -- coverage by source line --
 
 _Rows = list[list[int]]  # of each instruction, those of the core's table
 
 
 @dataclass(frozen=True)
 class CoveredSites:
-    """Which rows of the core's table belong to which site. The same for every launch of a kernel."""
+    """The rows of the core's coverage table per source site of a kernel."""
 
     program: str
-    sites: tuple[tuple[tuple[int, ...], str, int], ...]  # lines, what stands there, how many of them
+    sites: tuple[tuple[tuple[int, ...], str, int], ...]  # lines, opcode, count
     rows: npt.NDArray[np.int64]  # of all instructions, in the order of the sites
     starts: npt.NDArray[np.int64]  # of each instruction, among these
 
@@ -89,15 +89,12 @@ def _lines(origin: Instruction) -> tuple[int, ...]:
 
 # -- counters by instruction --
 
-_OF_THE_FIRST = 2  # columns: executions and lanes of an instruction are those of its first row, the others are sums
+_OF_THE_FIRST = 2  # columns (executions, lanes) taken from an instruction's first row; the others are summed
 
 
 @dataclass(frozen=True)
 class CountedInstructions:
-    """Which rows of the core's table belong to which instruction; one that was lowered to several has them in a row.
-
-    The same for every launch of a kernel, so it is made once.
-    """
+    """The consecutive rows of the core's counter table per PTX instruction of a kernel."""
 
     instructions: tuple[Instruction, ...]
     rows: npt.NDArray[np.int64]  # all that belong to an instruction
@@ -148,11 +145,13 @@ _FIELDS = tuple(field.name for field in fields(InstructionRecord))
 
 
 def _instruction_record(one: Instruction, row: list[int]) -> InstructionRecord:
-    """Twice as quick as the constructor, which sets a frozen record field by field: a launch makes thousands."""
+    """Twice as fast as the frozen dataclass's constructor: a launch makes thousands."""
     made = object.__new__(InstructionRecord)
     vars(made).update(zip(_FIELDS, (one.ptx_line, one.text, one.places, *row), strict=True))
     return made
 
+
+# -- programs --
 
 _FIRST_MODULE_ADDRESS = 0x6000_0000_0000
 _MODULE_BYTES = 1 << 34
@@ -180,11 +179,11 @@ class _Loaded:
 
 
 class Program:
-    """A module whose kernels are lowered when they are first launched."""
+    """A module whose kernels are lowered on first launch."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.number = next(_module_numbers)  # a memory keeps the variables of each program apart
+        self.number = next(_module_numbers)  # separates the variables of programs in one memory
         base = _FIRST_MODULE_ADDRESS + self.number % 1024 * _MODULE_BYTES
         self._layout, placed = module_layout(module, base)
         self._variables = {variable.name: variable for variable in placed}
@@ -192,7 +191,7 @@ class Program:
 
     @property
     def overlaps_launches(self) -> bool:
-        """Whether a launch may begin before the one before it has ended: from sm_90 on."""
+        """Whether launches may overlap (programmatic dependent launch): from sm_90 on."""
         return int("".join(filter(str.isdigit, self.module.target))) >= _FIRST_OVERLAPPING
 
     def prepare(self, kernel: str) -> LoweredKernel:
@@ -200,11 +199,16 @@ class Program:
         return self._load(kernel).lowered
 
     def launch(self, memory: GlobalMemory, request: LaunchRequest) -> LaunchResult:
-        """Runs one kernel to its end, or to what stopped it."""
+        """Run one kernel to its end, or to a fatal finding."""
         loaded = self._load(request.kernel)
         _validate(loaded.lowered, request)
         cluster = cluster_extents(request.kernel, loaded.lowered.cluster, request.cluster, request.grid)
-        self._place_variables(memory, loaded.lowered)
+        for name in loaded.lowered.globals:
+            variable = self._variables.get(name)
+            if variable is not None:
+                is_writable = variable.space is Space.GLOBAL
+                address, initial = self._layout.addresses[name], self._initial(variable)
+                memory.add_module_variable(self.number, name, address, initial, is_writable)
         if loaded.lowered.reads_only:
             memory.remember_touches()
         memory.begin_launch()
@@ -240,18 +244,6 @@ class Program:
             weakref.finalize(self, core().tw_program_free, loaded.handle)
         return loaded
 
-    def _place_variables(self, memory: GlobalMemory, lowered: LoweredKernel) -> None:
-        for name in lowered.globals:
-            variable = self._variables.get(name)
-            if variable is not None:
-                memory.add_module_variable(
-                    self.number,
-                    name,
-                    self._layout.addresses[name],
-                    self._initial(variable),
-                    variable.space is Space.GLOBAL,
-                )
-
     def _initial(self, variable: Variable) -> Bytes:
         data = bytearray(variable.size_bytes)
         if variable.initial is not None:
@@ -270,12 +262,12 @@ class Program:
 
 
 def load_program(ptx_text: str) -> Program:
-    """Parses a module. What a kernel uses that is not supported is only found when that kernel is prepared."""
+    """Parse a module. Unsupported instructions are reported when their kernel is prepared."""
     return Program(parse_ptx(ptx_text))
 
 
 def _pointer(data: bytes) -> ctypes.c_void_p:
-    """The address of bytes; the caller keeps them alive."""
+    """The address of bytes, which the caller must keep alive."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p)
 
 
@@ -333,8 +325,8 @@ def _validate(kernel: LoweredKernel, request: LaunchRequest) -> None:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Buffers that the core reads and writes; they must outlive the call."""
+class _Buffers:
+    """Buffers of the core, which must outlive the call."""
 
     findings: ctypes.Array[RawFinding]
     counts: ctypes.Array[RawCount] | None
@@ -347,15 +339,15 @@ class _Held:
 
 def _prepared(
     loaded: _Loaded, regions: list[MemoryRegion], request: LaunchRequest, cluster: Dim3
-) -> tuple[RawLaunch, _Held]:
-    """A request as the core's structure."""
+) -> tuple[RawLaunch, _Buffers]:
+    """The core's launch structure for a request, and its buffers."""
     options = request.options
     workspace = np.zeros(256, dtype=np.uint8)
     table = _region_table(regions, workspace)
     parameters = ctypes.create_string_buffer(request.parameters, max(len(request.parameters), 1))
     clusters = None if options.blocks is None else clusters_of(options.blocks, request.grid, cluster)
     chosen = None if clusters is None else (ctypes.c_int32 * max(len(clusters), 1))(*clusters)
-    held = _Held(
+    held = _Buffers(
         findings=(RawFinding * _MOST_FINDINGS)(),
         counts=(RawCount * len(loaded.lowered.origins))() if Check.COUNTERS in options.checks else None,
         coverage=np.zeros(len(loaded.lowered.origins), np.uint8) if Check.COVERAGE in options.checks else None,

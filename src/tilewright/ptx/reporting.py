@@ -1,4 +1,4 @@
-"""What the core found, as records: source lines, threads, tensors and indices in place of numbers."""
+"""Converts the core's findings to records with source lines, threads, tensors and indices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _STATES = (
     "waits for a wgmma of its warpgroup",
 )
 _AT_BARRIER, _AT_MBARRIER, _AT_CLUSTER = 1, 3, 4
-_PROXY_THREAD = 1023  # stands for bulk copies that have arrived, in blocks without such a thread
+_PROXY_THREAD = 1023  # marks bulk copies, in blocks without such a thread
 _MOST_WAITS = 64
 _RANK_SHIFT = 24  # of a shared::cluster address; cluster.h has the same
 _CLUSTER_MISUSE = {
@@ -112,12 +112,12 @@ _MISSED = (
 
 
 def missed_sentences(bits: int) -> tuple[str, ...]:
-    """What the race detector could not see to the end."""
+    """The limits that the race detector reached, as sentences."""
     return tuple(sentence for bit, sentence in enumerate(_MISSED) if bits >> bit & 1)
 
 
 class Reporter:
-    """Words for the findings of one launch."""
+    """Builds the records of one launch."""
 
     def __init__(self, kernel: LoweredKernel, request: LaunchRequest, describe: Callable[[int], str]) -> None:
         self._kernel = kernel
@@ -150,7 +150,7 @@ class Reporter:
         )
 
     def touches(self, raw: Iterable[RawTouch], regions: list[MemoryRegion]) -> tuple[TouchRecord, ...]:
-        """Those that lie in one tensor, which nearly all do."""
+        """The touches within one tensor, as nearly all are."""
         made = []
         for instruction, one in enumerate(raw):
             lanes = [lane for lane in range(WARP_LANES) if one.lanes >> lane & 1]
@@ -177,7 +177,7 @@ class Reporter:
     def _origin(self, instruction: int) -> tuple[int, str, tuple[SourcePlace, ...]]:
         origins = self._kernel.origins
         if 0 <= instruction < len(origins):
-            for origin in origins[instruction:]:  # a meeting point belongs to what follows it
+            for origin in origins[instruction:]:  # a reconvergence point belongs to the next instruction
                 if origin is not None:
                     return origin.ptx_line, origin.text, origin.places
         return 0, "", ()
@@ -256,7 +256,10 @@ class Reporter:
         if kind in (FindingKind.DEADLOCK, FindingKind.BUDGET):
             return self._waits(messages)
         if kind is FindingKind.SHUFFLE_MASK:
-            return _shuffle_detail(raw)
+            return {
+                1: f"the thread is not in its own mask {raw.address:#010x}",
+                2: f"lanes {raw.address:#010x} of the mask never came",
+            }.get(raw.detail, f"it reads lane {raw.address}, which takes no part")
         if kind is FindingKind.BARRIER_DIVERGENCE:
             return self._barrier_detail(raw)
         if kind is FindingKind.PEER_ABSENT:
@@ -322,7 +325,7 @@ class Reporter:
         return "; ".join(self._wait(which, *wait) for wait, which in list(warps.items())[:_MOST_WAITS])
 
     def _wait(self, warps: list[int], block: int, mask: int, pc: int, state: int, barrier: int, *further: int) -> str:
-        """What some warps of a block do; `further` tells of whom they wait for."""
+        """The state of some warps of a block; `further` describes what they wait for."""
         doing = _STATES[state] + (f" {barrier}" if state == _AT_BARRIER else "")
         doing += self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
         if state == _AT_MBARRIER:
@@ -344,14 +347,6 @@ class Reporter:
         return f"phase {phase} of the mbarrier at {readable(self._shared_place(offset))}, initialised{made} ({what})"
 
 
-def _shuffle_detail(raw: RawFinding) -> str:
-    if raw.detail == 1:
-        return f"the thread is not in its own mask {raw.address:#010x}"
-    if raw.detail == 2:
-        return f"lanes {raw.address:#010x} of the mask never came"
-    return f"it reads lane {raw.address}, which takes no part"
-
-
 def _unravel(index: int, extents: Dim3) -> Dim3:
     index = max(index, 0)
     return index % extents[0], index // extents[0] % extents[1], index // extents[0] // extents[1]
@@ -366,14 +361,13 @@ _NUMBER = re.compile(r"\d+")
 
 
 def readable(text: str) -> str:
-    """The text with variables under the names their author gave them, not the linker's."""
-    return _MANGLED.sub(lambda found: _last_name(found.group()), text)
+    """The text with demangled variable names."""
 
+    def last_name(mangled: re.Match[str]) -> str:  # `partial` of `_ZZ1fPfE7partial`
+        for found in reversed(list(_NUMBER.finditer(mangled.group()))):
+            size, rest = int(found.group()), mangled.group()[found.end() :]
+            if 0 < size <= len(rest) and rest[size : size + 1] in ("", "_", "E"):
+                return rest[:size]
+        return mangled.group()
 
-def _last_name(symbol: str) -> str:
-    """`partial` of `_ZZ1fPfE7partial`: a name stands behind its length, and nothing but an ending behind it."""
-    for found in reversed(list(_NUMBER.finditer(symbol))):
-        size, rest = int(found.group()), symbol[found.end() :]
-        if 0 < size <= len(rest) and rest[size : size + 1] in ("", "_", "E"):
-            return rest[:size]
-    return symbol
+    return _MANGLED.sub(last_name, text)

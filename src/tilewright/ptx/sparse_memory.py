@@ -1,7 +1,6 @@
-"""Memory of which little is ever touched: as long as a tensor, as large as the pages of it that something writes.
+"""Sparse arrays: only written pages take memory, and repeated bytes are mapped copy-on-write.
 
-Bytes that repeat are mapped again and again, each page copied when it is written. So a few blocks can run on tensors
-that no machine would hold, at addresses that really are that far apart.
+So sampled blocks can run on tensors larger than the machine's memory.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-LARGE = 32 << 20  # bytes from which it pays
+LARGE = 32 << 20  # bytes; smaller arrays are allocated plainly
 _LEAST_CHUNK, _MOST_CHUNK = 8 << 20, 256 << 20
 _NO_RESERVE, _FIXED = 0x4000, 0x10  # of mmap on Linux
 
@@ -37,7 +36,7 @@ def filled(nbytes: int, byte: int) -> Bytes:
 
 
 def repeated(block: Bytes, nbytes: int) -> Bytes:
-    """`nbytes` that hold the block over and over, and may be written."""
+    """A writable array of `nbytes` that repeats the block."""
     chunk_bytes = math.lcm(len(block), mmap.PAGESIZE)
     if nbytes <= LARGE or chunk_bytes > _MOST_CHUNK:
         return _over_and_over(block, nbytes)
@@ -59,8 +58,7 @@ def _over_and_over(block: Bytes, nbytes: int) -> Bytes:
 
 
 def _reserved(nbytes: int) -> mmap.mmap:
-    """Addresses without memory behind them. They do not count against the address space that the process may have: what
-    is touched counts, which is watched from outside."""
+    """Reserved address space. RLIMIT_AS is raised by its size, because the supervisor limits resident memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     bounded = soft != resource.RLIM_INFINITY
     if bounded:
@@ -73,7 +71,7 @@ def _reserved(nbytes: int) -> mmap.mmap:
         raise MemoryError(f"{nbytes} bytes cannot be mapped: {error}") from error
     if bounded:
         weakref.finalize(made, _allow, -nbytes)
-    with suppress(OSError):  # a kernel without them; reading what nothing wrote is ten times as fast with them
+    with suppress(OSError):  # optional; reads of unwritten memory are ten times as fast with huge pages
         made.madvise(mmap.MADV_HUGEPAGE)
     return made
 

@@ -1,10 +1,10 @@
-"""Plain loads that are no more than the first guess of a compare-and-swap loop.
+"""Finds plain loads that are the initial guess of a compare-and-swap loop, which are no races.
 
 `old = *p; do { seen = old; old = atomicCAS(p, seen, f(seen)); } while (old != seen);` reads `*p` plainly while other
-threads swap it. No harm: a wrong guess costs one more round, and a right one is as good as if the swap had read it.
-CUDA's own `atomicAdd` of bf16 and bf16x2 is such a loop below sm_90, so the race detector is told of these loads.
+threads swap it. A wrong guess only costs another iteration. CUDA's own `atomicAdd` of bf16 and bf16x2 is such a loop
+below sm_90, so the race detector ignores these loads.
 
-A load is one where all of this can be seen in its function, and not otherwise:
+A load is a guess if all of this holds in its function:
 
 - every way from it leads to an `atom.cas` that compares with what was loaded;
 - when the swap fails, every way leads back to it, with what it returned;
@@ -15,7 +15,7 @@ A load is one where all of this can be seen in its function, and not otherwise:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilewright.ptx.control_flow import ControlFlow
@@ -42,7 +42,7 @@ Names = frozenset[str]
 
 
 def swap_guesses(function: Function, flow: ControlFlow) -> dict[int, Instruction]:
-    """Index of a load that is a guess -> the swap it is a guess for. Nearly always empty."""
+    """Index of a guess -> its swap. Nearly always empty."""
     body = function.body
     swaps = [index for index, one in enumerate(body) if one.opcode == "atom" and "cas" in one.modifiers]
     if not swaps:
@@ -50,17 +50,14 @@ def swap_guesses(function: Function, flow: ControlFlow) -> dict[int, Instruction
     search = _Search(body, _successors(body, flow))
     loops = [loop for loop in map(search.loop, swaps) if loop is not None]
     found = {}
-    for load in _plain_loads(body):
+    not_plain = _NOT_PLAIN | _OTHER_SPACES
+    for load, one in enumerate(body):
+        if one.opcode != "ld" or one.guard is not None or not_plain.intersection(one.modifiers):
+            continue
         loop = next((loop for loop in loops if search.is_guess(load, loop)), None)
         if loop is not None:
             found[load] = body[loop.swap]
     return found
-
-
-def _plain_loads(body: tuple[Instruction, ...]) -> Iterator[int]:
-    for index, one in enumerate(body):
-        if one.opcode == "ld" and one.guard is None and not (_NOT_PLAIN | _OTHER_SPACES).intersection(one.modifiers):
-            yield index
 
 
 def _successors(body: tuple[Instruction, ...], flow: ControlFlow) -> list[tuple[int, ...]]:

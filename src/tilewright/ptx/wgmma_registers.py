@@ -1,11 +1,8 @@
-"""Registers of wgmma: which instructions touch one that may still be in flight, and where its fence may be missing.
+"""Data-flow analysis of wgmma registers: accesses to registers that may be in flight, and missing wgmma.fence.
 
-A wgmma writes its accumulator, and reads a from registers, until its group is waited for. Whether a register is in
-flight depends on the path; here every path is followed and the instructions are named at which the interpreter must
-look. A kernel that waits as it should has none, and nothing is looked at.
-
-A plain `mov` between registers neither reads nor writes: compilers name an accumulator anew, and the assembler makes
-one register of both again. It takes the state of its source along.
+A wgmma writes its accumulator, and reads A from registers, until wait_group. The analysis follows all paths and finds
+the instructions that the interpreter must check; a correct kernel has none. A register-to-register `mov` counts as no
+access, because ptxas coalesces such copies of accumulators; the destination takes the state of the source.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _MOST_GROUPS = 8  # beyond so many commits a wait cannot tell groups apart
 class WgmmaRegisters:
     """What lowering needs to know of a function's wgmmas; instructions are named by their index."""
 
-    kept: frozenset[str] = frozenset()  # registers that share their place with no other
+    kept: frozenset[str] = frozenset()  # registers with a slot of their own
     reads: dict[int, tuple[str, ...]] = field(
         default_factory=dict
     )  # registers that may be in flight when it reads them
@@ -108,7 +105,7 @@ class _Search:
     def run(self) -> WgmmaRegisters:
         entry: list[_State | None] = [None] * len(self._blocks)
         entry[0] = _State()
-        waiting = [0]  # a heap: blocks in the order of the code, so that most are looked at once or twice
+        waiting = [0]  # a heap: blocks in code order, so that most are visited once or twice
         while waiting:
             number = heapq.heappop(waiting)
             start = entry[number]
@@ -141,7 +138,12 @@ class _Search:
             self._copy(index, copied, state)
             return
         written = tuple(_written(one, self._no_result))
-        read = [name for name in _all_registers(one) if name in state.flights and name not in written]
+        read = [
+            name
+            for operand in one.operands
+            for name in registers_of(operand)
+            if name in state.flights and name not in written
+        ]
         if read:
             self._reads[index] = tuple(dict.fromkeys(read))
         lost = [name for name in written if name in state.flights]
@@ -193,11 +195,6 @@ def _copied(one: Instruction) -> tuple[str, str] | tuple[()]:
         return ()
     to, origin = one.operands
     return (to.name, origin.name) if isinstance(to, Register) and isinstance(origin, Register) else ()
-
-
-def _all_registers(one: Instruction) -> Iterator[str]:
-    for operand in one.operands:
-        yield from registers_of(operand)
 
 
 def _defines(one: Instruction, no_result: frozenset[str]) -> bool:

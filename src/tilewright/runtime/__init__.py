@@ -1,5 +1,6 @@
-"""`load`: an op as ordered kernel files, built on demand, called on CUDA tensors or, emulated, on CPU tensors."""
+"""`load`: kernel files as a callable op that builds on demand and runs on CUDA tensors, or emulated on CPU tensors."""
 
+from tilewright.runtime.backends import EmulatedCall
 from tilewright.runtime.errors import (
     BuildDuringCapture,
     BuildFailed,
@@ -17,5 +18,4 @@ from tilewright.runtime.errors import (
 )
 from tilewright.runtime.explanation import Explanation
 from tilewright.runtime.files import load
-from tilewright.runtime.on_emulator import EmulatedCall
 from tilewright.runtime.operation import Operation

@@ -1,8 +1,8 @@
-"""An operation's backward as another operation: kernels for both passes.
+"""Autograd with a backward kernel: a second operation computes the gradients of the first.
 
-Only what the backward operation takes is kept. It makes all gradients in one go; those that nobody wants are dropped.
-What it cannot do - gradients of gradients, batched ones, sizes that its files do not take - the forward's reference
-does, from the inputs that were kept; where results were kept in their place, one sentence says so.
+Only the tensors that the backward operation takes are saved. It computes all gradients at once; unneeded ones are
+dropped. Double backward, batched gradients and unsupported sizes fall back to the forward's reference, which needs the
+inputs: where results were saved in their place, an error says so.
 """
 
 from __future__ import annotations
@@ -15,56 +15,54 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tilewright.kernel_file import KernelFile, Op
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
 from tilewright.runtime.errors import GradientNotSupported, LoadError, NoKernelApplies
 
 if TYPE_CHECKING:
-    from tilewright.runtime.last_resort import LastResort
     from tilewright.runtime.operation import Operation
     from tilewright.runtime.torch_op import TorchOp
 
-# Gradients by the reference: from a call's values, its results' gradients, which are wanted, and whether they are to
-# have gradients themselves.
-Again = Callable[[Sequence[Any], Sequence[Any], Sequence[bool], bool], Sequence[torch.Tensor]]
+# Gradients by the reference: (values of the call, gradients of its results, which are needed, create_graph).
+ReferenceBackward = Callable[[Sequence[Any], Sequence[Any], Sequence[bool], bool], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Backward:
-    """What is called in the backward pass, and what is kept for it.
+    """The backward operation and how its parameters map to the forward's.
 
-    The backward operation's parameters are gradients of the forward's results, and whatever else they are called after
-    among the forward's parameters and results. Its results are gradients of the forward's inputs `by`, in order.
+    Its parameters are gradients of the forward's results, or have the name of a forward parameter or result. Its
+    results are the gradients of the forward's inputs `by`, in order.
     """
 
     operation: Operation
     gradients: Mapping[str, str]  # a result of the forward -> the parameter that its gradient is
     by: tuple[str, ...]
-    ranks: Mapping[str, int] | None = None  # of the forward's inputs and results as it takes them; None: as they come
-    leading: frozenset[str] = frozenset()  # inputs whose first dimension may stand for several: these are laid flat
-    leads: Mapping[str, int] = field(default_factory=dict)  # where ranks are not known: those of the `lead` lines
+    ranks: Mapping[str, int] | None = None  # expected by the backward; None: those of the call
+    leading: frozenset[str] = frozenset()  # inputs whose leading dimensions may be flattened
+    leads: Mapping[str, int] = field(default_factory=dict)  # used where `ranks` is None: those of the `lead` lines
 
-    def takes(self, op: Op, values: Sequence[Any]) -> bool:
-        """Whether it is for a call of the forward with these values."""
+    def matches(self, op: Op, values: Sequence[Any]) -> bool:
+        """Whether it supports the ranks of this forward call."""
         if self.ranks is None:
             return True
         pairs = [(p.name, v) for p, v in zip(op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
         return all(value.dim() == self.ranks[name] or name in self.leading for name, value in pairs)
 
     def ranks_of(self, op: Op, shapes: Mapping[str, Sequence[int]]) -> Mapping[str, int]:
-        """The rank that tensors of a call of the forward have here; of those not named it is their own."""
+        """The rank to flatten each tensor of a forward call to; tensors not named keep theirs."""
         if self.ranks is not None:
             return self.ranks
         further = {len(shapes[name]) - rank for name, rank in self.leads.items() if name in shapes}
         more = further.pop() if len(further) == 1 else 0
-        if more == 0 or more < -1:  # as the plan has them, or as no plan takes them
+        if more == 0 or more < -1:  # nothing to flatten, or ranks that no plan takes
             return {}
         return {**self.leads, **{name: len(shapes[name]) - more for name in op.results}}
 
     def check(self, op: Op) -> None:
-        """Raises `LoadError` where the two operations do not fit each other."""
+        """Raises `LoadError` where the signatures of the two operations do not match."""
         changed = [parameter.name for parameter in op.parameters if parameter.in_place]
         if changed:
-            raise LoadError(f"{op.name} changes {changed[0]} in place, and of such an operation no gradient is told")
+            raise LoadError(f"{op.name} changes {changed[0]} in place, so it cannot have a backward")
         known = {*self.gradients.values(), *(one.name for one in op.parameters), *op.results}
         strange = [one.name for one in self.operation.op.parameters if one.name not in known]
         wrong = [name for name in self.gradients if name not in op.results]
@@ -76,25 +74,32 @@ class Backward:
             raise LoadError(f"{self.operation.op.name} is no backward of {op.name}: {said}")
 
     @property
-    def keeps(self) -> tuple[str, ...]:
-        """The names of what it needs of the forward call."""
+    def saved_names(self) -> tuple[str, ...]:
+        """The forward's parameters and results that it needs."""
         given = set(self.gradients.values())
         return tuple(one.name for one in self.operation.op.parameters if one.name not in given)
 
 
 class _ByKernel(torch.autograd.function._SingleLevelFunction):
-    """One call whose gradients another operation computes."""
+    """One call whose gradients the backward operation computes."""
 
     @staticmethod
-    def forward(ctx: Any, torch_op: TorchOp, backward: Backward, again: Again | None, below: Any, *values: Any) -> Any:
+    def forward(
+        ctx: Any,
+        torch_op: TorchOp,
+        backward: Backward,
+        by_reference: ReferenceBackward | None,
+        below: Any,
+        *values: Any,
+    ) -> Any:
         op = torch_op.op
         ctx.set_materialize_grads(False)
-        made = dispatcher.run_below_autograd(torch_op.overload, below, values)
+        made = torch_library.run_below_autograd(torch_op.overload, below, values)
         results = (made,) if len(op.results) == 1 else made
         known = {p.name: value for p, value in zip(op.parameters, values, strict=True)}
         known |= dict(zip(op.results, results, strict=True))
-        kept = [known[name] for name in backward.keeps]
-        ctx.backward, ctx.op, ctx.again, ctx.last_resort = backward, op, again, torch_op.last_resort
+        kept = [known[name] for name in backward.saved_names]
+        ctx.backward, ctx.op, ctx.by_reference, ctx.fallback = backward, op, by_reference, torch_op.fallback
         ctx.layouts = {n: (t.shape, t.dtype, t.device) for n, t in known.items() if isinstance(t, torch.Tensor)}
         ctx.numbers = {name: value for name, value in known.items() if not isinstance(value, torch.Tensor)}
         pairs = zip(op.results, results, strict=True)
@@ -108,43 +113,53 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
         backward, op = ctx.backward, ctx.op
         saved = iter(ctx.saved_tensors)
         kept = [next(saved) if other is None else other[0] for other in ctx.others]
-        known = dict(zip(backward.keeps, kept, strict=True))
+        known = dict(zip(backward.saved_names, kept, strict=True))
         wanted = ctx.needs_input_grad[4:]
         batched = any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None)
         if torch.is_grad_enabled() or batched:
-            return None, None, None, None, *_by_reference(ctx, known, gradients, wanted, further=True)
+            return None, None, None, None, *_by_reference(ctx, known, gradients, wanted, create_graph=True)
         try:
             found = _by_kernel(ctx, known, gradients)
         except NoKernelApplies as refusal:
-            if ctx.again is None or any(name in op.results for name in known):
+            if ctx.by_reference is None or any(name in op.results for name in known):
                 raise
-            _say(ctx.last_resort, refusal)
-            return None, None, None, None, *_by_reference(ctx, known, gradients, wanted, further=False)
+            kind = ("backward", *((one.file, one.problem.code, one.problem.line) for one in refusal.reasons))
+            reasons = "\n".join(f"  {one}" for one in refusal.reasons)
+            ctx.fallback.warn(
+                kind,
+                "no file of the backward kernel takes this call, so the reference is run again and its gradients are "
+                f"used (said once):\n{reasons}",
+            )
+            return None, None, None, None, *_by_reference(ctx, known, gradients, wanted, create_graph=False)
         pairs = zip(op.parameters, wanted, strict=True)
         return None, None, None, None, *(found.get(p.name) if want else None for p, want in pairs)
 
 
 def _by_kernel(ctx: Any, known: Mapping[str, Any], gradients: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The gradients of the inputs `by`; a stack of rows has the gradients of its rows, and is laid flat."""
+    """The gradients of the inputs `by`; leading dimensions are flattened for the kernel and restored after it."""
     backward, op = ctx.backward, ctx.op
     ranks = backward.ranks_of(op, {name: layout[0] for name, layout in ctx.layouts.items()})
-    values = {name: _laid_flat(value, ranks.get(name)) for name, value in known.items()}
+    values = {name: _flatten_leading(value, ranks.get(name)) for name, value in known.items()}
     for name, gradient in zip(op.results, gradients, strict=True):
         if name in backward.gradients:
-            values[backward.gradients[name]] = _laid_flat(_dense(gradient, *ctx.layouts[name]), ranks.get(name))
+            shape, dtype, device = ctx.layouts[name]
+            if gradient is None:
+                gradient = torch.zeros(shape, dtype=dtype, device=device)
+            dense = gradient.to(dtype).contiguous()  # often it is an expanded number
+            values[backward.gradients[name]] = _flatten_leading(dense, ranks.get(name))
     made = backward.operation.torch_op(*(values[one.name] for one in backward.operation.op.parameters))
     found = dict(zip(backward.by, (made,) if len(backward.by) == 1 else made, strict=True))
     return {name: _shaped(ctx, name, one, ranks.get(name)) for name, one in found.items()}
 
 
-def _laid_flat(value: Any, rank: int | None) -> Any:
+def _flatten_leading(value: Any, rank: int | None) -> Any:
     if rank is None or not isinstance(value, torch.Tensor) or value.dim() == rank:
         return value
     return value.reshape(_flat_shape(value.shape, rank))
 
 
 def _flat_shape(shape: Sequence[int], rank: int | None) -> tuple[int, ...]:
-    """A shape whose first dimensions are one, so that it has so many."""
+    """The shape with its leading dimensions merged, so that `rank` are left."""
     if rank is None or len(shape) == rank:
         return tuple(shape)
     kept = len(shape) - rank + 1
@@ -156,22 +171,16 @@ def _shaped(ctx: Any, name: str, gradient: torch.Tensor, rank: int | None) -> to
     if ctx.backward.ranks is None and tuple(gradient.shape) != _flat_shape(shape, rank):
         raise GradientNotSupported(
             f"{ctx.op.name}: its backward gives the gradient of {name} in the shape {list(gradient.shape)}, where "
-            f"{name} has {list(shape)}; mend the backward's file"
+            f"{name} has {list(shape)}; correct the backward's file"
         )
     return gradient.reshape(shape)
 
 
-def _dense(gradient: torch.Tensor | None, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A result's gradient as the kernel takes it; often it is an expanded number, or there is none."""
-    return torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient.to(dtype).contiguous()
-
-
 def _by_reference(
-    ctx: Any, known: Mapping[str, Any], gradients: Sequence[Any], wanted: Sequence[bool], *, further: bool
+    ctx: Any, known: Mapping[str, Any], gradients: Sequence[Any], wanted: Sequence[bool], *, create_graph: bool
 ) -> list[torch.Tensor | None]:
-    """`further`: the gradients are to have gradients themselves, or are batched."""
     kept = [name for name in known if name in ctx.op.results]
-    if kept or ctx.again is None:
+    if kept or ctx.by_reference is None:
         what = f"need its inputs, and {', '.join(kept)} was kept in their place" if kept else "need a reference"
         raise GradientNotSupported(
             f"{ctx.op.name}: its backward is a kernel, and gradients of gradients, or batched ones, {what}; use the "
@@ -181,22 +190,15 @@ def _by_reference(
     for one in ctx.op.parameters:
         if one.name in known or one.name in ctx.numbers:
             values.append(known.get(one.name, ctx.numbers.get(one.name)))
-        else:  # no gradient depends on it, so none of theirs does
+        else:  # the backward kernel does not need it, so no gradient depends on it
             shape, dtype, device = ctx.layouts[one.name]
             values.append(torch.zeros(shape, dtype=dtype, device=device))
-    made = iter(ctx.again(values, gradients, wanted, further))
+    made = iter(ctx.by_reference(values, gradients, wanted, create_graph))
     return [next(made) if want else None for want in wanted]
 
 
-def _say(last_resort: LastResort, refusal: NoKernelApplies) -> None:
-    kind = ("backward", *((one.file, one.problem.code, one.problem.line) for one in refusal.reasons))
-    reasons = "\n".join(f"  {one}" for one in refusal.reasons)
-    text = "no file of the backward kernel takes this call, so the reference is run again and its gradients are used"
-    last_resort.say(kind, f"{text} (said once):\n{reasons}")
-
-
 def common_leads(files: Sequence[KernelFile]) -> dict[str, int]:
-    """What the `lead` lines of an operation's files say, where all say the same."""
+    """The ranks of the `lead` lines, where all files agree on them."""
     leads = [file.compiled.lead for file in files]
     found = {lead.ranks if lead is not None else () for lead in leads}
     return dict(found.pop()) if len(found) == 1 else {}
@@ -206,16 +208,16 @@ _apply: Any = _ByKernel.apply  # type: ignore[attr-defined]  # its base has it, 
 
 
 def run_with_backward(
-    torch_op: TorchOp, backward: Backward, again: Again | None, below: Any, values: Sequence[Any]
+    torch_op: TorchOp, backward: Backward, by_reference: ReferenceBackward | None, below: Any, values: Sequence[Any]
 ) -> Any:
-    """The call, with what its backward will need; `again`: None where there is no reference to be run again."""
+    """Run the forward and save what its backward needs; `by_reference` is None without a reference."""
     pairs = zip(torch_op.op.parameters, values, strict=True)
     wanting = [
         p.name for p, v in pairs if isinstance(v, torch.Tensor) and v.requires_grad and p.name not in backward.by
     ]
-    if wanting and backward.ranks is None:  # of kernels that were made for each other it is known why one gets none
+    if wanting and backward.ranks is None:  # a pair generated together omits gradients on purpose
         raise GradientNotSupported(
             f"{torch_op.op.name}: {wanting[0]} requires grad, and its backward gives no gradient of it; "
             f"pass {wanting[0]}.detach(), or a backward that does"
         )
-    return _apply(torch_op, backward, again, below, *values)
+    return _apply(torch_op, backward, by_reference, below, *values)

@@ -1,4 +1,4 @@
-"""Which GPU a call, a preparation or a question is about."""
+"""The device a call runs on: a CUDA device, or the emulated GPU for CPU tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROFILE_VARIABLE = "TILEWRIGHT_EMULATE"
 
 
 def check_tensors(op: Op, values: Sequence[object]) -> None:
-    """Whatever stands where the op has a tensor is one."""
+    """Raises `CallError` where a tensor parameter got something else."""
     for one, value in zip(op.tensors, values, strict=True):
         if value is not None and not isinstance(value, torch.Tensor):
             raise CallError(f"{op.name}(): {one.name} is a tensor; found {type(value).__name__}; give a torch tensor")
@@ -27,7 +27,7 @@ CallDevice = int | GpuProfile  # a CUDA device's index, or the GPU that is emula
 
 
 def device_of_call(op: Op, tensors: Sequence[torch.Tensor | None]) -> CallDevice:
-    """Where a call runs: on the one CUDA device its tensors lie on, or emulated where all are on the CPU.
+    """The CUDA device that all tensors are on, or the emulated GPU where all are on the CPU.
 
     An op that takes no tensor runs on the current CUDA device, or emulated where there is none.
     """
@@ -50,16 +50,16 @@ def device_of_call(op: Op, tensors: Sequence[torch.Tensor | None]) -> CallDevice
     return emulated_profile() if first[1].type == "cpu" else first[1].index
 
 
-def refuse_two_devices(op: Op, values: Sequence[object]) -> None:
-    """For results without content: their device must be that of every tensor."""
+def check_one_device(op: Op, values: Sequence[object]) -> None:
+    """Fake results take their device from the inputs, so these must agree."""
     devices = {value.device for value in values if isinstance(value, torch.Tensor)}
     if len(devices) > 1:
         one, other = sorted(map(str, devices))[:2]
         raise NotOnCuda(f"{op.name}: its tensors are on {one} and on {other}; move them to one device")
 
 
-def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
-    """The emulator takes tensors of the CPU alone."""
+def check_on_cpu(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
+    """The emulator takes CPU tensors only."""
     for name, tensor in zip((one.name for one in op.tensors), tensors, strict=True):
         if tensor is not None and tensor.device.type != "cpu":
             raise NotOnCuda(
@@ -67,8 +67,8 @@ def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
             )
 
 
-def device_ahead(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> CallDevice:
-    """The device meant before a call: as said, `"cpu"` meaning emulated; else a CUDA device, else emulated."""
+def resolve_device(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> CallDevice:
+    """The device to prepare or explain for: `device` (`"cpu"` is the emulator), else CUDA, else the emulator."""
     if isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
         return emulated_profile()
     if device is None and not torch.cuda.is_available():
@@ -77,7 +77,7 @@ def device_ahead(op: str, device: int | str | torch.device | None, values: Seque
 
 
 def emulated_profile() -> GpuProfile:
-    """The GPU that CPU tensors are emulated on: the one TILEWRIGHT_EMULATE names, else this machine's, else an H200."""
+    """The GPU to emulate for CPU tensors: TILEWRIGHT_EMULATE, else this machine's GPU, else an H200."""
     named = os.environ.get(PROFILE_VARIABLE, "").strip()
     if named:
         try:
@@ -97,7 +97,7 @@ def _local_profile() -> GpuProfile | None:
 
 
 def device_index(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> int:
-    """The CUDA device meant: as said, else that of the first CUDA tensor among `values`, else the current one."""
+    """The index of `device` if given, else of the first CUDA tensor in `values`, else of the current device."""
     if device is None:
         for value in values:
             if isinstance(value, torch.Tensor) and value.is_cuda:

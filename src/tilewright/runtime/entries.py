@@ -1,4 +1,4 @@
-"""What a recognised call runs: the checks each call needs, late numbers, the prepared plan, the results unwrapped."""
+"""Cached entries of the fast path: per-call checks, late numbers, the prepared plan, unwrapped results."""
 
 from __future__ import annotations
 
@@ -10,40 +10,46 @@ import torch
 
 from tilewright.kernel_file import DoesNotApply, Op, settle
 from tilewright.records import TensorSpec
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
+from tilewright.runtime.backends import PreparedCall
 from tilewright.runtime.errors import GradientNotSupported, OverlappingTensors
-from tilewright.runtime.on_device import CudaReady
-from tilewright.runtime.quick_call import Entry
+from tilewright.runtime.fast_path import Entry
 
 Specs = Sequence[TensorSpec | None]  # of the tensors in order; None where absent
 
 
 def make_entry(
-    ready: CudaReady, op: Op, specs: Specs, again: Callable[..., Any], differentiated: Callable[..., Any] | None
+    ready: PreparedCall, op: Op, specs: Specs, slow: Callable[..., Any], differentiated: Callable[..., Any] | None
 ) -> Entry:
-    """The entry for calls like the one `ready` was made for; `again(tensors, numbers)` takes the slow way.
+    """The entry for calls with the cache key of `ready`; `slow(tensors, numbers)` selects a file anew.
 
-    Where a tensor requires grad, `differentiated(tensors, numbers)` takes the calls in which gradients are recorded.
+    Where a tensor requires grad, `differentiated(tensors, numbers)` runs the calls made in grad mode.
     """
     if ready.selected.evaluation.late.is_empty and len(op.results) == 1:
-        entry = _only_result(ready)
+        entry = _single_result(ready)
     else:
-        entry = _any_result(ready, op, again)
+        entry = _any_result(ready, op, slow)
     entry = with_in_place_checks(entry, op, specs)
-    return entry if differentiated is None else _asking_for_gradients(entry, differentiated)
+    if differentiated is None:
+        return entry
+
+    def checking_grad_mode(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
+        return differentiated(tensors, numbers) if torch.is_grad_enabled() else entry(tensors, addresses, numbers)
+
+    return checking_grad_mode
 
 
 def with_in_place_checks(entry: Entry, op: Op, specs: Specs) -> Entry:
-    """An entry that refuses overlap of what it changes in place, and tells autograd that it was changed."""
+    """Add checks for tensors changed in place: refuse overlap, and bump their version counters."""
     if not any(parameter.in_place for parameter in op.parameters):
         return entry
     return _counting_versions(_checking_overlap(entry, op, specs), op)
 
 
-def _only_result(ready: CudaReady) -> Entry:
-    """The commonest case by itself: each thing not done here is a tenth of a microsecond."""
+def _single_result(ready: PreparedCall) -> Entry:
+    """The commonest case: every step saved is a tenth of a microsecond."""
     if ready.prepared.is_plain:
-        return ready.prepared.run_plain  # there is no late number, and numbers that are none hurt nobody
+        return ready.prepared.run_plain  # without late numbers it ignores `numbers`
     run_at = ready.prepared.run_at
 
     def entry(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
@@ -52,7 +58,7 @@ def _only_result(ready: CudaReady) -> Entry:
     return entry
 
 
-def _any_result(ready: CudaReady, op: Op, again: Callable[..., Any]) -> Entry:
+def _any_result(ready: PreparedCall, op: Op, slow: Callable[..., Any]) -> Entry:
     run_at = ready.prepared.run_at
     late_of = _late_function(ready, op)
     single = len(op.results) == 1
@@ -60,20 +66,20 @@ def _any_result(ready: CudaReady, op: Op, again: Callable[..., Any]) -> Entry:
     def entry(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
         try:
             late = late_of(numbers)
-        except DoesNotApply:  # these numbers make a `let` fail: another file must be asked, this once
-            return again(tensors, numbers)
+        except DoesNotApply:  # these numbers make a `let` fail: this call needs another file
+            return slow(tensors, numbers)
         try:
             results = run_at(tensors, addresses, late)
         except OverflowError:
-            settle(ready.plan, late)  # raises what says which argument of which kernel does not fit
+            settle(ready.plan, late)  # raises the error that names kernel and argument
             raise
         return results[0] if single else results or None
 
     return entry
 
 
-def _late_function(ready: CudaReady, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
-    """Late numbers from a call's numbers. The last are kept: most calls come with the same `eps` as the one before."""
+def _late_function(ready: PreparedCall, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
+    """Late numbers from a call's numbers, with the last result cached: most calls repeat the same `eps`."""
     names = tuple(p.name for p in op.numbers)
     late_values = ready.selected.evaluation.late_values
     if ready.selected.evaluation.late.is_empty:
@@ -86,8 +92,8 @@ def _late_function(ready: CudaReady, op: Op) -> Callable[[tuple[Any, ...]], tupl
         if numbers == known[0]:
             return known[1]
         late = late_values(dict(zip(names, numbers, strict=True)))
-        if 0.0 not in numbers and not has_lists:  # 0.0 and -0.0 are equal and not the same
-            known = (numbers, late)  # one assignment, so that another thread sees both or neither
+        if 0.0 not in numbers and not has_lists:  # 0.0 == -0.0, but they differ as arguments
+            known = (numbers, late)  # one assignment: atomic for other threads
         return late
 
     return late_of
@@ -108,7 +114,7 @@ def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
         for one, other in pairs:
             start, other_start = addresses[one], addresses[other]
             meet = start < other_start + extents[other] and other_start < start + extents[one]
-            # Where the ranges meet, the elements may still lie apart, as the halves of a matrix do.
+            # Overlapping ranges may still have disjoint elements, as the halves of a matrix do.
             if meet and overlap(extent_of(start, specs[one]), extent_of(other_start, specs[other])):
                 raise _overlapping(op, tensors[one].name, tensors[other].name)
         return entry(values, addresses, numbers)
@@ -117,14 +123,14 @@ def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
 
 
 def refuse_traced_overlap(op: Op, values: Sequence[Any]) -> None:
-    """The same for tensors that torch traces: it would put a copy in the place of what is changed, and go on.
+    """The overlap check for traced tensors: functionalization would otherwise change a copy and go on.
 
-    Sizes may be symbols there: then only tensors that begin at the same place are known to overlap.
+    With symbolic sizes only tensors with the same storage offset are known to overlap.
     """
     tensors = [(p, v) for p, v in zip(op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
     for parameter, value in tensors:
         for other, other_value in tensors:
-            if not parameter.in_place or other is parameter or not dispatcher.share_memory(value, [other_value]):
+            if not parameter.in_place or other is parameter or not torch_library.share_memory(value, [other_value]):
                 continue
             extents = [_traced_extent(value), _traced_extent(other_value)]
             if extents[0] is None or extents[1] is None:
@@ -136,7 +142,7 @@ def refuse_traced_overlap(op: Op, values: Sequence[Any]) -> None:
 
 
 def _traced_extent(tensor: torch.Tensor) -> Extent | None:
-    """Of a tensor within its storage; None where a size is a symbol."""
+    """The extent of a tensor within its storage; None where a size is symbolic."""
     numbers = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
     if any(type(number) is not int for number in numbers):
         return None
@@ -152,7 +158,7 @@ def _overlapping(op: Op, name: str, other: str) -> OverlappingTensors:
 
 
 def _counting_versions(entry: Entry, op: Op) -> Entry:
-    """Tell autograd what was changed: a backward that saved the old values must notice, as with torch's own ops."""
+    """Bump version counters, so that a backward that saved the old values raises, as with torch's own ops."""
     changed = [position for position, parameter in enumerate(op.tensors) if parameter.in_place]
 
     def counting(values: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
@@ -165,7 +171,7 @@ def _counting_versions(entry: Entry, op: Op) -> Entry:
 
 
 def count_changes(op: Op, values: Sequence[Any]) -> None:
-    """The same for a call by its values, one for each parameter."""
+    """Bump the version counters of the values that the op changes in place."""
     for parameter, value in zip(op.parameters, values, strict=True):
         if parameter.in_place:
             _count_change(value)
@@ -174,15 +180,6 @@ def count_changes(op: Op, values: Sequence[Any]) -> None:
 def _count_change(tensor: torch.Tensor | None) -> None:
     if tensor is not None and not tensor.is_inference():
         torch.autograd.graph.increment_version(tensor)
-
-
-def _asking_for_gradients(entry: Entry, differentiated: Callable[..., Any]) -> Entry:
-    """Grad mode is a property of the moment, so it is asked at every call that has such an input."""
-
-    def asking(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
-        return differentiated(tensors, numbers) if torch.is_grad_enabled() else entry(tensors, addresses, numbers)
-
-    return asking
 
 
 def refuse_gradients(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
@@ -194,12 +191,12 @@ def refuse_gradients(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
         )
 
 
-# -- whether tensors share memory: one that is changed in place may share none with the other arguments --
+# -- memory overlap --
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A tensor's elements in memory: an address, and sizes with strides in bytes."""
+    """A tensor's elements in memory."""
 
     address: int
     dimensions: tuple[tuple[int, int], ...]  # (size, stride in bytes) of the dimensions longer than one
@@ -212,14 +209,14 @@ class Extent:
 
 
 def extent_of(address: int, spec: TensorSpec | None) -> Extent:
-    assert spec is not None  # of a tensor that was given
+    assert spec is not None  # absent tensors are not paired
     itemsize = spec.dtype.itemsize
     dimensions = tuple((n, s * itemsize) for n, s in zip(spec.shape, spec.stride, strict=True) if n > 1)
     return Extent(address, dimensions, itemsize, spec.numel == 0)
 
 
 def overlap(one: Extent, other: Extent) -> bool:
-    """Whether two tensors may share an element. Exact for ranges that are apart and for slices of common rows."""
+    """Whether two tensors may share an element. Exact for disjoint ranges and for column slices of one matrix."""
     if one.is_empty or other.is_empty or one.end <= other.address or other.end <= one.address:
         return False
     pitches = {step for _, step in (*one.dimensions, *other.dimensions)}
@@ -227,7 +224,7 @@ def overlap(one: Extent, other: Extent) -> bool:
 
 
 def _apart_within(pitch: int, one: Extent, other: Extent) -> bool:
-    """Whether both lie in rows of `pitch` bytes, each in columns of its own: the halves of a matrix, say."""
+    """Whether both are column slices of rows of `pitch` bytes, with disjoint columns."""
     first, second = sorted((one, other), key=lambda tensor: tensor.address)
     widths = _row_width(pitch, first), _row_width(pitch, second)
     if widths[0] is None or widths[1] is None:
@@ -237,7 +234,7 @@ def _apart_within(pitch: int, one: Extent, other: Extent) -> bool:
 
 
 def _row_width(pitch: int, tensor: Extent) -> int | None:
-    """How many bytes of a row of `pitch` the tensor reaches over; None where it does not keep to such rows."""
+    """The bytes that the tensor spans of each row of `pitch`; None where it has no such rows."""
     if any(step % pitch for _, step in tensor.dimensions if step >= pitch):
         return None
     inner = sum((size - 1) * step for size, step in tensor.dimensions if step < pitch)

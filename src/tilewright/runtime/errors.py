@@ -1,20 +1,7 @@
-"""What a loaded operation can raise.
+"""The exceptions of a loaded operation, all derived from `OperationError`.
 
-    OperationError                 every refusal of the runtime's own
-    ├── LoadError                  no such file, nothing in the folder, `op` lines that disagree
-    ├── CallRefused                the call cannot run as it was made
-    │   ├── NotOnCuda              tensors on two devices, or on one that runs no kernel files
-    │   ├── KernelNotEmulable      CPU tensors, and a kernel that the emulator cannot run
-    │   ├── TooLargeToEmulate      CPU tensors, and more work than an emulated call may take
-    │   ├── OverlappingTensors     a tensor changed in place shares memory with another
-    │   ├── GradientNotSupported   a gradient or a tangent is wanted, and neither a backward nor a reference gives it
-    │   └── NoKernelApplies        no file takes the call, and there is no reference or `strict` forbids it
-    ├── KernelFault                the emulator found a kernel at fault: `findings` says where
-    ├── BuildFailed                the compiler refused a file that applies
-    └── BuildDuringCapture         a build or a module load would be needed inside a CUDA graph capture
-
-Not wrapped, because they say all there is: `KernelFileError` (a file is wrong), `CallError` (arguments do not fit the
-op's parameters; a `TypeError`), `DriverError` (the driver refused), `LibraryStepError`, `ToolchainError`.
+Raised unwrapped: `KernelFileError` (a file is wrong), `CallError` (arguments do not fit the op's parameters; a
+`TypeError`), `DriverError` (the driver refused), `LibraryStepError`, `ToolchainError`.
 """
 
 from __future__ import annotations
@@ -26,15 +13,15 @@ _SHOWN_DIAGNOSTICS = 5
 
 
 class OperationError(Carried, RuntimeError):
-    """Something the runtime refuses; see the module's docstring for the tree."""
+    """Base class of the runtime's errors."""
 
 
 class LoadError(OperationError):
-    """Files that do not make an operation."""
+    """Files that do not make an operation: missing, or with `op` lines that disagree."""
 
 
 class CallRefused(OperationError):
-    """A call that cannot run as it was made."""
+    """A call that cannot run with these arguments."""
 
 
 class NotOnCuda(CallRefused):
@@ -42,11 +29,11 @@ class NotOnCuda(CallRefused):
 
 
 class KernelNotEmulable(CallRefused):
-    """CPU tensors, and a kernel with an instruction or a feature that the emulator does not have."""
+    """CPU tensors, and a kernel that the emulator cannot run."""
 
 
 class TooLargeToEmulate(CallRefused):
-    """CPU tensors, and more instructions or memory than an emulated call may take."""
+    """CPU tensors, and a call over the emulator's limit of instructions or memory."""
 
 
 class OverlappingTensors(CallRefused):
@@ -54,11 +41,11 @@ class OverlappingTensors(CallRefused):
 
 
 class GradientNotSupported(CallRefused):
-    """A gradient or a tangent is wanted, and there is neither a backward operation nor a reference to give it."""
+    """A gradient or tangent is needed, and there is neither a backward kernel nor a reference."""
 
 
 class NoKernelApplies(CallRefused):
-    """No kernel file takes the call; `reasons` has one for each file, in order."""
+    """No kernel file takes the call, and no reference may run; `reasons` has one per file, in order."""
 
     def __init__(self, message: str, reasons: tuple[Reason, ...]) -> None:
         self.reasons = reasons
@@ -66,7 +53,7 @@ class NoKernelApplies(CallRefused):
 
 
 class KernelFault(OperationError):
-    """The emulator found a kernel at fault; nothing was changed in place. `findings` has every place."""
+    """The emulator found faults in a kernel, listed in `findings`; no tensor was changed."""
 
     def __init__(self, op: str, file: str, findings: tuple[FindingRecord, ...]) -> None:
         self.findings = findings
@@ -77,7 +64,7 @@ class KernelFault(OperationError):
 
 
 class BuildFailed(OperationError):
-    """A file that applies does not build; `failure` has every diagnostic."""
+    """The selected file does not compile; `failure` has every diagnostic."""
 
     def __init__(self, file: str, failure: BuildFailure) -> None:
         self.failure = failure
@@ -90,8 +77,8 @@ class BuildFailed(OperationError):
 
 
 class BuildDuringCapture(OperationError):
-    """Nothing is built or loaded while a CUDA graph is captured."""
+    """A build or a module load would be needed inside a CUDA graph capture."""
 
 
 class ReferenceUsed(UserWarning):
-    """The reference ran because no kernel file took the call; said once for each kind of reason."""
+    """The reference ran because no kernel file took the call; warned once per kind of reason."""

@@ -1,11 +1,11 @@
-"""What an operation does, or would do, for one call, and why: a record with a readable form."""
+"""`Operation.explain`: which file and launches a call gets, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.kernel_file import NoneApplies, Reason, Selected
-from tilewright.records import Buffer, BufferRole, Build, ConstantValue, Dim3, Displayed, GpuProfile, LibraryCall
+from tilewright.kernel_file import Reason, Selected
+from tilewright.records import Buffer, BufferRole, Build, ConstantValue, Dim3, Displayed, LibraryCall
 from tilewright.toolchain import LaunchReport, report_launch
 
 
@@ -26,7 +26,8 @@ class Explanation(Displayed):
     why_choice: str = ""  # where the choice comes from
 
     def __str__(self) -> str:
-        lines = [f"{self.op} on {self.gpu}: {self.file or self._without_file()}"]
+        without_file = "no kernel file applies, " + ("the reference runs" if self.falls_back else "the call is refused")
+        lines = [f"{self.op} on {self.gpu}: {self.file or without_file}"]
         lines += [f"  not {reason}" for reason in self.refused]
         if self.choice:
             chosen_words = ", ".join(f"{name} = {value}" for name, value in self.choice)
@@ -42,9 +43,6 @@ class Explanation(Displayed):
         if self.not_emulable is not None:
             lines.append(f"  {self.not_emulable}")
         return "\n".join(lines)
-
-    def _without_file(self) -> str:
-        return "no kernel file applies, " + ("the reference runs" if self.falls_back else "the call is refused")
 
 
 def _describe(buffer: Buffer) -> str:
@@ -77,14 +75,10 @@ def _dim(dim: Dim3) -> str:
     return f"dim3({', '.join(map(str, dim))})"
 
 
-def explain_none(op: str, gpu: GpuProfile, none: NoneApplies, falls_back: bool) -> Explanation:
-    return Explanation(op, gpu.name, None, (), (), (), (), none.reasons, falls_back)
-
-
 def explain_selected(
     op: str, selected: Selected, build: Build | None, refused: tuple[Reason, ...], why_choice: str
 ) -> Explanation:
-    """The explanation of a call that a file takes; `build` is None where it launches nothing."""
+    """Explain a call that a file takes; `build` is None where it launches nothing."""
     evaluation = selected.evaluation
     steps: list[LaunchReport | LibraryCall] = []
     for step in evaluation.steps:

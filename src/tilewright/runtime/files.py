@@ -1,4 +1,4 @@
-"""`load`: kernel files on disk (one, a list, a folder), with the tuner's winners beside them, as an operation."""
+"""`load`: an operation from kernel files on disk and their tuned choices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from tilewright.kernel_file import KernelFile, Op, TunedChoices, parse
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.errors import LoadError
-from tilewright.runtime.last_resort import Reference
+from tilewright.runtime.fallback import Reference
 from tilewright.runtime.operation import Operation
-from tilewright.runtime.returned import Form
+from tilewright.runtime.returned import OutputSpec
 
 Source = str | os.PathLike[str]
 
@@ -38,7 +38,7 @@ def load(
 
 
 def _check_order(reference: types.FunctionType, op: Op) -> None:
-    """A reference is called by position: one that has the op's names in another order would answer something else."""
+    """Refuse a reference whose parameters have the op's names in another order: it is called by position."""
     own = reference.__code__.co_varnames[: reference.__code__.co_argcount]
     names = tuple(parameter.name for parameter in op.parameters)
     if own != names and set(own) == set(names):
@@ -53,10 +53,10 @@ def load_again(
     identities: tuple[str, ...],
     reference: Reference | None,
     strict: bool,
-    returned: Form | None,
+    returned: OutputSpec | None,
     backward: Backward | None,
 ) -> Operation:
-    """What was pickled: the same files, which must say what they said."""
+    """Unpickle an operation: the same files, which must not have changed."""
     paths = [Path(name) for name in names]
     files = read_files(paths, allow_library=True)
     for file, identity in zip(files, identities, strict=True):
@@ -106,7 +106,7 @@ def _text(path: Path) -> str:
 
 
 def read_tuned(paths: Sequence[Path]) -> TunedChoices:
-    """The recorded winners of all files together."""
+    """The tuned choices recorded for all files."""
     tuned = TunedChoices()
     for path in paths:
         tuned = tuned.joined(TunedChoices.load(path))

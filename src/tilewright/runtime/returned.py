@@ -1,7 +1,7 @@
-"""What a function returns, beyond the tensors: dicts, tuples, dataclasses, None, and arguments returned themselves.
+"""The structure of a function's output, as pytrees have it: dicts, tuples, dataclasses, None, returned arguments.
 
-A kernel has results in order. The form of a function's answer is learnt from one call of it and puts the results of a
-kernel into the same form, with the very objects of the call where the function returned its arguments.
+A kernel returns a flat list of results. The output spec is derived from one call of the reference and rebuilds the same
+structure from them; arguments that the function returns are returned as the same objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Result:
 
     number: int
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return results[self.number]
 
 
@@ -32,7 +32,7 @@ class Number:
     number: int
     kind: type
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return self.kind(results[self.number].item())
 
 
@@ -42,17 +42,17 @@ class Argument:
 
     name: str
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return arguments[self.name]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Something that is no tensor, such as None: the same in every call."""
+    """A value that is no tensor, such as None."""
 
     value: Any
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return self.value
 
 
@@ -61,30 +61,30 @@ class Listed:
     """A tuple, a named tuple or a list."""
 
     make: Callable[[list[Any]], Any]
-    items: tuple[Form, ...]
+    items: tuple[OutputSpec, ...]
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return self.make([item.filled(results, arguments) for item in self.items])
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        return self.make([item.fill(results, arguments) for item in self.items])
 
 
 @dataclass(frozen=True)
 class Named:
-    """A dict, another mapping, or a dataclass: what takes its parts by name."""
+    """A mapping or a dataclass."""
 
     make: Callable[..., Any]
     names: tuple[Any, ...]
-    items: tuple[Form, ...]
+    items: tuple[OutputSpec, ...]
 
-    def filled(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        parts = {name: item.filled(results, arguments) for name, item in zip(self.names, self.items, strict=True)}
+    def fill(self, results: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        parts = {name: item.fill(results, arguments) for name, item in zip(self.names, self.items, strict=True)}
         return self.make(parts)
 
 
-Form = Result | Number | Argument | Constant | Listed | Named
+OutputSpec = Result | Number | Argument | Constant | Listed | Named
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What lies in tuples, lists, mappings and dataclasses, in order; None counts as nothing."""
+    """The leaves of nested tuples, lists, mappings and dataclasses, in order, without None."""
     if value is None:
         return
     if isinstance(value, Mapping):
@@ -100,58 +100,52 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(part)
 
 
-def form_of(returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str]) -> Form | None:
-    """The form of what a function returned for these arguments; None where a kernel's plain answer is the same."""
-    learning = _Learning(arguments, frozenset(in_place))
-    form = learning.form(returned)
-    plain: Form
-    if learning.results == 0:
+def output_spec_of(returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str]) -> OutputSpec | None:
+    """The spec of what a function returned for these arguments; None for a plain tensor, tuple or None."""
+    walk = _Walk(arguments, frozenset(in_place))
+    form = walk.spec(returned)
+    plain: OutputSpec
+    if walk.results == 0:
         plain = Constant(None)
-    elif learning.results == 1:
+    elif walk.results == 1:
         plain = Result(0)
     else:
-        plain = Listed(tuple, tuple(Result(number) for number in range(learning.results)))
+        plain = Listed(tuple, tuple(Result(number) for number in range(walk.results)))
     return None if form == plain else form
 
 
-class _Learning:
-    """One walk over what was returned: which result each tensor is."""
+class _Walk:
+    """Numbers the results in an output, in order."""
 
     def __init__(self, arguments: Mapping[str, Any], in_place: frozenset[str]) -> None:
         self.results = 0
         self._in_place = in_place
         self._seen = {id(value): Argument(name) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-        self._known: dict[int, Form] = {}
+        self._known: dict[int, OutputSpec] = {}
 
-    def form(self, value: Any) -> Form:
+    def spec(self, value: Any) -> OutputSpec:
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            argument = self._seen.get(id(value))
+            if argument is not None and argument.name in self._in_place:
+                return argument  # a tensor changed in place is no result
+            self.results += 1
+            return argument or self._known.setdefault(id(value), Result(self.results - 1))
         if isinstance(value, Mapping):
             kind: Any = type(value)
             make = dict if kind is dict else partial(_by_names, kind)
-            return Named(make, tuple(value), tuple(self.form(one) for one in value.values()))
+            return Named(make, tuple(value), tuple(self.spec(one) for one in value.values()))
         if isinstance(value, (tuple, list)):
-            return Listed(_maker(type(value)), tuple(self.form(one) for one in value))
+            sequence: Any = type(value)
+            make = partial(_by_places, sequence) if hasattr(sequence, "_fields") else sequence
+            return Listed(make, tuple(self.spec(one) for one in value))
         if _is_record(value):
             record: Any = type(value)
             names = tuple(one.name for one in dataclasses.fields(value))
-            return Named(partial(_by_names, record), names, tuple(self.form(getattr(value, name)) for name in names))
+            return Named(partial(_by_names, record), names, tuple(self.spec(getattr(value, name)) for name in names))
         if isinstance(value, (bool, int, float)):
             self.results += 1
             return Number(self.results - 1, type(value))
         return Constant(value)
-
-    def _tensor(self, value: torch.Tensor) -> Form:
-        argument = self._seen.get(id(value))
-        if argument is not None and argument.name in self._in_place:
-            return argument  # what is changed in place is no result of its own
-        number = self.results
-        self.results += 1
-        return argument or self._known.setdefault(id(value), Result(number))
-
-
-def _maker(kind: type) -> Callable[[list[Any]], Any]:
-    return partial(_by_places, kind) if hasattr(kind, "_fields") else kind
 
 
 def _by_names(kind: Any, parts: Mapping[str, Any]) -> Any:

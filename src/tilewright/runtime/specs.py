@@ -1,4 +1,4 @@
-"""Tensors as a launch plan knows them: from torch tensors, from specs, from text such as `4096x1024:bf16`."""
+"""`TensorSpec` from torch tensors, specs or text such as `4096x1024:bf16`; and the vmap rule."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ TENSOR_ALIGNMENT = 16
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """What a plan may know of a tensor. Alignment counts to 16 bytes; no rule asks for more."""
-    address = 0 if is_fake(tensor) else tensor.data_ptr()
+    """The spec of a tensor, with its alignment up to 16 bytes, the most that any rule needs."""
+    is_fake = tensor.device.type == "meta" or (type(tensor) is not torch.Tensor and hasattr(tensor, "fake_mode"))
+    address = 0 if is_fake else tensor.data_ptr()
     alignment = (address | TENSOR_ALIGNMENT) & -(address | TENSOR_ALIGNMENT)
     return TensorSpec(
         DTYPE_OF_TORCH[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), alignment
@@ -25,26 +26,26 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 
 
 def traced_arguments(op: Op, values: Sequence[Any]) -> dict[str, Any]:
-    """A call that torch traces as the evaluator wants it: sizes, strides and numbers may be symbols, and stay so."""
+    """The arguments of a traced call for the evaluator: sizes, strides and numbers may be symbolic."""
+
+    def traced(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return TensorSpec(DTYPE_OF_TORCH[value.dtype], tuple(value.shape), tuple(value.stride()))
+        return tuple(value) if isinstance(value, (list, tuple)) else value
+
     pairs = zip(op.parameters, values, strict=True)
-    return {parameter.name: _traced(value) for parameter, value in pairs}
+    return {parameter.name: traced(value) for parameter, value in pairs}
 
 
-def _traced(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return TensorSpec(DTYPE_OF_TORCH[value.dtype], tuple(value.shape), tuple(value.stride()))
-    return tuple(value) if isinstance(value, (list, tuple)) else value
-
-
-def unusable_reasons(op: Op, values: Sequence[Any]) -> tuple[Reason, ...]:
-    """Why no kernel file can take these tensors, whatever its needs; empty where nothing is in the way."""
+def unsupported_reasons(op: Op, values: Sequence[Any]) -> tuple[Reason, ...]:
+    """The tensors that no kernel file supports, with reasons."""
     pairs = zip(op.parameters, values, strict=True)
-    found = (unusable(v, p.name) for p, v in pairs if p.scalar is None and v is not None)
+    found = (unsupported_tensor(v, p.name) for p, v in pairs if p.scalar is None and v is not None)
     return tuple(Reason(op.name, problem) for problem in found if problem is not None)
 
 
-def unusable(tensor: torch.Tensor, name: str) -> Problem | None:
-    """Why no kernel file can take this tensor, whatever its needs: a reason like any other."""
+def unsupported_tensor(tensor: torch.Tensor, name: str) -> Problem | None:
+    """Why no kernel file supports this tensor; None where one may."""
     if tensor.is_nested:
         return _reason(f"{name} is a nested tensor", f"pass {name}.to_padded_tensor(...)")
     if tensor.layout is not torch.strided:
@@ -61,21 +62,14 @@ def _reason(found: str, remedy: str) -> Problem:
     return Problem(Code.DOES_NOT_APPLY, 0, 0, found, remedy)
 
 
-def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape and no content: on the meta device, or made by torch's fake mode."""
-    if tensor.device.type == "meta":
-        return True
-    return type(tensor) is not torch.Tensor and hasattr(tensor, "fake_mode")
-
-
-# Stands for a number that decides nothing, when something is prepared or explained before the number is known.
+# In place of omitted numbers that the selection does not depend on.
 _PLACEHOLDER: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1.0, ScalarType.BOOL: False}
 
 
-def arguments_ahead(
+def abstract_arguments(
     signature: Signature, deciding: frozenset[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Arguments of a call that is not made yet: tensors as tensors, specs or text; idle numbers may be missing."""
+    """Arguments for `prepare` and `explain`: tensors, specs or text; numbers that do not matter may be omitted."""
     op = signature.op
     names = signature.names
     given = dict(kwargs)
@@ -98,7 +92,7 @@ def read_spec(op: str, name: str, value: Any) -> TensorSpec | None:
     if value is None or isinstance(value, TensorSpec):
         return value
     if isinstance(value, torch.Tensor):
-        problem = unusable(value, name)
+        problem = unsupported_tensor(value, name)
         if problem is not None:
             raise CallError(f"{op}(): {problem.found}; {problem.remedy}")
         return spec_of(value)
@@ -113,15 +107,15 @@ def read_spec(op: str, name: str, value: Any) -> TensorSpec | None:
     )
 
 
-# -- what `torch.vmap` does with an operator: --
+# -- torch.vmap --
 
 Kernel = Callable[..., Any]
 
-_OVERLAPS = 1  # torch's answer where elements of a tensor surely share memory
+_OVERLAPS = 1  # MemOverlap::Yes
 
 
-def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
-    """The rule for an operator whose first arguments are the op's parameters; `files` are those behind it."""
+def vmap_rule(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
+    """The vmap rule for an op: one call over a `lead` dimension where all files allow it, else a loop."""
     leads = [file.compiled.lead for file in files]
     leading = frozenset(name for name, _ in leads[0].ranks) if leads and all(leads) and leads[0] else frozenset()
     leading = leading if len({lead.ranks for lead in leads if lead}) == 1 else frozenset()
@@ -148,7 +142,7 @@ def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
             return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
         results = [_run_item(operator, values, in_dims, changed, number) for number in range(info.batch_size)]
         if not results:
-            results = [operator(*(_of_no_item(v, where) for v, where in zip(values, in_dims, strict=True)))]
+            results = [operator(*(_meta_item(v, where) for v, where in zip(values, in_dims, strict=True)))]
             return _stacked(results, values, empty=True)
         return _stacked(results, values, empty=False)
 
@@ -156,7 +150,7 @@ def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
 
 
 def _run_item(operator: Any, values: Sequence[Any], in_dims: Sequence[Any], changed: Sequence[int], number: int) -> Any:
-    """One call, on copies: an item of a batch may lie where no kernel takes it."""
+    """One item, on contiguous copies: its slice may be strided or unaligned."""
     call = [_item(value, where, number) for value, where in zip(values, in_dims, strict=True)]
     result = operator(*call)
     for place in changed:
@@ -173,10 +167,10 @@ def _item(value: Any, where: Any, number: int) -> Any:
     return value.select(where, number).clone(memory_format=torch.contiguous_format)
 
 
-def _of_no_item(value: Any, where: Any) -> Any:
-    """For a batch of nothing: an argument that has the layout of an item, and no content."""
+def _meta_item(value: Any, where: Any) -> Any:
+    """An item of an empty batch: a meta tensor of its shape."""
     if isinstance(value, (list, tuple)) and isinstance(where, (list, tuple)):
-        return [_of_no_item(one, place) for one, place in zip(value, where, strict=True)]
+        return [_meta_item(one, place) for one, place in zip(value, where, strict=True)]
     if not isinstance(value, torch.Tensor):
         return value
     shape = list(value.shape)

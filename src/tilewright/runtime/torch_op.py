@@ -1,86 +1,100 @@
-"""An operation as an operator of torch's own dispatcher: `torch.ops.tilewright.silu_3f0c9a1b2d`.
+"""An operation as a custom op: `torch.ops.tilewright.silu_3f0c9a1b2d`.
 
-The name follows from the files' text (and the reference, where there is one), so whatever holds the operator, such as
-an exported program, finds it again in another process once the same files are loaded there. An operator lives as long
-as the process; loading the same files again only replaces what runs behind it.
+The name is derived from the files' text and the reference, so that an exported program finds the op in another process
+that has loaded the same files. An op lives as long as the process; loading the files again replaces its implementation.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch._ops import _OpNamespace
 from torch.autograd import forward_ad
 
 from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
 from tilewright.runtime.backward import Backward, run_with_backward
-from tilewright.runtime.call_devices import refuse_two_devices
-from tilewright.runtime.dispatcher import arguments_text, results_text
+from tilewright.runtime.call_devices import check_one_device
 from tilewright.runtime.entries import count_changes, refuse_gradients, refuse_traced_overlap
-from tilewright.runtime.errors import CallRefused, GradientNotSupported
-from tilewright.runtime.last_resort import LastResort, NoFileTakes, answer
-from tilewright.runtime.specs import batched, traced_arguments, unusable_reasons
+from tilewright.runtime.errors import CallRefused, GradientNotSupported, LoadError
+from tilewright.runtime.fallback import Fallback, NoKernelMatches, Reference, unwrap_results
+from tilewright.runtime.specs import traced_arguments, unsupported_reasons, vmap_rule
+from tilewright.runtime.torch_library import (
+    DIGITS,
+    NAMESPACE,
+    REFERENCE_DIGITS,
+    arguments_text,
+    files_digest,
+    reference_digest,
+    results_text,
+    schema_name,
+)
 
-# -- what torch's autograd is told of an operator: --
+# -- autograd --
 
 
 def register_autograd(torch_op: TorchOp) -> None:
-    """The kernel for the `Autograd` key, and the operator that gradients by the reference need."""
+    """Register the `Autograd` kernel, and the op that computes gradients by the reference."""
     overload, op = torch_op.overload, torch_op.op
     changes = any(parameter.in_place for parameter in op.parameters)
     by_reference = None if changes else _register_gradients(torch_op)
 
-    def again(
-        values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], further: bool
+    def reference_backward(
+        values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool], create_graph: bool
     ) -> Sequence[torch.Tensor]:
-        if further or by_reference is None:
-            return _transformable(torch_op.last_resort, values, gradients, wanted)
+        if create_graph or by_reference is None:
+            return _transformable(torch_op.fallback, values, gradients, wanted)
         found: Sequence[torch.Tensor] = by_reference(*values, list(gradients), list(wanted))
         return found
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        if forward_ad._current_level >= 0 and any(_has_tangent(one) for one in tensors):
-            return _with_tangents(torch_op.last_resort, changes, values)
+        in_jvp = forward_ad._current_level >= 0
+        if in_jvp and any(forward_ad.unpack_dual(one).tangent is not None for one in tensors):  # type: ignore[no-untyped-call]
+            return _with_tangents(torch_op.fallback, changes, values)
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
-            return dispatcher.run_below_autograd(overload, below, values)
+            return torch_library.run_below_autograd(overload, below, values)
         backward = torch_op.host.backward
-        if backward is not None and backward.takes(op, values) and not _is_transformed():
-            return run_with_backward(torch_op, backward, again if torch_op.last_resort.may_run else None, below, values)
-        if by_reference is None or not torch_op.last_resort.may_run:
+        if backward is not None and backward.matches(op, values) and not _is_transformed():
+            by_rerun = reference_backward if torch_op.fallback.may_run else None
+            return run_with_backward(torch_op, backward, by_rerun, below, values)
+        if by_reference is None or not torch_op.fallback.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
-        _say_gradients(torch_op.last_resort, values)
+        _warn_gradients(torch_op.fallback, values)
         with _single_level():
             return _apply(torch_op, by_reference, below, *values)
 
-    dispatcher.set_autograd(torch_op.name, kernel)
+    torch_library.set_autograd(torch_op.name, kernel)
 
 
 def _is_transformed() -> bool:
-    """Whether a transformation of `torch.func` is at work: it may want gradients of gradients."""
+    """Whether a `torch.func` transform is active: it may need gradients of gradients."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
-def _say_gradients(last_resort: LastResort, values: Sequence[Any]) -> None:
-    pairs = [(p.name, v) for p, v in zip(last_resort.op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
+def _warn_gradients(fallback: Fallback, values: Sequence[Any]) -> None:
+    pairs = [(p.name, v) for p, v in zip(fallback.op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
     kind = ("gradient", *((name, value.dtype, value.dim(), value.requires_grad) for name, value in pairs))
     wanting = ", ".join(name for name, value in pairs if value.requires_grad)
-    last_resort.say(
+    fallback.warn(
         kind,
         f"{wanting} requires grad and the operation has no backward kernel, so the reference is run again in the "
         "backward pass and its gradients are used (said once)",
     )
 
 
-# -- backward, by the reference --
+# -- backward by the reference --
 
 
 class _ByReference(torch.autograd.function._SingleLevelFunction):
-    """One call whose gradients the reference gives. Of a single level: `torch.func` has chosen the level already."""
+    """One call whose gradients the reference computes. Single level: `torch.func` has selected the level already."""
 
     @staticmethod
     def forward(ctx: Any, torch_op: TorchOp, by_reference: Any, below: Any, *values: Any) -> Any:
@@ -89,7 +103,7 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         ctx.save_for_backward(*(value for value in values if isinstance(value, torch.Tensor)))
         ctx.others = [None if isinstance(value, torch.Tensor) else (value,) for value in values]
         with _levels_below():
-            return dispatcher.run_below_autograd(torch_op.overload, below, values)
+            return torch_library.run_below_autograd(torch_op.overload, below, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -97,57 +111,57 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         values = [next(saved) if other is None else other[0] for other in ctx.others]
         wanted = list(ctx.needs_input_grad[3:])
         if torch.is_grad_enabled() or _is_transformed():
-            found = _transformable(ctx.torch_op.last_resort, values, gradients, wanted)
+            found = _transformable(ctx.torch_op.fallback, values, gradients, wanted)
         elif any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None):
-            found = _detached(ctx.torch_op.last_resort, values, gradients, wanted)  # of `is_grads_batched`
+            found = _detached(ctx.torch_op.fallback, values, gradients, wanted)  # for `is_grads_batched`
         else:
             found = ctx.by_reference(*values, list(gradients), wanted)
         made = iter(found)
         return None, None, None, *(next(made) if one else None for one in wanted)
 
 
-_apply: Any = _ByReference.apply  # type: ignore[attr-defined]  # its base has it, and has no types
+_apply: Any = _ByReference.apply  # type: ignore[attr-defined]  # untyped in its base class
 
 
 def _register_gradients(torch_op: TorchOp) -> Any:
-    """The operator that makes gradients by the reference: the call's values, those of its results, which are wanted."""
+    """Define the op that computes gradients by the reference: (values, result gradients, which are needed)."""
     name = f"{torch_op.name}_gradients"
-    dispatcher.define(name, f"{arguments_text(torch_op.op)}, Tensor?[] gradients, bool[] wanted", "Tensor[]")
+    torch_library.define(name, f"{arguments_text(torch_op.op)}, Tensor?[] gradients, bool[] wanted", "Tensor[]")
 
     def run(*values: Any) -> list[torch.Tensor]:
         *call, gradients, wanted = values
         with _recording():
-            found = _detached(torch_op.last_resort, call, gradients, wanted)
+            found = _detached(torch_op.fallback, call, gradients, wanted)
         given = [one for one in (*call, *gradients) if isinstance(one, torch.Tensor)]
-        return [_own(one.detach(), given) for one in found]
+        return [_unaliased(one.detach().contiguous(), given) for one in found]
 
     def fake(*values: Any) -> list[torch.Tensor]:
         *call, _, wanted = values
         chosen = [value for value, want in zip(call, wanted, strict=True) if want]
         return [torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in chosen]
 
-    dispatcher.set_kernel(name, run)
-    dispatcher.set_fake(name, fake)
-    overload = dispatcher.overload(name)
+    torch_library.set_kernel(name, run)
+    torch_library.set_fake(name, fake)
+    overload = torch_library.overload(name)
 
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [one for one in (*values[:-2], *values[-2]) if isinstance(one, torch.Tensor)]
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
             raise GradientNotSupported(f"{torch_op.op.name}: gradients of gradients are not made by this operator")
-        return dispatcher.run_below_autograd(overload, below, values)
+        return torch_library.run_below_autograd(overload, below, values)
 
-    dispatcher.set_autograd(name, kernel)
-    dispatcher.set_batching(name, batched(torch_op.op, overload))
+    torch_library.set_autograd(name, kernel)
+    torch_library.set_batching(name, vmap_rule(torch_op.op, overload))
     return overload
 
 
 def _detached(
-    last_resort: LastResort, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
+    fallback: Fallback, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> list[torch.Tensor]:
-    """The gradient of each value wanted, by a run of the reference that has nothing to do with the one before."""
+    """The needed gradients, by running the reference again on detached values."""
     with torch.enable_grad():
         values = [value.detach().requires_grad_() if want else value for value, want in zip(call, wanted, strict=True)]
-        pairs = list(zip(last_resort.results(values), gradients, strict=True))
+        pairs = list(zip(fallback.results(values), gradients, strict=True))
     used = [(result, gradient) for result, gradient in pairs if gradient is not None and result.requires_grad]
     sources = [value for value, want in zip(values, wanted, strict=True) if want]
     if not used:
@@ -162,17 +176,17 @@ def _detached(
 
 
 def _transformable(
-    last_resort: LastResort, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
+    fallback: Fallback, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> Sequence[torch.Tensor]:
-    """The same through `torch.func`: gradients that can be batched, and that have gradients themselves."""
+    """The needed gradients through `torch.func.vjp`: they can be batched and differentiated."""
     used = [number for number, gradient in enumerate(gradients) if gradient is not None]
     sources = [value for value, want in zip(values, wanted, strict=True) if want]
-    if not used:  # nobody asks for anything that depends on it
+    if not used:
         return [torch.zeros_like(one) for one in sources]
 
     def differentiated(*given: Any) -> tuple[torch.Tensor, ...]:
         taken = iter(given)
-        results = last_resort.results([next(taken) if w else v for v, w in zip(values, wanted, strict=True)])
+        results = fallback.results([next(taken) if w else v for v, w in zip(values, wanted, strict=True)])
         return tuple(results[number] for number in used)
 
     results, pull = torch.func.vjp(differentiated, *sources)
@@ -181,32 +195,20 @@ def _transformable(
     return found
 
 
-def _own(gradient: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Contiguous, as torch was told, and no argument itself."""
-    gradient = gradient.contiguous()
-    return gradient.clone() if dispatcher.share_memory(gradient, given) else gradient
-
-
 @contextlib.contextmanager
 def _recording() -> Iterator[None]:
-    """Autograd at work inside an operator's kernel, below which torch has switched it off."""
+    """Enable autograd inside an op's kernel, where torch has disabled it."""
     c = torch._C
-    excluded = c._dispatch_tls_local_exclude_set() - _autograd_keys()
+    excluded = c._dispatch_tls_local_exclude_set()
+    for name in ("ADInplaceOrView", "AutogradFunctionality", "AutogradCPU", "AutogradCUDA", "AutogradOther"):
+        excluded = excluded - c.DispatchKeySet(c.DispatchKey.__members__[name])
     with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
         yield
 
 
-def _autograd_keys() -> Any:
-    c = torch._C
-    keys = c.DispatchKeySet(c.DispatchKey.ADInplaceOrView)
-    for name in ("AutogradFunctionality", "AutogradCPU", "AutogradCUDA", "AutogradOther"):
-        keys = keys | c.DispatchKeySet(c.DispatchKey.__members__[name])
-    return keys
-
-
 @contextlib.contextmanager
 def _single_level() -> Iterator[None]:
-    """Under `torch.func` a function of one level must be allowed; otherwise this changes nothing."""
+    """Allow a single-level autograd function under `torch.func`."""
     before = torch._C._functorch.get_single_level_autograd_function_allowed()
     torch._C._functorch.set_single_level_autograd_function_allowed(True)
     try:
@@ -217,7 +219,7 @@ def _single_level() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _levels_below() -> Iterator[None]:
-    """Inside a `Function` nothing is recorded; the levels of `torch.func` below it record for themselves."""
+    """Enable grad for the `torch.func` levels below an autograd `Function`, which disables it."""
     if not _is_transformed():
         yield
         return
@@ -228,91 +230,89 @@ def _levels_below() -> Iterator[None]:
 # -- forward-mode tangents --
 
 
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-
-
-def _with_tangents(last_resort: LastResort, changes: bool, values: Sequence[Any]) -> Any:
-    """The reference in the place of the kernel: only it knows how tangents go through."""
-    op: Op = last_resort.op
-    if changes or not last_resort.may_run:
+def _with_tangents(fallback: Fallback, changes: bool, values: Sequence[Any]) -> Any:
+    """Run the reference, which propagates tangents; a kernel does not."""
+    op: Op = fallback.op
+    if changes or not fallback.may_run:
         raise GradientNotSupported(
             f"{op.name}: an input has a tangent (jvp, forward-mode gradients), and a kernel file computes none: the "
             "result would silently lose it; give the operation a reference, or call it without tangents"
         )
-    last_resort.say(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
-    results = last_resort.results(values)
+    fallback.warn(("tangent",), "an input has a tangent (jvp), so the reference runs (said once)")
+    results = fallback.results(values)
     return results[0] if len(op.results) == 1 else results
 
 
-# Inductor must hand over tensors with the strides that were traced: a kernel file takes no others.
+# -- the op --
+
+# Inductor must pass tensors with the traced strides: a kernel file accepts no others.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
 
 class Host(Protocol):
-    """What stands behind an operator."""
+    """The operation that implements an op."""
 
     op: Op
     files: tuple[KernelFile, ...]
-    last_resort: LastResort
+    fallback: Fallback
     backward: Backward | None
 
     def run_values(self, *values: Any) -> Any:
-        """Run on tensors with content; raises `NoFileTakes` where no file takes them."""
+        """Run on real tensors; raises `NoKernelMatches` where no file takes them."""
 
 
 class TorchOp:
-    """One registered operator; `host` is the operation that was loaded last under its name."""
+    """A registered op; `host` is the operation loaded last under its name."""
 
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
         self.host = host
         self.op = host.op
-        # Files may differ in the strides of their results, and torch was told one of them.
+        # Files may differ in their result strides; torch traced one of them.
         self._may_differ = len(host.files) > 1 and any(
             out.stride is not None for file in host.files for out in file.compiled.outs
         )
-        dispatcher.define(name, arguments_text(self.op), results_text(self.op), _TAGS)
-        dispatcher.set_kernel(name, self.run)
-        dispatcher.set_fake(name, self.fake)
-        self.overload = dispatcher.overload(name)
+        torch_library.define(name, arguments_text(self.op), results_text(self.op), _TAGS)
+        torch_library.set_kernel(name, self.run)
+        torch_library.set_fake(name, self.fake)
+        self.overload = torch_library.overload(name)
         register_autograd(self)
-        dispatcher.set_batching(name, batched(self.op, self.overload, host.files))
+        torch_library.set_batching(name, vmap_rule(self.op, self.overload, host.files))
 
     @property
-    def last_resort(self) -> LastResort:
-        return self.host.last_resort
+    def fallback(self) -> Fallback:
+        return self.host.fallback
 
     def run(self, *values: Any) -> Any:
-        """The call itself, on tensors with content, below whatever torch does around it."""
+        """The kernel for real tensors, below autograd."""
         try:
             made = self.host.run_values(*values)
-        except NoFileTakes as refusal:
-            return answer(self.op, self._by_reference(refusal.none, self._outs(values), values))
+        except NoKernelMatches as refusal:
+            return unwrap_results(self.op, self._by_reference(refusal.none, self._outs(values), values))
         if self._may_differ:
             results = made if isinstance(made, tuple) else (made,)
-            return answer(self.op, self._conformed(results, self._outs(values), values))
+            return unwrap_results(self.op, self._conformed(results, self._outs(values), values))
         return made
 
     def fake(self, *values: Any) -> Any:
-        """Results without content: those of the `out` lines, which need no device, else the reference's."""
+        """The fake kernel: results by the `out` lines, which need no device, else by the reference."""
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        refuse_two_devices(self.op, values)
+        check_one_device(self.op, values)
         outs = self._outs(values)
         if isinstance(outs, NoneApplies):
-            return answer(self.op, self._by_reference(outs, outs, values))
+            return unwrap_results(self.op, self._by_reference(outs, outs, values))
         refuse_traced_overlap(self.op, values)
-        if not self.last_resort.may_run:
+        if not self.fallback.may_run:
             self._refuse_early(values)
         device = tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return answer(self.op, tuple(_empty(out, device) for out in outs))
+        return unwrap_results(self.op, tuple(_empty(out, device) for out in outs))
 
     def _outs(self, values: Sequence[Any]) -> tuple[TracedOut, ...] | NoneApplies:
-        reasons = unusable_reasons(self.op, values)
+        reasons = unsupported_reasons(self.op, values)
         return NoneApplies(reasons) if reasons else traced_outs(self.host.files, traced_arguments(self.op, values))
 
     def _refuse_early(self, values: Sequence[Any]) -> None:
-        """Where every size is a number and no file can take them, there is no need to wait for the call."""
+        """Raise at trace time where all sizes are concrete and no file takes them."""
         arguments = traced_arguments(self.op, values)
         sizes = [
             size for value in values if isinstance(value, torch.Tensor) for size in (*value.shape, *value.stride())
@@ -327,25 +327,25 @@ class TorchOp:
             except DoesNotApply as refusal:
                 reasons.append(Reason(file.name, refusal.problem))
         if len(reasons) == len(self.host.files):
-            raise self.last_resort.refusal(NoneApplies(tuple(reasons)))
+            raise self.fallback.error(NoneApplies(tuple(reasons)))
 
     def _by_reference(
         self, none: NoneApplies, outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]
     ) -> tuple[torch.Tensor, ...]:
-        self.last_resort.accept(none)
-        results = self.last_resort.results(values)
-        count_changes(self.op, values)  # below autograd torch does not count those of the reference itself
+        self.fallback.warn_or_raise(none)
+        results = self.fallback.results(values)
+        count_changes(self.op, values)  # below autograd torch does not bump them itself
         return self._conformed(results, outs, values)
 
     def _conformed(
         self, results: tuple[torch.Tensor, ...], outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]
     ) -> tuple[torch.Tensor, ...]:
-        """Results as torch was told of them: of that layout, and none of them an argument or a view of one."""
+        """Results in the traced layout, none of them aliasing an argument."""
         given = [value for value in values if isinstance(value, torch.Tensor)]
         if isinstance(outs, NoneApplies):
-            return tuple(_apart(one.contiguous(), given) for one in results)
+            return tuple(_unaliased(one.contiguous(), given) for one in results)
         return tuple(
-            _laid_out(self.op, name, _apart(one, given), out)
+            _with_layout(self.op, name, _unaliased(one, given), out)
             for name, one, out in zip(self.op.results, results, outs, strict=True)
         )
 
@@ -356,11 +356,11 @@ def _empty(out: TracedOut, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(out.shape, out.stride, dtype=TORCH_DTYPE[out.dtype], device=device)
 
 
-def _apart(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    return result.clone() if dispatcher.share_memory(result, given) else result
+def _unaliased(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    return result.clone() if torch_library.share_memory(result, given) else result
 
 
-def _laid_out(op: Op, name: str, result: torch.Tensor, out: TracedOut) -> torch.Tensor:
+def _with_layout(op: Op, name: str, result: torch.Tensor, out: TracedOut) -> torch.Tensor:
     if tuple(result.shape) != out.shape or result.dtype is not TORCH_DTYPE[out.dtype]:
         raise CallRefused(
             f"{op.name}: the reference's {name} is {result.dtype}{list(result.shape)} where the `out` line says "
@@ -371,3 +371,105 @@ def _laid_out(op: Op, name: str, result: torch.Tensor, out: TracedOut) -> torch.
     if result.stride() == out.stride:
         return result
     return torch.empty_strided(out.shape, out.stride, dtype=result.dtype, device=result.device).copy_(result)
+
+
+# -- the namespace `torch.ops.tilewright`: an exported program may name an op that is created on demand --
+
+_OURS = re.compile(rf"(?P<op>\w+)_(?P<files>[0-9a-f]{{{DIGITS}}})(_[0-9a-f]{{{REFERENCE_DIGITS}}}(_\d+)?)?")
+_lock = threading.RLock()
+_operators: dict[str, TorchOp] = {}
+_making: set[str] = set()  # torch looks an op up before it defines it
+_loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # (op, digest) -> the operation without its reference
+
+
+def operator_of(host: Host, without_reference: Callable[[], Host]) -> TorchOp:
+    """The op of an operation: the registered one for the same files and reference, or a new one."""
+    last = host.fallback
+    digest = reference_digest(last.reference, last.strict, _backward_identity(host.backward))
+    base = name = schema_name(host.op, host.files, digest)
+    with _lock:
+        _loaded[host.op.name, files_digest(host.files)[:DIGITS]] = without_reference
+        number = 1
+        while name in _operators and not (
+            _is_same(_operators[name].fallback.reference, last.reference)
+            and _same_backward(_operators[name].host.backward, host.backward)
+        ):
+            number += 1
+            name = f"{base}_{number}"
+        known = _operators.get(name)
+        if known is None:
+            known = _made(name, host)
+        known.host = host
+        return known
+
+
+def _made(name: str, host: Host) -> TorchOp:
+    _making.add(name)
+    try:
+        _operators[name] = TorchOp(name, host)
+    finally:
+        _making.discard(name)
+    return _operators[name]
+
+
+def _is_same(one: Reference | None, other: Reference | None) -> bool:
+    """Whether two references with equal digests are interchangeable: by `identity`, or as stateless functions."""
+    if one is other or one == other or isinstance(getattr(one, "identity", None), str):
+        return True
+    if not (isinstance(one, types.FunctionType) and isinstance(other, types.FunctionType)):
+        return False  # methods and other callables may have state
+    if one.__closure__ is not None or other.__closure__ is not None:
+        return False
+    return (one.__defaults__, one.__kwdefaults__) == (other.__defaults__, other.__kwdefaults__)
+
+
+def _same_backward(one: Backward | None, other: Backward | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return _is_same(one.operation.fallback.reference, other.operation.fallback.reference)
+
+
+def _backward_identity(backward: Backward | None) -> str:
+    """The part of a backward operation in the op's digest: files, gradient mapping, reference."""
+    if backward is None:
+        return ""
+    last = backward.operation.fallback
+    pairs = (sorted(backward.gradients.items()), backward.by)
+    return f"{files_digest(backward.operation.files)} {pairs} {reference_digest(last.reference, last.strict)}"
+
+
+class _Operators(_OpNamespace):
+    """Torch's namespace, which also creates ops of loaded files on demand."""
+
+    __module__ = _OpNamespace.__module__  # exported programs record the module of the namespace
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            ours = _OURS.fullmatch(name)
+            if ours is None or name in _making:
+                raise
+        with _lock:
+            self._make(name, ours)
+        return super().__getattr__(name)
+
+    def _make(self, name: str, ours: re.Match[str]) -> None:
+        without_reference = _loaded.get((ours["op"], ours["files"]))
+        if without_reference is None:
+            # Not an AttributeError: torch would swallow it and fail with a less helpful one.
+            raise LoadError(
+                f"torch.ops.{NAMESPACE}.{name} is the operator of a kernel file that is not loaded in this process: "
+                f"load the file of op {ours['op']} whose digest begins with {ours['files']} first, "
+                f"tilewright.load('{ours['op']}.cu'); if that file has changed since, export again"
+            )
+        _made(name, without_reference())
+
+
+def install() -> None:
+    """Register our namespace before torch creates its own."""
+    if not isinstance(torch.ops.__dict__.get(NAMESPACE), _Operators):
+        setattr(torch.ops, NAMESPACE, _Operators(NAMESPACE))
+
+
+install()

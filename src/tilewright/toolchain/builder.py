@@ -1,6 +1,6 @@
-"""`build`: a request to a build, through the cache, in this process or in a limited child.
+"""`build`: compiles a request through the build cache, in this process or in a limited child.
 
-`build_plan` is the whole way from a kernel file and the arguments of a call to what a device runs.
+`build_plan` goes from a kernel file and a call's arguments to a bound plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright import records
 from tilewright.kernel_file import Arguments, Choice, Evaluation, KernelFile, bind, evaluate, settle
@@ -38,12 +38,12 @@ from tilewright.records import (
     to_json,
 )
 from tilewright.toolchain.compile import compile_request
-from tilewright.toolchain.diagnostics import renamed
+from tilewright.toolchain.diagnostics import with_file_name
 from tilewright.toolchain.nvrtc import ToolchainError, Toolkit, find_toolkit
 from tilewright.toolchain.pool import BuildLimits, CompilePool
 from tilewright.toolchain.translation_unit import assemble
 
-# -- finished builds on disk, by content address --
+# -- the build cache on disk, by content address --
 
 DEFAULT_LIMIT_BYTES = 2 << 30
 LASTING_FAILURES = frozenset(
@@ -58,8 +58,8 @@ LASTING_FAILURES = frozenset(
 _RECORD, _CUBIN, _PTX = "record.json", "kernel.cubin", "kernel.ptx"
 TEMPORARY = ".writing-"
 _STALE_SECONDS = 600.0
-_IN_USE_SECONDS = 3600.0  # a folder without a record may be another writer's for so long after its last change
-_LOOK_AGAIN_FRACTION = 32  # a writer measures the whole cache again after this part of the limit
+_IN_USE_SECONDS = 3600.0  # a folder without a record may be in use by another writer this long after its last change
+_TRIM_FRACTION = 32  # a writer trims after writing this fraction of the limit
 
 
 class BuildCache:
@@ -90,7 +90,7 @@ class BuildCache:
         return int(named) if named else DEFAULT_LIMIT_BYTES
 
     def get(self, key: str) -> Build | BuildFailure | None:
-        """The result kept under a key, or None. A damaged entry is removed on the way."""
+        """The cached result, or None. A damaged entry is removed."""
         entry = self.directory / key
         try:
             digest, _, record = (entry / _RECORD).read_bytes().partition(b"\n")
@@ -98,25 +98,27 @@ class BuildCache:
             return None
         try:
             cubin = (entry / _CUBIN).read_bytes()
-            stored = Stored(record, cubin, (entry / _PTX).read_bytes())
-            if digest != _digest(stored):
+            ptx = (entry / _PTX).read_bytes()
+            if digest != _digest(record, cubin, ptx):
                 raise RecordError("digest differs")
-            result = from_stored(stored)
+            result = _from_entry(record, cubin, ptx)
         except (OSError, RecordError):
             self._remove(entry)
             return None
-        with contextlib.suppress(OSError):  # removed meanwhile, or a cache that may only be read
+        with contextlib.suppress(OSError):  # removed meanwhile, or a read-only cache
             os.utime(entry / _RECORD)  # the time of last use
         return result
 
     def put(self, key: str, result: Build | BuildFailure) -> None:
-        """Keep a result, if it is of a lasting kind. A cache that cannot be written warns once and is done without."""
+        """Store a build or a deterministic failure. A cache that cannot be written warns once."""
         if isinstance(result, BuildFailure) and result.reason not in LASTING_FAILURES:
             return
-        stored = to_stored(result)
+        cubin, ptx = (result.cubin, result.ptx.encode()) if isinstance(result, Build) else (b"", b"")
+        bare = replace(result, cubin=b"", ptx="") if isinstance(result, Build) else result
+        record = json.dumps(to_json(bare)).encode()
         try:
-            self._write(key, stored)
-            self._written(sum(map(len, stored)))
+            self._write(key, record, cubin, ptx)
+            self._written(len(record) + len(cubin) + len(ptx))
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -125,11 +127,11 @@ class BuildCache:
                 )
 
     def size_bytes(self) -> int:
-        """What all entries take together."""
+        """The total size of all entries."""
         return sum(size for _, size, _ in self._entries())
 
     def trim(self) -> None:
-        """Remove the least recently used entries until the limit holds, and what killed writers left."""
+        """Remove the least recently used entries beyond the limit, and the leftovers of killed writers."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         young = time.time() - _IN_USE_SECONDS
@@ -147,19 +149,19 @@ class BuildCache:
             except OSError:
                 continue
 
-    def _write(self, key: str, stored: Stored) -> None:
+    def _write(self, key: str, record: bytes, cubin: bytes, ptx: bytes) -> None:
         entry = self.directory / key
         temporary = self._temporary()
         temporary.mkdir(parents=True)
         try:
-            (temporary / _CUBIN).write_bytes(stored.cubin)
-            (temporary / _PTX).write_bytes(stored.ptx)
-            (temporary / _RECORD).write_bytes(_digest(stored) + b"\n" + stored.record)
+            (temporary / _CUBIN).write_bytes(cubin)
+            (temporary / _PTX).write_bytes(ptx)
+            (temporary / _RECORD).write_bytes(_digest(record, cubin, ptx) + b"\n" + record)
             try:
                 temporary.rename(entry)
             except OSError:
                 if (entry / _RECORD).is_file():
-                    return  # another writer was first, and the same key holds the same build
+                    return  # another writer was first; the same key holds the same build
                 self._remove(entry)
                 temporary.rename(entry)
         finally:
@@ -169,13 +171,13 @@ class BuildCache:
         with self._lock:
             if self._written_bytes is not None:
                 self._written_bytes += size
-                if self._written_bytes < self.limit_bytes // _LOOK_AGAIN_FRACTION:
+                if self._written_bytes < self.limit_bytes // _TRIM_FRACTION:
                     return
             self._written_bytes = 0
         self.trim()
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, bytes, folder) of every entry, and of other folders, which have no record."""
+        """(time of last use, bytes, folder) of every entry, including folders without a record."""
         found: list[tuple[float, int, Path]] = []
         try:
             folders = list(os.scandir(self.directory))
@@ -207,44 +209,29 @@ class BuildCache:
         )
 
 
-def _digest(stored: Stored) -> bytes:
+def _digest(*parts: bytes) -> bytes:
     digest = hashlib.sha256()
-    for part in stored:
+    for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest().encode()
 
 
-class Stored(NamedTuple):
-    """A build's result as the three files of an entry."""
-
-    record: bytes  # JSON, without cubin and PTX
-    cubin: bytes
-    ptx: bytes
-
-
-def to_stored(result: Build | BuildFailure) -> Stored:
-    if isinstance(result, Build):
-        bare = replace(result, cubin=b"", ptx="")
-        return Stored(json.dumps(to_json(bare)).encode(), result.cubin, result.ptx.encode())
-    return Stored(json.dumps(to_json(result)).encode(), b"", b"")
-
-
-def from_stored(stored: Stored) -> Build | BuildFailure:
-    """The result again; raises `RecordError` where the bytes are not one."""
+def _from_entry(record: bytes, cubin: bytes, ptx: bytes) -> Build | BuildFailure:
+    """The result in the three files of an entry; raises `RecordError`."""
     try:
-        data = json.loads(stored.record)
-        ptx = stored.ptx.decode()
+        data = json.loads(record)
+        text = ptx.decode()
     except ValueError as error:
         raise RecordError(f"not a stored build: {error}") from None
     if isinstance(data, dict) and data.get("is") == "BuildFailure":
         failure: BuildFailure = from_json(BuildFailure, data)
         return failure
     build: Build = from_json(Build, data)
-    return replace(build, cubin=stored.cubin, ptx=ptx)
+    return replace(build, cubin=cubin, ptx=text)
 
 
-# Part of every key: changes when the same compiler output would be read or judged differently.
+# Part of every cache key; changes when the same compiler output would be interpreted differently.
 RULES_VERSION = 3
 
 DEFAULT_CACHE = BuildCache()
@@ -258,10 +245,10 @@ def build(
     limits: BuildLimits = DEFAULT_LIMITS,
     cache: BuildCache | None = DEFAULT_CACHE,
 ) -> Build | BuildFailure:
-    """Build one request. A source that cannot be built is a `BuildFailure`; `ToolchainError` is ours or the machine's.
+    """Build one request. Returns `BuildFailure` for a faulty source; raises `ToolchainError` for a faulty toolchain.
 
-    `isolated` compiles in a child process under `limits`: for code nobody has vouched for. Without it the compiler runs
-    in this process, without limits: for code its user chose to load. `cache=None` neither reads nor keeps builds.
+    `isolated` compiles in a child process under `limits`, for untrusted code; otherwise the compiler runs in this
+    process without limits, for code that the user loads. `cache=None` bypasses the cache.
     """
     if request.arch not in records.ARCHITECTURES:
         raise ToolchainError(f"no build target is called {request.arch!r}; known: {', '.join(records.ARCHITECTURES)}")
@@ -275,7 +262,9 @@ def build(
             result = compile_request(request, toolkit, key)
         if cache is not None:
             cache.put(key, result)
-    return _called_by_name(result, request.name)
+    if isinstance(result, Build):
+        return replace(result, warnings=with_file_name(result.warnings, request.name)) if result.warnings else result
+    return replace(result, diagnostics=with_file_name(result.diagnostics, request.name))
 
 
 def build_many(
@@ -291,20 +280,20 @@ def build_many(
         return tuple(future.result() for future in futures)
 
 
-# -- from a kernel file to what a device runs --
+# -- built plans --
 
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A kernel file at one call, evaluated, built and bound. `build` is None where it launches nothing."""
+    """A kernel file evaluated, built and bound for one call. `build` is None where it launches nothing."""
 
     evaluation: Evaluation
     build: Build | None
-    plan: BoundPlan  # stands on its own: late numbers are written in
+    plan: BoundPlan  # with late numbers filled in
 
     @classmethod
     def of(cls, evaluation: Evaluation, build: Build | None, arguments: Mapping[str, Any]) -> BuiltPlan:
-        """The build bound, and the late numbers of the call written in."""
+        """Bind the build and fill in the call's late numbers."""
         late = evaluation.late_values(arguments) if build is not None else ()
         return cls(evaluation, build, bind_plan(evaluation, build, late))
 
@@ -317,7 +306,7 @@ class BuiltPlan:
         limits: records.Limits,
         emulation: records.Emulation | None = None,
     ) -> records.Job:
-        """One run of it on these inputs: emulated as `emulation` says, or on a GPU where it says nothing."""
+        """A job that runs it on these inputs, emulated if `emulation` is given, else on a GPU."""
         return records.Job(
             id,
             self.evaluation.gpu.arch,
@@ -334,7 +323,7 @@ class BuiltPlan:
 def build_plan(
     file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None = None, *, isolated: bool = True
 ) -> BuiltPlan | BuildFailure:
-    """Evaluate, build, bind, write the late numbers in. Raises `DoesNotApply`, `KernelFileError`; else as `build`."""
+    """Evaluate, build and bind. Raises `DoesNotApply`, `KernelFileError`, and what `build` raises."""
     evaluation = evaluate(file, arguments, gpu, choice)
     request = evaluation.build_request()
     built = build(request, isolated=isolated) if request is not None else None
@@ -344,17 +333,14 @@ def build_plan(
 def bind_plan(
     evaluation: Evaluation, build: Build | None, late: Sequence[int | float | bool] | None = None
 ) -> BoundPlan:
-    """The plan of an evaluation and its build, which is None where nothing is launched.
-
-    With the late numbers of a call it stands on its own; without them they are filled in at each call.
-    """
+    """Bind an evaluation to its build, None where nothing is launched; without `late`, calls fill those numbers in."""
     plan = bind(evaluation, build, evaluation.gpu)
     return plan if build is None or late is None else settle(plan, late)
 
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """One launch of a plan, with what the build says of its kernel on its GPU."""
+    """One launch of a plan, with its kernel's resources and occupancy."""
 
     kernel: str
     line: int
@@ -391,16 +377,16 @@ def report_launch(launch: records.Launch, build: Build, gpu: GpuProfile) -> Laun
 def launch_occupancy(
     launch: records.Launch | records.PackedLaunch, resources: records.Resources, gpu: GpuProfile
 ) -> records.Occupancy:
-    """How many blocks of a launch fit on a multiprocessor, and what limits them."""
+    """The occupancy of a launch."""
     smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
     return records.occupancy(gpu, resources.registers, math.prod(launch.block), smem, resources.barriers)
 
 
-# -- where builds are kept --
+# -- keys and defaults --
 
 
 def build_key(request: BuildRequest, toolkit: Toolkit) -> str:
-    """The content address of a request: source, constants, kernels, options, compiler and headers, not its name."""
+    """The cache key of a request: source, constants, kernels, options, compiler and headers, without its name."""
     unit = assemble(request)
     parts = [RULES_VERSION, unit.text, unit.options, unit.kernels, toolkit.fingerprint]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -408,21 +394,15 @@ def build_key(request: BuildRequest, toolkit: Toolkit) -> str:
 
 @lru_cache(maxsize=1)
 def default_pool() -> CompilePool:
-    """The pool of this process; its children start with the first isolated build."""
+    """The process's compile pool; its children start with the first isolated build."""
     return CompilePool()
 
 
 def cache_directory() -> Path:
-    """Where builds are kept."""
+    """The folder of the build cache."""
     return DEFAULT_CACHE.directory
 
 
 def cache_size_bytes() -> int:
-    """What the kept builds take."""
+    """The size of the build cache."""
     return DEFAULT_CACHE.size_bytes()
-
-
-def _called_by_name(result: Build | BuildFailure, name: str) -> Build | BuildFailure:
-    if isinstance(result, Build):
-        return replace(result, warnings=renamed(result.warnings, name)) if result.warnings else result
-    return replace(result, diagnostics=renamed(result.diagnostics, name))

@@ -1,4 +1,4 @@
-"""One request to one result, in this process: assemble, compile, read back, check. Knows no cache and no limits."""
+"""Compiles one request in this process: assemble, compile, read back, check. Without cache and limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilewright import records
-from tilewright.kernel_file.assembly import assembly_is_plain
+from tilewright.kernel_file.source_scan import assembly_is_plain
 from tilewright.records import KERNEL_FILE_NAME, BuildFailure, BuildRequest, Diagnostic, FailureReason, Severity
 from tilewright.records.gpu import reached
 from tilewright.toolchain.diagnostics import line_of_kernel, read_log
@@ -27,13 +27,12 @@ from tilewright.toolchain.translation_unit import (
     TranslationUnit,
     assemble,
     check_against_entry,
-    include_options,
     read_signature,
 )
 
-# -- what a finished build may not contain: --
+# -- checks of the compiled PTX --
 
-# The assertion handler ends the kernel with an error, which is what a failed assertion should do.
+# The assertion handler, which ends the kernel with an error.
 ALLOWED_EXTERNAL = frozenset({"__assertfail"})
 
 _WHY_EXTERNAL = {
@@ -42,11 +41,11 @@ _WHY_EXTERNAL = {
     "free": "memory is the plan's to give: declare a scratch buffer",
 }
 _CLOCK = re.compile(r"%(?:clock(?:64|_hi)?|globaltimer(?:_lo|_hi)?)\b")
-# The number of the launch, the graph that runs, performance counters: a kernel could behave by the call.
+# Launch number, running graph, performance counters: a kernel could behave differently from call to call.
 _CALL_MARK = re.compile(r"%(?:gridid|current_graph_exec|pm[0-7](?:_64)?)\b")
-# Where a block happens to run: its work may not depend on that either.
+# Where a block runs.
 _PLACE_MARK = re.compile(r"%(?:smid|nsmid|warpid|nwarpid)\b")
-# Where libcu++ reads the clock while it waits: the clock, the polling loop, and then one of its own primitives.
+# Where libcu++ reads the clock while it waits: chrono, the polling loop, and a primitive above.
 _WAIT_FILES = ("/cuda/std/__cuda/chrono.h", "/cuda/std/__thread/threading_support.h", ".h")
 _MAY_SEE_TIME = re.compile(
     r"(?:wait|acquire)_(?:for|until)|poll_with_backoff|chrono|__cccl|##|%:|^[ \t]*#[ \t]*(?:line\b|\d)", re.MULTILINE
@@ -55,17 +54,17 @@ _GUARD = re.compile(r"^@!?%?[\w$]+\s*")
 _OPCODE = re.compile(r"[\w.:]+")
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 
-# Instructions whose address in brackets is only read. Anything else that takes a tainted address writes through it.
+# Instructions that only read through their address. Any other use of a tracked address counts as a write.
 _READS = ("ld.", "ldu.", "wmma.load.", "applypriority.")
-_COPIES = ("cp.async",)  # first bracket is the destination, the others are read
-# Instructions that may compute an address from an address; the destination is then one, too.
+_COPIES = ("cp.async",)  # the first address is written, the others are read
+# Instructions that may compute an address from an address.
 _DATA = re.compile(
     r"^(?:mov|add|sub|mul|mad|cvta|cvt|selp|and|or|xor|shl|shr|min|max|lop3|prmt|bfi|shf|not|neg|slct)\b"
 )
-# Of these, the ones that leave an address an address. The rest take it apart.
+# Those whose result still is an address. The others extract bits of it.
 _AFFINE = re.compile(r"^(?:mov|add|sub|or|cvta|selp)\b")
 _SPACE_TESTS = ("isspacep",)
-_MANGLED = "\0"  # behind a symbol's name: bits of its address
+_MANGLED = "\0"  # suffix of a symbol: bits of its address
 
 
 @dataclass(frozen=True)
@@ -78,20 +77,20 @@ class PtxFinding:
 
 
 def check_module(module: PtxModule, entries: Iterable[str], source: str) -> list[PtxFinding]:
-    """Everything wrong with what the entries reach, external calls first. `source` is the kernel file's text."""
+    """Forbidden calls, reads and writes reachable from the entries, external calls first."""
     functions = _reachable(module, entries)
     findings = [finding for function in functions for finding in _external_calls(module, function)]
-    findings += [finding for function in functions for finding in _told_apart(module, function, source)]
+    findings += [finding for function in functions for finding in _special_registers(module, function, source)]
     findings += _global_writes(module, functions)
     return findings
 
 
-# -- what the entries reach --
+# -- reachable code --
 
 
 def _reachable(module: PtxModule, entries: Iterable[str]) -> list[PtxFunction]:
     def called(name: str) -> list[str]:
-        """A function whose address is taken may be called from anywhere, so a mention is a call."""
+        """Any mention counts as a call: a function whose address is taken may be called from anywhere."""
         words = (word for statement in module.functions[name].statements for word in identifiers(statement.text))
         return [word for word in words if word in module.functions]
 
@@ -112,11 +111,15 @@ def _external_calls(module: PtxModule, function: PtxFunction) -> list[PtxFinding
     return findings
 
 
-def _told_apart(module: PtxModule, function: PtxFunction, source: str) -> list[PtxFinding]:
-    """Reads of clocks, and of registers that tell which call it is or where it runs."""
-    told = ((_CLOCK, "the clock ", "time"), (_CALL_MARK, "", "which call it is"), (_PLACE_MARK, "", "where it runs"))
+def _special_registers(module: PtxModule, function: PtxFunction, source: str) -> list[PtxFinding]:
+    """Reads of clocks, and of registers that identify the call or the SM."""
+    rules = (
+        (_CLOCK, "the clock ", "time"),
+        (_CALL_MARK, "", "which call it is"),
+        (_PLACE_MARK, "", "where it runs"),
+    )
     findings = []
-    for pattern, kind, what in told:
+    for pattern, kind, what in rules:
         for statement in function.statements:
             found = pattern.search(statement.text)
             if found is not None and not (kind and _is_library_wait(module, statement, source)):
@@ -126,10 +129,9 @@ def _told_apart(module: PtxModule, function: PtxFunction, source: str) -> list[P
 
 
 def _is_library_wait(module: PtxModule, statement: PtxStatement, source: str) -> bool:
-    """Whether the clock is read by cuda::barrier and its kin, which back off longer the longer they have waited.
+    """Whether the clock is read by the back-off of an untimed wait of cuda::barrier and the like.
 
-    Their untimed waits tell the kernel nothing of the time. Files that could be asking for a timed wait, or that play
-    with names or line numbers, are not given the benefit of the doubt.
+    Not accepted in files that may contain a timed wait, or that redefine names or line numbers.
     """
     if _MAY_SEE_TIME.search(source) or not assembly_is_plain(source):
         return False
@@ -143,10 +145,10 @@ _LOAD_PARAMETER = re.compile(r"^((?:@!?%?[\w$]+\s*)?)ld\.param(?:\.v\d)?\.\w+\s+
 
 
 def stored_parameters(entry: PtxFunction) -> frozenset[int]:
-    """The numbers of an entry's parameters that it may store through: whatever is done with them but a load."""
+    """The numbers of an entry's parameters that it may write through: all uses except loads."""
     names = re.findall(rf"\b{re.escape(entry.name)}_param_(\d+)\b", entry.declaration)
     symbols = {f"{entry.name}_param_{number}" for number in names}
-    # A parameter's value is what is followed here, and so a load of it is a move.
+    # The parameter's value is tracked, so loading the parameter is a move.
     moved = tuple(replace(one, text=_LOAD_PARAMETER.sub(r"\1mov.b64 \2, \3", one.text)) for one in entry.statements)
     written = _written_in(replace(entry, statements=moved), symbols)
     return frozenset(int(symbol.rpartition("_")[2]) for symbol, _ in written)
@@ -167,7 +169,7 @@ def _global_writes(module: PtxModule, functions: list[PtxFunction]) -> list[PtxF
             mentioned |= symbols.intersection(identifiers(statement.text))
         for symbol, at in _written_in(function, symbols):
             findings.setdefault(symbol, _write_finding(symbol, at))
-    # A global that holds another's address hands it to whoever loads it.
+    # A global that holds another's address exposes it to every load.
     for holder in mentioned:
         for symbol in identifiers(module.variables[holder]):
             if symbol in symbols:
@@ -184,7 +186,7 @@ def _write_finding(symbol: str, at: int) -> PtxFinding:
 
 
 def _written_in(function: PtxFunction, symbols: set[str]) -> list[tuple[str, int]]:
-    """The symbols whose address a function uses for anything but a load, with the place of the first such use."""
+    """The symbols whose address a function uses for anything except loads, with the place of each use."""
     holds: dict[str, set[str]] = {}  # register -> symbols whose address it may hold
     changed = True
     while changed:
@@ -222,10 +224,12 @@ def _propagate(statement: PtxStatement, symbols: set[str], holds: dict[str, set[
     destination, _, sources = operands.partition(",")
     if "{" in destination:  # mov.b64 {%r1, %r2}, %rd1
         destination, _, sources = operands.partition("}")
-        opcode = "prmt"  # takes its operand apart, as this does
+        opcode = "prmt"  # also extracts parts of its operand
     found = _addresses(sources, symbols, holds)
     if found:
-        kept = _addresses(_address_operands(opcode, sources), symbols, holds)
+        # Only these operands keep the result an address: of mad the addend, of affine instructions all.
+        affine = sources.rpartition(",")[2] if opcode.startswith("mad") else sources if _AFFINE.match(opcode) else ""
+        kept = _addresses(affine, symbols, holds)
         found = kept | {symbol.rstrip(_MANGLED) + _MANGLED for symbol in found - kept}
     changed = False
     for register in identifiers(destination):
@@ -233,13 +237,6 @@ def _propagate(statement: PtxStatement, symbols: set[str], holds: dict[str, set[
             holds[register] |= found
             changed = True
     return changed
-
-
-def _address_operands(opcode: str, sources: str) -> str:
-    """Those operands which, being addresses, make the result one; in the others an address is taken apart."""
-    if opcode.startswith("mad"):
-        return sources.rpartition(",")[2]
-    return sources if _AFFINE.match(opcode) else ""
 
 
 def _misused(statement: PtxStatement, symbols: set[str], holds: dict[str, set[str]]) -> set[str]:
@@ -259,7 +256,7 @@ def _misused(statement: PtxStatement, symbols: set[str], holds: dict[str, set[st
 
 
 def _goes_to_assertion(function: PtxFunction, index: int) -> bool:
-    """Whether a statement passes its value to the assertion handler: the strings of an assertion are globals."""
+    """Whether a statement passes an argument to the assertion handler, whose strings are globals."""
     if not function.statements[index].text.startswith("st.param"):
         return False
     for statement in function.statements[index + 1 :]:
@@ -268,6 +265,8 @@ def _goes_to_assertion(function: PtxFunction, index: int) -> bool:
             return not ALLOWED_EXTERNAL.isdisjoint(identifiers(operands))
     return False
 
+
+# -- compilation --
 
 MAX_LOG_CHARACTERS = 200_000
 
@@ -282,15 +281,15 @@ _DIMENSIONS = r"\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?"
 
 
 def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> records.Build | BuildFailure:
-    """Build one request with NVRTC. The kernel file is called by its internal name in every diagnostic."""
+    """Build one request with NVRTC. Diagnostics use the kernel file's internal name."""
     started = time.perf_counter()
     unreadable = _unreadable(request)
     if unreadable is not None:
         return _failure(request, key, FailureReason.DIAGNOSTICS, (unreadable,), "", started)
     unit = assemble(request)
     nvrtc = load_nvrtc(toolkit.library, toolkit.builtins)
-    # Where there is a driver NVRTC keeps what it made, and what comes from there has no log to read resources from.
-    options = (*unit.options, "--no-cache", *include_options(toolkit))
+    # NVRTC's own cache returns no log, from which resources are read.
+    options = (*unit.options, "--no-cache", *(f"-I{folder}" for folder in toolkit.search_path))
     compilation = nvrtc.compile(unit.text, KERNEL_FILE_NAME, options, unit.kernels)
     diagnostics = read_log(compilation.log, compilation.ptx, request, unit, toolkit)
     if compilation.status != SUCCESS:
@@ -345,7 +344,7 @@ def _kernels(
 
 
 def _unreadable(request: BuildRequest) -> Diagnostic | None:
-    """Text the compiler cannot be given at all."""
+    """A character that cannot be passed to the compiler."""
     for number, line in enumerate(request.source.split("\n"), start=1):
         bad = next((i for i, letter in enumerate(line) if letter == "\0" or "\ud800" <= letter <= "\udfff"), None)
         if bad is not None:
@@ -375,7 +374,7 @@ def _rejected(
 
 
 def _unexplained(request: BuildRequest, log: str) -> Diagnostic:
-    """The assembler, asked to be verbose, keeps to itself that a kernel has too much shared memory."""
+    """A diagnostic for too much static shared memory, which ptxas -v does not report."""
     used = re.findall(r"Compiling entry function '([^']+)'[^\0]*?Used [^\n]*?(\d+) bytes smem", log)
     if used:
         symbol, size = max(used, key=lambda pair: int(pair[1]))
@@ -416,11 +415,11 @@ def _failure(
     return BuildFailure(key, request.arch, reason, diagnostics, log[:MAX_LOG_CHARACTERS], seconds)
 
 
-# -- what a compiled kernel uses: from the assembler's log, the sections of the cubin, and the PTX directives --
+# -- resources, from the ptxas log, the cubin's sections and the PTX directives --
 
 
 def read_resources(log: str, cubin: bytes) -> dict[str, records.Resources]:
-    """The resources of every entry function the log speaks of, by symbol."""
+    """The resources of every entry function in the log, by symbol."""
     sections = _section_sizes(cubin)
     shared_constants = sections.get(".nv.constant3", 0)  # the module's __constant__ variables
     resources = {}
@@ -442,13 +441,13 @@ def read_resources(log: str, cubin: bytes) -> dict[str, records.Resources]:
 
 
 def max_threads(declaration: str) -> int | None:
-    """The block size an entry's launch bounds admit, from its PTX directives."""
+    """The largest block that an entry's launch bounds allow."""
     dimensions = _dimensions(declaration, "maxntid") or _dimensions(declaration, "reqntid")
     return dimensions[0] * dimensions[1] * dimensions[2] if dimensions else None
 
 
 def cluster_shape(declaration: str) -> records.Dim3 | None:
-    """The cluster an entry was compiled for, if any."""
+    """The cluster that an entry was compiled for, if any."""
     return _dimensions(declaration, "reqnctapercluster")
 
 

@@ -1,7 +1,7 @@
-"""The compiler's log as diagnostics at the kernel file's own lines.
+"""Parses the compiler's log into diagnostics at lines of the kernel file.
 
-Messages inside headers move to the line of the file that brought them about, where the log says which; warnings inside
-headers are dropped. Nothing of the prelude, of the signature tables or of this machine's paths comes through.
+Errors inside headers move to the line of the file that caused them, where the log names it; warnings inside headers are
+dropped. The prelude, the signature tables and this machine's paths do not appear.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Message:
 def read_log(
     log: str, ptx: str, request: BuildRequest, unit: TranslationUnit, toolkit: Toolkit
 ) -> tuple[Diagnostic, ...]:
-    """Every message of a log that concerns the kernel file, in the log's order. Files are named by internal name."""
+    """The messages about the kernel file, in the log's order, with internal file names."""
     reader = _LogReader(ptx, request, unit, toolkit)
     for message in _messages(log):
         reader.add(message)
@@ -74,8 +74,8 @@ def read_log(
     return tuple(reader.found[:MAX_DIAGNOSTICS])
 
 
-def renamed(diagnostics: tuple[Diagnostic, ...], name: str) -> tuple[Diagnostic, ...]:
-    """The same diagnostics with the kernel file called `name`."""
+def with_file_name(diagnostics: tuple[Diagnostic, ...], name: str) -> tuple[Diagnostic, ...]:
+    """The diagnostics with the kernel file named `name`."""
     return tuple(
         replace(
             diagnostic,
@@ -116,8 +116,8 @@ class _LogReader:
         # Longest first: one include directory lies inside another.
         self.prefixes = sorted((f"{directory}/" for directory in toolkit.search_path), key=len, reverse=True)
         self.missing: set[str] = set()
-        self.after_the_file: list[str] = []  # errors in what follows the file
-        self.dropped = False  # whether the last message was, so that its notes are too
+        self.after_the_file: list[str] = []  # errors in the signature tables after the file
+        self.dropped = False  # whether the last message was dropped, and with it its notes
 
     def add(self, message: _Message) -> None:
         if message.kind == "note":
@@ -137,7 +137,7 @@ class _LogReader:
             self._add_message(message)
 
     def finish(self) -> None:
-        """Errors behind the file matter only where nothing else explains them: its last declaration is unfinished."""
+        """Errors after the file's end, without others, mean that its last declaration is unfinished."""
         if self.after_the_file and not any(d.severity is Severity.ERROR for d in self.found):
             expected = next((text for text in self.after_the_file if text.startswith("expected")), "")
             text = "the last declaration of the file is not finished"
@@ -146,7 +146,7 @@ class _LogReader:
     def _add_message(self, message: _Message) -> None:
         severity = _SEVERITY.get(message.kind, Severity.ERROR)
         if severity is not Severity.ERROR and PRELUDE_NAME in message.text:
-            self.dropped = True  # a macro of the prelude defined again, which is the file's right
+            self.dropped = True  # redefining a prelude macro is allowed
             return
         continuation, source_line, column, trailer = message.split()
         notes = [line.strip() for line in trailer if line.strip() not in ("detected during:", "")]
@@ -156,7 +156,8 @@ class _LogReader:
                 self.dropped = True
                 return
             inside = f"in {self._clean(file)}({line}): {source_line.strip()}"
-            line_in_file = self._line_that_caused(trailer)
+            causes = (place for note in trailer for place in _AT_LINE.findall(note))
+            line_in_file = next((int(number) for number, name in causes if name == KERNEL_FILE_NAME), None)
             if line_in_file is None:
                 file = self._clean(file)
             else:
@@ -170,7 +171,10 @@ class _LogReader:
         elif no_file is not None:
             text += self._near_header(no_file[1], no_file[2])
         self.dropped = False
-        self.found.append(Diagnostic(severity, file, line, column, self._clean(text), source_line, self._notes(notes)))
+        internal = (self.unit.namespace, PRELUDE_NAME, SIGNATURE_NAME)
+        shown = [note for note in notes if not any(name in note for name in internal)][:MAX_NOTES]
+        kept = [self._clean(note)[:MAX_NOTE_CHARACTERS] for note in shown]
+        self.found.append(Diagnostic(severity, file, line, column, self._clean(text), source_line, tuple(kept)))
 
     def _near_header(self, folder: str, name: str) -> str:
         known: set[str] = set()
@@ -179,13 +183,6 @@ class _LogReader:
                 known.update(os.listdir(Path(directory, folder)))
         near = difflib.get_close_matches(name, sorted(known), n=1)
         return f"; did you mean <{folder}{near[0]}>?" if near else ""
-
-    def _line_that_caused(self, trailer: list[str]) -> int | None:
-        for line in trailer:
-            for number, file in _AT_LINE.findall(line):
-                if file == KERNEL_FILE_NAME:
-                    return int(number)
-        return None
 
     def _add_note(self, message: _Message) -> None:
         if self.dropped or not self.found:
@@ -212,10 +209,12 @@ class _LogReader:
         constant = dict(self.unit.constant_lines).get(message.line)
         if constant is not None and message.kind not in _SEVERITY:
             text = f"the constant {constant} cannot be defined: {message.text}; give it another name or value"
-            self._add_at(line_of_constant(self.request, constant), text)
+            defines = re.compile(rf"//!\s*(?:tune|const)\b.*\b{re.escape(constant)}\s*=")
+            lines = (number for number, line in enumerate(self.source_lines, start=1) if defines.match(line))
+            self._add_at(next(lines, 0), text)
 
     def add_ptxas(self, line: str) -> None:
-        """Messages of the assembler: inline assembly it cannot read, limits passed, advice with a code."""
+        """Messages of ptxas: faulty inline assembly, exceeded limits, advice with a code."""
         located = _PTXAS_AT.match(line)
         if located is not None:
             place = line_of_ptx_line(self.ptx, int(located[1]), KERNEL_FILE_NAME)
@@ -241,20 +240,13 @@ class _LogReader:
     def _source_line(self, line: int) -> str:
         return self.source_lines[line - 1] if 0 < line <= len(self.source_lines) else ""
 
-    def _notes(self, notes: list[str]) -> tuple[str, ...]:
-        kept = [self._clean(note)[:MAX_NOTE_CHARACTERS] for note in notes if not self._is_ours(note)]
-        return tuple(kept[:MAX_NOTES])
-
-    def _is_ours(self, text: str) -> bool:
-        return self.unit.namespace in text or PRELUDE_NAME in text or SIGNATURE_NAME in text
-
     def _clean(self, text: str) -> str:
         for prefix in self.prefixes:
             text = text.replace(prefix, "")
         return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[:MAX_MESSAGE_CHARACTERS] + " ..."
 
 
-# -- where a file declares and launches its kernels: a plain search of its text, good enough to point at a line --
+# -- where a file declares and launches its kernels, by text search --
 
 _GLOBAL = re.compile(r"\b__global__\b")
 _ATTRIBUTE = re.compile(r"\b(?:__launch_bounds__|__cluster_dims__|__maxnreg__|__block_size__)\s*\(")
@@ -293,16 +285,8 @@ def line_of_kernel(request: BuildRequest, kernel: str) -> int:
     return kernels_declared(request.source).get(base, 0)
 
 
-def line_of_constant(request: BuildRequest, name: str) -> int:
-    """The `tune` or `const` line that defines a constant, else 0."""
-    for number, line in enumerate(request.source.split("\n"), start=1):
-        if re.match(rf"//!\s*(?:tune|const)\b.*\b{re.escape(name)}\s*=", line):
-            return number
-    return 0
-
-
 def describe_missing_kernel(request: BuildRequest, kernel: str, compiler_says: str) -> str:
-    """Why a name in the plan finds no kernel, and the nearest that would."""
+    """Why a kernel of the plan was not found, with the closest match."""
     base = base_name(kernel)
     declared = kernels_declared(request.source)
     if base in declared:

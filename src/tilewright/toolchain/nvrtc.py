@@ -1,7 +1,7 @@
-"""NVRTC through ctypes: one program in, log, PTX, cubin and lowered names out. No policy.
+"""NVRTC through ctypes, and the search for the CUDA toolkit.
 
-Not through cuda.bindings: a compile child then needs no package beyond this one and starts in a tenth of a second,
-and the library that compiles is the very file the toolkit named, which is part of every build's identity.
+Not through cuda.bindings, so that a compile child needs no further package and starts in a tenth of a second, and so
+that the library is exactly the file in the toolkit's fingerprint, which is part of every cache key.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-# -- the one exception of this part: --
-
 
 class ToolchainError(RuntimeError):
-    """No compiler found, a compile child that cannot be started, an answer that makes no sense."""
+    """No compiler found, a compile child that cannot be started, or an invalid answer of the compiler."""
 
 
 SUCCESS = 0
@@ -47,7 +45,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class Compilation:
-    """What NVRTC made of a program. `status` is its result code; PTX may be there where the cubin is not."""
+    """NVRTC's output. `status` is its result code; PTX may exist without a cubin."""
 
     status: int
     log: str
@@ -57,11 +55,11 @@ class Compilation:
 
 
 class Nvrtc:
-    """One loaded NVRTC library. Calls may come from several threads; NVRTC itself serialises what it must."""
+    """A loaded NVRTC library; thread-safe."""
 
     def __init__(self, library: Path, builtins: Path | None) -> None:
         try:
-            # Loaded first, so that libnvrtc finds it by name: the wheels' libnvrtc has no run path to it.
+            # Loaded first: the wheels' libnvrtc has no rpath to it.
             self._builtins = ctypes.CDLL(str(builtins)) if builtins else None
             self._library = ctypes.CDLL(str(library))
             for name, arguments in _SIGNATURES.items():
@@ -122,7 +120,7 @@ def load_nvrtc(library: Path, builtins: Path | None) -> Nvrtc:
     return Nvrtc(library, builtins)
 
 
-# -- finds the compiler, its headers and its inspection tools --
+# -- the toolkit: compiler, headers, nvdisasm --
 
 INSTALL_COMPILER = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 INSTALL_CUTE = "pip install --no-deps nvidia-cutlass"
@@ -135,7 +133,7 @@ _ENVIRONMENT = ("CUDA_HOME", "TILEWRIGHT_CUTLASS_INCLUDE")
 
 @dataclass(frozen=True)
 class Toolkit:
-    """One compiler with the headers that go with it."""
+    """A compiler with its headers."""
 
     library: Path  # libnvrtc
     builtins: Path | None  # libnvrtc-builtins, which the wheels' libnvrtc does not find by itself
@@ -182,6 +180,11 @@ def _toolkit_at(root: Path, library: Path, roots: list[Path], cutlass_directory:
     # A wheel set without CCCL (torch brings one) is completed from the next place that has it.
     cccl = next((r / "include" / "cccl" for r in (root, *roots) if (r / "include" / "cccl").is_dir()), None)
     cute_include = _cute_include(cutlass_directory)
+    number = _defined(include / "cuda_runtime_api.h", "CUDART_VERSION")
+    cuda = f"{number // 1000}.{number % 1000 // 10}" if number is not None else "unknown"
+    number = _defined(cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION") if cccl else None
+    cccl_version = f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}" if number is not None else "unknown"
+    cccl_version = cccl_version if cccl else "absent"
     return Toolkit(
         library=library,
         builtins=_first(library.parent, "libnvrtc-builtins.so.*"),
@@ -189,9 +192,9 @@ def _toolkit_at(root: Path, library: Path, roots: list[Path], cutlass_directory:
         include_dirs=tuple(dict.fromkeys((include, cccl, cccl.parent))) if cccl else (include,),
         cute_include=cute_include,
         compiler=f"NVRTC {_compiler_version(root, library)}",
-        headers=f"CUDA {_cuda_header_version(include)}, CCCL {_cccl_version(cccl) if cccl else 'absent'}",
+        headers=f"CUDA {cuda}, CCCL {cccl_version}",
         cutlass=_cutlass_version(cute_include) if cute_include else None,
-        nvdisasm=_tool(roots, "nvdisasm"),
+        nvdisasm=next((r / "bin" / "nvdisasm" for r in roots if (r / "bin" / "nvdisasm").is_file()), None),
     )
 
 
@@ -225,29 +228,12 @@ def _first(directory: Path, pattern: str) -> Path | None:
     return min(directory.glob(pattern), key=lambda path: (len(path.name), path.name), default=None)
 
 
-def _tool(roots: list[Path], name: str) -> Path | None:
-    for root in roots:
-        if (root / "bin" / name).is_file():
-            return root / "bin" / name
-    return None
-
-
 def _compiler_version(root: Path, library: Path) -> str:
     # A wheel's full version is in the name of its dist-info; a system toolkit's in the library's real name.
     for information in (root.parent.parent).glob("nvidia_cuda_nvrtc-*.dist-info"):
         if root.parent.name == "nvidia":
             return information.name.removesuffix(".dist-info").rpartition("-")[2]
     return library.resolve().name.partition(".so.")[2]
-
-
-def _cuda_header_version(include: Path) -> str:
-    number = _defined(include / "cuda_runtime_api.h", "CUDART_VERSION")
-    return f"{number // 1000}.{number % 1000 // 10}" if number is not None else "unknown"
-
-
-def _cccl_version(cccl: Path) -> str:
-    number = _defined(cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION")
-    return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}" if number is not None else "unknown"
 
 
 def _cutlass_version(include: Path) -> str:

@@ -1,7 +1,6 @@
-"""Resident compile children, one per core: started when first needed, limited, replaced when they die.
+"""A pool of compile children, one per core: started on demand, limited, replaced when they die.
 
-A compilation that hangs, explodes or kills its compiler ends its child and nothing else. Safe to use from several
-threads. A forked copy of this process starts children of its own.
+A compilation that hangs, exhausts memory or crashes the compiler ends only its child. Thread-safe and fork-safe.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from tilewright.toolchain.nvrtc import ToolchainError
 
 _PROGRAM = (sys.executable, "-m", "tilewright.toolchain.compile_child")
 _MEMORY_WORDS = re.compile("bad_alloc|out of memory|memory exhausted|Cannot allocate memory", re.IGNORECASE)
-_KEEP_BELOW_BYTES = 1 << 30  # a child that stays larger than this between builds is replaced
+_KEEP_BELOW_BYTES = 1 << 30  # larger idle children are replaced
 _ANSWER_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """What one compilation may take. A CuTe kernel needs up to a minute and a gigabyte."""
+    """Limits of one compilation. A CuTe kernel needs up to a minute and a gigabyte."""
 
     seconds: float = 180.0
     memory_bytes: int = 4 << 30
@@ -37,7 +36,7 @@ class BuildLimits:
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """What a child is asked, and what it may take for it."""
+    """A request to a child, with its limits."""
 
     request: BuildRequest
     key: str
@@ -47,7 +46,7 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class ToolchainFault:
-    """A child's answer where the toolchain is at fault and not the source."""
+    """A child's answer for a fault of the toolchain."""
 
     message: str
 
@@ -66,12 +65,12 @@ class CompilePool:
         _pools.add(self)
 
     def run(self, request: BuildRequest, key: str, limits: BuildLimits) -> Build | BuildFailure:
-        """Compile one request in a child. Whatever the source does to the compiler comes back as a failure."""
+        """Compile one request in a child; a crash of the compiler is returned as a failure."""
         asked = message(CompileRequest(request, key, limits.memory_bytes, limits.seconds))
         started = time.monotonic()
         child = self._take()
         try:
-            # Its own memory limit is the kernel's: a compiler grows faster than anybody looks.
+            # Memory is limited by the kernel (RLIMIT_AS): a compiler grows faster than polling notices.
             answer: CompileAnswer | Ended = child.converse(
                 asked, limits.seconds, lambda envelope: message_in(envelope, CompileAnswer)
             )
@@ -87,23 +86,26 @@ class CompilePool:
         if child.held_bytes > _KEEP_BELOW_BYTES:
             self._drop(child)
         else:
-            self._give_back(child)
+            with self._condition:
+                self._busy.discard(child)
+                self._idle.append(child)
+                self._condition.notify()
         if isinstance(answer, ToolchainFault):
             raise ToolchainError(answer.message)
         return answer
 
     def close(self) -> None:
-        """End every child. The pool can be used again; it then starts new ones."""
+        """End every child. The pool can be used again."""
         with self._condition:
             idle, busy = list(self._idle), list(self._busy)
             self._idle.clear()
         for child in busy:
-            child.kill()  # whoever waits for it sees its death
+            child.kill()  # its waiting thread sees the death
         for child in idle:
             child.end()
 
     def child_pids(self) -> tuple[int, ...]:
-        """Process ids of the children that exist now."""
+        """The children's process ids."""
         with self._condition:
             return tuple(child.pid for child in (*self._idle, *self._busy))
 
@@ -112,17 +114,11 @@ class CompilePool:
             while not self._idle and len(self._busy) >= self.size:
                 self._condition.wait()
             child = self._idle.pop() if self._idle else _start()
-            if not child.alive:  # it died while idle; no source is to blame
+            if not child.alive:  # it died while idle
                 child.end()
                 child = _start()
             self._busy.add(child)
             return child
-
-    def _give_back(self, child: SupervisedChild) -> None:
-        with self._condition:
-            self._busy.discard(child)
-            self._idle.append(child)
-            self._condition.notify()
 
     def _drop(self, child: SupervisedChild) -> None:
         child.end()
@@ -130,17 +126,12 @@ class CompilePool:
             self._busy.discard(child)
             self._condition.notify()
 
-    def _forget(self) -> None:
-        """In a forked copy: the children belong to the process that was copied."""
-        self._condition = threading.Condition()
-        self._idle, self._busy = [], set()
-
 
 def _start() -> SupervisedChild:
     environment = {
         "LC_ALL": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # The toolkit is looked for wherever this process would import it from.
+        # The child must find the toolkit's wheels where this process would.
         "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path if place),
     }
     try:
@@ -162,15 +153,16 @@ def _reason(ended: Ended, limits: BuildLimits) -> FailureReason:
 _pools: weakref.WeakSet[CompilePool] = weakref.WeakSet()
 
 
+@atexit.register
 def _close_all() -> None:
     for pool in list(_pools):
         pool.close()
 
 
-def _forget_all() -> None:
+def _forget_children() -> None:  # in a forked process: they belong to its parent
     for pool in list(_pools):
-        pool._forget()
+        pool._condition = threading.Condition()
+        pool._idle, pool._busy = [], set()
 
 
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_forget_children)

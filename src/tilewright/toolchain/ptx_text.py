@@ -1,7 +1,7 @@
-"""PTX as statements: enough structure to follow calls and addresses, no more. It knows nothing of what is allowed.
+"""Splits PTX into functions and statements, enough to follow calls and addresses.
 
-The text is split the way the assembler splits it (comments and strings out, then at `;`, `{` and `}`), never at line
-ends, because inline assembly puts what it likes on a line and may even close the function it stands in.
+Like the assembler it removes comments and strings and splits at `;`, `{` and `}`, never at line ends, because inline
+assembly may put anything on a line and may even close the enclosing function.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-# The assembler's strings have no escapes and may span lines; a comment mark or a brace inside one is no mark.
+# PTX strings have no escapes, may span lines, and may contain comment marks and braces.
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"]*\"", re.DOTALL)
 _LOC = r"\.loc\s+\d+\s+\d+\s+\d+(?:\s*,\s*function_name\s+[\w$]+(?:\s*\+\s*\d+)?\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?"
 _BREAK = re.compile(_LOC + r"|[{};]")
 _LOC_NUMBERS = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?", re.DOTALL)
-# The three directives at the top end with their line; everything after them with `;` or a brace.
+# The three directives at the top end with their line; everything else with `;` or a brace.
 _HEADER = re.compile(r"\A\s*\.version[^\n]*\n\s*\.target[^\n]*\n\s*\.address_size[^\n]*\n")
 _FILE = re.compile(r"^\s*\.file\s+(\d+)\s+\"([^\"]*)\"", re.MULTILINE)
 _LABELS = re.compile(r"^(?:\s*[\w$%.]+\s*:(?!:))+")
@@ -50,19 +50,18 @@ class PtxModule:
 
     functions: dict[str, PtxFunction] = field(default_factory=dict)
     external: set[str] = field(default_factory=set)  # declared and not defined
-    # By name, what module-level variables in global or constant memory are initialised with; the latter can be written
-    # through a generic address.
+    # Initialisers by name, of global and constant variables; constant memory can be written through a generic address.
     variables: dict[str, str] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
     locations: list[Location] = field(default_factory=list)
     inlined_at: dict[Location, Location] = field(default_factory=dict)
 
     def line_in(self, file: str, at: int) -> int | None:
-        """The line of `file` behind a location, following calls that were inlined outwards."""
+        """The innermost line of `file` among a location and the calls it was inlined through."""
         return next((line for name, line in self.calls_behind(at) if name == file), None)
 
     def calls_behind(self, at: int) -> list[tuple[str, int]]:
-        """(file, line) of a location and of the calls that were inlined around it, innermost first."""
+        """(file, line) of a location and of the calls it was inlined through, innermost first."""
         chain: list[tuple[str, int]] = []
         place = self.locations[at] if at >= 0 else None
         while place is not None and len(chain) < _LONGEST_CHAIN:
@@ -72,7 +71,7 @@ class PtxModule:
 
 
 def parse_ptx(text: str) -> PtxModule:
-    """The module a PTX text describes. Never fails: what it does not understand it leaves out."""
+    """Parse a PTX text. Never fails: unknown constructs are omitted."""
     plain = _COMMENT_OR_STRING.sub(lambda found: found.group() if found.group()[0] == '"' else " ", text)
     module = PtxModule(files={int(number): name for number, name in _FILE.findall(plain)})
     _Reader(module, _HEADER.sub("", _COMMENT_OR_STRING.sub('""', plain))).read()
@@ -81,7 +80,7 @@ def parse_ptx(text: str) -> PtxModule:
 
 
 def identifiers(text: str) -> list[str]:
-    """Every name in a statement, in order; registers keep their `%`."""
+    """The identifiers in a statement, in order; registers keep their `%`."""
     return _IDENTIFIER.findall(text)
 
 
@@ -95,7 +94,7 @@ def line_of_ptx_line(text: str, line: int, file: str) -> int | None:
 
 
 class _Reader:
-    """One pass over the text, keeping the statement being collected and the braces it is inside."""
+    """One pass over the text, with the pending statement and its nesting."""
 
     def __init__(self, module: PtxModule, text: str) -> None:
         self.module = module

@@ -1,4 +1,4 @@
-"""The machine code of a build, on demand: listings with the kernel file's lines, and counts of telling instructions."""
+"""SASS of a build: listings with kernel file lines, and counts of notable instructions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tilewright.toolchain.nvrtc import INSTALL_TOOLS, ToolchainError, find_toolk
 
 DISASSEMBLY_SECONDS = 120.0
 
-# What to look for in a kernel's code, most telling first: name -> the opcodes it stands for. A name with a width counts
-# only accesses of that width; the plain name counts all of them.
+# Notable instructions by importance: name -> pattern of opcodes. A name with a width counts accesses of that width; the
+# plain name counts all.
 HIGHLIGHTS: dict[str, str] = {
     "HMMA": r"HMMA\.\d",  # not HFMA2.MMA, which is plain arithmetic
     "IMMA": r"[IQ]MMA\.",
@@ -53,7 +53,7 @@ _PATTERNS = {name: re.compile(pattern) for name, pattern in HIGHLIGHTS.items()}
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+),", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(.*?)\s*;\s*(?:/\*.*)?$")
 _LINE = re.compile(r'(?:File|inlined at) "([^"]*)", line (\d+)')
-_LOADS_CONSTANT = re.compile(r"^HFMA2.* -RZ, RZ,")  # how the compiler spells moving a constant
+_LOADS_CONSTANT = re.compile(r"^HFMA2.* -RZ, RZ,")  # used by the compiler to move a constant
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _BRANCH = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
 _GUARD = re.compile(r"^@!?U?P\w+\s+")
@@ -64,8 +64,8 @@ class SassInstruction:
     address: int
     text: str
     line: int | None  # of the kernel file
-    target: int | None = None  # the address that a branch leads to
-    callers: tuple[int, ...] = ()  # lines of the kernel file that it was inlined at, the nearest first
+    target: int | None = None  # of a branch: its target address
+    callers: tuple[int, ...] = ()  # kernel file lines that it was inlined at, innermost first
 
     @property
     def opcode(self) -> str:
@@ -89,7 +89,7 @@ class SassListing:
 
 
 def disassemble(build: Build) -> tuple[SassListing, ...]:
-    """The listing of every launched kernel; without nvdisasm a `ToolchainError` that says what to install."""
+    """The listing of every launched kernel; raises `ToolchainError` without nvdisasm."""
     tool = find_toolkit().nvdisasm
     if tool is None:
         raise ToolchainError(f"nvdisasm was not found; run: {INSTALL_TOOLS}")
@@ -112,12 +112,12 @@ def disassemble(build: Build) -> tuple[SassListing, ...]:
 
 
 def sass_text(build: Build) -> str:
-    """The machine code of every launched kernel, as text for people."""
+    """The SASS of every launched kernel as text."""
     return "\n\n".join(str(listing) for listing in disassemble(build))
 
 
 def highlights(build: Build) -> dict[str, dict[str, int]]:
-    """Per kernel expression: how often each telling instruction stands in its code. Absent ones are left out."""
+    """Counts of notable instructions per kernel expression, without zeros."""
     return {listing.kernel: count_highlights(listing) for listing in disassemble(build)}
 
 
@@ -141,14 +141,14 @@ def _instructions(section: str) -> tuple[SassInstruction, ...]:
     instructions: list[SassInstruction] = []
     labels: dict[str, int] = {}  # and the number of the instruction that follows
     lines: list[int] = []
-    open_chain = False  # whether the last text line was a place, too: the chain of an inlined call
+    open_chain = False  # whether the previous line was a location: an inlining chain
     for text in section.splitlines():
         if "//##" in text:
             if not open_chain:
                 lines = []
             open_chain = True
             found_lines = [int(number) for file, number in _LINE.findall(text) if file == KERNEL_FILE_NAME]
-            lines += [line for line in found_lines if line not in lines]  # each link of a chain is told twice
+            lines += [line for line in found_lines if line not in lines]  # each location of a chain appears twice
             continue
         open_chain = False
         if label := _LABEL.match(text):
@@ -157,14 +157,13 @@ def _instructions(section: str) -> tuple[SassInstruction, ...]:
         if found is not None:
             place, callers = (lines[0], tuple(lines[1:])) if lines else (None, ())
             instructions.append(SassInstruction(int(found.group(1), 16), found.group(2), place, callers=callers))
-    # The code is padded to its alignment behind a branch to itself.
+    # Padding after the final branch.
     while instructions and instructions[-1].text == "NOP":
         instructions.pop()
-    return tuple(_led(one, instructions, labels) for one in instructions)
+    return tuple(_with_target(one, instructions, labels) for one in instructions)
 
 
-def _led(one: SassInstruction, code: list[SassInstruction], labels: Mapping[str, int]) -> SassInstruction:
-    """With the place that a branch leads to."""
+def _with_target(one: SassInstruction, code: list[SassInstruction], labels: Mapping[str, int]) -> SassInstruction:
     found = _BRANCH.search(one.text)
     number = labels.get(found.group(1), len(code)) if found else len(code)
     return replace(one, target=code[number].address) if number < len(code) else one

@@ -1,8 +1,8 @@
-"""Assembles the translation unit around a kernel file's text, and the options it is compiled with.
+"""Assembles the translation unit around a kernel file's text, and its compile options.
 
-In front: the prelude the kernel file is promised, then its constants. Behind: one table per launched kernel with the
-types of its parameters, to be read back from the PTX. The file itself stands between two `#line` directives, so that
-every message and every line of debug information speaks of the file's own lines.
+Before the file come the prelude and the constants, after it one table per launched kernel with the types of its
+parameters, which is read back from the PTX. `#line` directives around the file make all messages and debug information
+use its own line numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from tilewright.records import (
     ParameterKind,
     PointeeKind,
 )
-from tilewright.toolchain.nvrtc import ToolchainError, Toolkit
+from tilewright.toolchain.nvrtc import ToolchainError
 
-# Absolute, because the compiler would put the working directory in front of a relative name and the same source would
-# give different bytes in different places; and, as the kernel file's own name, in a folder that does not exist, because
-# that folder is searched for quoted includes.
+# Absolute, because the compiler prefixes relative names with the working directory, which would make builds differ; the
+# folder does not exist, because it is searched for quoted includes.
 PRELUDE_NAME = "/tilewright/prelude"
 SIGNATURE_NAME = "/tilewright/signature"
 
@@ -36,19 +35,18 @@ _HEADERS = {
     DType.F8E4M3: "cuda_fp8.h",
     DType.F8E5M2: "cuda_fp8.h",
 }
-# The names by which a file shows that it needs a header. `half` alone is left out: it is an everyday word.
+# Names that need a header. `half` alone is not listed: it is a common identifier.
 _HEADER_WORDS = {
     "cuda_fp16.h": re.compile(r"\b__half2?\b|\b__\w+2half\w*\b|\b__half2\w+\b"),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b|\b__\w+2bfloat16\w*\b|\b__bfloat162\w+\b"),
     "cuda_fp8.h": re.compile(r"\b__nv_fp8\w*\b|\b__nv_cvt_\w+_to_fp8\w*\b"),
 }
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
-# With no others the compiler may leave out its runtime-API and texture declarations: a fifth of a plain build.
+# With only these, -minimal omits runtime-API and texture declarations: a fifth of a plain build.
 _LIGHT_INCLUDES = frozenset({"cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h"})
 
-# The macros and types a kernel file is promised without an include. Repeated typedefs to the same type are legal, so
-# headers that bring their own agree with these. cuda.h cannot be read by NVRTC (it wants host headers); its guard is
-# defined so that a header which asks for it still gets CUtensorMap, from here.
+# Macros and types available without an include. Repeated identical typedefs are legal. NVRTC cannot read cuda.h, which
+# needs host headers; its guard is defined so that headers which include it get CUtensorMap from here.
 _PRELUDE = """\
 typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
 typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;
@@ -65,13 +63,13 @@ struct __half; struct __half2; struct __nv_bfloat16; struct __nv_bfloat162;
 namespace cutlass { struct half_t; struct bfloat16_t; }
 """
 
-# Of the device's runtime API, which NVRTC does not declare; below sm_90 launches never overlap.
+# Device runtime API that NVRTC does not declare; no-ops below sm_90.
 _DEPENDENT_LAUNCHES = {
     "cudaGridDependencySynchronize": "griddepcontrol.wait",
     "cudaTriggerProgrammaticLaunchCompletion": "griddepcontrol.launch_dependents",
 }
 
-# Short names that a C library gives a CUDA program on Linux, and NVRTC does not.
+# Typedefs of glibc's sys/types.h, which NVRTC lacks.
 _SHORT_INTEGERS = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
 
 _LIMIT_MACROS = {
@@ -115,32 +113,35 @@ _LIMIT_MACROS = {
     "M_SQRT1_2": "0.70710678118654752440",
 }
 
-# Words of the appended tables that the file might have made macros of.
+# Words in the appended tables that the file might define as macros.
 _TABLE_WORDS = ("extern", "const", "decltype", "table")
 
 
 @dataclass(frozen=True)
 class TranslationUnit:
-    """What the compiler is given, and what is needed to read its answer."""
+    """The compiler's input, and what is needed to read its output."""
 
     text: str
-    options: tuple[str, ...]  # without the include directories, which are the machine's
+    options: tuple[str, ...]  # without include directories
     kernels: tuple[str, ...]
     tables: tuple[str, ...]  # the symbol of each kernel's signature table
-    namespace: str  # the name that everything of ours in the unit carries
+    namespace: str  # a name that the file cannot contain
     constant_lines: tuple[tuple[int, str], ...]  # (line of the prelude, constant)
 
 
 def assemble(request: BuildRequest) -> TranslationUnit:
-    """The translation unit of a request. The same request always gives the same text."""
-    # A name the file cannot contain: it holds the file's own hash.
+    """The translation unit of a request; deterministic."""
+    # The file cannot contain its own hash.
     digest = hashlib.sha256("\0".join((request.source, *request.kernels)).encode(errors="surrogatepass")).hexdigest()
     namespace = f"tilewright_{digest[:16]}"
     head = [f'#line 1 "{PRELUDE_NAME}"', *_PRELUDE.splitlines()]
     for macro, number in _LIMIT_MACROS.items():
         head += [f"#ifndef {macro}", f"#define {macro} {number}", "#endif"]
     head += [f"#include <{header}>" for header in needed_headers(request)]
-    head += [_dependent_launch(*one) for one in _DEPENDENT_LAUNCHES.items() if one[0] in request.source]
+    for name, instruction in _DEPENDENT_LAUNCHES.items():
+        body = f'if constexpr (__CUDA_ARCH__ >= 900) asm volatile("{instruction};" ::: "memory");'
+        if name in request.source:
+            head.append(f"static __forceinline__ __device__ void {name}() {{ {body} }}")
     head += [f"typedef {full} {name};" for name, full in _SHORT_INTEGERS.items() if _uses_type(request.source, name)]
     head += _TABLE_TYPES.replace("NAMESPACE", namespace).splitlines()
     constant_lines = []
@@ -149,35 +150,25 @@ def assemble(request: BuildRequest) -> TranslationUnit:
         head.append(constant_line(name, value))
     tables = tuple(f"{namespace}_{index}" for index in range(len(request.kernels)))
     tail = ["", f'#line 1 "{SIGNATURE_NAME}"', *(f"#undef {word}" for word in _TABLE_WORDS)]
-    tail += [_table_definition(namespace, table, kernel) for table, kernel in zip(tables, request.kernels, strict=True)]
+    # Device globals by `-default-device`; constant memory is the kernel file's to use.
+    tail += [
+        f'extern "C" const {namespace}::table<decltype(&{kernel})> {table}{{}};'
+        for table, kernel in zip(tables, request.kernels, strict=True)
+    ]
+    options = ("-std=c++17", "-default-device", "-lineinfo", "--ptxas-options=-v")
+    light = ("-minimal",) if _LIGHT_INCLUDES.issuperset(includes(request.source)) else ()
     text = "\n".join([*head, f'#line 1 "{KERNEL_FILE_NAME}"', request.source, *tail, ""])
-    return TranslationUnit(text, _options(request), request.kernels, tables, namespace, tuple(constant_lines))
-
-
-def include_options(toolkit: Toolkit) -> tuple[str, ...]:
-    """The include directories as options."""
-    return tuple(f"-I{directory}" for directory in toolkit.search_path)
+    arch = f"-arch={request.arch}"
+    return TranslationUnit(text, (arch, *options, *light), request.kernels, tables, namespace, tuple(constant_lines))
 
 
 def includes(source: str) -> tuple[str, ...]:
-    """The names a text includes, as far as plain directives go."""
+    """The headers that a text includes by plain directives."""
     return tuple(_INCLUDE.findall(source))
 
 
-def _options(request: BuildRequest) -> tuple[str, ...]:
-    light = _LIGHT_INCLUDES.issuperset(includes(request.source))
-    return (
-        f"-arch={request.arch}",
-        "-std=c++17",
-        "-default-device",
-        "-lineinfo",
-        "--ptxas-options=-v",
-        *(("-minimal",) if light else ()),
-    )
-
-
 def needed_headers(request: BuildRequest) -> list[str]:
-    """The headers that come by themselves: of types that the file, a constant or a template argument names."""
+    """The headers to include automatically, by types in the file, constants and template arguments."""
     types = [value for _, value in request.constants if isinstance(value, DType)]
     types += [dtype for dtype in _HEADERS if any(dtype.cpp in kernel for kernel in request.kernels)]
     needed = {_HEADERS[dtype] for dtype in types if dtype in _HEADERS}
@@ -185,20 +176,15 @@ def needed_headers(request: BuildRequest) -> list[str]:
 
 
 def _uses_type(source: str, name: str) -> bool:
-    """Whether a text uses a short name as a type that it does not declare itself."""
+    """Whether a text uses a type name without declaring it."""
     own = (
         rf"#\s*define\s+{name}\b|using\s+{name}\b|typedef[^;]*\b{name}\s*;|\b(?:int|float|auto|struct|class)\s+{name}\b"
     )
     return re.search(rf"\b{name}\b", source) is not None and re.search(own, source) is None
 
 
-def _dependent_launch(name: str, instruction: str) -> str:
-    body = f'if constexpr (__CUDA_ARCH__ >= 900) asm volatile("{instruction};" ::: "memory");'
-    return f"static __forceinline__ __device__ void {name}() {{ {body} }}"
-
-
 def constant_line(name: str, value: ConstantValue) -> str:
-    """A constant as the C++ that stands in front of the file."""
+    """The C++ definition of a constant."""
     if isinstance(value, DType):
         return f"using {name} = {value.cpp};"
     if isinstance(value, bool):
@@ -207,7 +193,7 @@ def constant_line(name: str, value: ConstantValue) -> str:
         return f"constexpr float {name} = {_float_literal(value)};"
     if -(2**31) <= value < 2**31:
         return f"constexpr int {name} = {value};"
-    # The most negative number has no literal of its own.
+    # The most negative number has no literal.
     return (
         f"constexpr long long {name} = {value + 1}ll - 1;" if value < 0 else f"constexpr long long {name} = {value}ll;"
     )
@@ -221,9 +207,7 @@ def _float_literal(value: float) -> str:
     return f"static_cast<float>({value!r})"
 
 
-# -- the table of a kernel's parameter types --
-#
-# PTX alone cannot tell a pointer from a 64-bit integer, nor int from unsigned, nor half from bfloat16.
+# -- the table of a kernel's parameter types: PTX alone does not distinguish pointers, signedness or half types --
 
 _KINDS = (
     ParameterKind.OTHER,
@@ -238,8 +222,7 @@ _KINDS = (
 _POINTEES = (PointeeKind.OTHER, PointeeKind.F16, PointeeKind.BF16)
 _CELL = struct.Struct("<6i")
 
-# NAMESPACE is replaced by a name the kernel file cannot contain. The numbers of `kind` and `pointee` index the
-# two tuples above. An incomplete or void pointee has size and alignment 1, like bytes.
+# `kind` and `pointee` index the two tuples above. An incomplete or void pointee has size and alignment 1.
 _TABLE_TYPES = """\
 namespace NAMESPACE {
 template <class A, class B> inline constexpr bool same = false;
@@ -291,35 +274,23 @@ _ENTRY_PARAMETER = re.compile(
 )
 
 
-def _table_definition(namespace: str, table: str, kernel: str) -> str:
-    """The line that defines one kernel's table: a device global by `-default-device`.
-
-    Not in constant memory, which is the kernel file's to fill.
-    """
-    return f'extern "C" const {namespace}::table<decltype(&{kernel})> {table}{{}};'
-
-
 def read_signature(ptx: str, table: str) -> tuple[KernelParameter, ...] | None:
-    """The parameters in a table, or None where the name is no function that returns void."""
+    """The parameters in a table; None where the name is no function that returns void."""
     found = re.search(rf"\.global\s+\.align\s+4\s+\.b8\s+{table}\[(\d+)\](?:\s*=\s*\{{([^}}]*)\}})?\s*;", ptx)
     if found is None:
         raise ToolchainError(f"the compiled module lacks the table {table}; this is a defect of the toolchain part")
-    # Trailing zeros are not written, and a table of nothing but zeros has no initialiser at all.
+    # Trailing zeros are omitted; an all-zero table has no initialiser.
     content = bytes(int(number) for number in (found.group(2) or "0").split(","))
     content += bytes(int(found.group(1)) - len(content))
     (count,) = struct.unpack_from("<i", content)
     if count < 0:
         return None
-    return tuple(_parameter(_CELL.unpack_from(content, 4 + _CELL.size * index)) for index in range(count))
-
-
-def _parameter(cell: tuple[int, ...]) -> KernelParameter:
-    kind, size, align, pointee_size, pointee_align, pointee = cell
-    return KernelParameter(_KINDS[kind], size, align, pointee_size, pointee_align, _POINTEES[pointee])
+    cells = (_CELL.unpack_from(content, 4 + _CELL.size * index) for index in range(count))
+    return tuple(KernelParameter(_KINDS[kind], a, b, c, d, _POINTEES[pointee]) for kind, a, b, c, d, pointee in cells)
 
 
 def check_against_entry(parameters: tuple[KernelParameter, ...], declaration: str, symbol: str) -> None:
-    """The table and the PTX entry must agree on every size; they cannot differ unless something is broken."""
+    """Consistency check: the table and the PTX entry must agree on every size."""
     sizes = [int(array) if array else int(bits) // 8 for bits, array in _ENTRY_PARAMETER.findall(declaration)]
     if sizes != [parameter.size for parameter in parameters]:
         raise ToolchainError(

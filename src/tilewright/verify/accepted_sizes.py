@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
-from tilewright.kernel_file.taken_sizes import further_sizes
+from tilewright.kernel_file.supported_sizes import further_sizes
 from tilewright.records import Case, Dimension, Task
 from tilewright.verify.case_sizes import BASE, sizes_of
 from tilewright.verify.case_work import MOST_BYTES, MOST_WORK, Sizes, bytes_of, is_small, work_estimate

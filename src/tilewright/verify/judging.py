@@ -110,9 +110,9 @@ def _judge_large(
                 if isinstance(one, ReturnedTensor):
                     made[one.name] = to_torch(one.spec, one.content).to(_gpu())
                 else:
-                    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
+                    from tilewright.devices.cuda.ipc_memory import open_shared  # needs the driver's bindings
 
-                    made[one.name] = stack.enter_context(opened(one, torch.cuda.current_device()))
+                    made[one.name] = stack.enter_context(open_shared(one, torch.cuda.current_device()))
             tensors = _tensors(request.inputs or _drawn(task, case), on_gpu=True)
             call = LargeCall(
                 task,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import records
-from tilewright.devices.emulation.listing import listing_of
+from tilewright.devices.emulation.listing import make_listing
 from tilewright.devices.protocol import Device
 from tilewright.records import (
     SECTOR_BYTES,
@@ -223,7 +223,7 @@ def _shortfall(
         return None
     file = candidate.file
     traffic = [
-        (counts.grid_blocks / counts.blocks, listing_of(counts, file.name, file.text).summary.traffic)
+        (counts.grid_blocks / counts.blocks, make_listing(counts, file.name, file.text).summary.traffic)
         for counts in execution.emulated.counts
     ]
 

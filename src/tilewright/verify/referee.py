@@ -15,7 +15,7 @@ from functools import cached_property
 from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
-from tilewright.kernel_file.taken_sizes import size_limits
+from tilewright.kernel_file.supported_sizes import size_limits
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.accepted_sizes import (

@@ -1,6 +1,6 @@
-"""Plans in process on an NVIDIA GPU, through the driver API, on torch's memory and streams.
+"""Runs plans in process on an NVIDIA GPU, through the driver API, on torch's memory and streams.
 
-The driver's facts are to be had here without torch; what runs plans is in `executor`.
+This package imports no torch; `executor`, which runs plans, does.
 """
 
 from tilewright.devices.cuda.driver import DriverError, device_uuid, driver_version, gpu_profile, profiles

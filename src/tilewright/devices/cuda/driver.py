@@ -1,7 +1,7 @@
-"""The CUDA driver through cuda-bindings: devices and their profiles, contexts, modules, kernels; what its errors mean.
+"""The CUDA driver API through cuda-bindings: devices, profiles, contexts, modules, kernels, error explanations.
 
-Everything here happens when something is prepared, never when it is called; calls go through `launcher`. Every
-failure is a `DriverError` that names the driver's code and what was tried.
+Used to prepare launches, which then go through `launcher`. Every failure is a `DriverError` with the driver's code and
+the attempted action.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cuda.bindings import driver as cu
 from tilewright.records import Carried, Dim3, FaultKind, GpuProfile, known_gpu
 
 PORTABLE_CLUSTER_BLOCKS = 8
-_LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities that take clusters of 16 blocks
+_LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities with clusters of 16 blocks
 
 
 class DriverError(Carried, RuntimeError):
-    """The driver refused something: its code's name and number, what was tried, and where in a plan, if in one."""
+    """An error of the driver: its code, the attempted action, and the launch, if it was one."""
 
     def __init__(self, name: str, number: int, tried: str, kernel: str | None = None, line: int | None = None) -> None:
         self.name = name  # "CUDA_ERROR_INVALID_VALUE"
@@ -50,7 +50,7 @@ def error_name(number: int) -> str:
 
 
 def check(answer: tuple[Any, ...], tried: str) -> Any:
-    """The value of a cuda-bindings answer, or a `DriverError` that says what was tried."""
+    """The value in a cuda-bindings return tuple; raises `DriverError` with the attempted action."""
     number = int(answer[0])
     if number:
         raise DriverError(error_name(number), number, tried)
@@ -58,7 +58,7 @@ def check(answer: tuple[Any, ...], tried: str) -> Any:
 
 
 def initialise() -> None:
-    """Load the driver; a machine without one gets a sentence rather than a traceback of the bindings."""
+    """Load the driver; raises `DriverError` on a machine without one."""
     try:
         answer = cu.cuInit(0)
     except RuntimeError as error:
@@ -89,18 +89,9 @@ def attribute(index: int, name: str) -> int:
     return int(check(cu.cuDeviceGetAttribute(which, device(index)), f"read {name} of cuda:{index}"))
 
 
-def device_name(index: int) -> str:
-    name: bytes = check(cu.cuDeviceGetName(128, device(index)), f"read the name of cuda:{index}")
-    return name.split(b"\0")[0].decode().strip()
-
-
 def device_uuid(index: int) -> str:
-    """What is the same for the GPU in every process, whichever GPUs that sees."""
+    """The GPU's UUID, which does not depend on CUDA_VISIBLE_DEVICES."""
     return bytes(check(cu.cuDeviceGetUuid(device(index)), f"read the identity of cuda:{index}").bytes).hex()
-
-
-def device_memory_bytes(index: int) -> int:
-    return int(check(cu.cuDeviceTotalMem(device(index)), f"read the memory size of cuda:{index}"))
 
 
 def primary_context(index: int) -> int:
@@ -110,7 +101,7 @@ def primary_context(index: int) -> int:
 
 @contextlib.contextmanager
 def current(context: int) -> Iterator[None]:
-    """Make a context current on this thread for a while, whatever was current before."""
+    """Make a context current on this thread inside the block."""
     check(cu.cuCtxPushCurrent(cu.CUcontext(context)), "make the device's context current")
     try:
         yield
@@ -129,7 +120,7 @@ def unload_module(context: int, module: Any) -> None:
 
 
 def find_function(context: int, module: Any, symbol: str) -> LoadedKernel:
-    """A kernel by its symbol, wholly loaded: a lazily loaded one could not be launched in a graph capture."""
+    """A kernel by its symbol, loaded eagerly: a lazily loaded one cannot be launched during graph capture."""
     with current(context):
         function = check(cu.cuModuleGetFunction(module, symbol.encode()), f"find kernel {symbol} in its module")
         check(cu.cuFuncLoad(function), f"load kernel {symbol}")
@@ -137,7 +128,7 @@ def find_function(context: int, module: Any, symbol: str) -> LoadedKernel:
 
 
 def allow_dynamic_smem(context: int, function: LoadedKernel, bytes_needed: int) -> None:
-    """Opt a kernel into `bytes_needed` of dynamic shared memory; never takes back what another plan opted into."""
+    """Raise a kernel's limit of dynamic shared memory to `bytes_needed`; never lowers it."""
     which = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     with current(context):
         answer = cu.cuFuncGetAttribute(which, cu.CUfunction(function.handle))
@@ -146,7 +137,7 @@ def allow_dynamic_smem(context: int, function: LoadedKernel, bytes_needed: int) 
 
 
 def allow_cluster(context: int, function: LoadedKernel, cluster: Dim3) -> None:
-    """Opt a kernel into clusters above the portable eight blocks."""
+    """Allow clusters above the portable eight blocks."""
     blocks = cluster[0] * cluster[1] * cluster[2]
     if blocks <= PORTABLE_CLUSTER_BLOCKS:
         return
@@ -169,20 +160,21 @@ def resident_blocks_per_sm(context: int, function: LoadedKernel, threads: int, d
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA the installed driver serves: (13, 0)."""
+    """The newest CUDA version that the driver supports: (13, 0)."""
     initialise()
     number = int(check(cu.cuDriverGetVersion(), "read the driver's version"))
     return number // 1000, number % 1000 // 10
 
 
-# -- a GPU of this machine as a profile --
+# -- profiles --
 
 
 @functools.cache
 def gpu_profile(index: int) -> GpuProfile:
     """The profile of cuda:`index`."""
     read = functools.partial(attribute, index)
-    name = device_name(index)
+    found: bytes = check(cu.cuDeviceGetName(128, device(index)), f"read the name of cuda:{index}")
+    name = found.split(b"\0")[0].decode().strip()
     cc = 10 * read("COMPUTE_CAPABILITY_MAJOR") + read("COMPUTE_CAPABILITY_MINOR")
     return GpuProfile(
         name=name,
@@ -196,7 +188,7 @@ def gpu_profile(index: int) -> GpuProfile:
         blocks_sm=read("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         reserved_smem_block=read("RESERVED_SHARED_MEMORY_PER_BLOCK"),
         max_cluster=largest_cluster(cc, bool(read("CLUSTER_LAUNCH"))),
-        memory_bytes=device_memory_bytes(index),
+        memory_bytes=int(check(cu.cuDeviceTotalMem(device(index)), f"read the memory size of cuda:{index}")),
         bandwidth_gbs=known.bandwidth_gbs if (known := known_gpu(name, cc)) else 0.0,
     )
 
@@ -207,22 +199,22 @@ def profiles() -> tuple[GpuProfile, ...]:
 
 
 def largest_cluster(cc: int, launches_clusters: bool) -> int:
-    """Blocks a cluster may have: the driver tells whether there are clusters, not how large they may be."""
+    """The largest cluster: the driver reports only whether there are clusters."""
     if not launches_clusters:
         return 1
     return 16 if cc in _LARGE_CLUSTERS else PORTABLE_CLUSTER_BLOCKS
 
 
-# -- what an error means for the job it happened in --
+# -- error explanations --
 
 
-class When(Enum):
+class ErrorPhase(Enum):
     LOAD = "while the module was loaded and its kernels were set up"
     LAUNCH = "when the launch was handed to the driver"
     RUN = "while it ran"
 
 
-# Errors of running kernels, whenever they are noticed: the context is lost with each of them.
+# Errors of running kernels, which are reported late and destroy the context.
 _RUNNING: dict[str, tuple[FaultKind, str]] = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": (
         FaultKind.ILLEGAL_ACCESS,
@@ -262,16 +254,16 @@ _UNREADABLE = (
 )
 
 
-def meaning(error_name: str, when: When) -> tuple[FaultKind, str]:
-    """The fault that a driver error stands for, and what it says to the author of the kernel."""
+def explain_error(error_name: str, when: ErrorPhase) -> tuple[FaultKind, str]:
+    """The kind of fault that a driver error stands for, and a remedy for the kernel's author."""
     if error_name in _RUNNING:
         return _RUNNING[error_name]
     if error_name == "CUDA_ERROR_OUT_OF_MEMORY":
         return FaultKind.MEMORY, "the device has no memory left for it; use smaller tensors or scratch"
     if error_name in _UNSUITABLE:
         return FaultKind.UNSUITABLE, "the module was built for another GPU; build it for this one"
-    if when is When.LOAD and error_name in _UNREADABLE:
+    if when is ErrorPhase.LOAD and error_name in _UNREADABLE:
         return FaultKind.LOAD_REFUSED, "the cubin is damaged or does not hold that kernel; build it again"
-    if when is not When.RUN:
+    if when is not ErrorPhase.RUN:
         return FaultKind.LAUNCH_REFUSED, "check block size, registers, shared memory and cluster against the device"
     return FaultKind.OTHER, "the driver gives no more than its code"

@@ -1,7 +1,6 @@
-"""A CUDA device of this process: loads modules, prepares plans. The GPU's own context is torch's.
+"""A CUDA device of this process: loads modules and prepares bound plans, in torch's primary context.
 
-It neither builds nor judges: it takes a cubin and a bound plan. `executor_of` gives the process's one executor of a
-device; making another is harmless, it only loads modules again.
+`executor_of` returns the process's executor of a device; another one would only load modules again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tilewright.records import BoundPlan, GpuProfile, PackedLaunch, TensorSpec
 
 
 class CaptureRefused(RuntimeError):
-    """Something that cannot happen while a CUDA graph is being captured."""
+    """An action that is not possible during a CUDA graph capture."""
 
 
 class Executor:
@@ -43,7 +42,7 @@ class Executor:
         self._lock = threading.Lock()
 
     def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> PreparedPlan:
-        """Load what `plan` launches and lay it out for calls with tensors named `inputs`, answering `results`."""
+        """Load the kernels of `plan` and lay it out for calls with tensors `inputs` that return `results`."""
         with self.memory.here():
             if self.memory.is_capturing():
                 raise CaptureRefused(
@@ -58,7 +57,7 @@ class Executor:
         return PreparedPlan(lay_out(plan, inputs, handles, self._context), results, self.memory, self.launcher)
 
     def close(self) -> None:
-        """Unload every module. Nothing prepared here may run afterwards, nor a graph that captured it."""
+        """Unload every module; prepared plans and graphs that captured them must not run afterwards."""
         with self._lock:
             self._functions.clear()
             while self._modules:
@@ -90,7 +89,7 @@ class Executor:
             raise _located(error, launch) from error
 
     def _check_coresident(self, function: LoadedKernel, launch: PackedLaunch) -> None:
-        """The driver says only "too large"; this says how large would do."""
+        """Check occupancy before the launch: the driver's own error names no limit."""
         threads, blocks = math.prod(launch.block), math.prod(launch.grid)
         per_sm = driver.resident_blocks_per_sm(self._context, function, threads, launch.dynamic_smem_bytes)
         if blocks > per_sm * self.profile.sms:
@@ -113,28 +112,30 @@ def executor_of(index: int) -> Executor:
     return Executor(index)
 
 
-# -- memory and streams as torch has them --
+# -- torch's memory and streams --
 
 
 class TorchMemory:
-    """Memory of one CUDA device. Allocations belong to the current stream, as those of any torch operator do."""
+    """Allocations on one CUDA device, which belong to the current stream like those of torch's operators."""
 
     def __init__(self, index: int) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         self._device = torch.device("cuda", index)
         self._index = index
         self._current_device: Callable[[], int] = torch._C._cuda_getDevice
-        # With one device there is nothing to be elsewhere from, so the question is not asked at every call.
-        self._may_be_elsewhere = torch.cuda.device_count() > 1
+        # With a single device the check per call is skipped.
+        self._has_other_devices = torch.cuda.device_count() > 1
         self.stream: Callable[[], int] = functools.partial(torch._C._cuda_getCurrentRawStream, index)
-        self._empty_strided = _fast_empty_strided()
+        # The allocation of torch's compiled code: the same allocator without the operator's argument parsing.
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        self._empty_strided: Callable[..., torch.Tensor] | None = getattr(guards, "_empty_strided_cuda", None)
 
     def is_elsewhere(self) -> bool:
         """Whether the thread's current device is another one."""
-        return self._may_be_elsewhere and self._current_device() != self._index
+        return self._has_other_devices and self._current_device() != self._index
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
-        """Makes this the thread's current device for a while."""
+        """Makes this the thread's current device inside the block."""
         return torch.cuda.device(self._index)
 
     def is_capturing(self) -> bool:
@@ -149,9 +150,3 @@ class TorchMemory:
 
     def zeros(self, size_bytes: int) -> torch.Tensor:
         return torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
-
-
-def _fast_empty_strided() -> Callable[..., torch.Tensor] | None:
-    """The allocation torch's own compiled code uses: the same allocator without the operator's argument parsing."""
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    return getattr(guards, "_empty_strided_cuda", None)

@@ -1,6 +1,6 @@
-"""How a prepared sequence reaches the driver: the compiled launcher where it was built, ctypes where it was not.
+"""Launches prepared sequences: through the compiled extension, or through ctypes where it was not built.
 
-Both take the same arguments, fill the same holes and report a failure in the same way. Neither knows torch.
+Both take the same arguments and report failures in the same way. Neither imports torch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tilewright.devices.cuda.driver import DriverError, error_name
 from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch, packed_clears, packed_launch
 
 DRIVER_LIBRARY = "libcuda.so.1"
-PURE_PYTHON_VARIABLE = "TILEWRIGHT_PURE_PYTHON_LAUNCHER"  # set to 1 to leave the compiled launcher alone
+PURE_PYTHON_VARIABLE = "TILEWRIGHT_PURE_PYTHON_LAUNCHER"  # set to 1 to force the ctypes launcher
 
-# Codes by which a launch reports that a kernel already running went wrong: assertion, illegal access, hardware stack,
+# Codes of a launch that report a fault of an earlier kernel: assertion, illegal access, hardware stack,
 # illegal instruction, misaligned address, address space, program counter, launch failure, time-out.
 _OF_EARLIER_WORK = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 
@@ -30,7 +30,7 @@ LaunchFunction = Callable[[Any, int, tuple[int, ...], tuple[bytes, ...], tuple[N
 
 
 class Launcher(Protocol):
-    """Prepares sequences and launches them. `launch` answers 0, or what `failure_of` explains."""
+    """Prepares sequences and launches them. `launch` returns 0, or a code for `failure_of`."""
 
     name: str
     library: ctypes.CDLL
@@ -42,7 +42,7 @@ class Launcher(Protocol):
 
 
 def failure_of(sequence: DeviceSequence, answer: int) -> DriverError:
-    """The error behind a launcher's answer other than 0."""
+    """The error for a nonzero return value of `launch`."""
     number, code = answer >> 32, answer & 0xFFFFFFFF
     if number == 0:
         return DriverError(error_name(code), code, "make the device's context current")
@@ -62,7 +62,7 @@ def open_library(path: str = DRIVER_LIBRARY) -> ctypes.CDLL:
 
 
 def make_launcher(path: str = DRIVER_LIBRARY) -> Launcher:
-    """The compiled launcher if it is there and not forbidden by the environment, else the one in Python."""
+    """The compiled launcher if it was built and is not disabled, else the ctypes launcher."""
     library = open_library(path)
     if os.environ.get(PURE_PYTHON_VARIABLE, "") not in ("", "0"):
         return PythonLauncher(library)
@@ -84,7 +84,7 @@ def launcher_available() -> bool:
 
 
 class CompiledLauncher:
-    """launcher.c: every step of a sequence in one call, with the interpreter's lock released."""
+    """launcher.c: all steps of a sequence in one call, without the GIL."""
 
     name = "compiled"
 
@@ -105,7 +105,7 @@ class CompiledLauncher:
         )
 
 
-# -- the same in Python --
+# -- ctypes --
 
 
 class _Attribute(ctypes.Structure):
@@ -142,11 +142,11 @@ def _attributes(launch: KernelLaunch) -> list[_Attribute]:
 
 
 class _PreparedLaunch:
-    """One launch with memory of its own for the argument block; used under its sequence's lock."""
+    """One launch with its own argument block; used under its sequence's lock."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         attributes, packed = _attributes(launch), launch.packed
-        self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)  # kept alive for the config
+        self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)  # referenced by the config
         self.block = ctypes.create_string_buffer(packed.block_template, max(len(packed.block_template), 1))
         start = ctypes.addressof(self.block)
         count = len(packed.parameters)
@@ -178,7 +178,7 @@ _pack_address = struct.Struct("<Q").pack_into
 
 
 class PythonLauncher:
-    """ctypes calls on launch records made ahead: no compiler needed, some ten microseconds dearer."""
+    """ctypes calls on prepared launch records: needs no compiler, about ten microseconds slower."""
 
     name = "python"
 
@@ -217,7 +217,7 @@ class PythonLauncher:
             if code:
                 return code
             try:
-                for launch in prepared.launches:  # before any step: a number that does not fit launches nothing
+                for launch in prepared.launches:  # before any step, so that a number that does not fit launches nothing
                     _fill(launch, pointers, descriptors, late)
                 return self._run(prepared, stream, pointers)
             finally:

@@ -1,9 +1,9 @@
-"""Library steps: a declared ATen operator is called, and its result must be exactly the buffer the plan declared."""
+"""Library steps: call an ATen operator and check its result against the buffer that the plan declares."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from tilewright.records import Buffer, DType, LibraryCall, LibraryValue, TensorA
 
 
 class LibraryStepError(RuntimeError):
-    """A library step whose result is not what the plan declares, or that torch refused."""
+    """A library step that raised, or whose result is not what the plan declares."""
 
     def __init__(self, call: LibraryCall, problem: str) -> None:
         self.call = call
@@ -22,7 +22,7 @@ class LibraryStepError(RuntimeError):
 
 
 class LibraryStep:
-    """One call, with the operator looked up ahead."""
+    """One call of an operator."""
 
     def __init__(self, call: LibraryCall, target: Buffer) -> None:
         self._call = call
@@ -32,8 +32,10 @@ class LibraryStep:
     def run(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The result, checked; `tensors` are the inputs and buffers by name."""
         arguments = [_argument(value, tensors) for value in self._call.arguments]
+        autocast = torch.is_autocast_enabled("cuda")
         try:
-            with _plainly():
+            # No gradient is recorded and no autocast changes a dtype.
+            with torch.no_grad(), torch.autocast("cuda", enabled=False) if autocast else contextlib.nullcontext():
                 result = self._operator(*arguments)
         except (RuntimeError, TypeError) as error:
             raise LibraryStepError(self._call, f"torch refused it: {error}") from error
@@ -82,14 +84,3 @@ def _argument(value: LibraryValue, tensors: Mapping[str, torch.Tensor]) -> objec
     if isinstance(value, DType):
         return TORCH_DTYPE[value]
     return list(value) if isinstance(value, tuple) else value
-
-
-@contextlib.contextmanager
-def _plainly() -> Iterator[None]:
-    """No gradient is recorded and no autocast changes a dtype: the step computes what the plan says."""
-    with torch.no_grad():
-        if torch.is_autocast_enabled("cuda"):
-            with torch.autocast("cuda", enabled=False):
-                yield
-        else:
-            yield

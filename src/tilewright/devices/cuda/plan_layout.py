@@ -1,8 +1,8 @@
-"""Where everything of a plan will lie when it runs, and its steps as the launchers take them.
+"""The memory layout of a plan, and its steps in the form that the launchers take.
 
-Memory is named by slot: a slot is one address brought by the call, and a field may add a constant to it, so one
-scratch allocation serves many buffers. A sequence is what happens on the device between two library steps, with holes
-in its argument blocks. A pure function of the plan and the kernels' handles: allocates nothing, knows no driver.
+Memory is addressed by slot: each call passes one address per slot, and a field may add an offset, so that one scratch
+allocation serves many buffers. A sequence is the work between two library steps, with placeholders in its argument
+blocks. A pure function of the plan and the kernels' handles.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tilewright.records import (
     TensorMap,
 )
 
-Clear = tuple[int, int, int]  # slot, what is added to its address, bytes
+Clear = tuple[int, int, int]  # slot, offset, bytes
 
 
 @dataclass(frozen=True)
 class SlotAddress:
-    """Memory as a call will know it: the address in a slot plus a constant."""
+    """An address of a call: that of a slot plus an offset."""
 
     slot: int
     addend: int = 0
@@ -37,22 +37,21 @@ class SlotAddress:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch, ready but for the holes in its argument block, which name what a call brings."""
+    """One launch, complete except for the fields of its argument block that each call fills."""
 
     packed: PackedLaunch
     function: int  # the driver's handle
     programmatic: bool
-    pointers: tuple[tuple[int, int, int], ...]  # offset in the block, slot, what is added to the slot's address
+    pointers: tuple[tuple[int, int, int], ...]  # offset in the block, slot, offset from the slot's address
     descriptors: tuple[tuple[int, int], ...]  # offset, index
     late: tuple[tuple[int, int, str], ...]  # offset, index, one `struct` code: ? b B h H i I q Q f d
 
 
 @dataclass(frozen=True)
 class DeviceSequence:
-    """Clears, then launches, in order on one stream: what reaches the driver together.
+    """Clears, then launches, in order on one stream.
 
-    A call brings `slots` addresses, `late` numbers, and a descriptor for each of `maps`, which lies over the tensor
-    beside it.
+    A call passes `slots` addresses, `late` numbers, and a descriptor for each of `maps` over the tensor paired with it.
     """
 
     context: int
@@ -63,7 +62,7 @@ class DeviceSequence:
     launches: tuple[KernelLaunch, ...]
 
     def step_name(self, number: int) -> tuple[str | None, int | None, str]:
-        """Kernel, line and a description of the step that a launcher reports by number."""
+        """Kernel, line and description of the step with this number."""
         if number < len(self.clears):
             return None, None, f"clear {self.clears[number][2]} bytes"
         launch = self.launches[number - len(self.clears)].packed
@@ -75,7 +74,7 @@ class DeviceSequence:
 
 @dataclass(frozen=True)
 class SharedAllocation:
-    """Buffers that lie one after another in one allocation."""
+    """Buffers in one allocation."""
 
     buffers: tuple[Buffer, ...]
     size_bytes: int
@@ -83,11 +82,11 @@ class SharedAllocation:
 
 @dataclass(frozen=True)
 class PlanLayout:
-    """A plan ready to be prepared.
+    """The layout of a plan.
 
-    Slots are the inputs, `allocated`, `targets`, then arena and counters if they have bytes. `allocated` are results,
-    each with memory of its own; `targets` are buffers that library steps bring; all other scratch shares the arena,
-    the buffers to be cleared first so that one clear serves them.
+    Slots are the inputs, `allocated`, `targets`, then arena and counters if not empty. `allocated` are results, each
+    with its own allocation; `targets` are results of library steps; other scratch shares the arena, with the buffers to
+    be cleared first so that one memset clears them.
     """
 
     inputs: tuple[str, ...]
@@ -98,17 +97,13 @@ class PlanLayout:
     places: Mapping[str, SlotAddress]
     work: tuple[DeviceSequence | LibraryCall, ...]
 
-    @property
-    def has_library(self) -> bool:
-        return any(isinstance(part, LibraryCall) for part in self.work)
-
 
 def lay_out(plan: BoundPlan, inputs: tuple[str, ...], functions: Mapping[str, int], context: int) -> PlanLayout:
-    """Lay out `plan`; `functions` gives the driver's handle of each launched symbol."""
-    brought = {step.target for step in plan.steps if isinstance(step, LibraryCall)}
-    own = [buffer for buffer in plan.buffers if buffer.name not in brought]
+    """Lay out `plan`; `functions` maps each launched symbol to its driver handle."""
+    library_results = {step.target for step in plan.steps if isinstance(step, LibraryCall)}
+    own = [buffer for buffer in plan.buffers if buffer.name not in library_results]
     allocated = tuple(buffer for buffer in own if buffer.role is not BufferRole.SCRATCH)
-    targets = tuple(buffer for buffer in plan.buffers if buffer.name in brought)
+    targets = tuple(buffer for buffer in plan.buffers if buffer.name in library_results)
     counters = tuple(buffer for buffer in own if buffer.clearing is Clearing.COUNTER)
     scratch = [b for b in own if b.role is BufferRole.SCRATCH and b.clearing is not Clearing.COUNTER]
     arena = tuple(sorted(scratch, key=lambda buffer: buffer.clearing is not Clearing.ZEROED))
@@ -123,7 +118,7 @@ def lay_out(plan: BoundPlan, inputs: tuple[str, ...], functions: Mapping[str, in
     clears = _clears(allocated, arena, places)
     for is_library, steps in itertools.groupby(plan.steps, key=lambda step: isinstance(step, LibraryCall)):
         if is_library:
-            if clears:  # before anything else of the plan
+            if clears:  # before the first step
                 work.append(_sequence((), clears, plan, places, functions, context, slots))
             work.extend(step for step in steps if isinstance(step, LibraryCall))
         else:
@@ -136,12 +131,12 @@ def lay_out(plan: BoundPlan, inputs: tuple[str, ...], functions: Mapping[str, in
 
 
 def _share(places: dict[str, SlotAddress], buffers: Sequence[Buffer], slot: int) -> SharedAllocation:
-    """Give each buffer its part of one allocation in `slot`."""
+    """Place the buffers in one allocation in `slot`."""
     end = 0
     for buffer in buffers:
         places[buffer.name] = SlotAddress(slot, end)
         end += -(-buffer.spec.storage_bytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
-    if end == 0:  # nothing to allocate, so no slot: any address serves a buffer without elements
+    if end == 0:  # no slot: any address serves a buffer without elements
         for buffer in buffers:
             places[buffer.name] = SlotAddress(0)
     return SharedAllocation(tuple(buffers), end)
@@ -175,28 +170,21 @@ def _sequence(
     used = list(dict.fromkeys(field.map for launch in launches for field in launch.maps))
     late = max((field.index + 1 for launch in launches for field in launch.late), default=0)
     made = tuple(
-        _kernel_launch(launch, number > 0, used, places, functions[launch.symbol])
+        KernelLaunch(
+            launch,
+            functions[launch.symbol],
+            launch.pdl and number > 0,  # never overlap work that is not this plan's
+            tuple((one.offset, places[one.tensor].slot, places[one.tensor].addend) for one in launch.pointers),
+            tuple((field.offset, used.index(field.map)) for field in launch.maps),
+            tuple((field.offset, field.index, field.format[-1]) for field in launch.late),
+        )
         for number, launch in enumerate(launches)
     )
     over = tuple((maps[name], places[maps[name].tensor]) for name in used)
     return DeviceSequence(context, slots, late, over, clears, made)
 
 
-def _kernel_launch(
-    launch: PackedLaunch, follows_launch: bool, maps: list[str], places: Mapping[str, SlotAddress], function: int
-) -> KernelLaunch:
-    pointers = [(field.offset, places[field.tensor]) for field in launch.pointers]
-    return KernelLaunch(
-        launch,
-        function,
-        launch.pdl and follows_launch,  # never over work that is not this plan's
-        tuple((offset, place.slot, place.addend) for offset, place in pointers),
-        tuple((field.offset, maps.index(field.map)) for field in launch.maps),
-        tuple((field.offset, field.index, field.format[-1]) for field in launch.late),
-    )
-
-
-# -- the packed form that launcher.c copies as arrays of its own structs --
+# -- the binary form that launcher.c reads --
 
 
 def packed_clears(sequence: DeviceSequence) -> bytes:

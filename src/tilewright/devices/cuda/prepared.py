@@ -1,6 +1,6 @@
 """A plan prepared for one device: allocate, fill, launch, on torch's current stream.
 
-What can be known before a call is computed once, when `PreparedPlan` is made; `run` does only what depends on the call.
+Everything that does not depend on the call is computed once, when `PreparedPlan` is created.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tilewright.devices.cuda.plan_layout import DeviceSequence, PlanLayout, Slot
 from tilewright.devices.inputs import TORCH_DTYPE
 from tilewright.records import Buffer, DType, GpuConditions, LibraryCall, TensorMap, TensorSpec
 
-# -- what a GPU says of its clocks: --
+# -- clocks and temperature, by NVML --
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
-# nvmlClocksEventReasons: those that hold a busy GPU below its highest clock.
+# nvmlClocksEventReasons that keep a busy GPU below its highest clock.
 _REASONS = {
     0x02: "clocks that somebody set",
     0x04: "the power limit",
@@ -38,11 +38,11 @@ _REASONS = {
 
 
 class _Refused(Exception):
-    """The library answered with an error."""
+    """NVML returned an error."""
 
 
 class _Nvml:
-    """The library, opened for one GPU."""
+    """NVML, opened for one GPU."""
 
     def __init__(self, index: int) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
@@ -53,24 +53,20 @@ class _Nvml:
 
     def conditions(self) -> GpuConditions:
         clock = self._number("nvmlDeviceGetClockInfo", _SM)
-        held = self._held_back()
+        reasons = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._gpu, ctypes.byref(reasons))
         return GpuConditions(
             least_sm_mhz=clock,
             most_sm_mhz=clock,
             memory_mhz=self._number("nvmlDeviceGetClockInfo", _MEMORY),
             possible_sm_mhz=self._number("nvmlDeviceGetMaxClockInfo", _SM),
             celsius=self._number("nvmlDeviceGetTemperature", 0),
-            held_back=tuple(dict.fromkeys(words for bit, words in _REASONS.items() if held & bit)),
+            held_back=tuple(dict.fromkeys(words for bit, words in _REASONS.items() if reasons.value & bit)),
         )
 
     def _number(self, function: str, of: int) -> int:
         found = ctypes.c_uint()
         self._call(function, self._gpu, ctypes.c_uint(of), ctypes.byref(found))
-        return found.value
-
-    def _held_back(self) -> int:
-        found = ctypes.c_ulonglong()
-        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._gpu, ctypes.byref(found))
         return found.value
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -90,8 +86,8 @@ def _opened(index: int) -> _Nvml | None:
         return None
 
 
-def conditions_of(index: int) -> GpuConditions | None:
-    """The clocks of cuda:`index` as they are now; None where nobody can tell."""
+def read_gpu_conditions(index: int) -> GpuConditions | None:
+    """The current clocks and temperature of cuda:`index`; None without NVML."""
     opened = _opened(index)
     try:
         return opened.conditions() if opened is not None else None
@@ -99,7 +95,7 @@ def conditions_of(index: int) -> GpuConditions | None:
         return None
 
 
-# -- tMA descriptors: --
+# -- TMA descriptors --
 
 DESCRIPTOR_BYTES = 128
 _DESCRIPTOR_ALIGNMENT = 64  # the driver refuses to encode into less
@@ -109,7 +105,7 @@ _L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}
 
 
 class TensorMapEncoder:
-    """Encodes one map for any address. `library` is libcuda as ctypes sees it."""
+    """Encodes one TMA descriptor for any address. `library` is libcuda."""
 
     def __init__(self, library: ctypes.CDLL, record: TensorMap) -> None:
         rank = len(record.shape)
@@ -122,7 +118,7 @@ class TensorMapEncoder:
         self._kept: dict[int, bytes] = {}
 
     def descriptor(self, address: int) -> bytes:
-        """The descriptor for a tensor at `address`."""
+        """The descriptor for a tensor at `address`, cached."""
         kept = self._kept.get(address)
         return kept if kept is not None else self._encoded(address)
 
@@ -165,7 +161,7 @@ Addresses = tuple[int, ...]
 
 
 class DeviceMemory(Protocol):
-    """Where a plan's buffers and its stream come from."""
+    """Allocations and the current stream."""
 
     stream: Callable[[], int]
 
@@ -181,7 +177,7 @@ class DeviceMemory(Protocol):
 
 
 class _DevicePart:
-    """One sequence as the launcher prepared it, and the encoders of its descriptors."""
+    """A prepared sequence and the encoders of its TMA descriptors."""
 
     def __init__(self, sequence: DeviceSequence, launcher: Launcher) -> None:
         self.sequence = sequence
@@ -199,7 +195,7 @@ class _DevicePart:
 
 
 class _LibraryPart:
-    """One library step and the slot its result belongs in."""
+    """A library step and the slot of its result."""
 
     def __init__(self, call: LibraryCall, layout: PlanLayout) -> None:
         target = next(buffer for buffer in layout.targets if buffer.name == call.target)
@@ -209,7 +205,7 @@ class _LibraryPart:
 
 
 class PreparedPlan:
-    """A plan that can be run again and again, from several threads and on several streams."""
+    """A prepared plan; may run from several threads and on several streams."""
 
     def __init__(self, layout: PlanLayout, results: tuple[str, ...], memory: DeviceMemory, launcher: Launcher) -> None:
         self._layout = layout
@@ -222,8 +218,8 @@ class PreparedPlan:
         )
         self._allocators = tuple(memory.allocator(buffer.spec) for buffer in layout.allocated)
         self._allocate_arena = memory.allocator(TensorSpec.contiguous(DType.U8, (layout.arena.size_bytes,)))
-        self._counters: dict[int, torch.Tensor] = {}  # one for each stream, zero between calls
-        self._one_at_a_time = threading.Lock()
+        self._counters: dict[int, torch.Tensor] = {}  # one per stream, zero between calls
+        self._counter_lock = threading.Lock()
         self._results = results
         self.is_plain = self._is_plain()
         if self.is_plain:
@@ -232,13 +228,13 @@ class PreparedPlan:
             self._record, self._sequence, self._allocate = first.record, first.sequence, self._allocators[0]
 
     def run(self, tensors: Tensors, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
-        """Run the plan on `tensors`, one for each input name and None for an absent optional; answers the results."""
+        """Run the plan on `tensors`, one per input name, None for an absent optional; returns the results."""
         if len(tensors) != len(self._layout.inputs):
             raise ValueError(f"the plan takes {len(self._layout.inputs)} tensors, not {len(tensors)}")
         return self.run_at(tensors, tuple([0 if t is None else t.data_ptr() for t in tensors]), late)
 
     def _is_plain(self) -> bool:
-        """One result, launches, and nothing else: the case whose cost is counted in tenths of a microsecond."""
+        """Only launches and one result: the case with the lowest overhead."""
         layout = self._layout
         return (
             len(layout.work) == 1
@@ -251,7 +247,7 @@ class PreparedPlan:
         )
 
     def run_plain(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> torch.Tensor:
-        """The one result of a plan that `is_plain`."""
+        """Run a plan that `is_plain`; returns its only result."""
         if self._memory.is_elsewhere():
             with self._memory.here():
                 return self._run_here(tensors, addresses, late)[0]
@@ -262,7 +258,7 @@ class PreparedPlan:
         return out
 
     def run_at(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
-        """`run` for whoever has the tensors' addresses already."""
+        """`run` with the tensors' addresses given."""
         if self.is_plain:
             return (self.run_plain(tensors, addresses, late),)
         if not self._memory.is_elsewhere():
@@ -280,14 +276,14 @@ class PreparedPlan:
             memory.append(arena.data_ptr())
         if not layout.counters.size_bytes:
             return self._run_parts(stream, tensors, made, arena, memory, late)
-        # The launches of a call leave a counter zero only together: no other call may come between on this stream.
-        with self._one_at_a_time:
+        # Counters are zero again only after all launches of a call, so calls on one stream must not interleave.
+        with self._counter_lock:
             counters = self._counter_memory(stream)
             memory.append(counters.data_ptr())
             return self._run_parts(stream, tensors, made, arena, memory, late)
 
     def _counter_memory(self, stream: int) -> torch.Tensor:
-        if self._memory.is_capturing():  # a replay must find zeros even if a call on this stream runs in between
+        if self._memory.is_capturing():  # a replay must find zeros even after other calls on this stream
             return self._memory.zeros(self._layout.counters.size_bytes)
         counters = self._counters.get(stream)
         if counters is None:
@@ -305,7 +301,7 @@ class PreparedPlan:
     ) -> tuple[torch.Tensor, ...]:
         named = {name: tensor for name, tensor in zip(self._layout.inputs, tensors, strict=True) if tensor is not None}
         named.update((buffer.name, tensor) for buffer, tensor in zip(self._layout.allocated, made, strict=True))
-        if arena is not None and self._layout.has_library:
+        if arena is not None and any(isinstance(part, _LibraryPart) for part in self._parts):
             named.update((buffer.name, self._arena_tensor(arena, buffer)) for buffer in self._layout.arena.buffers)
         for part in self._parts:
             if isinstance(part, _DevicePart):

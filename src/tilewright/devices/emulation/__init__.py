@@ -1,6 +1,5 @@
-"""Plans in process in the PTX emulator: a plan's memory, its run, and what was seen, as records.
+"""Runs plans in process in the PTX emulator.
 
-Safe for any kernel: addresses are virtual and every access is checked, so nothing a kernel does reaches the process.
-How long it may run is bounded by a budget of instructions, not of seconds; `devices.emulated_device` adds a child
-process with a limit of both.
+Safe for any kernel: addresses are virtual and every access is checked. The run time is bounded by an instruction
+budget; `devices.child_device.EmulatedDevice` adds a child process with limits of time and memory.
 """

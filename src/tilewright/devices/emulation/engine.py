@@ -1,4 +1,4 @@
-"""Runs jobs in the emulator of this process: the inside of the emulating runner child."""
+"""Runs jobs in the emulator of this process; used inside the emulating runner child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.contents import ContentError
 from tilewright.devices.emulation.input_content import input_bytes
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, job_memory, written_parts
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, job_memory, written_parts
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import run_schedules
@@ -46,14 +46,14 @@ class EmulatorEngine:
         return (("python", platform.python_version()), ("numpy", np.__version__))
 
     def run(self, job: Job, report: Report) -> JobFinished:
-        """One job to its end; a fault is a value."""
+        """Run one job; faults are returned."""
         execution: records.Execution
         try:
             execution = self._completed(job, report)
         except JobFault as fault:
             execution = fault.execution(job, label(self.profile))
         except MemoryError:
-            message = "this process may not have the memory that the job needs; use smaller shapes"
+            message = "the job needs more memory than this process may use; use smaller shapes"
             execution = JobFault(FaultKind.MEMORY, message).execution(job, label(self.profile))
         return JobFinished(execution, fit=True)
 
@@ -70,7 +70,8 @@ class EmulatorEngine:
         run = self._run(job, program, contents, report)
         report(Progress(RunStage.RETURNING))
         outputs, *others = (
-            tuple(_returned(name, memory) for name in job.returns) for memory in (run.memory, *run.others)
+            tuple(records.ReturnedTensor(n, memory.spec(n), memory.content(n).tobytes()) for n in job.returns)
+            for memory in (run.memory, *run.others)
         )
         emulated = replace(run.emulated, written=written_parts(job, run.memory))
         return records.Completed(job.id, label(self.profile), outputs, (), emulated, other_outputs=tuple(others))
@@ -79,7 +80,7 @@ class EmulatorEngine:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
             report(Progress(RunStage.STEP, number, name_of(step), step.line))
 
-        def memory(circumstances: Circumstances) -> PlanMemory:
+        def memory(circumstances: Perturbation) -> PlanMemory:
             return job_memory(job, contents, circumstances)
 
         try:
@@ -106,9 +107,7 @@ class EmulatorEngine:
         if not job.plan.launches:
             return None
         if job.ptx is None:
-            raise JobFault(
-                FaultKind.BROKEN_JOB, "the job has no PTX, which is what is emulated; give Job(ptx=build.ptx)"
-            )
+            raise JobFault(FaultKind.BROKEN_JOB, "the job has no PTX to emulate; give Job(ptx=build.ptx)")
         try:
             return program_of(hashlib.sha256(job.ptx.encode()).hexdigest(), job.ptx)
         except PtxError as error:
@@ -116,7 +115,7 @@ class EmulatorEngine:
 
 
 def label(profile: GpuProfile) -> str:
-    """What executions call the device: an emulated answer is never taken for a measured one."""
+    """The device name in execution records, which marks emulated results."""
     return f"{profile.name} (emulated)"
 
 
@@ -131,7 +130,3 @@ def _check_emulable(job: Job) -> None:
             f"inputs, outputs and scratch take {needed / MIB:.1f} MiB, the job's limit is "
             f"{job.limits.device_bytes / MIB:.1f} MiB; raise the limit or use smaller shapes",
         )
-
-
-def _returned(name: str, memory: PlanMemory) -> records.ReturnedTensor:
-    return records.ReturnedTensor(name, memory.spec(name), memory.content(name).tobytes())

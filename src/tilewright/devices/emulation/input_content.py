@@ -1,8 +1,7 @@
-"""An input's bytes, as given or from a seed, by numpy alone: importing torch would take longer than most emulated jobs.
+"""An input's bytes, given or drawn from a seed, with numpy only: importing torch takes longer than most emulated jobs.
 
-The same seed, shape and content give the same values for every float type, rounded to it by way of f32, and for every
-layout: they are drawn in row-major order. A GPU's runner draws other values from the same seed, so jobs that must see
-the same inputs on both carry them as `Data`.
+The same seed, shape and content give the same values in every layout (drawn in row-major order) and in every float type
+(rounded through f32). A GPU's runner draws other values from the same seed; use `Data` for equal inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tilewright.records import Data, DType, InputTensor, Integers, Normal, Part,
 
 Seeded = Normal | Uniform | Integers
 
-_NARROW = (DType.BF16, DType.F8E4M3, DType.F8E5M2)  # which numpy does not have
+_NARROW = (DType.BF16, DType.F8E4M3, DType.F8E5M2)  # no numpy dtype
 _PLAIN = {one: np.dtype("uint8" if one is DType.BOOL else one.torch_name) for one in DType if one not in _NARROW}
 _F8_BITS = {DType.F8E4M3: (3, 7), DType.F8E5M2: (2, 15)}  # bits of the fraction, bias of the exponent
 _F8_LARGEST = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
@@ -49,9 +48,13 @@ def row_major(spec: TensorSpec, content: bytes) -> bytes:
 
 
 def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
-    """Axis by axis, the outermost last: then most of the copying is of whole rows, and of many rows there is none."""
+    """Axis by axis, the outermost last, so that most copies are of whole rows, or only mapped."""
     elements = np.frombuffer(content.content, dtype=f"u{spec.dtype.itemsize}").reshape(content.shape)
-    if spec.is_contiguous and spec.numel and _is_flat(spec.shape, content.shape):
+    few, shape = content.shape, spec.shape
+    cut = next((axis for axis, size in enumerate(few) if size > 1), len(few))
+    # One period of the flat tensor: size 1 outside, a divisor of one axis, whole axes inside.
+    is_period = few[cut + 1 :] == shape[cut + 1 :] and (cut == len(few) or shape[cut] % few[cut] == 0)
+    if spec.is_contiguous and spec.numel and is_period:
         return sparse_memory.repeated(elements.reshape(-1).view(np.uint8), spec.storage_bytes)
     for axis in reversed(range(1, len(spec.shape))):
         elements = _along(elements, axis, spec.shape[axis])
@@ -65,12 +68,6 @@ def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
     return storage
 
 
-def _is_flat(shape: tuple[int, ...], few: tuple[int, ...]) -> bool:
-    """Whether the few elements simply follow each other: single ones outside, an even part of an axis, whole axes."""
-    cut = next((axis for axis, size in enumerate(few) if size > 1), len(few))
-    return few[cut + 1 :] == shape[cut + 1 :] and (cut == len(few) or shape[cut] % few[cut] == 0)
-
-
 def _along(elements: npt.NDArray[Any], axis: int, extent: int) -> npt.NDArray[Any]:
     if elements.shape[axis] == extent:
         return elements
@@ -79,7 +76,7 @@ def _along(elements: npt.NDArray[Any], axis: int, extent: int) -> npt.NDArray[An
 
 
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:
-    """The tensor's storage, from its first element to its last; gaps between elements hold the poison."""
+    """The tensor's storage; gaps between elements hold the poison."""
     check_content(spec, content)
     values = _values(spec, content)
     if not isinstance(content, Integers) and content.part is not Part.WHOLE and spec.numel:
@@ -88,7 +85,7 @@ def drawn(spec: TensorSpec, content: Seeded) -> Bytes:
 
 
 def laid_out(spec: TensorSpec, values: npt.NDArray[Any]) -> Bytes:
-    """Values in row-major order as the tensor's storage, rounded to its dtype."""
+    """The storage of row-major values, rounded to the dtype."""
     storage = np.full(spec.storage_bytes, POISON_BYTE, dtype=np.uint8)
     if spec.numel == 0:
         return storage
@@ -124,7 +121,7 @@ def _encoded(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
 
 
 def _encoded_f8(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.uint8]:
-    """The nearest of the type's finite numbers: a table of them is short."""
+    """Round to the nearest finite number, by a table."""
     table = _f8_values(dtype)
     size = np.minimum(np.abs(values), _F8_LARGEST[dtype])
     above = np.clip(np.searchsorted(table, size), 1, len(table) - 1)
@@ -137,7 +134,7 @@ def _encoded_f8(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np
 
 @cache
 def _f8_values(dtype: DType) -> npt.NDArray[np.float32]:
-    """The numbers of codes 0, 1, 2, ...: all that are finite and not negative, in rising order."""
+    """The finite non-negative numbers, in rising order of their codes."""
     fraction_bits, bias = _F8_BITS[dtype]
     code = np.arange(128)
     exponent, fraction = code >> fraction_bits, code & ((1 << fraction_bits) - 1)

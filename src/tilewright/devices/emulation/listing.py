@@ -1,6 +1,6 @@
-"""Counts made readable: totals of a launch, the source with what each line did, the lines that cost too much, as text.
+"""Profiles from the emulator's counters: totals per launch, counts per source line, and costly lines, also as text.
 
-All numbers are the emulator's. Time is not among them.
+There are no times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.records.gpu import SECTOR_BYTES, WARP_LANES
 
 @dataclass(frozen=True)
 class ClassTotal:
-    """One kind of instruction over a launch."""
+    """One class of instructions in a launch."""
 
     kind: InstructionClass
     warp_instructions: int
@@ -27,11 +27,11 @@ class ClassTotal:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one kind of memory instruction moved."""
+    """The traffic of one class of memory instructions."""
 
     kind: InstructionClass
     requests: int
-    bytes: int  # asked for by the lanes
+    bytes: int  # requested by the lanes
     sectors: int
     ideal_sectors: int
     passes: int
@@ -40,7 +40,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class LevelBytes:
-    """Bytes by level: asked for by the lanes, and carried in whole sectors where the level has sectors."""
+    """Bytes per memory level: requested by the lanes, and for global memory in whole sectors."""
 
     global_bytes: int
     global_sector_bytes: int
@@ -57,7 +57,7 @@ class Operations:
 
 @dataclass(frozen=True)
 class LaunchSummary:
-    """One launch in totals."""
+    """Totals of one launch."""
 
     kernel: str
     blocks: int
@@ -68,13 +68,13 @@ class LaunchSummary:
     mix: tuple[ClassTotal, ...]  # the most frequent first
     traffic: tuple[Traffic, ...]
     bytes: LevelBytes
-    flops: tuple[Operations, ...]  # of the ordinary units
-    tensor_operations: tuple[Operations, ...]  # a multiplication and an addition are two
+    flops: tuple[Operations, ...]  # without tensor cores
+    tensor_operations: tuple[Operations, ...]  # multiply and add count as two
 
 
 @dataclass(frozen=True)
 class LineCounts:
-    """What the instructions of one source line did. `line` 0 gathers those of no line shown."""
+    """The counts of one source line. `line` 0 holds instructions of no shown line."""
 
     file: str
     line: int
@@ -95,11 +95,11 @@ class LineCounts:
 
 @dataclass(frozen=True)
 class Listing:
-    """The source of a launch, each executed line with its counts."""
+    """The source of a launch, with counts per executed line."""
 
     summary: LaunchSummary
     lines: tuple[LineCounts, ...]  # by file and line; only lines that ran
-    elsewhere: LineCounts | None  # instructions that belong to no line of the given sources
+    elsewhere: LineCounts | None  # instructions outside the given sources
     sources: tuple[tuple[str, str], ...]  # file, text
 
 
@@ -108,7 +108,7 @@ def class_of(ptx_text: str) -> InstructionClass:
 
 
 def summarise(counts: CountsRecord) -> LaunchSummary:
-    """Instruction mix, bytes by level, operations by kind."""
+    """Instruction mix, bytes per memory level, operations by kind."""
     kinds: dict[InstructionClass, list[InstructionRecord]] = {}
     operations: dict[FlopKind, int] = {}
     for count in counts.instructions:
@@ -149,10 +149,10 @@ def summarise(counts: CountsRecord) -> LaunchSummary:
     )
 
 
-def listing_of(counts: CountsRecord, file: str, source: str) -> Listing:
-    """The kernel file's lines with what each did; it is called `file`.
+def make_listing(counts: CountsRecord, file: str, source: str) -> Listing:
+    """Counts per line of the kernel file, which is shown as `file`.
 
-    An instruction inlined from another file, a header say, counts for the line it was inlined at.
+    An instruction inlined from another file, such as a header, counts for the line it was inlined at.
     """
     gathered: dict[int | None, list[InstructionRecord]] = {}
     for count in counts.instructions:
@@ -170,7 +170,7 @@ def listing_of(counts: CountsRecord, file: str, source: str) -> Listing:
 
 
 def _moved(members: list[InstructionRecord]) -> dict[str, int]:
-    """The sums that a line and a kind of instruction have alike."""
+    """The sums shared by `LineCounts` and `Traffic`."""
     names = ("bytes", "sectors", "ideal_sectors", "passes", "ideal_passes")
     return {name: sum(getattr(count, name) for count in members) for name in names}
 
@@ -180,7 +180,7 @@ _LOCAL = (InstructionClass.LOCAL_LOAD, InstructionClass.LOCAL_STORE)
 
 
 def _level_bytes(kinds: Mapping[InstructionClass, list[InstructionRecord]]) -> LevelBytes:
-    """A generic access counts where its address led: to sectors (global) or to passes (shared)."""
+    """A generic access counts by its address: global if it has sectors, shared if it has passes."""
     rest = [count for kind, members in kinds.items() if kind not in (*_CONSTANT, *_LOCAL) for count in members]
     return LevelBytes(
         global_bytes=sum(count.bytes for count in rest if count.sectors),
@@ -215,16 +215,16 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-# -- lines that cost far more than they need --
+# -- costly lines --
 
-# Where sizes are odd a request touches a sector or two more than it needs; that is no news.
+# With odd sizes a request touches a sector or two more than ideal; that is not reported.
 _COSTLY_TIMES = 2.0
 _COSTLY_MORE = 3.0  # sectors or passes of a request
 
 
 @dataclass(frozen=True)
 class CostlyLine:
-    """A line of the kernel file whose memory requests take far more than they need: advice, not a fault."""
+    """A line whose memory requests take far more sectors or passes than ideal: advice, not a fault."""
 
     kernel: str
     line: int
@@ -233,27 +233,23 @@ class CostlyLine:
 
 
 def costly_lines(listing: Listing) -> tuple[CostlyLine, ...]:
-    """Lines whose requests cost far more than they need, in the order of the file."""
+    """Lines far above the ideal number of sectors or passes, in the order of the file."""
     costly: list[CostlyLine] = []
     for line in listing.lines:
         for actual, ideal, requests, taken, fewest in (
             (line.sectors, line.ideal_sectors, line.global_requests, "sectors of global", "would carry the same bytes"),
             (line.passes, line.ideal_passes, line.shared_requests, "passes over shared", "without bank conflicts"),
         ):
-            if _is_costly(actual, ideal, requests):
+            if actual >= _COSTLY_TIMES * ideal and actual - ideal >= _COSTLY_MORE * requests > 0:
                 message = f"{actual / requests:.1f} {taken} memory for each request, {ideal / requests:.1f} {fewest}"
                 costly.append(CostlyLine(listing.summary.kernel, line.line, line.source, message))
     return tuple(costly)
 
 
-def _is_costly(actual: int, ideal: int, requests: int) -> bool:
-    return actual >= _COSTLY_TIMES * ideal and actual - ideal >= _COSTLY_MORE * requests > 0
+# -- as text --
 
-
-# -- as text: the totals, then the source with a margin of counts --
-
-WASTEFUL = 1.5  # so many times the ideal is worth a mark
-_AROUND = 2  # idle lines that are shown next to those that ran
+WASTEFUL = 1.5  # times the ideal; lines above it are marked
+_CONTEXT_LINES = 2
 
 _HEADING = f"{'share':>6} {'warp instr':>11} {'lanes':>6} {'sectors/request':>16} {'passes/request':>15}"
 _BLANK = " " * len(_HEADING)
@@ -295,7 +291,7 @@ def render_summary(summary: LaunchSummary) -> str:
 
 
 def render_lines(listing: Listing) -> str:
-    """The source with its margin. A `!` marks a line whose requests cost far more than they need."""
+    """The source with counts in the margin. A `!` marks lines with wasteful memory requests."""
     out: list[str] = []
     for file, text in listing.sources:
         counted = {line.line: line for line in listing.lines if line.file == file}
@@ -320,7 +316,7 @@ def render_lines(listing: Listing) -> str:
 def _shown(counted: list[int], last: int) -> list[int]:
     numbers: set[int] = set()
     for line in counted:
-        numbers.update(range(max(1, line - _AROUND), min(max(last, line), line + _AROUND) + 1))
+        numbers.update(range(max(1, line - _CONTEXT_LINES), min(max(last, line), line + _CONTEXT_LINES) + 1))
     return sorted(numbers)
 
 

@@ -1,7 +1,4 @@
-"""A plan's tensors in the emulator's memory, by name: laid out as specified, poisoned until something writes them.
-
-Nothing here needs torch but the two functions that pass tensors of its own in and out.
-"""
+"""A plan's tensors in the emulator's memory, poisoned until written. Only the last two functions need torch."""
 
 from __future__ import annotations
 
@@ -25,29 +22,29 @@ _MOST_ODD = 12  # places of an axis
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What no kernel may depend on, and what therefore differs from run to run."""
+class Perturbation:
+    """Conditions that a correct kernel does not depend on, varied between runs."""
 
-    seed: int | None = None  # of the order of warps and blocks; None: as they come
-    place: int | None = None  # of where tensors lie; None: one after the other
-    poison: int = POISON_BYTE  # what registers and memory hold until something writes them
+    seed: int | None = None  # of the schedule of warps and blocks; None: in order
+    place: int | None = None  # of the tensors' addresses; None: consecutive
+    poison: int = POISON_BYTE  # the byte that fills unwritten registers and memory
 
 
 class PlanMemory:
     """The tensors of one run of a plan."""
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
-        circumstances = circumstances or Circumstances()
+    def __init__(self, circumstances: Perturbation | None = None) -> None:
+        circumstances = circumstances or Perturbation()
         self.memory = GlobalMemory(circumstances.place)
         self._poison = circumstances.poison
         self._specs: dict[str, TensorSpec] = {}
 
     def add_input(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool) -> None:
-        """A tensor the caller brings: `content` is its storage, from its first element to its last, and is used."""
+        """A tensor of the caller; `content` is its storage, used without a copy."""
         self._add(name, spec, content, writable=writable, initialised=True)
 
     def add_buffer(self, buffer: Buffer, *, initialised: bool = False, cleared: bool = False) -> None:
-        """Memory the runner provides; `initialised` leaves reads of it unchecked, and then it is always the same."""
+        """An output or scratch; with `initialised`, reads are unchecked and the poison does not vary."""
         cleared = cleared or buffer.clearing is not Clearing.UNDEFINED
         poison = POISON_BYTE if initialised else self._poison
         content = sparse_memory.filled(buffer.spec.storage_bytes, 0 if cleared else poison)
@@ -68,9 +65,9 @@ class PlanMemory:
         )
 
     def inherit(self, used: PlanMemory, buffers: tuple[Buffer, ...]) -> None:
-        """What an earlier call leaves for the next: counters, scratch that nobody clears, variables of the module.
+        """Take over the state that an earlier call leaves: counters, uncleared scratch, module variables.
 
-        That scratch holds something is nothing to rely on, so it still counts as never written.
+        Such scratch still counts as uninitialised.
         """
         for buffer in buffers:
             if buffer.role is BufferRole.SCRATCH and buffer.clearing is not Clearing.ZEROED:
@@ -91,13 +88,13 @@ class PlanMemory:
         return self.memory.bytes(name)
 
     def write(self, name: str, content: Bytes) -> None:
-        """Put the elements in from outside a kernel, as a library step does."""
+        """Write the elements from outside a kernel, as a library step does."""
         self.memory.bytes(name)[...] = content
         self.memory.mark_initialised(name)
 
     def written_part(self, name: str, most: int, periods: tuple[int, ...] = ()) -> WrittenPart | None:
-        """What was written of a tensor, with a part of the indices of its longest axes where that is more than `most`
-        elements; None where nothing was. Indices are kept where elements differ from those a period before."""
+        """The written part of a tensor; None where nothing was. Above `most` elements the longest axes are thinned out,
+        but indices are kept where elements differ from those one period before."""
         spec = self._specs[name]
         places, elements, written = self._touched(name)
         if not written.any():
@@ -124,8 +121,7 @@ class PlanMemory:
         )
 
     def _touched(self, name: str) -> tuple[list[npt.NDArray[np.int64]], Any, Any]:
-        """The indices of each axis, without those of the first of which nothing was written, the elements there as
-        whole numbers, and for each whether it was written."""
+        """The indices of each axis (only written rows of the first), the elements as integers, and written flags."""
         spec = self._specs[name]
         size, content = spec.dtype.itemsize, self.content(name)
         places = [np.arange(extent) for extent in spec.shape]
@@ -140,7 +136,7 @@ class PlanMemory:
         return places, elements, self.memory.written_of(name, places[0], row_bytes)[:, ::size].reshape(shape)
 
     def unwritten(self, name: str) -> tuple[int, tuple[int, ...]] | None:
-        """How many elements nothing wrote a byte of, and the index of the first; None where all were written."""
+        """The number of unwritten elements and the index of the first; None where all were written."""
         spec = self._specs[name]
         if spec.numel == 0:
             return None
@@ -156,7 +152,7 @@ class PlanMemory:
 
 
 def _odd(elements: Any, written: Any, axis: int, places: npt.NDArray[np.int64], period: int) -> npt.NDArray[np.int64]:
-    """A few of an axis's places where what was written is not what was written a whole number of periods before."""
+    """A few indices of an axis whose written elements differ from those a multiple of the period before."""
     if not period or not len(places):
         return np.zeros(0, np.int64)
     first = np.minimum(np.searchsorted(places, places % period), len(places) - 1)
@@ -168,31 +164,31 @@ def _odd(elements: Any, written: Any, axis: int, places: npt.NDArray[np.int64], 
     return found[np.linspace(0, len(found) - 1, min(len(found), _MOST_ODD)).astype(np.int64)]
 
 
-def job_memory(job: Job, contents: dict[str, Bytes], circumstances: Circumstances) -> PlanMemory:
-    """Fresh memory for one run. Inputs that are returned may be written: they are the ones changed in place."""
+def job_memory(job: Job, contents: dict[str, Bytes], circumstances: Perturbation) -> PlanMemory:
+    """New memory for one run. Only inputs that are returned are writable: they are changed in place."""
     memory = PlanMemory(circumstances)
     for one in job.inputs:
         content = contents[one.name]
         if one.name in job.returns or not content.flags.writeable:
-            content = content.copy()  # it may be written, and the plan run again
+            content = content.copy()  # it may be changed, and the plan runs again
         memory.add_input(one.name, one.spec, content, writable=one.name in job.returns)
     sampled = job.emulation.sampled_blocks is not None
     if not job.emulation.written_elements:
         add_buffers(memory, job.plan.buffers, sampled=sampled)
     for buffer in job.plan.buffers if job.emulation.written_elements else ():
-        scratch = buffer.role is BufferRole.SCRATCH  # that other blocks would have filled; zeros lead nobody astray
+        scratch = buffer.role is BufferRole.SCRATCH  # other blocks would have written it; zeros are harmless
         memory.add_buffer(buffer, initialised=scratch, cleared=scratch)
     return memory
 
 
 def add_buffers(memory: PlanMemory, buffers: tuple[Buffer, ...], *, sampled: bool) -> None:
-    """Outputs and scratch. Where only some blocks run, what the others would have written is not missed."""
+    """Outputs and scratch. With sampled blocks, reads of unwritten memory are not reported."""
     for buffer in buffers:
         memory.add_buffer(buffer, initialised=sampled)
 
 
 def written_parts(job: Job, memory: PlanMemory) -> tuple[WrittenPart, ...]:
-    """Of each output what was written, as the emulation asks; of one that starts cleared, that is everything."""
+    """The written part of each output; all of it for outputs that start cleared."""
     most = job.emulation.written_elements
     outputs = [one.name for one in job.plan.buffers if one.role is not BufferRole.SCRATCH and one.spec.numel]
     periods = dict(job.emulation.written_periods)
@@ -201,7 +197,7 @@ def written_parts(job: Job, memory: PlanMemory) -> tuple[WrittenPart, ...]:
 
 
 def tensor_copy(memory: PlanMemory, name: str) -> torch.Tensor:
-    """A CPU tensor with the elements and strides of one in the emulator's memory."""
+    """A CPU tensor copied from the emulator's memory, with the same strides."""
     import torch
 
     from tilewright.devices.inputs import TORCH_DTYPE
@@ -214,7 +210,7 @@ def tensor_copy(memory: PlanMemory, name: str) -> torch.Tensor:
 
 
 def storage_bytes(tensor: torch.Tensor, size: int) -> Bytes:
-    """The tensor's storage from its first element on, `size` bytes of it, as a copy."""
+    """A copy of the first `size` bytes of the tensor's storage, from its first element."""
     import torch
 
     elements = size // tensor.element_size()

@@ -1,4 +1,4 @@
-"""One run of a bound plan in the emulator: its steps in order, each launch with its own findings and counts."""
+"""Runs the steps of a bound plan in the emulator and collects findings and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, storage_bytes, tensor_copy
 from tilewright.ptx.launching import MAP_BYTES, LaunchOptions, LaunchRequest, LaunchResult, encoded_map
 from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 from tilewright.records import (
@@ -36,7 +36,7 @@ from tilewright.records.steps import Dim3
 if TYPE_CHECKING:
     from tilewright.ptx.program import Program
 
-# The kinds that end a launch, in the order in which they explain it best.
+# The kinds that end a launch, the most telling first.
 _ENDINGS = (
     FindingKind.ASSERTION,
     FindingKind.TRAP,
@@ -52,7 +52,7 @@ _GOLDEN = 0.6180339887498949
 
 
 class StepRefused(Exception):
-    """A step of a plan that was not run; the message says why."""
+    """A step that could not run; the message has the cause."""
 
     def __init__(self, message: str, step: PackedLaunch | LibraryCall) -> None:
         super().__init__(message)
@@ -66,26 +66,26 @@ class LaunchNotEmulable(StepRefused):
 
 
 class LaunchRefused(StepRefused):
-    """A launch that no GPU would take either: too many threads, too much shared memory."""
+    """A launch that any GPU would refuse: too many threads, too much shared memory."""
 
 
 class LibraryRefused(StepRefused):
-    """A library step that torch refused, or whose result is not what the plan declares."""
+    """A library step that raised, or whose result is not what the plan declares."""
 
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """One run of a plan, or several under different schedules: up to the first that went wrong."""
+    """The outcome of one run of a plan, or of several schedules up to the first failure."""
 
     emulated: EmulatedRun
     memory: PlanMemory  # as the first run left it
-    others: tuple[PlanMemory, ...]  # as runs left it whose results differ from the first's, and from each other's
-    stopped_by: FindingRecord | None  # None: every step ran to its end
+    others: tuple[PlanMemory, ...]  # of further runs, one per distinct result
+    stopped_by: FindingRecord | None  # None: all steps completed
     stopped_at: PackedLaunch | None
     counter_left: FindingRecord | None  # one of the findings
 
     @property
-    def went_well(self) -> bool:
+    def succeeded(self) -> bool:
         return self.stopped_by is None and self.counter_left is None
 
 
@@ -98,7 +98,7 @@ def run_plan(
     plan: BoundPlan,
     memory: PlanMemory,
     emulation: Emulation,
-    circumstances: Circumstances,
+    circumstances: Perturbation,
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
     """Run every step; `program` is None only where nothing is launched. Raises `LaunchNotEmulable`, `LaunchRefused`,
@@ -117,9 +117,8 @@ def run_plan(
 def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[int, ...] | None:
     """`wanted` of `total` blocks, or None for all.
 
-    With `edges` evenly spread, the first and the last among them: faults are there. Without, one from each of `wanted`
-    equal parts, at uneven distances: a fair sample, also of a grid whose blocks differ at every eighth or so. A single
-    one is from the middle.
+    With `edges`, evenly spread with the first and the last, where faults are likely. Without, one from each of `wanted`
+    equal parts at uneven distances, which is a fair sample also for periodic grids; a single one is from the middle.
     """
     if wanted is None or wanted >= total:
         return None
@@ -133,8 +132,7 @@ def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[
 
 
 def edge_blocks(grid: Dim3, wanted: int | None) -> tuple[int, ...] | None:
-    """`wanted` blocks of a grid, or None for all: its corners, the first and the last before the others, and some
-    between."""
+    """`wanted` blocks of a grid, or None for all: corners, the first and last before others, and some between."""
     spread = sampled_blocks(math.prod(grid), wanted)
     if spread is None or wanted is None:
         return None
@@ -148,7 +146,7 @@ def edge_blocks(grid: Dim3, wanted: int | None) -> tuple[int, ...] | None:
 def launch_request(
     launch: PackedLaunch, maps: Sequence[TensorMap], memory: PlanMemory, options: LaunchOptions
 ) -> LaunchRequest:
-    """What the emulator is asked for, with the tensors' addresses and the descriptors written in."""
+    """The launch for the emulator, with addresses and TMA descriptors filled in."""
     block = bytearray(launch.block_template)
     for pointer in launch.pointers:
         struct.pack_into("<Q", block, pointer.offset, memory.address(pointer.tensor))
@@ -193,7 +191,7 @@ class _Run:
     plan: BoundPlan
     memory: PlanMemory
     emulation: Emulation
-    circumstances: Circumstances
+    circumstances: Perturbation
     stopped_by: FindingRecord | None = None
     _stopped_at: PackedLaunch | None = None
     _used: int = 0  # of the budget of instructions
@@ -210,7 +208,7 @@ class _Run:
         if isinstance(step, LibraryCall):
             target = next(buffer for buffer in self.plan.buffers if buffer.name == step.target)
             run_library_step(step, target, self.memory)
-            self.memory.memory.begin_launch()  # what follows it overlaps nothing
+            self.memory.memory.begin_launch()  # the next launch overlaps nothing
             return
         result = self._launch(step)
         self._used += result.thread_instructions
@@ -223,13 +221,17 @@ class _Run:
         if result.coverage is not None:
             self._coverage.append(result.coverage)
         if not result.completed:
-            self.stopped_by, self._stopped_at = _reason(result.findings), step
+            ending = {finding.kind: finding for finding in reversed(result.findings)}
+            causes = (ending[kind] for kind in _ENDINGS if kind in ending)
+            self.stopped_by, self._stopped_at = next(causes, result.findings[-1]), step
 
     def _launch(self, launch: PackedLaunch) -> LaunchResult:
         if self.program is None:
             raise ValueError("the plan launches kernels and no program was given")
         total = math.prod(launch.grid)
-        blocks = self._blocks(launch)
+        wanted = self.emulation.sampled_blocks
+        by_edges = self.emulation.sample_edges
+        blocks = edge_blocks(launch.grid, wanted) if by_edges else sampled_blocks(total, wanted, edges=False)
         if blocks is not None and launch.cooperative:
             raise LaunchNotEmulable(
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
@@ -247,12 +249,6 @@ class _Run:
             raise _not_emulable(self.program, error, launch) from error
         except PtxError as error:
             raise LaunchRefused(str(error), launch) from error
-
-    def _blocks(self, launch: PackedLaunch) -> tuple[int, ...] | None:
-        wanted = self.emulation.sampled_blocks
-        if self.emulation.sample_edges:
-            return edge_blocks(launch.grid, wanted)
-        return sampled_blocks(math.prod(launch.grid), wanted, edges=False)
 
     def outcome(self) -> PlanOutcome:
         complete = self.stopped_by is None and not self._sampled
@@ -309,7 +305,7 @@ class _Run:
 
 
 def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, count: int) -> FindingRecord:
-    """A finding of the plan as a whole, shown at the launch that was last to touch the tensor."""
+    """A finding about the final memory, reported at the last launch that uses the tensor."""
     return FindingRecord(
         kind=kind,
         kernel=last.kernel,
@@ -324,7 +320,7 @@ def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, 
 
 
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
-    """Raise `LaunchNotEmulable` for the first launch that cannot be emulated, running nothing."""
+    """Raises `LaunchNotEmulable` for the first launch that cannot be emulated; runs nothing."""
     for launch in plan.launches:
         try:
             program.prepare(launch.symbol)
@@ -333,17 +329,8 @@ def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
 
 
 def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> LaunchNotEmulable:
-    """The error with the line of the kernel file that the instruction comes from."""
+    """The error with the instruction's line in the kernel file."""
     instructions = (one for function in program.module.functions.values() for one in function.body)
     found = next((one for one in instructions if one.ptx_line == error.ptx_line), None)
     line = kernel_line(found.places) if found is not None else None
     return LaunchNotEmulable(f"line {line}: {error}" if line is not None else str(error), launch)
-
-
-def _reason(findings: Sequence[FindingRecord]) -> FindingRecord:
-    """The finding that ended a launch."""
-    for kind in _ENDINGS:
-        for finding in findings:
-            if finding.kind is kind:
-                return finding
-    return findings[-1]

@@ -1,4 +1,4 @@
-"""Programs by build: reading PTX again for every call would cost more than many calls."""
+"""A cache of parsed PTX programs by build."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_PROGRAMS = 64
 
 _programs: OrderedDict[str, Program] = OrderedDict()
 _lock = Lock()
-atexit.register(_programs.clear)  # while the interpreter that frees them is still there
+atexit.register(_programs.clear)  # while ctypes can still free them
 
 
 def program_of(key: str, ptx: str) -> Program:
     """The program of a build; `key` is the build's content address. Raises `PtxError`."""
-    # Here, so that what runs on a GPU never asks whether the interpreter was compiled.
+    # Imported here: GPU runs must not need the compiled core.
     from tilewright.ptx.program import load_program
 
     with _lock:
@@ -35,7 +35,7 @@ def program_of(key: str, ptx: str) -> Program:
 
 
 def core_problem() -> str | None:
-    """Why the interpreter cannot be used and what to do about it; None where it can."""
+    """Why the compiled core cannot be used, with a remedy; None where it can."""
     from tilewright.ptx.native import CoreMissing, core
 
     try:
@@ -46,7 +46,7 @@ def core_problem() -> str | None:
 
 
 def core_width() -> str:
-    """Which of the interpreter's codes this processor gets."""
+    """The instruction set that the core uses on this processor."""
     from tilewright.ptx.native import vector_width
 
     return vector_width()

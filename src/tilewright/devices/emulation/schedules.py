@@ -1,8 +1,7 @@
-"""One plan under several schedules: outputs of the first and of those that differ, findings of all.
+"""Runs a plan under several schedules: outputs of the first and of those that differ, merged findings of all.
 
-The same fault seen again is one. Each schedule has an order of warps and blocks, addresses and poison of its own: what
-depends on any of them shows as results that vary. After the last of several, the plan is called once more on the memory
-that it leaves behind, as a GPU would be.
+Each schedule has its own order of warps and blocks, addresses and poison; results that depend on any of them vary.
+After the last of several, the plan is called again on the memory that it left, as it would be on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.contents import POISON_BYTE
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory
 from tilewright.devices.emulation.plan_run import Announce, PlanOutcome, announce_nothing, run_plan
 from tilewright.records import BoundPlan, Check, EmulatedRun, Emulation, FindingKind, FindingRecord
 
@@ -20,23 +19,23 @@ if TYPE_CHECKING:
     from tilewright.ptx.program import Program
 
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
-# Not of global memory: what an earlier call left there could be found again.
+# Not global memory, where an earlier call may have left a value.
 _NEVER_WRITTEN = (FindingKind.UNINITIALISED_SHARED, FindingKind.UNINITIALISED_LOCAL)
-# NaN; a large number, of which a maximum is made; a large negative one; zero, which sums do not show. In f32, f16 and
-# bf16 alike, and as whole numbers far outside every tensor, but for the last.
+# In f32, f16 and bf16: NaN; a large number, which shows in a maximum; a large negative one; zero, which sums hide. As
+# integers all but zero are far outside every tensor.
 _POISONS = (POISON_BYTE, 0x7B, 0xFB, 0x00)
-_PLACES_APART = 3  # of one schedule and the next, so that the next seed's are others
+_PLACES_APART = 3  # address seeds between schedules, so that consecutive seeds do not repeat them
 
 
 def run_schedules(
     program: Program | None,
     plan: BoundPlan,
-    make_memory: Callable[[Circumstances], PlanMemory],
+    make_memory: Callable[[Perturbation], PlanMemory],
     emulation: Emulation,
     returned: Sequence[str],
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
-    """Run the plan once for each schedule, on fresh memory. Raises as `run_plan` does."""
+    """Run the plan once per schedule, on new memory. Raises as `run_plan` does."""
     runs = _Runs(program, plan, make_memory, returned, announce)
     first = runs.settled(emulation, _circumstances(emulation, 0))
     outcomes, varying = [first], set[str]()
@@ -45,48 +44,43 @@ def run_schedules(
     def compare(latest: PlanOutcome) -> None:
         outcomes.append(latest)
         differing = {name for name in returned if _differs(first.memory, latest.memory, name)}
-        if latest.went_well and differing:
+        if latest.succeeded and differing:
             varying.update(differing)
             others.setdefault(runs.results(latest), latest.memory)
 
-    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
+    while len(outcomes) < emulation.schedules and outcomes[-1].succeeded:
         number = len(outcomes)
         compare(runs.settled(_without(emulation, Check.COUNTERS), _circumstances(emulation, number)))
     schedules = len(outcomes)
-    if schedules > 1 and outcomes[-1].went_well:
+    if schedules > 1 and outcomes[-1].succeeded:
         compare(runs.again(outcomes[-1].memory, emulation, _circumstances(emulation, schedules - 1)))
     emulated = _summary([outcome.emulated for outcome in outcomes], varying, schedules)
     return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
 
 
-def _circumstances(emulation: Emulation, schedule: int) -> Circumstances:
-    """Where tensors lie differs from schedule to schedule and from seed to seed, the first among them."""
-    place = emulation.seed + _PLACES_APART * schedule
-    return Circumstances(emulation.schedule_seed(schedule), place, _poison(emulation, schedule))
-
-
-def _poison(emulation: Emulation, schedule: int) -> int:
-    """Another for every seed and schedule; the only one of a run is never zero, which looks harmless."""
+def _circumstances(emulation: Emulation, schedule: int) -> Perturbation:
+    """Addresses and poison vary with schedule and seed; a single run never uses zero poison, which looks harmless."""
     first = emulation.seed % (len(_POISONS) - 1)
-    return _POISONS[(first + schedule) % len(_POISONS)]
+    place = emulation.seed + _PLACES_APART * schedule
+    return Perturbation(emulation.schedule_seed(schedule), place, _POISONS[(first + schedule) % len(_POISONS)])
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """One plan, run again and again."""
+    """Repeated runs of one plan."""
 
     program: Program | None
     plan: BoundPlan
-    make_memory: Callable[[Circumstances], PlanMemory]
+    make_memory: Callable[[Perturbation], PlanMemory]
     returned: Sequence[str]
     announce: Announce
 
-    def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+    def run(self, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
         memory = self.make_memory(circumstances)
         return _noted(run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce))
 
-    def again(self, used: PlanMemory, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
-        """The next call after one that left its memory so, in order; what was looked for then is not looked for now."""
+    def again(self, used: PlanMemory, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
+        """The next call, in order, on the memory that the last one left, with fewer checkers."""
         memory = self.make_memory(circumstances)
         memory.inherit(used, self.plan.buffers)
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
@@ -96,24 +90,24 @@ class _Runs:
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
         return tuple(outcome.memory.content(name).tobytes() for name in self.returned)
 
-    def settled(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
-        """A run in which reads of what nothing wrote are findings only if something comes of what was read."""
+    def settled(self, emulation: Emulation, circumstances: Perturbation) -> PlanOutcome:
+        """A run in which reads of uninitialised memory are findings only if the results depend on them."""
         outcome = self.run(emulation, circumstances)
         found = outcome.emulated.findings
         read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
-        if not read or not outcome.went_well or not self._indifferent(outcome, emulation, circumstances):
+        if not read or not outcome.succeeded or not self._independent_of_poison(outcome, emulation, circumstances):
             return outcome
         return _apart(outcome, read)
 
-    def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
-        """Whether every poison gives these results, and no faults but these."""
+    def _independent_of_poison(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Perturbation) -> bool:
+        """Whether every poison gives the same results and no further findings."""
         known = {_key(one) for one in outcome.emulated.findings}
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.UNINITIALISED)
         for poison in _POISONS:
             if poison == circumstances.poison:
                 continue
             again = self.run(quick, replace(circumstances, poison=poison))
-            if not again.went_well or any(_key(one) not in known for one in again.emulated.findings):
+            if not again.succeeded or any(_key(one) not in known for one in again.emulated.findings):
                 return False
             if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
                 return False
@@ -121,7 +115,7 @@ class _Runs:
 
 
 def _noted(outcome: PlanOutcome) -> PlanOutcome:
-    """Bulk stores that their block ends with are no fault: an H200 keeps the shared memory until they have read it."""
+    """Bulk stores pending at a block's end are harmless: an H200 keeps the shared memory until they have read it."""
     last = (one for one in outcome.emulated.findings if one.kind is FindingKind.ASYNC_NOT_CONSUMED)
     return _apart(outcome, tuple(one for one in last if ".global.shared::cta" in one.ptx_text))
 
@@ -133,19 +127,19 @@ def _apart(outcome: PlanOutcome, harmless: tuple[FindingRecord, ...]) -> PlanOut
 
 
 def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:
-    """Whether a tensor holds something else, where it holds anything, or is written elsewhere."""
+    """Whether the written elements of a tensor differ, or the set of them."""
     written, unequal = first.memory.written(name), first.content(name) != other.content(name)
     return bool(((unequal & written) | (written != other.memory.written(name))).any())
 
 
 def _without(emulation: Emulation, *checks: Check) -> Emulation:
-    """Without counters, say: those of one schedule are enough."""
+    """The emulation without these checks."""
     return replace(emulation, checks=tuple(check for check in emulation.checks if check not in checks))
 
 
 def _summary(runs: Sequence[EmulatedRun], varying: set[str], schedules: int) -> EmulatedRun:
     found = merged(run.findings for run in runs)
-    findings = tuple(replace(one, schedules=min(one.schedules, schedules)) for one in found)  # the call after is none
+    findings = tuple(replace(one, schedules=min(one.schedules, schedules)) for one in found)
     known = {_key(one) for one in findings}
     return replace(
         runs[0],
@@ -160,7 +154,7 @@ def _summary(runs: Sequence[EmulatedRun], varying: set[str], schedules: int) -> 
 
 
 def merged(runs: Iterable[Sequence[FindingRecord]]) -> tuple[FindingRecord, ...]:
-    """Findings of all runs, each once: as first seen, with the greatest count and how many runs saw it."""
+    """Merged findings: as first seen, with the greatest count and the number of runs that had it."""
     kept: dict[Hashable, FindingRecord] = {}
     for findings in runs:
         seen: set[Hashable] = set()
@@ -177,7 +171,7 @@ def merged(runs: Iterable[Sequence[FindingRecord]]) -> tuple[FindingRecord, ...]
 
 
 def _key(finding: FindingRecord) -> Hashable:
-    # Which side of a race is noticed depends on the schedule; it is one race.
+    # Which side of a race is reported depends on the schedule.
     if finding.kind in _RACES and finding.other_line is not None and finding.line is not None:
         return finding.kind, finding.launch_line, frozenset((finding.line, finding.other_line))
     return finding.kind, finding.launch_line, finding.ptx_line, finding.line

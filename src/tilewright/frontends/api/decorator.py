@@ -28,11 +28,11 @@ from tilewright.kernel_file import Code, KernelFile, KernelFileError, NoneApplie
 from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
 from tilewright.runtime.backward import Backward
+from tilewright.runtime.fallback import Fallback, NoKernelMatches, without_autocast
+from tilewright.runtime.fast_path import are_plain_tensors, no_torch_modes_active
 from tilewright.runtime.files import read_files, read_tuned
-from tilewright.runtime.last_resort import LastResort, NoFileTakes, without_autocast
-from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment
-from tilewright.runtime.returned import Form
-from tilewright.runtime.torch_ops import operator_of
+from tilewright.runtime.returned import OutputSpec
+from tilewright.runtime.torch_op import operator_of
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.lifting.definition_source import source_and_globals
@@ -49,14 +49,14 @@ class KernelFamily:
         files: Sequence[KernelFile],
         tasks: Sequence[Task],
         reference: FunctionReference,
-        returned: Form | None,
+        returned: OutputSpec | None,
         find: Find,
         backward: Backward | None = None,
     ) -> None:
         """`backward` belongs to the first file; its reference takes the calls that it was not made for."""
         self.files = tuple(files)
         self.op = files[0].plan.op
-        self.last_resort = LastResort(self.op, reference, strict=False)
+        self.fallback = Fallback(self.op, reference, strict=False)
         self.names = reference.names
         self.others = tuple(reference.others.items())
         self.kinds = tuple(_Kind.of(task) for task in tasks)
@@ -78,7 +78,7 @@ class KernelFamily:
         if self.returned is None:
             return result
         results = (result,) if len(self.op.results) == 1 else result or ()
-        return self.returned.filled(results, bound)
+        return self.returned.fill(results, bound)
 
     def run_values(self, *values: Any) -> Any:
         """The implementation of the operator."""
@@ -91,9 +91,9 @@ class KernelFamily:
         except CallRefused as refusal:
             raise self._refusal(str(refusal), values) from None
 
-    def _refusal(self, found: str, values: Sequence[Any]) -> NoFileTakes:
+    def _refusal(self, found: str, values: Sequence[Any]) -> NoKernelMatches:
         problem = Problem(Code.DOES_NOT_APPLY, 0, 0, found, "make a kernel for this call")
-        return NoFileTakes(NoneApplies((Reason(self.op.name, problem),)), values)
+        return NoKernelMatches(NoneApplies((Reason(self.op.name, problem),)), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,10 +168,10 @@ class DecoratedKernel:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not is_ordinary_moment():
+        if is_dynamo_compiling() or not no_torch_modes_active():
             return self._traced(args, kwargs)
         bound = self._bound(args, kwargs)
-        if not are_ordinary(one for one in bound.values() if isinstance(one, torch.Tensor)):
+        if not are_plain_tensors(one for one in bound.values() if isinstance(one, torch.Tensor)):
             return self._traced(args, kwargs)
         operation = self._operation(bound)
         if operation is None:
@@ -180,7 +180,7 @@ class DecoratedKernel:
         names = [parameter.name for parameter in operation.op.parameters]
         try:
             return operation.attempt(**{name: bound[name] for name in names})
-        except NoFileTakes as refusal:
+        except NoKernelMatches as refusal:
             reasons = [str(reason) for reason in refusal.none.reasons]
             strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in bound.values())
             lines = reasons if strided else [*reasons, self._remedy(bound)]  # no kernel is made for strides

@@ -31,7 +31,7 @@ from tilewright.records import USUAL_BASELINES, Budget, Carried, Goal, Precision
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.files import read_files, read_tuned
-from tilewright.runtime.returned import Form, form_of
+from tilewright.runtime.returned import OutputSpec, output_spec_of
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
 from tilewright.tasks.errors import BadArgument
@@ -305,7 +305,7 @@ class TaskReference:
         function: Function = namespace[self.task.function]
         return function
 
-    def form(self) -> Form | None:
+    def form(self) -> OutputSpec | None:
         return returned_form(lambda **arguments: self._function(**arguments), self.task, {})
 
 
@@ -322,7 +322,7 @@ class FunctionReference:
         return self.function(**dict(zip(self.names, values, strict=True)), **self.others)
 
 
-def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
+def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> OutputSpec | None:
     """The form of what a function returns for a task's inputs; None where no call of it succeeds.
 
     It is called without data: on the meta device, which costs nothing, else with fake tensors, for which torch imports
@@ -336,7 +336,7 @@ def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> 
             for name, spec in task.specs().items():
                 empty = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
                 arguments[name] = empty.fill_(1)
-            return form_of(function(**arguments, **others), arguments, in_place)
+            return output_spec_of(function(**arguments, **others), arguments, in_place)
     return None
 
 

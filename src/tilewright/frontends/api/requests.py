@@ -58,7 +58,7 @@ def task_of(
 ) -> Task | None:
     """The task of a request that is code; None for words. The reference runs in a limited child process.
 
-    `precheck` sees its source before that, and may refuse it; `resolve_precision` finds the precision where none was given.
+    `precheck` sees its source before that, and may refuse it; `resolve_precision` finds a missing precision.
     """
     options = task_options(request, resolve_precision)
     options = replace(options, precheck=precheck) if precheck else options

@@ -17,7 +17,7 @@ from rich.text import Text
 from tilewright import records
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
-from tilewright.devices.emulation.listing import costly_lines, listing_of
+from tilewright.devices.emulation.listing import costly_lines, make_listing
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
 from tilewright.frontends.cli import program
 from tilewright.frontends.cli.program import read_kernel, reference_of
@@ -398,7 +398,7 @@ class _Check:
         diagnostics: tuple[records.Diagnostic, ...] = (),
     ) -> CheckReport:
         seen = emulated or _NOTHING_RAN
-        listings = tuple(listing_of(one, self.file.name, self.file.text) for one in seen.counts)
+        listings = tuple(make_listing(one, self.file.name, self.file.text) for one in seen.counts)
         kept = seen if self.options.keep_counts else replace(seen, counts=())
         return CheckReport(
             **vars(kept),

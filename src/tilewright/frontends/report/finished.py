@@ -18,8 +18,8 @@ from tilewright.frontends.report.run_report import attempts_table, state_words
 from tilewright.frontends.report.runs import PROVISIONAL, microseconds
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.kernel_file.printer import print_expression
+from tilewright.kernel_file.supported_sizes import size_limits_of_files
 from tilewright.kernel_file.syntax import Accept, Expr, Lead, Logical, Name, Need, walk
-from tilewright.kernel_file.taken_sizes import limits_of_files
 from tilewright.records import (
     CaseStatus,
     Ending,
@@ -221,7 +221,7 @@ def _parts(condition: Expr) -> Iterator[Expr]:
 
 
 def _limits(task: Task, file: KernelFile | None) -> tuple[SizeLimit, ...]:
-    return limits_of_files(task, [file], task.profile) if file is not None else ()
+    return size_limits_of_files(task, [file], task.profile) if file is not None else ()
 
 
 def _takes(task: Task, file: KernelFile | None) -> str:

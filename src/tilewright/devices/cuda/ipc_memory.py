@@ -1,7 +1,7 @@
-"""Device memory that two processes of a machine look at: one lends it, the other opens it for a while.
+"""Device memory shared between two processes by CUDA IPC handles.
 
-Whoever lends owns it: it stays until the lender gives it back or dies. It is the driver's own allocation, not a part of
-torch's, so that opening it shows nothing else.
+The exporting process owns the memory until it frees it or dies. Allocations come from the driver, not from torch's
+caching allocator, so that a handle exposes nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.records import SharedTensor
 
 
 class _Bytes:
-    """Memory at an address, as torch takes it without a copy."""
+    """Memory at an address, for `torch.as_tensor` without a copy."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__: dict[str, Any] = {
@@ -32,43 +32,43 @@ class _Bytes:
         }
 
 
-class LentMemory:
-    """The allocations of one GPU that this process lends."""
+class IpcMemory:
+    """The allocations of one GPU that this process exports."""
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
         self._context = driver.primary_context(index)
-        self._held: dict[int, int] = {}  # bytes by address
+        self._allocations: dict[int, int] = {}  # bytes by address
 
-    def take(self, size: int) -> torch.Tensor:
-        """Bytes that can be lent; theirs is the memory until `release`. Raises `torch.OutOfMemoryError`."""
-        torch.cuda.empty_cache()  # what torch keeps is not to be had otherwise
+    def allocate(self, size: int) -> torch.Tensor:
+        """Exportable bytes, valid until `release`. Raises `torch.OutOfMemoryError`."""
+        torch.cuda.empty_cache()  # memory cached by torch is not available to the driver
         try:
             with current(self._context):
                 address = int(check(cu.cuMemAlloc(max(size, 1)), f"allocate {size} bytes to lend"))
         except DriverError as error:
             raise torch.OutOfMemoryError(str(error)) from error
-        self._held[address] = size
+        self._allocations[address] = size
         return torch.as_tensor(_Bytes(address, size), device=self._device)
 
     def handle(self, address: int) -> tuple[bytes, int]:
-        """The handle of the allocation that an address lies in, and how far into it that is."""
-        start = max(one for one in self._held if one <= address)
+        """The IPC handle of the allocation that contains an address, and the offset in it."""
+        start = max(one for one in self._allocations if one <= address)
         with current(self._context):
             handle = check(cu.cuIpcGetMemHandle(start), "lend an allocation to another process")
         return bytes(handle.reserved), address - start
 
     def release(self) -> None:
-        """Take everything back."""
+        """Free all allocations."""
         with current(self._context):
-            while self._held:
-                address, _ = self._held.popitem()
+            while self._allocations:
+                address, _ = self._allocations.popitem()
                 check(cu.cuMemFree(address), "free an allocation that was lent")
 
 
 @contextlib.contextmanager
-def opened(shared: SharedTensor, index: int) -> Iterator[torch.Tensor]:
-    """A tensor that another process lends, on GPU `index` of this one, for the length of the block."""
+def open_shared(shared: SharedTensor, index: int) -> Iterator[torch.Tensor]:
+    """Open a tensor exported by another process on GPU `index`, inside the block."""
     spec, context = shared.spec, driver.primary_context(index)
     handle = cu.CUipcMemHandle()
     handle.reserved = shared.handle

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tilewright.kernel_file.taken_sizes import size_limits
+from tilewright.kernel_file.supported_sizes import size_limits
 from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
 
 TASK = Task(

@@ -1,4 +1,4 @@
-"""Running a job under a tool of the vendor's: finding the tool, giving it a program to run, ending it in time."""
+"""Runs a job under ncu or compute-sanitizer: finds the tool, starts it, and enforces the time limit."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tilewright.child.process import TICK_S, Interrupted, check_stop
 from tilewright.records import Job
 
 
-class NotWatched(Exception):
-    """The job could not be watched; the message says why, and what would help."""
+class ToolUnavailable(Exception):
+    """The tool could not run the job; the message has cause and remedy."""
 
 
 @dataclass(frozen=True)
 class VendorTool:
-    """A program of the vendor's: its name, what people call it, and where it may be installed."""
+    """An NVIDIA tool: executable, display name, and where it may be installed."""
 
     name: str
     title: str
-    variable: str  # of the environment; it decides where it is set: a path, or empty for none
+    variable: str  # environment variable that overrides the search: a path, or empty to disable the tool
     places: tuple[str, ...]
 
     def find(self) -> str | None:
@@ -42,23 +42,23 @@ class VendorTool:
         return shutil.which(self.name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
 
     def path(self) -> str:
-        """Where it is; raises `NotWatched` where it is not."""
+        """Its path; raises `ToolUnavailable` where it is not installed."""
         found = self.find()
         if found is None:
-            raise NotWatched(f"{self.title} is not installed; install it, or name it in {self.variable}")
+            raise ToolUnavailable(f"{self.title} is not installed; install it, or name it in {self.variable}")
         return found
 
 
 @contextlib.contextmanager
 def job_folder(job: Job) -> Iterator[Path]:
-    """A folder that has the job in it, and goes with all that was written there."""
+    """A temporary folder with the job."""
     with tempfile.TemporaryDirectory(prefix="tilewright-watch-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "job").write_bytes(seal(EnvelopeKind.JOB, job))
         yield Path(folder)
 
 
 def program(folder: Path, index: int) -> tuple[str, ...]:
-    """The program that runs the job of a folder on GPU `index`, and leaves there a list of its tensors."""
+    """The command that runs the job of a folder on GPU `index` and writes its tensors' addresses there."""
     return (sys.executable, "-m", "tilewright.devices.runner_program", "watched", str(folder), "--device", str(index))
 
 
@@ -69,9 +69,9 @@ def run_tool(
     interrupt: Callable[[], bool],
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """What a command printed. Past its time it and all that it started are killed, and `NotWatched` is raised.
+    """The output of a command. On a timeout its process tree is killed and `ToolUnavailable` raised.
 
-    Its standard input stays open as long as this process lives, so that what it started can end with us.
+    Its standard input stays open while this process lives, so that its children can end with us.
     """
     process = subprocess.Popen(
         command,
@@ -84,7 +84,7 @@ def run_tool(
         env=child_environment(str(folder)) | dict(more or {}),
         start_new_session=True,
     )
-    held, process.stdin = process.stdin, None  # else `communicate` closes it
+    stdin, process.stdin = process.stdin, None  # else `communicate` closes it
     deadline = time.monotonic() + seconds
     try:
         while True:
@@ -95,11 +95,11 @@ def run_tool(
                 if interrupt():
                     raise Interrupted from None
                 if time.monotonic() > deadline:
-                    raise NotWatched(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
+                    raise ToolUnavailable(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
     finally:
         if process.poll() is None:
             family.kill_below(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        if held is not None:
-            held.close()
+        if stdin is not None:
+            stdin.close()

@@ -12,11 +12,11 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.kernel_file.op_line import parse_op
-from tilewright.runtime import quick_call
-from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
+from tilewright.runtime import fast_path
+from tilewright.runtime.fast_path import CallLayout, EntryCache, is_plain, make_fast_path, make_key_function
 
 OP = parse_op("f(x, mask?, n: int, eps: float, pad: int[]) -> y")
-FORM = KeyForm(OP, frozenset({"n", "pad"}))
+FORM = CallLayout(OP, frozenset({"n", "pad"}))
 
 
 def key(*values: Any) -> Any:
@@ -88,9 +88,9 @@ def test_plain_calls(position: int, value: object, plain: bool) -> None:
 
 
 def test_known_calls_go_straight_to_their_entry() -> None:
-    recent = Recent()
+    recent = EntryCache()
     slow_calls: list[tuple[Any, ...]] = []
-    call = make_quick_call(FORM, recent, lambda *values: slow_calls.append(values))
+    call = make_fast_path(FORM, recent, lambda *values: slow_calls.append(values))
     call(*CALL)
     recent.add(key(*CALL), lambda tensors, addresses, numbers: (tensors, addresses, numbers))
     assert len(slow_calls) == 1
@@ -107,14 +107,14 @@ def test_known_calls_go_straight_to_their_entry() -> None:
 @pytest.mark.parametrize("value", [None, 3, "x", X.numpy(), [X], torch.eye(4).to_sparse()])
 def test_whatever_is_no_tensor_takes_the_slow_way(value: object) -> None:
     slow_calls: list[tuple[Any, ...]] = []
-    call = make_quick_call(FORM, Recent(), lambda *values: slow_calls.append(values))
+    call = make_fast_path(FORM, EntryCache(), lambda *values: slow_calls.append(values))
     call(value, *CALL[1:])
     assert slow_calls[0][0] is value
 
 
 def test_an_error_of_an_entry_is_not_taken_for_a_miss() -> None:
-    recent = Recent()
-    call = make_quick_call(FORM, recent, lambda *values: "slow")
+    recent = EntryCache()
+    call = make_fast_path(FORM, recent, lambda *values: "slow")
 
     def fails(*values: object) -> None:
         raise KeyError("mine")
@@ -126,7 +126,7 @@ def test_an_error_of_an_entry_is_not_taken_for_a_miss() -> None:
 
 # -- calls like the latest --
 
-ALL_GIVEN = KeyForm(parse_op("f(x, w, n: int, eps: float, pad: int[]) -> y"), frozenset({"n", "pad"}))
+ALL_GIVEN = CallLayout(parse_op("f(x, w, n: int, eps: float, pad: int[]) -> y"), frozenset({"n", "pad"}))
 W = torch.zeros(6)
 GIVEN = (X, W, 3, 1e-5, (1, 2))
 
@@ -135,8 +135,8 @@ class Called:
     """A quick call whose entry is known by nothing but the latest call: the dictionary has been emptied."""
 
     def __init__(self) -> None:
-        self.recent = Recent()
-        self.call = make_quick_call(ALL_GIVEN, self.recent, lambda *values: "slow")
+        self.recent = EntryCache()
+        self.call = make_fast_path(ALL_GIVEN, self.recent, lambda *values: "slow")
         self.recent.add(make_key_function(ALL_GIVEN)(*GIVEN), lambda tensors, addresses, numbers: (addresses, numbers))
         for _ in range(8):
             assert self.call(*GIVEN) != "slow"
@@ -220,25 +220,25 @@ def test_another_state_of_torch_becomes_the_latest() -> None:
 
 
 def test_without_torchs_check_calls_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_call._is_trusted.cache_clear()
-    monkeypatch.setattr(quick_call, "_check_of", lambda *tensors: lambda *others: True)  # one that tells nothing apart
+    fast_path._is_trusted.cache_clear()
+    monkeypatch.setattr(fast_path, "_torch_guard", lambda *tensors: lambda *others: True)  # accepts all
     try:
         called = Called()
         assert called(*GIVEN) == "slow"
     finally:
-        quick_call._is_trusted.cache_clear()
+        fast_path._is_trusted.cache_clear()
 
 
 def test_a_parameter_may_have_any_name() -> None:
     op = parse_op("f(lambda, entries: int) -> y")
-    call = make_quick_call(KeyForm(op, frozenset()), Recent(), lambda *values: values)
+    call = make_fast_path(CallLayout(op, frozenset()), EntryCache(), lambda *values: values)
     assert call(X, 1) == (X, 1)
     bare = parse_op("g() -> y")
-    assert make_quick_call(KeyForm(bare, frozenset()), Recent(), lambda: "slow")() == "slow"
+    assert make_fast_path(CallLayout(bare, frozenset()), EntryCache(), lambda: "slow")() == "slow"
 
 
 def test_what_is_used_again_is_kept_and_the_rest_is_bounded() -> None:
-    recent = Recent(capacity=8)
+    recent = EntryCache(capacity=8)
     entries = {number: (lambda *_: None) for number in range(100)}
     for number, entry in entries.items():
         recent.add(number, entry)

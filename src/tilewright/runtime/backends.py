@@ -1,20 +1,21 @@
-"""An operation on an emulated GPU, in this process: for tensors on the CPU.
-
-The emulator checks every access and its addresses are not the host's, so whatever a kernel does stays inside; a budget
-of instructions ends what does not end by itself. Code that somebody else wrote belongs in `devices.emulated_device`.
-"""
+"""An operation on one device, CUDA or emulated: file selection, builds, and prepared plans by cache key."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, add_buffers, storage_bytes, tensor_copy
+from tilewright import toolchain
+from tilewright.devices.cuda.executor import CaptureRefused, Executor
+from tilewright.devices.cuda.prepared import PreparedPlan
+from tilewright.devices.emulation.plan_memory import Perturbation, PlanMemory, add_buffers, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_run import (
     LaunchNotEmulable,
     LaunchRefused,
@@ -24,12 +25,110 @@ from tilewright.devices.emulation.plan_run import (
 )
 from tilewright.devices.emulation.programs import core_problem, program_of
 from tilewright.devices.emulation.schedules import run_schedules
-from tilewright.kernel_file import Dispatcher, KernelFile, NoneApplies, Op, Selected, TunedChoices
-from tilewright.records import BoundPlan, EmulatedRun, Emulation, FindingKind, GpuProfile, TensorSpec
+from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Op, Selected, TunedChoices
+from tilewright.records import (
+    BoundPlan,
+    Build,
+    BuildFailure,
+    BuildRequest,
+    EmulatedRun,
+    Emulation,
+    FindingKind,
+    GpuProfile,
+    TensorSpec,
+)
 from tilewright.runtime.call_devices import PROFILE_VARIABLE
-from tilewright.runtime.errors import KernelFault, KernelNotEmulable, OperationError, TooLargeToEmulate
-from tilewright.runtime.on_device import Builds
+from tilewright.runtime.errors import (
+    BuildDuringCapture,
+    BuildFailed,
+    KernelFault,
+    KernelNotEmulable,
+    OperationError,
+    TooLargeToEmulate,
+)
 from tilewright.toolchain import bind_plan
+
+MOST_PREPARED = 2048
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A selected file, bound to its build and loaded on the device."""
+
+    selected: Selected
+    plan: BoundPlan
+    prepared: PreparedPlan
+
+
+class Builds:
+    """Builds by request, kept for the life of an operation, so that a new shape needs no disk access."""
+
+    def __init__(self) -> None:
+        self._known: dict[BuildRequest, Build] = {}
+
+    def build(self, evaluation: Evaluation) -> Build | None:
+        """The build from memory, the disk cache or the compiler; None where nothing is launched."""
+        request = evaluation.build_request()
+        if request is None:
+            return None
+        known = self._known.get(request)
+        if known is None:
+            outcome = toolchain.build(request, isolated=False)
+            if isinstance(outcome, BuildFailure):
+                raise BuildFailed(evaluation.file.name, outcome)
+            known = self._known[request] = outcome
+        return known
+
+
+class CudaBackend:
+    """The files of one op on one GPU of this process."""
+
+    def __init__(self, files: Sequence[KernelFile], tuned: TunedChoices, executor: Executor, builds: Builds) -> None:
+        op = files[0].plan.op
+        self.executor = executor
+        self.dispatcher = Dispatcher(files, executor.profile, tuned)
+        self._builds = builds
+        self._inputs = tuple(p.name for p in op.tensors)
+        self._results = op.results
+        self._ready: OrderedDict[Hashable, tuple[BoundPlan, PreparedPlan]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prepare(self, arguments: Mapping[str, Any]) -> PreparedCall | NoneApplies:
+        """Select a file for these arguments, build, bind and load it; all cached."""
+        selected = self.dispatcher.select(arguments)
+        if isinstance(selected, NoneApplies):
+            return selected
+        key = (self.dispatcher.key(arguments), selected.index, tuple(selected.evaluation.choice.items()))
+        with self._lock:  # one build per key, however many threads need it
+            known = self._ready.get(key)
+            if known is None:
+                known = self._ready[key] = self._make(selected.evaluation)
+            self._ready.move_to_end(key)
+            while len(self._ready) > MOST_PREPARED:
+                self._ready.popitem(last=False)
+        return PreparedCall(selected, *known)
+
+    def _make(self, evaluation: Evaluation) -> tuple[BoundPlan, PreparedPlan]:
+        op = evaluation.file.plan.op.name
+        with self.executor.memory.here():
+            if self.executor.memory.is_capturing():
+                raise BuildDuringCapture(_CAPTURE.format(op=op, file=evaluation.file.name))
+        build = self._builds.build(evaluation)
+        plan = toolchain.bind_plan(evaluation, build)
+        cubin = build.cubin if build is not None else b""
+        try:
+            return plan, self.executor.prepare(cubin, plan, self._inputs, self._results)
+        except CaptureRefused as error:
+            raise BuildDuringCapture(_CAPTURE.format(op=op, file=evaluation.file.name)) from error
+
+
+_CAPTURE = (
+    "{op}: {file} is not prepared for these shapes, and nothing is built or loaded while a CUDA graph is captured; "
+    "call {op}.prepare(...) or run it once with the same shapes before the capture"
+)
+
+
+# -- the emulator: every access is checked, addresses are virtual, and a budget ends endless loops --
 
 if TYPE_CHECKING:
     from tilewright.devices.emulation.programs import Program
@@ -41,7 +140,7 @@ _LEAST_INSTRUCTIONS = 16  # of a thread that does anything at all
 
 
 def call_budget() -> int:
-    """Thread instructions that a plain call may take."""
+    """The instruction budget of a plain call, in thread instructions."""
     text = os.environ.get(BUDGET_VARIABLE, "").strip()
     if not text:
         return CALL_BUDGET
@@ -56,10 +155,10 @@ def call_budget() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedCall(EmulatedRun):
-    """One call in the emulator: what a run tells, and its results.
+    """Results, findings and counts of one emulated call.
 
-    Results are what the call would return; elements that nothing wrote hold the poison. Not `complete`: blocks were
-    sampled, or a finding stopped the run; tensors changed in place are then left alone.
+    Elements that nothing wrote hold the poison. Where the run is not `complete` (blocks were sampled, or a finding
+    stopped it) tensors changed in place keep their old values.
     """
 
     results: Any
@@ -83,8 +182,8 @@ class EmulatedCall(EmulatedRun):
 
 
 @dataclass(frozen=True)
-class EmulatedReady:
-    """A plan that can be emulated: what was chosen, what it is bound to, and its program."""
+class EmulatedPlan:
+    """A selected file, bound to its build, with its lowered PTX program."""
 
     selected: Selected
     plan: BoundPlan
@@ -95,7 +194,7 @@ class EmulatedReady:
         return self.selected.evaluation.file.name
 
 
-class OnEmulator:
+class EmulatorBackend:
     """The files of one op on one emulated GPU."""
 
     def __init__(self, files: Sequence[KernelFile], tuned: TunedChoices, gpu: GpuProfile, builds: Builds) -> None:
@@ -104,15 +203,15 @@ class OnEmulator:
         self._op = files[0].plan.op
         self._builds = builds
 
-    def ready(self, arguments: Mapping[str, Any]) -> EmulatedReady | NoneApplies:
-        """Choose, build and bind for these arguments, with the call's own numbers written in."""
+    def prepare(self, arguments: Mapping[str, Any]) -> EmulatedPlan | NoneApplies:
+        """Select a file for these arguments, build it and bind it with the call's late numbers."""
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
             return selected
         return self._bound(selected)
 
     def why_not(self, selected: Selected) -> str | None:
-        """What keeps the emulator from running a selected plan, without running it; None where nothing does."""
+        """Why the emulator cannot run a selected plan; None where it can. Runs nothing."""
         try:
             ready = self._bound(selected)
             if ready.program is not None:
@@ -123,14 +222,14 @@ class OnEmulator:
             return str(error)
         return None
 
-    def _bound(self, selected: Selected) -> EmulatedReady:
+    def _bound(self, selected: Selected) -> EmulatedPlan:
         problem = core_problem()
         if problem is not None:
             raise KernelNotEmulable(f"{self._op.name}: CPU tensors are emulated, and {problem}; or pass CUDA tensors")
         evaluation = selected.evaluation
         build = self._builds.build(evaluation)
         program = program_of(build.key, build.ptx) if build is not None else None
-        return EmulatedReady(selected, bind_plan(evaluation, build, selected.late), program)
+        return EmulatedPlan(selected, bind_plan(evaluation, build, selected.late), program)
 
 
 @dataclass(frozen=True)
@@ -141,7 +240,7 @@ class CallTensors:
     specs: tuple[TensorSpec | None, ...]
     tensors: tuple[torch.Tensor | None, ...]
 
-    def memory(self, plan: BoundPlan, sampled: bool, circumstances: Circumstances) -> PlanMemory:
+    def memory(self, plan: BoundPlan, sampled: bool, circumstances: Perturbation) -> PlanMemory:
         memory = PlanMemory(circumstances)
         for parameter, spec, tensor in zip(self.op.tensors, self.specs, self.tensors, strict=True):
             if tensor is not None and spec is not None:
@@ -165,10 +264,12 @@ class CallTensors:
         return (*self.op.results, *(parameter.name for parameter in self.op.parameters if parameter.in_place))
 
 
-def plain_call(ready: EmulatedReady, call: CallTensors) -> Any:
-    """The results alone; raises `KernelFault` for whatever would be a fault on a GPU, too."""
+def plain_call(ready: EmulatedPlan, call: CallTensors) -> Any:
+    """Run without checkers and return the results; raises `KernelFault` for faults that a GPU would report."""
     budget = call_budget()
-    _refuse_large(ready, call, budget)
+    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in ready.plan.launches)
+    if threads * _LEAST_INSTRUCTIONS > budget:
+        raise _too_large(ready, call, budget)
     run = _run(ready, call, Emulation(checks=(), instruction_budget=budget, workers=0))
     stopped = run.stopped_by
     if stopped is not None and stopped.kind is FindingKind.BUDGET:
@@ -180,17 +281,19 @@ def plain_call(ready: EmulatedReady, call: CallTensors) -> Any:
     return call.results(run.memory)
 
 
-def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu: str) -> EmulatedCall:
-    """Everything the emulator can tell of a call."""
+def full_call(ready: EmulatedPlan, call: CallTensors, emulation: Emulation, gpu: str) -> EmulatedCall:
+    """Run with checkers and counters."""
     run = _run(ready, call, emulation)
-    complete = run.stopped_by is None and not _is_sampled(ready.plan, emulation)
+    most = emulation.sampled_blocks
+    is_sampled = most is not None and any(math.prod(launch.grid) > most for launch in ready.plan.launches)
+    complete = run.stopped_by is None and not is_sampled
     if complete:
         call.change_in_place(run.memory)
-    results, told = call.results(run.memory), vars(run.emulated)
-    return EmulatedCall(**told, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
+    results, record = call.results(run.memory), vars(run.emulated)
+    return EmulatedCall(**record, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
 
 
-def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanOutcome:
+def _run(ready: EmulatedPlan, call: CallTensors, emulation: Emulation) -> PlanOutcome:
     size = sum(spec.storage_bytes for spec in call.specs if spec is not None)
     size += sum(buffer.spec.storage_bytes for buffer in ready.plan.buffers)
     if size > MOST_BYTES:
@@ -200,37 +303,22 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanO
         )
     sampled = emulation.sampled_blocks is not None
 
-    def memory(circumstances: Circumstances) -> PlanMemory:
+    def memory(circumstances: Perturbation) -> PlanMemory:
         return call.memory(ready.plan, sampled, circumstances)
 
     try:
         return run_schedules(ready.program, ready.plan, memory, emulation, call.returned)
     except LaunchNotEmulable as error:
-        raise _not_emulable(ready, call.op, error) from error
+        remedy = "pass CUDA tensors"
+        if ready.selected.evaluation.gpu.cc >= 90:
+            remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
+        where = f"{call.op.name}: {ready.file}: {error.step.kernel} (line {error.step.line})"
+        raise KernelNotEmulable(f"{where} cannot be emulated: {error}; {remedy}") from error
     except (LibraryRefused, LaunchRefused) as error:
         raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
 
 
-def _not_emulable(ready: EmulatedReady, op: Op, error: LaunchNotEmulable) -> KernelNotEmulable:
-    remedy = "pass CUDA tensors"
-    if ready.selected.evaluation.gpu.cc >= 90:
-        remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
-    where = f"{op.name}: {ready.file}: {error.step.kernel} (line {error.step.line})"
-    return KernelNotEmulable(f"{where} cannot be emulated: {error}; {remedy}")
-
-
-def _is_sampled(plan: BoundPlan, emulation: Emulation) -> bool:
-    wanted = emulation.sampled_blocks
-    return wanted is not None and any(math.prod(launch.grid) > wanted for launch in plan.launches)
-
-
-def _refuse_large(ready: EmulatedReady, call: CallTensors, budget: int) -> None:
-    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in ready.plan.launches)
-    if threads * _LEAST_INSTRUCTIONS > budget:
-        raise _too_large(ready, call, budget)
-
-
-def _too_large(ready: EmulatedReady, call: CallTensors, budget: int) -> TooLargeToEmulate:
+def _too_large(ready: EmulatedPlan, call: CallTensors, budget: int) -> TooLargeToEmulate:
     launches = ", ".join(
         f"{launch.kernel}: {math.prod(launch.grid)} blocks of {math.prod(launch.block)} threads"
         for launch in ready.plan.launches

@@ -1,4 +1,4 @@
-"""Which sizes kernel files take of what a task asks for, as their plans say; nothing is built or run to find out."""
+"""The sizes of a task that kernel files support, found by evaluating their plans."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tilewright.records import Dimension, GpuProfile, SizeLimit, Task
 
 Takes = Callable[[dict[str, int]], bool]
 
-_WIDEST = 4  # times the own size
-_HALVINGS = 11  # powers of two below the largest; smaller ones are left to the cases
-_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # from the own size: they tell which multiples are taken
+_WIDEST = 4  # times the task's size
+_HALVINGS = 11  # powers of two below the largest
+_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # from the task's size, to find the supported multiples
 
 
 def size_limits(task: Task, takes: Takes) -> tuple[SizeLimit, ...]:
-    """Of each dimension that varies, the others at the task's own sizes: what is taken, where that is not all."""
+    """The limits of each variable dimension, with the others at the task's sizes."""
     found = (_limit(task, one, takes) for one in task.free if one.varies)
     return tuple(one for one in found if one is not None)
 
 
-def limits_of_files(task: Task, files: Sequence[KernelFile], gpu: GpuProfile) -> tuple[SizeLimit, ...]:
-    """The same of an op's files together: the first that takes a call runs."""
+def size_limits_of_files(task: Task, files: Sequence[KernelFile], gpu: GpuProfile) -> tuple[SizeLimit, ...]:
+    """The limits of an op's files together."""
 
     def takes(sizes: dict[str, int]) -> bool:
         arguments = task.arguments(sizes)
@@ -33,7 +33,7 @@ def limits_of_files(task: Task, files: Sequence[KernelFile], gpu: GpuProfile) ->
 
 
 def further_sizes(dimension: Dimension) -> list[int]:
-    """About twenty sizes: powers of two, odd ones beside them, some between."""
+    """About twenty sizes to try: powers of two, odd neighbours, some between."""
     own, largest = dimension.size, _WIDEST * dimension.size
     power = 1 << max(largest.bit_length() - 1, 0)
     wanted = {power >> step for step in range(_HALVINGS)} | {1, 3, own // 2 | 1, own - 1 | 1, own + 1 | 1, 2 * own + 1}
@@ -58,7 +58,13 @@ def _limit(task: Task, one: Dimension, takes: Takes) -> SizeLimit | None:
     near = {one.size + sign * step * one.multiple_of for step in _STEPS for sign in (-1, 1)}
     known = {size: at(size) for size in sorted({*tried, *filter(sound, near), one.size})}
     taken = [size for size, is_taken in known.items() if is_taken]
-    unit = _finest(math.gcd(*taken), one.size, lambda size: sound(size) and at(size))
+    unit = math.gcd(*taken)
+    for prime in (2, 3, 5, 7):  # the unit may be a divisor of the gcd of the sizes tried
+        while unit and unit % prime == 0:
+            near_sizes = (one.size + unit // prime, one.size - unit // prime)
+            if not any(sound(size) and at(size) for size in near_sizes):
+                break
+            unit //= prime
     if not taken or (taken == [one.size] and unit == one.size):
         return SizeLimit(one.name, declined, one.size, one.size)
     multiples = [size for size in known if size % unit == 0]
@@ -70,16 +76,8 @@ def _limit(task: Task, one: Dimension, takes: Takes) -> SizeLimit | None:
     return SizeLimit(one.name, declined, at_least, at_most, unit if unit > one.multiple_of else 1)
 
 
-def _finest(unit: int, own: int, takes: Callable[[int], bool]) -> int:
-    """The unit of what is taken, which is that of the sizes tried or divides it: of multiples of 40 few were."""
-    for prime in (2, 3, 5, 7):
-        while unit and unit % prime == 0 and (takes(own + unit // prime) or takes(own - unit // prime)):
-            unit //= prime
-    return unit
-
-
 def _edge(inside: int, outside: int | None, unit: int, takes: Callable[[int], bool]) -> int | None:
-    """The last size that is taken on the way to one that is not; None where none is declined."""
+    """Bisect for the last supported size before an unsupported one; None where `outside` is None."""
     if outside is None:
         return None
     while (steps := abs(outside - inside) // (2 * unit)) > 0:

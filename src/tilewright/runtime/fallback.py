@@ -1,4 +1,4 @@
-"""The reference of an operation: what runs where no kernel file takes a call, and what gradients come from."""
+"""The fallback to an operation's reference: for calls that no kernel file takes, and for gradients."""
 
 from __future__ import annotations
 
@@ -11,90 +11,94 @@ from typing import Any
 import torch
 
 from tilewright.kernel_file import NoneApplies, Op
-from tilewright.runtime import dispatcher
+from tilewright.runtime import torch_library
 from tilewright.runtime.errors import CallRefused, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.returned import leaves
 
 Reference = Callable[..., Any]
 
 
-class NoFileTakes(Exception):
-    """Inside the runtime: no file takes this call. Whoever began the call knows what a last resort may return."""
+class NoKernelMatches(Exception):
+    """Internal: no file takes this call; the entry point decides whether the reference runs."""
 
     def __init__(self, none: NoneApplies, values: Sequence[Any]) -> None:
         self.none = none
-        self.values = tuple(values)  # regular
+        self.values = tuple(values)  # normalised
         super().__init__(str(none))
 
 
-class LastResort:
-    """A reference, if there is one, and what was said of its use so far."""
+class Fallback:
+    """The reference, if any, and the warnings already given about its use."""
 
     def __init__(self, op: Op, reference: Reference | None, strict: bool) -> None:
         self.op = op
         self.reference = reference
         self.strict = strict
-        self._said: set[Hashable] = set()
-        self._by_name = _only_by_name(reference)
+        self._warned: set[Hashable] = set()
+        code = getattr(reference, "__code__", None)
+        positional = code.co_argcount if code is not None else 0
+        keyword_only = code.co_varnames[positional : positional + code.co_kwonlyargcount] if code is not None else ()
+        self._keyword_only = frozenset(keyword_only)
 
     @property
     def may_run(self) -> bool:
-        """Whether a call that no file takes is answered at all."""
+        """Whether the reference may run in place of a kernel."""
         return self.reference is not None and not self.strict
 
-    def take(self, none: NoneApplies, values: Sequence[Any]) -> Any:
-        """What the reference returns for a call that no file takes."""
-        self.accept(none)
+    def run(self, none: NoneApplies, values: Sequence[Any]) -> Any:
+        """Run the reference for a call that no file takes."""
+        self.warn_or_raise(none)
         changed = self._changed(values)
         versions = [_version(value) for _, value in changed]
         returned = self.call(values)
         if changed:
-            self._alone(returned, values)
+            self._separate(returned, values)
             if None not in versions and versions == [_version(value) for _, value in changed]:
                 names = ", ".join(name for name, _ in changed)
-                self.say(("unchanged",), f"the reference left {names} as it was, which the op changes (said once)")
-        if isinstance(returned, (list, Mapping)):  # a kernel answers several results as a tuple
-            return answer(self.op, self._alone(returned, values))
+                self.warn(("unchanged",), f"the reference left {names} as it was, which the op changes (said once)")
+        if isinstance(returned, (list, Mapping)):  # a kernel returns several results as a tuple
+            return unwrap_results(self.op, self._separate(returned, values))
         return returned
 
-    def accept(self, none: NoneApplies) -> None:
-        """Say, once for each kind of reason, that the reference runs; raise the refusal where it may not."""
+    def warn_or_raise(self, none: NoneApplies) -> None:
+        """Warn, once per kind of reason, that the reference runs; raise `NoKernelApplies` where it may not."""
         if not self.may_run:
-            raise self.refusal(none)
+            raise self.error(none)
         kind = tuple((reason.file, reason.problem.code, reason.problem.line) for reason in none.reasons)
-        self.say(kind, f"no kernel file takes this call, so the reference runs (said once):\n{_list(none)}")
+        self.warn(kind, f"no kernel file takes this call, so the reference runs (said once):\n{_list(none)}")
 
-    def refusal(self, none: NoneApplies) -> NoKernelApplies:
-        remedy = "" if self.reference is not None else "\npass load(..., reference=...) to have a last resort"
+    def error(self, none: NoneApplies) -> NoKernelApplies:
+        remedy = "" if self.reference is not None else "\npass load(..., reference=...) to fall back to it"
         return NoKernelApplies(f"{self.op.name}: no kernel file takes this call:\n{_list(none)}{remedy}", none.reasons)
 
-    def say(self, kind: Hashable, text: str) -> None:
-        """Warn of the reference's use, once for each kind."""
-        if kind not in self._said:
-            self._said.add(kind)
+    def warn(self, kind: Hashable, text: str) -> None:
+        """Warn about the use of the reference, once per kind."""
+        if kind not in self._warned:
+            self._warned.add(kind)
             warnings.warn(f"{self.op.name}: {text}", ReferenceUsed, stacklevel=_frames_to_caller())
 
     def call(self, values: Sequence[Any]) -> Any:
-        """The reference itself. Autocast is off, as it is for a kernel: an op takes tensors as they are."""
+        """Call the reference, with autocast off as it is for kernels."""
         assert self.reference is not None
         pairs = list(zip(self.op.parameters, values, strict=True))
-        named = {one.name: value for one, value in pairs if one.name in self._by_name}
+        named = {one.name: value for one, value in pairs if one.name in self._keyword_only}
         with without_autocast():
-            return self.reference(*(value for one, value in pairs if one.name not in self._by_name), **named)
+            return self.reference(*(value for one, value in pairs if one.name not in self._keyword_only), **named)
 
     def results(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """The op's results by the reference, in order; what it changed in place is not among them."""
-        return self._alone(self.call(values), values)
+        """The op's results by the reference, in order, without the tensors it changed in place."""
+        return self._separate(self.call(values), values)
 
     def _changed(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
-        """What the op changes of a call, by name."""
+        """The tensors that the op changes in place, by name."""
         pairs = zip(self.op.parameters, values, strict=True)
         return [(parameter.name, value) for parameter, value in pairs if parameter.in_place and value is not None]
 
-    def _alone(self, returned: Any, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """The results among what the reference returned; the rest must be what it changed in place."""
+    def _separate(self, returned: Any, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The results in what the reference returned; the rest must be the tensors it changed in place."""
         changed = self._changed(values)
-        found = [_tensor(one) for one in leaves(returned) if isinstance(one, (torch.Tensor, int, float))]
+        numbers = (one for one in leaves(returned) if isinstance(one, (torch.Tensor, int, float)))
+        found = [one if isinstance(one, torch.Tensor) else torch.tensor(one) for one in numbers]
         alone = [one for one in found if not any(one is other for _, other in changed)]
         wanted = len(self.op.results)
         if len(alone) == wanted:
@@ -105,7 +109,7 @@ class LastResort:
                 f"result{'s' if wanted != 1 else ''}; return exactly those"
             )
         for (name, argument), one in zip(changed, found[wanted:], strict=True):
-            if not dispatcher.share_memory(argument, [one]):
+            if not torch_library.share_memory(argument, [one]):
                 raise CallRefused(
                     f"{self.op.name}: the reference returned new values of {name}, which the op changes in place; "
                     f"write them into {name}, such as {name}.copy_(...)"
@@ -113,26 +117,14 @@ class LastResort:
         return tuple(found[:wanted])
 
 
-def _only_by_name(reference: Reference | None) -> frozenset[str]:
-    """The parameters of a function that follow its `*`."""
-    code = getattr(reference, "__code__", None)
-    if code is None:
-        return frozenset()
-    return frozenset(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
-
-
-def answer(op: Op, results: tuple[torch.Tensor, ...]) -> Any:
-    """Results as a call returns them: the only one, a tuple of several, or None."""
+def unwrap_results(op: Op, results: tuple[torch.Tensor, ...]) -> Any:
+    """Results as a call returns them: a single tensor, a tuple, or None."""
     return results[0] if len(op.results) == 1 else results or None
 
 
 def _version(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was changed; None where torch does not count."""
+    """The version counter; None for inference tensors, which have none."""
     return None if tensor.is_inference() else tensor._version
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
 
 
 @contextlib.contextmanager
@@ -145,7 +137,7 @@ def without_autocast() -> Iterator[None]:
 
 
 def _frames_to_caller() -> int:
-    """How far up a warning must point to reach whoever called the operation: past every frame of tilewright."""
+    """The warning's stacklevel: the first frame outside tilewright and torch."""
     package = __name__.partition(".")[0]
     frame, frames = sys._getframe(1), 1
     passed = (package, "torch", "contextlib")

@@ -1,4 +1,4 @@
-"""Torch's dispatcher as far as it is used here, with types: define an operator, give it kernels, look it up."""
+"""`torch.library` with types: operator names and schemas, kernel registration, lookup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from tilewright.kernel_file import KernelFile, Op, Parameter
 from tilewright.records import ScalarType
 
-# -- an op line as torch's dispatcher has it: --
+# -- names and schemas --
 
 NAMESPACE = "tilewright"
 DIGITS = 10  # of the digest of the files
@@ -22,21 +22,18 @@ _TYPES = {ScalarType.INT: "SymInt", ScalarType.FLOAT: "float", ScalarType.BOOL: 
 
 
 def files_digest(files: Sequence[KernelFile]) -> str:
-    """Of what the files say, in order; where they lie and what was tuned for them has no part in it."""
+    """SHA-256 over the files' contents, in order; paths and tuned choices do not count."""
     return hashlib.sha256("\n".join(file.identity for file in files).encode()).hexdigest()
 
 
 def schema_name(op: Op, files: Sequence[KernelFile], reference: str) -> str:
-    """`silu_3f0c9a1b2d`, or `silu_3f0c9a1b2d_77aa01` with a reference: equal in every process that loads the same."""
+    """`silu_3f0c9a1b2d`, or `silu_3f0c9a1b2d_77aa01` with a reference: the same in every process."""
     name = f"{op.name}_{files_digest(files)[:DIGITS]}"
     return f"{name}_{reference[:REFERENCE_DIGITS]}" if reference else name
 
 
 def reference_digest(reference: Any, strict: bool, backward: str = "") -> str:
-    """The identity of a reference: what it says of itself, else its name and its code; and of a backward's files.
-
-    Empty where there is neither.
-    """
+    """Digest of a reference (its `identity`, else its name and bytecode) and a backward's files; "" without both."""
     if reference is None and not backward:
         return ""
     said = getattr(reference, "identity", None)
@@ -59,7 +56,7 @@ def reference_digest(reference: Any, strict: bool, backward: str = "") -> str:
 
 
 def _constants(code: Any) -> list[str]:
-    """A nested function's code object has an address in its repr, which differs from process to process."""
+    """A nested code object's repr holds an address, which differs between processes."""
     return [
         f"{one.co_code.hex()} {one.co_names} {_constants(one)}" if hasattr(one, "co_code") else repr(one)
         for one in code.co_consts
@@ -67,7 +64,7 @@ def _constants(code: Any) -> list[str]:
 
 
 def arguments_text(op: Op) -> str:
-    """The parameters as a schema writes them. It has no defaults: torch would leave out what equals them."""
+    """The schema of the parameters. It has no defaults: torch would omit arguments equal to them."""
     return ", ".join(_argument(parameter, number) for number, parameter in enumerate(op.parameters))
 
 
@@ -84,8 +81,10 @@ def _argument(parameter: Parameter, number: int) -> str:
     return f"{kind}{'?' if parameter.optional else ''} {name}"
 
 
-_c: Any = torch._C  # half of it has no types
-# It lives as long as the process: its end would take every operator with it.
+# -- registration --
+
+_c: Any = torch._C  # mostly untyped
+# Kept for the life of the process: destroying it would unregister every operator.
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 KernelFunction = Callable[..., Any]
@@ -96,26 +95,24 @@ def define(name: str, arguments: str, results: str, tags: Sequence[torch.Tag] = 
 
 
 def set_kernel(name: str, kernel: KernelFunction) -> None:
-    """What runs on tensors with content, of whatever device."""
+    """The kernel for real tensors on any device."""
     _library.impl(name, kernel, "CompositeExplicitAutograd")
 
 
 def set_fake(name: str, kernel: KernelFunction) -> None:
-    """What answers for tensors without content."""
+    """The fake (meta) kernel."""
     torch.library.register_fake(f"{NAMESPACE}::{name}", kernel, lib=_library)
 
 
 def set_autograd(name: str, kernel: KernelFunction) -> None:
-    """`kernel(keys below autograd, *values)` runs before the others, where gradients may be recorded."""
-
-    def with_keys(keys: Any, *values: Any) -> Any:
-        return kernel(keys & _c._after_autograd_keyset, *values)
-
-    _library.impl(name, with_keys, "Autograd", with_keyset=True)
+    """`kernel(keyset below autograd, *values)` runs at the Autograd key."""
+    _library.impl(
+        name, lambda keys, *values: kernel(keys & _c._after_autograd_keyset, *values), "Autograd", with_keyset=True
+    )
 
 
 def set_batching(name: str, kernel: KernelFunction) -> None:
-    """What `torch.vmap` does: `kernel(info, in_dims, *values)` answers results and where their batches lie."""
+    """The vmap rule: `kernel(info, in_dims, *values)` returns results and out_dims."""
     torch.library.register_vmap(f"{NAMESPACE}::{name}", kernel, lib=_library)
 
 
@@ -129,5 +126,5 @@ def run_below_autograd(operator: Any, keys: Any, values: Sequence[Any]) -> Any:
 
 
 def share_memory(one: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Whether a tensor has the storage of one of the others."""
+    """Whether a tensor shares storage with one of the others."""
     return any(_c._is_alias_of(one, other) for other in others)
