@@ -79,12 +79,7 @@ def _open_emulator(options: argparse.Namespace) -> Engine:
 def _run_watched(options: argparse.Namespace) -> int:
     from tilewright.devices.cuda_engine import CudaEngine
 
-    def end_with_parent() -> None:
-        while os.read(0, 4096):  # the parent keeps the other end of stdin open until it is done or dead
-            pass
-        os._exit(2)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     job = record_in(unseal((options.folder / "job").read_bytes()), EnvelopeKind.JOB, Job)
 
     places = options.folder / "tensors.json"
@@ -94,6 +89,12 @@ def _run_watched(options: argparse.Namespace) -> int:
         sys.stderr.write(f"{fault.kind.value}: {fault.message}\n")
         return 1
     return 0
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):  # the parent keeps the other end of stdin open until it is done or dead
+        pass
+    os._exit(2)
 
 
 if __name__ == "__main__":
