@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright.devices.child_device import EmulatedDevice
-from tilewright.frontends.cli.imported_checks import reach
+from tilewright.frontends.cli.judging import reach
 from tilewright.importing.calls import Given
 from tilewright.importing.shapes import Extent, extents, in_order
 from tilewright.kernel_file import parse

@@ -8,43 +8,46 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tilewright.devices.emulation.listing import costly_lines
 from tilewright.frontends.api.choices import ChosenDevice, author_name, choose_device, open_devices
 from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
-from tilewright.frontends.api.references import argument_words, task_of_file, task_of_reference
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.audit_checks import (
+from tilewright.frontends.api.requests import argument_words, task_of_file, task_of_reference
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.check import sizes_may_vary, told_sizes
+from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
+from tilewright.frontends.cli.judging import (
+    ADAPTED,
     Judged,
-    Timed,
-    cost_suggestions,
+    for_op,
     judged_by_checkers,
     judged_by_referee,
-    not_modelled,
-    timed,
+    source_at,
 )
-from tilewright.frontends.cli.check import sizes_may_vary, told_sizes
-from tilewright.frontends.cli.imported_checks import ADAPTED, for_op
-from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
-from tilewright.frontends.cli.program import (
+from tilewright.frontends.cli.terminal import (
+    FAULT,
     check_writable,
+    deliver,
+    exit_with,
     is_plain_cuda,
+    progress,
     read_text,
     reference_of,
     settings_of,
     spool_path,
 )
-from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, progress
-from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_report, hint_words
+from tilewright.frontends.report.audit import Audit, Speed, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.rendering import write_page
+from tilewright.frontends.report.site_facts import roofline_of
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import (
     ArgumentValue,
@@ -56,7 +59,11 @@ from tilewright.kernel_file import (
     parse,
 )
 from tilewright.lint import lint_plan
-from tilewright.measure import Stopwatch
+from tilewright.lint.catalogue import RULES
+from tilewright.measure import Stopwatch, what_if
+from tilewright.measure.emulated_counts import NotCounted
+from tilewright.measure.evidence import profile_figures
+from tilewright.measure.performance_model import PlanModel
 from tilewright.measure.preparation import NotPrepared
 from tilewright.prompts.advice import advice_lines
 from tilewright.records import (
@@ -66,6 +73,7 @@ from tilewright.records import (
     BuildFailure,
     GpuProfile,
     JudgedAnswer,
+    KernelProfile,
     Kind,
     LintFinding,
     LintRule,
@@ -73,6 +81,7 @@ from tilewright.records import (
     Passed,
     ScalarType,
     Settings,
+    Severity,
     Task,
 )
 from tilewright.store import Request
@@ -92,28 +101,28 @@ def audit(
     file: Annotated[
         Path, typer.Argument(help="A kernel file, or existing CUDA code: a .cu or .py file.", show_default=False)
     ],
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     function: Annotated[str, typer.Option(metavar="NAME", help="The launcher to audit, of a file with several.")] = "",
-    include: program.IncludeOption = None,
-    define: program.DefineOption = None,
-    gpu: program.GpuOption = None,
-    spool: program.SpoolOption = None,
+    include: terminal.IncludeOption = None,
+    define: terminal.DefineOption = None,
+    gpu: terminal.GpuOption = None,
+    spool: terminal.SpoolOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
     improve: Annotated[
         bool, typer.Option("--improve", help="Then have it improved: a run that starts from it, told what was found.")
     ] = False,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
-    attempts: program.AttemptsOption = program.BUDGET.attempts,
-    tokens: program.TokensOption = program.BUDGET.tokens,
-    dollars: program.DollarsOption = program.BUDGET.dollars,
-    seconds: program.SecondsOption = program.BUDGET.seconds,
-    output: program.OutputOption = None,
-    as_json: program.JsonOption = False,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
+    attempts: terminal.AttemptsOption = terminal.BUDGET.attempts,
+    tokens: terminal.TokensOption = terminal.BUDGET.tokens,
+    dollars: terminal.DollarsOption = terminal.BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.BUDGET.seconds,
+    output: terminal.OutputOption = None,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
     settings = Settings(author="")
@@ -391,3 +400,133 @@ def _request(subject: Subject, file: Path, named: str | None) -> Request:
     if named == f"{path}:{function}":
         return Request(named, shapes, numbers)
     return Request(path.read_text("utf-8"), shapes, numbers, function=function)
+
+
+_COUNTED = (LintRule.UNCOALESCED, LintRule.BANK_CONFLICT)  # told better by counts, line by line
+_WEIGHTS = {Severity.ERROR: Weight.FAULT, Severity.WARNING: Weight.COST, Severity.REMARK: Weight.REMARK}
+_AT_BOUND = 1.05  # of the least that the model gives the task
+_MOST_WAITS, _LEAST_WAIT = 2, 0.15  # lines where the GPU's counters saw warps wait; of all samples
+_BY_LINES = {LintRule.NARROW_LOAD: what_if.wide, LintRule.ACCIDENTAL_DOUBLE: what_if.in_single}
+
+# What helps against each resource of the model.
+_REMEDIES = {
+    "device memory": "move fewer bytes: read each input once, keep what is used again in registers or shared memory, "
+    "fuse with the operations before and after, store 16-bit values",
+    "L2 cache": "let neighbouring lanes touch neighbouring elements, and read shared things once per block through "
+    "shared memory; add up in registers before atomics",
+    "L1 and shared memory": "fewer and wider exchanges: 16 bytes a lane, values kept in registers, rows padded or "
+    "swizzled, neighbouring lanes at neighbouring elements",
+    "issue slots": "fewer instructions: vector loads, index arithmetic outside loops and in 32 bits, unrolled loops, "
+    "tensor cores for products",
+    "special functions": "__expf, exp2f with the factor folded in, one reciprocal for many divisions",
+    "tensor cores": "larger tiles, and on Hopper wgmma fed by TMA, which reach more of the peak than mma.sync",
+    "starting blocks": "fewer and longer blocks: more elements for each thread, or blocks that stay and go on",
+    "latency": "more loads under way: vectors, unrolled loops, cp.async ahead of use; more blocks, or a long row "
+    "shared by several blocks",
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What is known of a kernel's speed before anything is made of it."""
+
+    speed: Speed
+    model: PlanModel | None
+    profiles: tuple[KernelProfile, ...] = ()
+
+
+def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, choice: Choice | None = None) -> Timed:
+    """Modelled, with the measured time and the GPU's counters where there is one. Raises `NotPrepared`."""
+    done = stopwatch.profiled(file, choice)
+    profiles = () if isinstance(done, str) else done.profiles
+    longest = max(profiles, key=lambda one: one.duration_us, default=None)
+    counters = tuple(line.strip() for line in profile_figures(longest)) if longest is not None else ()
+    evidence = stopwatch.evidence(file, choice)
+    try:
+        model = stopwatch.model(file, choice)
+    except NotCounted as problem:
+        said = f"not modelled: {problem}"
+        return Timed(Speed(measured, said, counters=counters, evidence=evidence), None, profiles)
+    modelled = model.modelled
+    shown = measured or modelled
+    speed = Speed(
+        shown,
+        terms=modelled.terms,
+        bound_by=modelled.bounds[0].name if modelled.bounds else "",
+        reachable_us=modelled.reachable_us,
+        counters=counters,
+        evidence=evidence,
+        roofline=roofline_of(model, stopwatch.task.profile, shown.time_us, measured is not None),
+    )
+    return Timed(speed, model, profiles)
+
+
+def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[LintFinding]) -> Iterator[Suggestion]:
+    """What lint reads, what counts and counters tell by line, and the resource that bounds it."""
+    model = found.model
+    for one in lint:
+        if model is None or one.rule not in _COUNTED:
+            gain = _lint_gain(model, task, one) if model is not None else None
+            place, said = (one.kernel, one.line, source_at(file, one.line)), (one.evidence, one.why, one.remedy)
+            yield Suggestion(_WEIGHTS[one.severity], one.rule.value, *place, *said, gain)
+    yield from _waits(found.profiles, file)
+    if model is not None:
+        yield from _costly(model, task, file)
+        yield from _bottleneck(model)
+
+
+def _lint_gain(model: PlanModel, task: Task, finding: LintFinding) -> float | None:
+    if finding.rule is LintRule.SPILL:
+        return what_if.times_as_fast(model, task, what_if.without_spills(finding.kernel))
+    if finding.rule is LintRule.LOCAL_ARRAY:
+        everywhere = range(1, 1 << 20)  # the array is declared at one line and used at others
+        return what_if.times_as_fast(model, task, what_if.at_lines(finding.kernel, everywhere, what_if.in_registers))
+    change = _BY_LINES.get(finding.rule)
+    if change is None or finding.line is None:
+        return None
+    return what_if.times_as_fast(model, task, what_if.at_lines(finding.kernel, {finding.line}, change))
+
+
+def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggestion]:
+    """Lines whose requests take more sectors or passes than their bytes need, by the emulator's counts."""
+    for launch in model.launches:
+        for one in costly_lines(launch.facts.listing):
+            gain = what_if.times_as_fast(model, task, what_if.at_lines(one.kernel, {one.line}, what_if.ideal))
+            shared = "shared" in one.message
+            what = "bank conflicts" if shared else "uncoalesced access"
+            rule = RULES[LintRule.BANK_CONFLICT if shared else LintRule.UNCOALESCED]
+            place = (one.kernel, one.line, source_at(file, one.line))
+            yield Suggestion(Weight.COST, what, *place, one.message, rule.why, rule.remedy, gain)
+
+
+def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
+    modelled = model.modelled
+    bounds = modelled.bounds
+    if not bounds or modelled.time_us <= _AT_BOUND * modelled.reachable_us:
+        return
+    term = bounds[0]
+    heaviest = max(model.launches, key=lambda launch: launch.time_us)
+    share = term.time_us / modelled.time_us
+    evidence = f"{term.time_us:.1f} us alone, {share:.0%} of the whole as modelled: {term.detail}"
+    gain = what_if.without_term(model, term.name)
+    remedy = _REMEDIES.get(term.name, "")
+    kernel = heaviest.facts.counted.launch.kernel
+    why = "of all resources it takes the longest; what others take hides behind it"
+    yield Suggestion(Weight.COST, f"bound by {term.name}", kernel, None, "", evidence, why, remedy, gain)
+
+
+def _waits(profiles: Sequence[KernelProfile], file: KernelFile) -> Iterator[Suggestion]:
+    """Lines where the GPU's own counters saw warps wait."""
+    for one in profiles:
+        heavy = sorted(one.lines, key=lambda line: -line.samples)
+        for line in heavy[:_MOST_WAITS]:
+            share = line.samples / max(one.samples, 1)
+            if share >= _LEAST_WAIT:
+                reason = next(iter(line.waits), "nothing")
+                evidence = f"{share:.0%} of the samples of warps are here, most of them waiting for {reason} (counters)"
+                source = source_at(file, line.line)
+                yield Suggestion(Weight.COST, "warps wait here", one.kernel, line.line, source, evidence, "", "")
+
+
+def not_modelled(reason: NotPrepared | str) -> Timed:
+    return Timed(Speed(None, str(reason)), None)

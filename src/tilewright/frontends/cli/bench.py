@@ -13,24 +13,26 @@ import typer
 from tilewright.devices.protocol import Device
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
 from tilewright.frontends.api.judges import locked_gpu
-from tilewright.frontends.api.references import (
+from tilewright.frontends.api.requests import (
     MODEL_EAGER,
     EagerAnswer,
     EagerRequest,
     task_of_file,
     task_of_reference,
 )
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.audit_checks import judged_by_checkers
-from tilewright.frontends.cli.program import (
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.judging import judged_by_checkers
+from tilewright.frontends.cli.terminal import (
     Kernel,
     check_writable,
+    deliver,
+    exit_with,
+    progress,
     read_kernel,
     read_kernel_file,
     reference_of,
     spool_path,
 )
-from tilewright.frontends.cli.terminal import deliver, exit_with, progress
 from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.terminal import show as print_document
@@ -52,7 +54,7 @@ Say = Callable[[str], None]
 
 
 def bench(
-    file: program.FileArgument,
+    file: terminal.FileArgument,
     against: Annotated[
         str,
         typer.Option(
@@ -61,13 +63,13 @@ def bench(
             "[default: eager,compile where there is a reference]",
         ),
     ] = "",
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    gpu: program.GpuOption = None,
-    spool: program.SpoolOption = None,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    gpu: terminal.GpuOption = None,
+    spool: terminal.SpoolOption = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Time a kernel beside PyTorch and other kernels: in turn, on a cold cache; modelled without a GPU."""
     check_writable("--plot", plot, ".svg")

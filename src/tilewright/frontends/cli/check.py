@@ -19,9 +19,16 @@ from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulation.listing import costly_lines, listing_of
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import read_kernel, reference_of
-from tilewright.frontends.cli.terminal import deliver, exit_with, progress, stderr_console, stdout_console
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.terminal import (
+    deliver,
+    exit_with,
+    progress,
+    read_kernel,
+    reference_of,
+    stderr_console,
+    stdout_console,
+)
 from tilewright.frontends.report.checks import (
     BufferReport,
     BuildReport,
@@ -67,16 +74,16 @@ _NOTHING_RAN = records.EmulatedRun((), (), 0, 0, (), "", 0.0)
 
 
 def build(
-    file: program.FileArgument,
-    arch: program.ArchesOption = None,
+    file: terminal.FileArgument,
+    arch: terminal.ArchesOption = None,
     gpu: Annotated[
         list[str] | None, typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}.")
     ] = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the cubin and PTX files.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code too.")] = False,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Compile a kernel for one or several GPUs; show its launches, registers, occupancy and SASS highlights."""
     if output and output.exists() and not output.is_dir():
@@ -98,11 +105,11 @@ def build(
 
 
 def lint(
-    file: program.FileArgument,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    gpu: program.EmulatedGpuOption = "H200",
-    as_json: program.JsonOption = False,
+    file: terminal.FileArgument,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    gpu: terminal.EmulatedGpuOption = "H200",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Read a kernel's source and compiled code for faults and slow habits, line by line, without running it."""
     (profile,) = choose_profiles([], [gpu])
@@ -121,10 +128,10 @@ def lint(
 
 
 def check(
-    file: program.FileArgument,
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    file: terminal.FileArgument,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     fill: Annotated[
         list[str] | None,
         typer.Option(
@@ -135,7 +142,7 @@ def check(
         int, typer.Option(min=1, help="Orders of warps and blocks to try; all but the first are random.")
     ] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the random schedules.")] = 0,
-    gpu: program.EmulatedGpuOption = "H200",
+    gpu: terminal.EmulatedGpuOption = "H200",
     blocks: Annotated[
         int | None, typer.Option(min=1, help="Run only so many blocks of each launch, evenly spread.")
     ] = None,
@@ -145,7 +152,7 @@ def check(
     ] = None,
     counters: Annotated[bool, typer.Option("--counters", help="List the file, each line with what it did.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="Limit on the emulated run, and on the reference.")] = 120.0,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Run a kernel in the emulator: find out-of-bounds, races, uninitialised reads; compare with a reference."""
     if reference and blocks:

@@ -22,8 +22,7 @@ from tilewright.devices.cuda import DriverError, driver_version, launcher_availa
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import NCU
 from tilewright.devices.sanitizer import SANITIZER
-from tilewright.frontends.cli.program import JsonOption
-from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with
+from tilewright.frontends.cli.terminal import FAULT, JsonOption, deliver, exit_with
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit

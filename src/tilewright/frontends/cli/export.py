@@ -21,9 +21,8 @@ from tilewright.exports.source import Reference, Source, from_files, from_run, w
 from tilewright.exports.writing import RECORD, NotPublishable, read_record
 from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import reference_of
-from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.terminal import deliver, progress, reference_of, stderr_console
 from tilewright.kernel_file import DoesNotApply
 from tilewright.records import PROFILES, UNSTATED
 from tilewright.store import NoSuchRun, Store
@@ -38,16 +37,16 @@ def export(
     to: Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")] = "",
-    arch: program.ArchesOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    reference: program.ReferenceOption = None,
+    arch: terminal.ArchesOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    reference: terminal.ReferenceOption = None,
     layer: Annotated[
         str,
         typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised."),
     ] = "",
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
     if to not in set(Target):
@@ -108,8 +107,8 @@ def publish(
     to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Upload an exported kernel to the Hugging Face Hub; a kernel that was not verified is refused."""
     checked_repository(to)

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.imported_checks import (
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.judging import (
     ADAPTED,
     GPU,
     OriginalReference,
@@ -132,12 +132,12 @@ def import_command(
     function: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Import only this launcher; may be repeated.")
     ] = None,
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    include: program.IncludeOption = None,
-    define: program.DefineOption = None,
-    as_json: program.JsonOption = False,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    include: terminal.IncludeOption = None,
+    define: terminal.DefineOption = None,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Turn existing CUDA code into kernel files and check each; say what could not be imported.
 
@@ -156,7 +156,7 @@ def launcher_reference(
     """What `--reference` names for code whose parameters nobody knows yet."""
     if not text:
         return nullcontext()
-    from tilewright.frontends.api.references import named_reference, split_reference
+    from tilewright.frontends.api.requests import named_reference, split_reference
 
     if what.suffix not in (".cu", ".cuh") and re.fullmatch(r".*\.py:\w+", text):
         return nullcontext(split_reference(text))  # perhaps the class that an extension replaces

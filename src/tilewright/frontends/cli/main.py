@@ -27,8 +27,8 @@ COMMANDS = {
     "resume": ("make", "Continue a run, with a hint or more budget."),
     "find": ("suite", "Find the regions of a model that are worth a kernel."),
     "suite": ("suite", "Make kernels for many tasks: KernelBench, or a folder."),
-    "runs": ("show", "List the runs of this machine."),
-    "show": ("show", "Show a run, or one of its attempts."),
+    "runs": ("view", "List the runs of this machine."),
+    "show": ("view", "Show a run, or one of its attempts."),
     "view": ("view", "Serve runs as pages to a browser."),
     "explain": ("view", "Explain a run as a lesson for beginners in CUDA."),
     "check": ("check", "Run a kernel in the emulator with all checkers on."),
@@ -43,7 +43,7 @@ COMMANDS = {
     "skill": ("teach", "Write the Agent Skill for coding agents."),
     "teach": ("teach", "Write an Agent Skill from what runs have shown."),
     "dataset": ("teach", "Write prompts and replies of runs for fine-tuning."),
-    "exam": ("exam", "Measure what a skill improves on held-out tasks."),
+    "exam": ("teach", "Measure what a skill improves on held-out tasks."),
     "doctor": ("doctor", "Show what this machine offers, and what is missing."),
 }
 

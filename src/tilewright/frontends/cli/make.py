@@ -36,16 +36,20 @@ from tilewright.frontends.api.running import (
     run_request,
     run_with_backward,
 )
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import check_writable, read_kernel_file, settings_of, spool_path, wanted_gpu
+from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.terminal import (
     FAULT,
     INTERRUPTED,
     NotDone,
+    check_writable,
     exit_with,
     print_json,
+    read_kernel_file,
+    settings_of,
+    spool_path,
     stderr_console,
     stdout_console,
+    wanted_gpu,
 )
 from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import (
@@ -146,8 +150,8 @@ def make(
             show_default=False,
         ),
     ],
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     fill: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,34 +160,34 @@ def make(
             "repeated.",
         ),
     ] = None,
-    gpu: program.GpuOption = None,
-    arch: program.ArchOption = None,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
+    gpu: terminal.GpuOption = None,
+    arch: terminal.ArchOption = None,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
     start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")] = None,
     against: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
     ] = "",
-    baselines: program.BaselinesOption = program.BASELINES,
-    attempts: program.AttemptsOption = program.BUDGET.attempts,
-    tokens: program.TokensOption = program.BUDGET.tokens,
-    dollars: program.DollarsOption = program.BUDGET.dollars,
-    seconds: program.SecondsOption = program.BUDGET.seconds,
+    baselines: terminal.BaselinesOption = terminal.BASELINES,
+    attempts: terminal.AttemptsOption = terminal.BUDGET.attempts,
+    tokens: terminal.TokensOption = terminal.BUDGET.tokens,
+    dollars: terminal.DollarsOption = terminal.BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.BUDGET.seconds,
     candidates: Annotated[int, typer.Option(min=1, help="Candidates for each step.")] = 1,
-    enough: program.EnoughOption = Settings.good_enough,
-    precision: program.PrecisionOption = None,
+    enough: terminal.EnoughOption = Settings.good_enough,
+    precision: terminal.PrecisionOption = None,
     goal: Annotated[Goal, typer.Option(help="What to be fast at.")] = Goal.THROUGHPUT,
     allow_library: Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")] = False,
-    allow_degenerate: program.AllowDegenerateOption = False,
-    fixed: program.FixedOption = None,
-    backward: program.BackwardOption = False,
-    yes: program.YesOption = False,
-    fresh: program.FreshOption = False,
-    spool: program.SpoolOption = None,
-    output: program.OutputOption = None,
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    allow_degenerate: terminal.AllowDegenerateOption = False,
+    fixed: terminal.FixedOption = None,
+    backward: terminal.BackwardOption = False,
+    yes: terminal.YesOption = False,
+    fresh: terminal.FreshOption = False,
+    spool: terminal.SpoolOption = None,
+    output: terminal.OutputOption = None,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
@@ -208,19 +212,19 @@ def _read_start(path: Path | None) -> str:
 
 
 def resume(
-    run: program.RunArgument,
+    run: terminal.RunArgument,
     hint: Annotated[str, typer.Option(metavar="TEXT", help="Something to tell the author.")] = "",
     attempts: Annotated[int | None, typer.Option(min=1, help="So many more attempts.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="So many more tokens.")] = None,
     dollars: Annotated[float | None, typer.Option(min=0, help="So much more to spend.")] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="So much more time.")] = None,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
-    spool: program.SpoolOption = None,
-    yes: program.YesOption = False,
-    output: program.OutputOption = None,
-    as_json: program.JsonOption = False,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
+    spool: terminal.SpoolOption = None,
+    yes: terminal.YesOption = False,
+    output: terminal.OutputOption = None,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Continue a run that was interrupted or has ended, with a hint or more budget."""
     chosen = author_name(model, author, os.environ) if model or author else ""

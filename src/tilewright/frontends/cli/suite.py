@@ -1,12 +1,23 @@
-"""`tilewright suite` and `find`: kernels for many tasks side by side, and for the regions of a model."""
+"""`tilewright suite` and `find`: kernels for many tasks side by side, and for the regions of a model.
+
+`python -m tilewright.frontends.cli.suite FOLDER ID` is the process of one task: it makes the kernel in an ordinary run,
+or continues the run that was begun, prints what it is doing, and writes the outcome into the suite's folder.
+"""
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
+from tilewright.child.family import kill_below
 from tilewright.frontends.api.choices import (
     PLAYBOOK,
     ChosenDevice,
@@ -24,14 +36,32 @@ from tilewright.frontends.api.choices import (
     emulated_device,
     known_profile,
 )
+from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.kernel_arguments import named_gpu, pairs
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import settings_of, wanted_gpu
-from tilewright.frontends.cli.suite_task import PROGRAM
-from tilewright.frontends.cli.terminal import FAULT, INTERRUPTED, NotDone, deliver, exit_with, stderr_console
-from tilewright.frontends.report.runs import dollars_words
+from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter, in_options
+from tilewright.frontends.api.requests import read_task, resolved
+from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, resume, run_request
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.make import place_kernel
+from tilewright.frontends.cli.terminal import (
+    FAULT,
+    INTERRUPTED,
+    NotDone,
+    deliver,
+    exit_code,
+    exit_with,
+    settings_of,
+    stderr_console,
+    wanted_gpu,
+)
+from tilewright.frontends.report.runs import dollars_words, verdict_words, why_words
 from tilewright.frontends.report.suite import SuiteDisplay, closing_words, write_report
-from tilewright.records import PROFILES, Budget, Settings
+from tilewright.models import providers
+from tilewright.playbook.errors import PlaybookProblem
+from tilewright.records import PROFILES, Attempt, Budget, Run, Settings, Situation, Specification
+from tilewright.reference import ReferenceProblem
+from tilewright.reference.spares import want_spares
+from tilewright.store import LibraryKernel, NoSuchRun, RunFolder, Store
 from tilewright.suites import (
     NoTasks,
     OtherSuite,
@@ -40,14 +70,17 @@ from tilewright.suites import (
     Suite,
     SuiteFolder,
     SuiteTask,
+    TaskRecord,
     carry_out,
     folder_tasks,
     kernelbench_tasks,
 )
 from tilewright.suites.pools import LocalPool
 from tilewright.suites.ray_cluster import NoRay, RayCluster, RayPool
+from tilewright.tasks import TaskError
 from tilewright.tasks.errors import BadArgument
 
+PROGRAM = (sys.executable, "-m", "tilewright.frontends.cli.suite")
 MOST_WORKERS = 6
 
 
@@ -72,30 +105,30 @@ def suite(
     ],
     level: Annotated[int, typer.Option(min=1, help="Level of KernelBench.")] = 1,
     ids: Annotated[str, typer.Option(metavar="1-49,51", help="Problems of that level; all where it is left out.")] = "",
-    gpu: program.GpuOption = None,
-    arch: program.ArchOption = None,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
-    baselines: program.BaselinesOption = program.BASELINES,
-    attempts: program.AttemptsOption = program.SUITE_BUDGET.attempts,
-    tokens: program.TokensOption = program.SUITE_BUDGET.tokens,
-    dollars: program.DollarsOption = program.SUITE_BUDGET.dollars,
-    seconds: program.SecondsOption = program.SUITE_BUDGET.seconds,
-    enough: program.EnoughOption = Settings.good_enough,
-    precision: program.PrecisionOption = None,
-    fixed: program.FixedOption = None,
-    allow_degenerate: program.AllowDegenerateOption = False,
-    fresh: program.FreshOption = False,
-    workers: program.WorkersOption = None,
+    gpu: terminal.GpuOption = None,
+    arch: terminal.ArchOption = None,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
+    baselines: terminal.BaselinesOption = terminal.BASELINES,
+    attempts: terminal.AttemptsOption = terminal.SUITE_BUDGET.attempts,
+    tokens: terminal.TokensOption = terminal.SUITE_BUDGET.tokens,
+    dollars: terminal.DollarsOption = terminal.SUITE_BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.SUITE_BUDGET.seconds,
+    enough: terminal.EnoughOption = Settings.good_enough,
+    precision: terminal.PrecisionOption = None,
+    fixed: terminal.FixedOption = None,
+    allow_degenerate: terminal.AllowDegenerateOption = False,
+    fresh: terminal.FreshOption = False,
+    workers: terminal.WorkersOption = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run the tasks on this Ray cluster: HOST:PORT, or auto.")
     ] = None,
-    spool: program.SpoolOption = None,
+    spool: terminal.SpoolOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the suite and its report.")
     ] = None,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Make kernels for many tasks side by side and report on them: KernelBench, or a folder of tasks.
 
@@ -244,24 +277,24 @@ def find(
             show_default=False,
         ),
     ],
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    gpu: program.GpuOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    gpu: terminal.GpuOption = None,
     make: Annotated[
         list[str] | None,
         typer.Option(
             "--make", metavar="REGION", help="Make a kernel for a region, by number or name, or `all`; may be repeated."
         ),
     ] = None,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
-    attempts: program.AttemptsOption = program.BUDGET.attempts,
-    dollars: program.DollarsOption = program.BUDGET.dollars,
-    seconds: program.SecondsOption = program.BUDGET.seconds,
-    backward: program.BackwardOption = False,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
+    attempts: terminal.AttemptsOption = terminal.BUDGET.attempts,
+    dollars: terminal.DollarsOption = terminal.BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.BUDGET.seconds,
+    backward: terminal.BackwardOption = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in  # which imports torch
@@ -270,3 +303,171 @@ def find(
     budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
     shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
     find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
+
+
+def main(arguments: Sequence[str]) -> int:
+    path, id = arguments
+    want_spares()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = SuiteFolder(Path(path))
+    suite = folder.suite()
+    task = next(one for one in suite.tasks if one.id == id)
+    author = own_author(suite.settings.author, task)
+    folder.record(outcome(folder, replace(suite, settings=replace(suite.settings, author=author)), task))
+    return 0
+
+
+def own_author(author: str, task: SuiteTask) -> str:
+    """A relay or a replay has a folder of its own for every task: its files are called alike in every run."""
+    takes_path = author != PLAYBOOK and providers()[author.partition(":")[0]].takes_path
+    own = re.sub(r"[^\w.-]", "_", task.id)
+    return f"{author}/{own}" if takes_path else author
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of the standard input for as long as it lives."""
+    while os.read(0, 4096):
+        pass
+    kill_below(os.getpid())
+    os._exit(1)
+
+
+def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
+    """What becomes of a task; a fault is a record too, so that the other tasks go on."""
+    began = time.monotonic()
+    reporter = TaskTalk(folder, task)
+    try:
+        record = _recorded(folder, task, _made(folder, suite, task, reporter))
+    except PlaybookProblem as error:
+        record = TaskRecord(task.id, task.name, Status.UNSUPPORTED, in_options(error))
+    except TaskError as error:
+        record = TaskRecord(task.id, task.name, Status.REFUSED, in_options(error))
+    except (ReferenceProblem, NotAcceptedYet) as error:
+        record = TaskRecord(task.id, task.name, Status.REFUSED, str(error))
+    except Exception as error:
+        if exit_code(error) is None:
+            traceback.print_exc()
+        said = str(error).strip() or type(error).__name__
+        record = TaskRecord(task.id, task.name, Status.FAILED, " ".join(said.split())[:600])
+    if record.status is Status.FAILED:
+        record = replace(record, run=reporter.run)
+    return replace(record, seconds=time.monotonic() - began)
+
+
+def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, reporter: Reporter) -> MakeResult:
+    """The run of a task at its end, begun or gone on with; or a kernel that the library has."""
+    device = _device(suite)
+    judged = partial(judges, log=folder.gpu_turns)
+    request = resolved(replace(task.request, gpu=device.gpu))
+    begun = _begun(folder.run_of(task.id))
+    if begun is not None:
+        return resume(begun, Addition(), "", reporter, judged=judged)
+    reporter.working("reading the task")
+    given = read_task(Store(), request, suite.settings, device, suite.fresh)
+    if given is not None and not suite.fresh:
+        found = _in_library(given.hash, suite.settings, device)
+        if found is not None:
+            return KernelFound(found, False, suite.settings.licence)
+    return run_request(request, suite.settings, device, reporter, fresh=True, given=given, judged=judged)
+
+
+def _device(suite: Suite) -> ChosenDevice:
+    device = choose_device(suite.gpu, suite.settings.spool)
+    if device.is_emulated != suite.emulated:
+        raise BadArgument(f"the suite was begun on {suite.device}, and here is {device.label}; go on with it there")
+    return device
+
+
+def _begun(run: str) -> RunFolder | None:
+    if run:
+        with suppress(NoSuchRun):
+            return Store().open_run(run)
+    return None
+
+
+def _in_library(task_hash: str, settings: Settings, device: ChosenDevice) -> LibraryKernel | None:
+    """A kernel that this author made before, judged and timed on the same device."""
+    found = Store().library.find(task_hash, author=settings.author, device=device.label)
+    return found if found is not None and found.entry.measurement is not None else None
+
+
+def _recorded(folder: SuiteFolder, task: SuiteTask, result: MakeResult) -> TaskRecord:
+    if isinstance(result, KernelFound):
+        return _found(folder, task, result.kernel)
+    run = result.run
+    if run.best is None or result.kernel is None:
+        return TaskRecord(task.id, task.name, Status.NONE_PASSED, _why(run), run=run.id, attempts=len(run.attempts))
+    path = place_kernel(result.kernel, folder.kernel_path(task), result.licence)
+    return TaskRecord(
+        task.id,
+        task.name,
+        Status.MADE,
+        run=run.id,
+        attempts=len(run.attempts),
+        summary=" ".join(run.best.summary.split()),
+        kernel=str(path.relative_to(folder.path)),
+        measurement=run.best.measurement,
+        provisional=run.best.is_provisional,
+        degenerate=run.task.degenerate,
+    )
+
+
+def _found(folder: SuiteFolder, task: SuiteTask, kernel: LibraryKernel) -> TaskRecord:
+    path, entry = place_kernel(kernel, folder.kernel_path(task)), kernel.entry
+    return TaskRecord(
+        task.id,
+        task.name,
+        Status.MADE,
+        run=entry.run,
+        kernel=str(path.relative_to(folder.path)),
+        measurement=entry.measurement,
+        provisional=entry.provisional,
+        degenerate=entry.degenerate,
+        from_library=True,
+    )
+
+
+def _why(run: Run) -> str:
+    """Why no attempt passed: how the run ended, and what was wrong with the last."""
+    ended = run.ending_words or "the run was stopped"
+    if not run.attempts:
+        return ended
+    verdict = run.attempts[-1].verdict
+    return f"{ended}; the last attempt: {': '.join(filter(None, (verdict_words(verdict), why_words(verdict))))}"
+
+
+class TaskTalk(Reporter):
+    """Lines for the suite's display; the run's name goes into the suite's folder as soon as there is one."""
+
+    def __init__(self, folder: SuiteFolder, task: SuiteTask) -> None:
+        self._folder = folder
+        self._task = task
+        self._attempt = 0
+        self.run = ""
+
+    def say(self, text: str, title: str = "") -> None: ...
+
+    def remind(self, text: str) -> None: ...
+
+    def accept(self, folder: RunFolder, specification: Specification) -> None:
+        """Whoever lists words as a task of a suite takes them as the author reads them; the run keeps the reading."""
+
+    def started(self, run: Run) -> None:
+        self.run = run.id
+        self._folder.note_run(self._task.id, run.id)
+
+    def asking(self, situation: Situation) -> None:
+        super().asking(situation)
+        self._attempt = situation.number
+        self.working(self.stage)
+
+    def working(self, what: str) -> None:
+        if what:
+            print(f"attempt {self._attempt}: {what}" if self._attempt else what, flush=True)
+
+    def attempted(self, run: Run, attempt: Attempt) -> None:
+        self.working(verdict_words(attempt.verdict))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

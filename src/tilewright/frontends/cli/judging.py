@@ -1,24 +1,31 @@
-"""An imported kernel file in the emulator: at sizes that kernels are written for, then at odd ones.
+"""Kernels in the emulator, for `audit`, `bench` and `import`: is one right, and are its imports right at odd sizes.
 
-It is compared with the source's own reference where there is one.
+A kernel is compared with its reference where there is one.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import difflib
+import math
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from tilewright import records
 from tilewright.devices.protocol import Device, DeviceError
-from tilewright.frontends.cli.check import CheckOptions, check_file, usual_content
+from tilewright.frontends.cli.check import CheckOptions, check_file, sizes_follow, usual_content
+from tilewright.frontends.report.audit import Correctness, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
 from tilewright.importing.calls import Given, is_block
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.shapes import Outside
-from tilewright.importing.sizes import ODD, small_arguments
+from tilewright.importing.sizes import ODD, ROUND, small_arguments
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter
+from tilewright.prompts.verdict_text import remedy_of, verdict_text, verdict_words
 from tilewright.records import (
     PROFILES,
     BuildFailure,
@@ -26,6 +33,7 @@ from tilewright.records import (
     Emulation,
     FindingKind,
     FindingRecord,
+    GpuProfile,
     InputTensor,
     Limits,
     ScalarType,
@@ -35,10 +43,191 @@ from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.reading import python_source
 from tilewright.toolchain import build_plan
 
+Say = Callable[[str], None]
+Judged = tuple[Correctness, tuple[Suggestion, ...]]
+_SCHEDULES = 3
+_SAMPLED_BLOCKS = 8
+_WHOLE_ELEMENTS = 1 << 18  # up to which a call that has no smaller one is run whole
+_CHECK_SECONDS = 60.0
+_LINE_NUMBER = re.compile(
+    r"(?P<before>(?P<said>(?<!PTX )\bline )|^[ >]*)(?P<number>\d+)(?(said)\b|(?= \|))", re.MULTILINE
+)
+_WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault"}
+
+
+def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: KernelFile) -> Judged:
+    """`judged` is the file as the referee had it, with lines that `file` does not have."""
+    lines = _own_lines(judged.text, file.text)
+    told = _renumbered(verdict_text(verdict, judged.text), lines)
+    if isinstance(verdict, records.Passed):
+        count = sum(one.status is records.CaseStatus.RIGHT for one in verdict.cases)
+        judge = f"the referee, against the reference, in {count} cases: sizes, values and layouts that go wrong"
+        return Correctness(True, verdict_words(verdict), judge, "", (*verdict.notes, *verdict.unjudged)), ()
+    judge = "the referee, against the reference"
+    if isinstance(verdict, records.Unsupported):
+        return Correctness(None, verdict_words(verdict), judge, told), ()
+    evidence = verdict.evidence
+    if isinstance(evidence, records.Crashed) and evidence.ran_out:
+        return Correctness(None, f"not decided: it {evidence.reason}", judge, told), ()
+    found: tuple[FindingRecord, ...] = evidence.findings if isinstance(evidence, records.Crashed) else ()
+    suggestions = _of_findings(found, file, lines)
+    if not suggestions:
+        line = lines.get(evidence.line or 0) if isinstance(evidence, records.Crashed) else None
+        suggestions = (_wrong(verdict_words(verdict), told, line, file),)
+        if isinstance(evidence, records.WrongValues) and evidence.drops_nan:
+            suggestions = (replace(suggestions[0], weight=Weight.FAULT),)
+    return Correctness(False, verdict_words(verdict), judge, told), suggestions
+
+
+def _own_lines(judged: str, own: str) -> dict[int, int]:
+    """The number of each line that both texts have, in the text that its owner knows."""
+    blocks = difflib.SequenceMatcher(a=judged.splitlines(), b=own.splitlines(), autojunk=False).get_matching_blocks()
+    return {one.a + k + 1: one.b + k + 1 for one in blocks for k in range(one.size)}
+
+
+def _renumbered(text: str, lines: Mapping[int, int]) -> str:
+    """What was said of the judged text with its owner's numbers, in sentences and beside the lines that are shown."""
+
+    def own(found: re.Match[str]) -> str:
+        number = str(lines.get(int(found["number"]), found["number"]))
+        return found["before"] + (number if found["said"] else number.rjust(len(found["number"])))
+
+    return _LINE_NUMBER.sub(own, text)
+
+
+def judged_by_checkers(
+    file: KernelFile,
+    arguments: Mapping[str, ArgumentValue],
+    gpu: GpuProfile,
+    reference: tuple[Path, str] | None,
+    say: Say,
+    guessed_lengths: frozenset[str] = frozenset(),
+) -> Judged:
+    """Small calls, of odd sizes and of round ones, for they take different ways through many kernels; of accesses past
+    tensors whose length was guessed nothing is concluded."""
+    options = CheckOptions(gpu, Emulation(schedules=_SCHEDULES), reference, seconds=_CHECK_SECONDS)
+    seen: list[CheckReport] = []
+    with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
+        seen = [check_file(file, call, False, options, say) for call in _small_calls(file, arguments, gpu)]
+    blocks = None if seen or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
+    if not seen:
+        if blocks is not None:
+            sampled = replace(options.emulation, sampled_blocks=blocks)
+            options = replace(options, emulation=sampled, reference=None)
+        seen = [check_file(file, dict(arguments), False, options, say)]
+    reports = [_within(one, guessed_lengths) for one in seen]
+    worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
+        reports, key=lambda one: one.outcome.exit_status
+    )
+    found = _of_reports(reports, file)
+    whom = "against the reference" if worst.compared else "with nothing to compare results with"
+    part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
+    sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
+    judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
+    passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
+    passed = None if _ran_out_of_time(worst) or (passed and reports != seen) else passed
+    agrees = "right at these sizes" if passed and worst.compared else ""
+    text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
+    notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
+    words = agrees or _WORDS.get(worst.outcome, worst.outcome.value)
+    words = "not decided: the emulator ran out of time" if _ran_out_of_time(worst) else words
+    if reports != seen:
+        past = {past_tensor(one) for report in seen for one in report.findings} & guessed_lengths or guessed_lengths
+        short = ", ".join(sorted(past))
+        notes[f"accesses go past {short}, whose length was guessed: say it with --shape, else it means nothing"] = None
+    return Correctness(passed, words, judge, text, tuple(notes)), found
+
+
+def _is_unsure(finding: FindingRecord, guessed_lengths: frozenset[str]) -> bool:
+    """Past a tensor whose length was guessed, or so far from all that it may be."""
+    outside = finding.kind is records.FindingKind.OUT_OF_BOUNDS_GLOBAL
+    return bool(guessed_lengths) and outside and past_tensor(finding) in {*guessed_lengths, ""}
+
+
+def _within(report: CheckReport, guessed_lengths: frozenset[str]) -> CheckReport:
+    """The report without accesses past tensors of a guessed length, and what only follows from them."""
+    kept = tuple(one for one in report.findings if not _is_unsure(one, guessed_lengths))
+    if kept == report.findings:
+        return report
+    outcome = CheckOutcome.CLEAN if not kept and report.outcome is CheckOutcome.FINDINGS else report.outcome
+    return replace(report, findings=kept, outcome=outcome)
+
+
+def _small_calls(
+    file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile
+) -> list[dict[str, ArgumentValue]]:
+    """None where a size may be left behind: tensors and numbers are made smaller together where they are equal."""
+    if not sizes_follow(file, arguments):
+        return []
+    whole = {name: tuple(map(int, one)) if isinstance(one, tuple) else one for name, one in arguments.items()}
+    call = [Given.of(name, value) for name, value in whole.items()]
+    tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
+    found = [one for one in tried if one is not None]
+    return found[:1] if found[1:] == found[:1] else found
+
+
+def _elements(arguments: Mapping[str, ArgumentValue]) -> int:
+    return sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
+
+
+def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Suggestion, ...]:
+    """Each fault once, with the call it was seen in; one of odd sizes alone weighs less."""
+    found: dict[tuple[str, int | None], Suggestion] = {}
+    for number, report in reversed(tuple(enumerate(reports))):
+        sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+        odd = number == 0 and len(reports) > 1
+        for one in _of_report(report, file):
+            told = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
+            found.setdefault((one.what, one.line), replace(told, weight=Weight.FAULT) if odd else told)
+    return tuple(found.values())
+
+
+def _ran_out_of_time(report: CheckReport) -> bool:
+    """Which the emulator may have done, and not the kernel."""
+    return report.outcome is CheckOutcome.FAULTED and report.reason.startswith(records.FaultKind.TIME.value)
+
+
+def _of_report(report: CheckReport, file: KernelFile) -> tuple[Suggestion, ...]:
+    made = list(_of_findings(report.findings, file))
+    if _ran_out_of_time(report):
+        return tuple(made)
+    made += [_wrong(f"{one.name} is wrong", one.message, None, file) for one in report.results if not one.agrees]
+    if not made and report.outcome not in (CheckOutcome.CLEAN, CheckOutcome.NOT_EMULABLE):
+        first = next((one for one in report.diagnostics if one.severity is records.Severity.ERROR), None)
+        line = first.line if first is not None else None
+        made.append(_wrong(report.outcome.value, str(first) if first is not None else report.reason, line, file))
+    return tuple(made)
+
+
+def _of_findings(
+    findings: Iterable[FindingRecord], file: KernelFile, lines: Mapping[int, int] | None = None
+) -> tuple[Suggestion, ...]:
+    """One for each kind of fault at each line."""
+    made: dict[tuple[records.FindingKind, int | None], Suggestion] = {}
+    for one in findings:
+        line = one.line if lines is None else lines.get(one.line or 0)
+        told = _renumbered(
+            ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part), lines or {}
+        )
+        found = Suggestion(
+            Weight.WRONG, one.kind.value, one.kernel, line, source_at(file, line), told, "", remedy_of(one.kind)
+        )
+        made.setdefault((one.kind, line), found)
+    return tuple(made.values())
+
+
+def _wrong(what: str, evidence: str, line: int | None, file: KernelFile) -> Suggestion:
+    return Suggestion(Weight.WRONG, what, "", line, source_at(file, line), evidence, "", "")
+
+
+def source_at(file: KernelFile, line: int | None) -> str:
+    lines: Sequence[str] = file.text.splitlines()
+    return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
+
+
 OriginalReference = tuple[str, str, Path]  # text, function, the folder it lies in
 GPU = PROFILES["H200"]
 ADAPTED = "imported_reference"
-_CHECK_SECONDS = 60.0
 _SIZE = re.compile(r"\b(\w+) = (\w+\.shape\[\d+\])")  # of a plan's `let`; Python spells it alike
 
 
@@ -214,7 +403,7 @@ def {ADAPTED}({taken}):
 """
 
 
-_SECONDS = 10.0
+_REACH_SECONDS = 10.0
 _INSTRUCTIONS = 100_000_000
 # "8 bytes after the end of x", or, where a wide access begins inside, "x[12]".
 _TENSOR = re.compile(r"\bof (\w+)$|^(\w+)(?:\[|$)")
@@ -231,7 +420,7 @@ def reach(emulator: Device) -> Outside:
             specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
             inputs = tuple(InputTensor(name, one, usual_content(one.dtype, 0, below)) for name, one in specs.items())
             how = Emulation((), instruction_budget=_INSTRUCTIONS)
-            run = emulator.execute(built.job("reach", inputs, limits=Limits(seconds=_SECONDS), emulation=how))
+            run = emulator.execute(built.job("reach", inputs, limits=Limits(seconds=_REACH_SECONDS), emulation=how))
         except (DoesNotApply, DeviceError):
             return None
         if not isinstance(run, Completed):
