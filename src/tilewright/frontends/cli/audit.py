@@ -23,14 +23,7 @@ from tilewright.frontends.api.requests import argument_words, task_of_file, task
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import sizes_may_vary, told_sizes
 from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
-from tilewright.frontends.cli.judging import (
-    ADAPTED,
-    Judged,
-    for_op,
-    judged_by_checkers,
-    judged_by_referee,
-    source_at,
-)
+from tilewright.frontends.cli.judging import ADAPTED, Judged, for_op, judged_by_checkers, judged_by_referee, source_at
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.cli.terminal import (
     FAULT,
@@ -49,15 +42,7 @@ from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.rendering import write_page
 from tilewright.frontends.report.site_facts import roofline_of
 from tilewright.frontends.report.terminal import show as print_document
-from tilewright.kernel_file import (
-    ArgumentValue,
-    Choice,
-    DoesNotApply,
-    KernelFile,
-    TunedChoices,
-    evaluate_tuned,
-    parse,
-)
+from tilewright.kernel_file import ArgumentValue, Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.lint import lint_plan
 from tilewright.lint.catalogue import RULES
 from tilewright.measure import Stopwatch, what_if
@@ -254,122 +239,104 @@ def _call(asked: Wanted, found: ImportedKernel, gpu: GpuProfile) -> tuple[dict[s
 
 def audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
     """Raises what `check` raises, and `RefusedRequest` for a reference that no task can be made of."""
-    if subject.reference is not None and subject.is_own:
+    if subject.is_own:
         with contextlib.suppress(RefusedRequest):
-            return _Auditor(subject, device, say).run()
+            return _audited(subject, device, say)
         notes = (*subject.notes, *filter(None, (subject.compared,)))
         subject = replace(subject, reference=None, notes=notes)
-    return _Auditor(subject, device, say).run()
+    return _audited(subject, device, say)
 
 
-@dataclass(frozen=True)
-class _Auditor:
-    subject: Subject
-    device: ChosenDevice
-    say: Say
-
-    def run(self) -> Audit:
-        subject, gpu = self.subject, PROFILES[self.device.gpu]
-        self.say("building")
-        try:
-            built = build_plan(subject.file, subject.arguments, gpu, subject.choice)
-        except DoesNotApply as refusal:
-            raise BadArgument(f"{subject.file.name}:{refusal}") from None
-        if isinstance(built, BuildFailure):
-            judged = judged_by_checkers(subject.file, subject.arguments, gpu, None, self.say)
-            return self._made(None, judged, not_modelled("it does not build"), (), ())
-        self.say("reading the compiled code")
-        others = sizes_may_vary(subject.file, subject.arguments)
-        read, unread = lint_plan(built, subject.arguments, other_sizes=others)
+def _audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
+    file, arguments, gpu = subject.file, subject.arguments, PROFILES[device.gpu]
+    task: Task | None = None
+    lint: tuple[LintFinding, ...] = ()
+    unread: tuple[str, ...] = ()
+    say("building")
+    try:
+        built = build_plan(file, arguments, gpu, subject.choice)
+    except DoesNotApply as refusal:
+        raise BadArgument(f"{file.name}:{refusal}") from None
+    if isinstance(built, BuildFailure):
+        judged = judged_by_checkers(file, arguments, gpu, None, say)
+        found = not_modelled("it does not build")
+    else:
+        say("reading the compiled code")
+        read, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
         lint = tuple(one for one in read if not _past_a_guess(one, subject.guessed_lengths))
-        if self.subject.reference is None:
-            return self._without_reference(lint, unread)
-        return self._with_reference(lint, unread)
+        examined = _without_reference if subject.reference is None else _with_reference
+        task, judged, found = examined(subject, device, say)
+    (correctness, wrong), kind = judged, task.kind if task is not None else Kind.OTHER
+    known = kind is not Kind.OTHER and subject.reference is not None
+    return Audit(
+        file=file.name,
+        identity=file.identity,
+        op=file.plan.op.name,
+        gpu=device.gpu,
+        device=device.words,
+        arguments=describe_arguments(arguments),
+        guessed=subject.guessed,
+        imported_from=subject.imported_from,
+        notes=(*subject.notes, *(f"lint did not look at all of it: {one}" for one in unread)),
+        correctness=correctness,
+        speed=found.speed,
+        suggestions=ranked(wrong, cost_suggestions(file, task, found, lint) if task is not None else ()),
+        kind=kind.value if known else "",
+        advice=advice_lines(kind) if known else (),
+    )
 
-    def _with_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
-        assert self.subject.reference is not None
-        file = self.subject.file
-        self.say("reading the reference")
-        task = task_of_reference(self.subject.reference, self.subject.arguments, self.device)
-        task = replace(task, name=file.plan.op.name)
-        own = read_kernel(file.text, task)
-        with judges(task, Settings(author=""), self.device, self.say) as (referee, stopwatch):
-            answer: JudgedAnswer | None = None
-            if isinstance(own, BadPlan):  # its parameters come otherwise, or are called otherwise
-                judged = self._by_checkers(own.problems[0].message)
-            elif told_sizes(file, self.subject.arguments):
-                judged = self._by_checkers("sizes come as numbers here, and it changes tensors apart from them")
-            else:
-                self.say("judging")
-                verdict = referee.judge(own)
-                answer = verdict.answer if isinstance(verdict, Passed) else None
-                judged = judged_by_referee(verdict, own, file)
-            found = self._timed(stopwatch, answer)
-        found = replace(found, speed=replace(found.speed, floor_is=_BYTES_AND_PRODUCTS))
-        return self._made(task, judged, found, lint, unread)
 
-    def _by_checkers(self, why: str) -> Judged:
-        gpu, arguments = PROFILES[self.device.gpu], self.subject.arguments
-        unsure = self.subject.guessed_lengths
-        correctness, found = judged_by_checkers(
-            self.subject.file, arguments, gpu, self.subject.reference, self.say, unsure
-        )
-        return replace(correctness, notes=(*correctness.notes, f"the referee was not asked: {why}")), found
+def _with_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[Task, Judged, Timed]:
+    """By the referee or, where it cannot call the kernel, by the emulator's checkers."""
+    assert subject.reference is not None
+    file, arguments = subject.file, subject.arguments
+    say("reading the reference")
+    task = replace(task_of_reference(subject.reference, arguments, device), name=file.plan.op.name)
+    own = read_kernel(file.text, task)
+    with judges(task, Settings(author=""), device, say) as (referee, stopwatch):
+        answer: JudgedAnswer | None = None
+        if isinstance(own, BadPlan) or told_sizes(file, arguments):
+            why = "sizes come as numbers here, and it changes tensors apart from them"
+            why = own.problems[0].message if isinstance(own, BadPlan) else why
+            correctness, wrong = judged_by_checkers(
+                file, arguments, PROFILES[device.gpu], subject.reference, say, subject.guessed_lengths
+            )
+            notes = (*correctness.notes, f"the referee was not asked: {why}")
+            judged: Judged = replace(correctness, notes=notes), wrong
+        else:
+            say("judging")
+            verdict = referee.judge(own)
+            answer = verdict.answer if isinstance(verdict, Passed) else None
+            judged = judged_by_referee(verdict, own, file)
+        return task, judged, _timed(subject, device, say, stopwatch, answer, _BYTES_AND_PRODUCTS)
 
-    def _without_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
-        file, arguments, gpu = self.subject.file, self.subject.arguments, PROFILES[self.device.gpu]
-        judged = judged_by_checkers(file, arguments, gpu, None, self.say, self.subject.guessed_lengths)
-        try:
-            task = task_of_file(file, arguments, gpu)
-        except BadArgument as problem:
-            return self._made(None, judged, not_modelled(str(problem)), lint, unread)
-        with (
-            open_devices(self.device) as (emulator, device),
-            Stopwatch(task, None, emulator=emulator, gpu=device, baselines=(), say=self.say) as stopwatch,
-        ):
-            found = self._timed(stopwatch, None)
-        found = replace(found, speed=replace(found.speed, floor_is=_BYTES_ONLY))
-        return self._made(task, judged, found, lint, unread)
 
-    def _timed(self, stopwatch: Stopwatch, answer: JudgedAnswer | None) -> Timed:
-        self.say("timing")
-        file, choice = self.subject.file, self.subject.choice
+def _without_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[Task | None, Judged, Timed]:
+    file, arguments, gpu = subject.file, subject.arguments, PROFILES[device.gpu]
+    judged = judged_by_checkers(file, arguments, gpu, None, say, subject.guessed_lengths)
+    try:
+        task = task_of_file(file, arguments, gpu)
+    except BadArgument as problem:
+        return None, judged, not_modelled(str(problem))
+    with (
+        open_devices(device) as (emulator, own_gpu),
+        Stopwatch(task, None, emulator=emulator, gpu=own_gpu, baselines=(), say=say) as stopwatch,
+    ):
+        return task, judged, _timed(subject, device, say, stopwatch, None, _BYTES_ONLY)
+
+
+def _timed(
+    subject: Subject, device: ChosenDevice, say: Say, stopwatch: Stopwatch, answer: JudgedAnswer | None, floor_is: str
+) -> Timed:
+    say("timing")
+    file, choice = subject.file, subject.choice
+    try:
         told = answer if choice is None else None  # it is of the first choices
-        try:
-            measured = stopwatch.measure(file, choice, told) if not self.device.is_emulated else None
-            return timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
-        except NotPrepared as problem:
-            return not_modelled(problem)
-
-    def _made(
-        self,
-        task: Task | None,
-        judged: Judged,
-        found: Timed,
-        lint: tuple[LintFinding, ...],
-        unread: tuple[str, ...],
-    ) -> Audit:
-        subject, (correctness, wrong) = self.subject, judged
-        file = subject.file
-        costs = tuple(cost_suggestions(file, task, found, lint)) if task is not None else ()
-        kind = task.kind if task is not None else Kind.OTHER
-        known = kind is not Kind.OTHER and self.subject.reference is not None
-        return Audit(
-            file=file.name,
-            identity=file.identity,
-            op=file.plan.op.name,
-            gpu=self.device.gpu,
-            device=self.device.words,
-            arguments=describe_arguments(subject.arguments),
-            guessed=subject.guessed,
-            imported_from=subject.imported_from,
-            notes=(*subject.notes, *(f"lint did not look at all of it: {one}" for one in unread)),
-            correctness=correctness,
-            speed=found.speed,
-            suggestions=ranked(wrong, costs),
-            kind=kind.value if known else "",
-            advice=advice_lines(kind) if known else (),
-        )
+        measured = None if device.is_emulated else stopwatch.measure(file, choice, told)
+        found = timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
+    except NotPrepared as problem:
+        found = not_modelled(problem)
+    return replace(found, speed=replace(found.speed, floor_is=floor_is))
 
 
 def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
@@ -445,10 +412,8 @@ def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, cho
     try:
         model = stopwatch.model(file, choice)
     except NotCounted as problem:
-        said = f"not modelled: {problem}"
-        return Timed(Speed(measured, said, counters=counters, evidence=evidence), None, profiles)
-    modelled = model.modelled
-    shown = measured or modelled
+        return Timed(Speed(measured, f"not modelled: {problem}", counters=counters, evidence=evidence), None, profiles)
+    modelled, shown = model.modelled, measured or model.modelled
     speed = Speed(
         shown,
         terms=modelled.terms,
@@ -477,14 +442,14 @@ def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[
 
 def _lint_gain(model: PlanModel, task: Task, finding: LintFinding) -> float | None:
     if finding.rule is LintRule.SPILL:
-        return what_if.times_as_fast(model, task, what_if.without_spills(finding.kernel))
-    if finding.rule is LintRule.LOCAL_ARRAY:
-        everywhere = range(1, 1 << 20)  # the array is declared at one line and used at others
-        return what_if.times_as_fast(model, task, what_if.at_lines(finding.kernel, everywhere, what_if.in_registers))
-    change = _BY_LINES.get(finding.rule)
-    if change is None or finding.line is None:
+        change = what_if.without_spills(finding.kernel)
+    elif finding.rule is LintRule.LOCAL_ARRAY:  # which is declared at one line and used at others
+        change = what_if.at_lines(finding.kernel, range(1, 1 << 20), what_if.in_registers)
+    elif finding.rule in _BY_LINES and finding.line is not None:
+        change = what_if.at_lines(finding.kernel, {finding.line}, _BY_LINES[finding.rule])
+    else:
         return None
-    return what_if.times_as_fast(model, task, what_if.at_lines(finding.kernel, {finding.line}, change))
+    return what_if.times_as_fast(model, task, change)
 
 
 def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggestion]:
@@ -501,17 +466,15 @@ def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggesti
 
 def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
     modelled = model.modelled
-    bounds = modelled.bounds
-    if not bounds or modelled.time_us <= _AT_BOUND * modelled.reachable_us:
+    if not modelled.bounds or modelled.time_us <= _AT_BOUND * modelled.reachable_us:
         return
-    term = bounds[0]
-    heaviest = max(model.launches, key=lambda launch: launch.time_us)
-    share = term.time_us / modelled.time_us
-    evidence = f"{term.time_us:.1f} us alone, {share:.0%} of the whole as modelled: {term.detail}"
-    gain = what_if.without_term(model, term.name)
-    remedy = _REMEDIES.get(term.name, "")
-    kernel = heaviest.facts.counted.launch.kernel
+    term = modelled.bounds[0]
+    kernel = max(model.launches, key=lambda launch: launch.time_us).facts.counted.launch.kernel
+    evidence = (
+        f"{term.time_us:.1f} us alone, {term.time_us / modelled.time_us:.0%} of the whole as modelled: {term.detail}"
+    )
     why = "of all resources it takes the longest; what others take hides behind it"
+    remedy, gain = _REMEDIES.get(term.name, ""), what_if.without_term(model, term.name)
     yield Suggestion(Weight.COST, f"bound by {term.name}", kernel, None, "", evidence, why, remedy, gain)
 
 
@@ -524,8 +487,8 @@ def _waits(profiles: Sequence[KernelProfile], file: KernelFile) -> Iterator[Sugg
             if share >= _LEAST_WAIT:
                 reason = next(iter(line.waits), "nothing")
                 evidence = f"{share:.0%} of the samples of warps are here, most of them waiting for {reason} (counters)"
-                source = source_at(file, line.line)
-                yield Suggestion(Weight.COST, "warps wait here", one.kernel, line.line, source, evidence, "", "")
+                place = (one.kernel, line.line, source_at(file, line.line))
+                yield Suggestion(Weight.COST, "warps wait here", *place, evidence, "", "")
 
 
 def not_modelled(reason: NotPrepared | str) -> Timed:

@@ -13,13 +13,7 @@ import typer
 from tilewright.devices.protocol import Device
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
 from tilewright.frontends.api.judges import locked_gpu
-from tilewright.frontends.api.requests import (
-    MODEL_EAGER,
-    EagerAnswer,
-    EagerRequest,
-    task_of_file,
-    task_of_reference,
-)
+from tilewright.frontends.api.requests import MODEL_EAGER, EagerAnswer, EagerRequest, task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.judging import judged_by_checkers
 from tilewright.frontends.cli.terminal import (

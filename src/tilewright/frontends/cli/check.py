@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from tilewright.devices.emulation.listing import costly_lines, listing_of
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.terminal import (
+    Kernel,
     deliver,
     exit_with,
     progress,
@@ -47,18 +49,7 @@ from tilewright.frontends.report.terminal import show as print_document
 from tilewright.importing.calls import is_block
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.lint import lint_plan
-from tilewright.records import (
-    PROFILES,
-    Build,
-    BuildFailure,
-    Content,
-    DType,
-    GpuProfile,
-    Integers,
-    Launch,
-    LintReport,
-    TensorSpec,
-)
+from tilewright.records import PROFILES, Build, GpuProfile, InputTensor, Limits, TensorSpec
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.errors import BadArgument
 from tilewright.toolchain import BuiltPlan, ToolchainError, build_plan, highlights, report_launch, sass_text
@@ -68,7 +59,7 @@ Say = Callable[[str], None]
 JUDGE = "tilewright.verify.judging:judge_call"
 _SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
 _READS_A_SIZE = re.compile(r"^\s*//!(?!\s*need\s+\w+\.numel >=).*\.(shape|numel)\b", re.MULTILINE)  # no mere bound
-_INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
+_INDEX_TYPES = (records.DType.I16, records.DType.I32, records.DType.I64)
 _COUNTED = (records.LintRule.UNCOALESCED, records.LintRule.BANK_CONFLICT)  # by the emulator, line by line
 _NOTHING_RAN = records.EmulatedRun((), (), 0, 0, (), "", 0.0)
 
@@ -77,7 +68,8 @@ def build(
     file: terminal.FileArgument,
     arch: terminal.ArchesOption = None,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}.")
+        list[str] | None,
+        typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}."),
     ] = None,
     shape: terminal.ShapeOption = None,
     set_: terminal.SetOption = None,
@@ -92,7 +84,7 @@ def build(
     with progress() as say:
         kernel = read_kernel(file, shape, set_, profiles[0], say, small=False)
     _say_import(kernel.note)
-    report, builds = report_build(kernel.file, kernel.arguments, kernel.guessed, profiles, TunedChoices.load(file))
+    report, builds = _built(kernel, profiles, TunedChoices.load(file))
     if output:
         output.mkdir(parents=True, exist_ok=True)
         for result in builds:
@@ -116,15 +108,21 @@ def lint(
     with progress() as say:
         kernel = read_kernel(file, shape, set_, profile, say)
     _say_import(kernel.note)
-    report = report_lint(kernel.file, kernel.arguments, kernel.guessed, profile)
-    if isinstance(report, BuildFailure):
-        failure = report
+    file_, arguments = kernel.file, kernel.arguments
+    try:
+        built = build_plan(file_, arguments, profile)
+    except DoesNotApply as refusal:
+        raise BadArgument(f"{file_.name}:{refusal}") from None
+    if isinstance(built, records.BuildFailure):
+        failure = built
         deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
         exit_with(1)
         return
-    read = report
-    deliver(read, as_json, lambda console: print_document(console, lint_report(kernel.file, read)))
-    exit_with(int(read.has_errors))
+    findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file_, arguments))
+    facts = file_.name, file_.identity, file_.plan.op.name, profile.name, describe_arguments(arguments)
+    report = records.LintReport(*facts, kernel.guessed, findings, unread)
+    deliver(report, as_json, lambda console: print_document(console, lint_report(file_, report)))
+    exit_with(int(report.has_errors))
 
 
 def check(
@@ -183,14 +181,9 @@ def _say_import(note: str) -> None:
         stderr_console().print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def report_build(
-    file: KernelFile,
-    arguments: Mapping[str, ArgumentValue],
-    guessed: bool,
-    gpus: Sequence[GpuProfile],
-    tuned: TunedChoices,
-) -> tuple[BuildReport, tuple[Build, ...]]:
-    """Build the file for every GPU, with what was tuned for it; what was compiled comes beside the report."""
+def _built(kernel: Kernel, gpus: Sequence[GpuProfile], tuned: TunedChoices) -> tuple[BuildReport, tuple[Build, ...]]:
+    """The file compiled for every GPU, with what was tuned for it."""
+    file, arguments = kernel.file, kernel.arguments
     targets: list[BuiltTarget | FailedTarget] = []
     builds: list[Build] = []
     for gpu in gpus:
@@ -200,26 +193,26 @@ def report_build(
         except DoesNotApply as refusal:
             targets.append(FailedTarget(gpu.name, gpu.arch, False, str(refusal), ()))
             continue
-        if isinstance(built, BuildFailure):
+        if isinstance(built, records.BuildFailure):
             targets.append(FailedTarget(gpu.name, gpu.arch, True, built.reason.value, built.diagnostics))
             continue
         why = near.why(gpu) if near is not None else tuned.why_first(file, gpu, arguments)
         targets.append(_target(built, why))
         builds += [built.build] if built.build is not None else []
-    texts = describe_arguments(arguments)
-    return BuildReport(file.name, file.identity, file.plan.op.name, texts, guessed, tuple(targets)), tuple(builds)
+    facts = file.name, file.identity, file.plan.op.name, describe_arguments(arguments)
+    return BuildReport(*facts, kernel.guessed, tuple(targets)), tuple(builds)
 
 
 def _target(built: BuiltPlan, why_choice: str) -> BuiltTarget:
     evaluation, build = built.evaluation, built.build
-    launches = [step for step in evaluation.steps if isinstance(step, Launch)]
+    launches = [step for step in evaluation.steps if isinstance(step, records.Launch)]
     return BuiltTarget(
         gpu=evaluation.gpu.name,
         arch=evaluation.gpu.arch,
         constants=evaluation.constants,
         buffers=tuple(BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers),
         launches=tuple(report_launch(step, build, evaluation.gpu) for step in launches) if build else (),
-        library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, Launch)),
+        library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, records.Launch)),
         compiled=_compiled(build) if build else None,
         why_choice=why_choice,
     )
@@ -231,21 +224,6 @@ def _compiled(build: Build) -> CompiledReport:
     except ToolchainError:
         sass = {}  # no disassembler: everything else is still worth showing
     return CompiledReport(len(build.cubin), build.key, build.compiler, build.seconds, build.warnings, sass)
-
-
-def report_lint(
-    file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool, gpu: GpuProfile
-) -> LintReport | BuildFailure:
-    """The file at these arguments. Raises `BadArgument`, `KernelFileError`, `ToolchainError`."""
-    try:
-        built = build_plan(file, arguments, gpu)
-    except DoesNotApply as refusal:
-        raise BadArgument(f"{file.name}:{refusal}") from None
-    if isinstance(built, BuildFailure):
-        return built
-    findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
-    texts = describe_arguments(arguments)
-    return LintReport(file.name, file.identity, file.plan.op.name, gpu.name, texts, guessed, findings, unread)
 
 
 def told_sizes(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
@@ -272,10 +250,10 @@ def sizes_may_vary(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    gpu: records.GpuProfile
+    gpu: GpuProfile
     emulation: records.Emulation
     reference: tuple[Path, str] | None = None  # only where all blocks run
-    contents: Mapping[str, Content] = field(default_factory=dict)  # for tensors that want other than the usual
+    contents: Mapping[str, records.Content] = field(default_factory=dict)  # for tensors that want other than the usual
     tolerance: float | None = None
     seconds: float = 120.0
     keep_counts: bool = False  # in the report
@@ -301,10 +279,9 @@ class _Check:
     guessed: bool
     options: CheckOptions
     say: Say
-    lint: tuple[records.LintFinding, ...] = ()
 
     def run(self, reference: Reference | None) -> CheckReport:
-        gpu = self.options.gpu
+        options, gpu = self.options, self.options.gpu
         self.say(f"building for {gpu.arch}")
         try:
             built = build_plan(self.file, self.arguments, gpu)
@@ -313,32 +290,30 @@ class _Check:
         if isinstance(built, records.BuildFailure):
             return self._report(CheckOutcome.NOT_BUILT, built.reason.value, diagnostics=built.diagnostics)
         read, _ = lint_plan(built, self.arguments, other_sizes=False)
-        ran = replace(self, lint=tuple(finding for finding in read if finding.rule not in _COUNTED))
-        return ran._emulated(built, reference)
-
-    def _emulated(self, built: BuiltPlan, reference: Reference | None) -> CheckReport:
-        gpu = self.options.gpu
-        job = self._job(built)
-        schedules = self.options.emulation.schedules
+        report = partial(self._report, lint=tuple(finding for finding in read if finding.rule not in _COUNTED))
+        job, schedules = self._job(built), options.emulation.schedules
         self.say(f"emulating {gpu.name} under {schedules} schedule{'s' if schedules != 1 else ''}")
         with EmulatedDevice(gpu) as device:
             execution = device.execute(job)
         if isinstance(execution, records.Faulted):
-            return self._faulted(execution)
-        verdicts: tuple[ResultVerdict, ...] = ()
+            if execution.kind is records.FaultKind.UNSUITABLE:
+                return report(CheckOutcome.NOT_EMULABLE, execution.message)
+            return report(CheckOutcome.FAULTED, f"{execution.kind.value}: {execution.message}", execution.emulated)
+        results: tuple[ResultVerdict, ...] = ()
         if reference is not None:
             self.say("comparing with the reference")
-            verdicts = self._compare(reference, self._request(job, execution))
-        return self._judged(execution, verdicts, reference is not None)
-
-    def _compare(self, reference: Reference, request: CallRequest) -> tuple[ResultVerdict, ...]:
-        assert self.options.reference is not None
-        path, _ = self.options.reference
-        try:
-            answer: CallJudgement = reference.call(JUDGE, request, CallJudgement, self.options.seconds)
-        except ReferenceProblem as problem:
-            raise BadArgument(f"{path}: {problem}") from None
-        return answer.results
+            try:
+                request = self._request(job, execution)
+                answer: CallJudgement = reference.call(JUDGE, request, CallJudgement, options.seconds)
+            except ReferenceProblem as problem:
+                assert options.reference is not None
+                raise BadArgument(f"{options.reference[0]}: {problem}") from None
+            results = answer.results
+        wrong = [one.name for one in results if not one.agrees]
+        outcome = CheckOutcome.FINDINGS if execution.findings else CheckOutcome.CLEAN
+        reason = f"{', '.join(wrong)} is not what the reference computes" if wrong else ""
+        outcome = CheckOutcome.WRONG if wrong else outcome
+        return report(outcome, reason, execution.emulated, results=results, compared=reference is not None)
 
     def _job(self, built: BuiltPlan) -> records.Job:
         op = self.file.plan.op
@@ -347,11 +322,11 @@ class _Check:
             "check",
             self._inputs(),
             returns=(*op.results, *in_place),
-            limits=records.Limits(seconds=self.options.seconds),
+            limits=Limits(seconds=self.options.seconds),
             emulation=self.options.emulation,
         )
 
-    def _inputs(self) -> tuple[records.InputTensor, ...]:
+    def _inputs(self) -> tuple[InputTensor, ...]:
         specs = {name: value for name, value in self.arguments.items() if isinstance(value, TensorSpec)}
         smallest = min((size for spec in specs.values() for size in spec.shape if size), default=1)
         contents = self.options.contents
@@ -361,7 +336,7 @@ class _Check:
             except ContentError as error:
                 raise BadArgument(f"--fill {name}: {error}") from None
         return tuple(
-            records.InputTensor(name, spec, contents.get(name) or usual_content(spec.dtype, seed, smallest))
+            InputTensor(name, spec, contents.get(name) or usual_content(spec.dtype, seed, smallest))
             for seed, (name, spec) in enumerate(specs.items())
         )
 
@@ -382,18 +357,6 @@ class _Check:
             tolerance=self.options.tolerance,
         )
 
-    def _faulted(self, fault: records.Faulted) -> CheckReport:
-        if fault.kind is records.FaultKind.UNSUITABLE:
-            return self._report(CheckOutcome.NOT_EMULABLE, fault.message)
-        return self._report(CheckOutcome.FAULTED, f"{fault.kind.value}: {fault.message}", fault.emulated)
-
-    def _judged(self, execution: records.Completed, verdicts: tuple[ResultVerdict, ...], compared: bool) -> CheckReport:
-        wrong = [verdict.name for verdict in verdicts if not verdict.agrees]
-        found = CheckOutcome.FINDINGS if execution.findings else CheckOutcome.CLEAN
-        reason = f"{', '.join(wrong)} is not what the reference computes" if wrong else ""
-        outcome = CheckOutcome.WRONG if wrong else found
-        return self._report(outcome, reason, execution.emulated, results=verdicts, compared=compared)
-
     def _report(
         self,
         outcome: CheckOutcome,
@@ -403,6 +366,7 @@ class _Check:
         results: tuple[ResultVerdict, ...] = (),
         compared: bool = False,
         diagnostics: tuple[records.Diagnostic, ...] = (),
+        lint: tuple[records.LintFinding, ...] = (),
     ) -> CheckReport:
         seen = emulated or _NOTHING_RAN
         listings = tuple(listing_of(one, self.file.name, self.file.text) for one in seen.counts)
@@ -423,15 +387,15 @@ class _Check:
             listings=listings if self.options.keep_counts else (),
             diagnostics=diagnostics,
             sampled_blocks=self.options.emulation.sampled_blocks,
-            lint=self.lint,
+            lint=lint,
         )
 
 
-def usual_content(dtype: DType, seed: int, smallest: int) -> Content:
+def usual_content(dtype: records.DType, seed: int, smallest: int) -> records.Content:
     """What a tensor holds when nobody says: normal numbers; every value of a byte; indices that fit every dimension."""
     if dtype.is_float:
         return records.Normal(seed)
     if dtype in _INDEX_TYPES:
-        return Integers(seed, 0, smallest)
+        return records.Integers(seed, 0, smallest)
     lowest, highest = dtype.whole_numbers
-    return Integers(seed, lowest, highest + 1)
+    return records.Integers(seed, lowest, highest + 1)

@@ -32,20 +32,12 @@ from tilewright.frontends.cli.judging import (
     reach,
     size_names,
     stand_ins,
-    with_stand_ins,
     without_extension,
 )
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.importing.calls import Given
-from tilewright.importing.importer import (
-    Imported,
-    given_of,
-    import_function,
-    launched_elsewhere,
-    launchers,
-    programs,
-)
+from tilewright.importing.importer import Imported, given_of, import_function, launched_elsewhere, launchers, programs
 from tilewright.importing.launch_sites import launch_sites
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
@@ -227,17 +219,12 @@ class _Importer:
         for path in _files(self.wanted.what):
             self.say(f"reading {path.name}")
             try:
-                if path.suffix == ".py":
-                    self._python(path)
-                else:
-                    self._cuda(path)
+                (self._python if path.suffix == ".py" else self._cuda)(path)
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), "", str(problem)))
         if self.wanted.reference is not None and not any(one.compared for one in self.imported):
-            self.imported = [
-                replace(one, check=NOT_COMPARED) if one.check == CheckOutcome.CLEAN.value else one
-                for one in self.imported
-            ]
+            clean, others = CheckOutcome.CLEAN.value, self.imported
+            self.imported = [replace(one, check=NOT_COMPARED) if one.check == clean else one for one in others]
         return ImportReport(tuple(self.imported), tuple(self.refused))
 
     def _cuda(self, path: Path) -> None:
@@ -285,18 +272,14 @@ class _Importer:
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), name, str(problem)))
                 continue
-            reference = (
-                self._model_reference(path, text, call, answer.inputs)
-                if answer.is_whole
-                else self._reference_function()
-            )
-            self._launcher(path, source, name, given_of(call), reference)
+            own = self._model_reference(path, text, call, answer.inputs) if answer.is_whole else None
+            self._launcher(path, source, name, given_of(call), own or self._reference_function())
         self.refused += [Refused(str(path), "", one) for one in answer.problems]
 
     def _recorded(self, path: Path, text: str) -> ModelAnswer:
         name = "ModelNew" if "class ModelNew" in text else "Model"
         try:
-            with Reference(with_stand_ins(text, path), name, folder=path.parent) as reference:
+            with Reference(stand_ins(path) + text, name, folder=path.parent) as reference:
                 handler = "tilewright.importing.models:record_model"
                 answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
                 return answer
@@ -327,16 +310,15 @@ class _Importer:
     def _checked(
         self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
     ) -> ImportedFile:
-        op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         record = ImportedFile(
             source=str(path),
             function=made.function,
             file=file.name,
-            op=op,
+            op=made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip(),
             notes=made.notes,
             only_at_these_sizes=made.pinned,
             check="not checked",
-            reason="no sizes small enough to emulate fit it",
+            reason="no sizes small enough to emulate fit it" if self.wanted.is_checked else "",
             at=(),
             compared=False,
             call_shapes=_call_words(made, tensors=True),
@@ -344,9 +326,14 @@ class _Importer:
             bare_pointers=made.guessed_lengths,
         )
         if not self.wanted.is_checked:
-            return replace(record, reason="")
+            return record
         self.say(f"checking {Path(file.name).name}")
-        own, refused = self._own_reference(made, file, reference)
+        own, refused = None, ""
+        if reference is not None:
+            try:
+                own = for_op(file, reference, made.guessed_lengths)
+            except BadArgument as problem:
+                refused = str(problem)
         flat = any(one.is_bare for one in made.arguments)
         apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
         arguments = small_arguments(file, made.arguments, GPU, (as_is,) if apart else ROUND)
@@ -365,15 +352,6 @@ class _Importer:
             reference=self._kept(path, file, reference if compared else None),
         )
 
-    def _own_reference(
-        self, made: Imported, file: KernelFile, reference: OriginalReference | None
-    ) -> tuple[OriginalReference | None, str]:
-        """The reference as the op's own, or why it cannot be."""
-        try:
-            return for_op(file, reference, made.guessed_lengths) if reference is not None else None, ""
-        except BadArgument as problem:
-            return None, str(problem)
-
     def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:
         """The source's own reference, once it has been compared with, without what loads the extension."""
         if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
@@ -391,16 +369,14 @@ class _Importer:
     def _model_reference(
         self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
     ) -> OriginalReference | None:
-        """The model that the extension replaces, as a function of the extension's arguments."""
-        given = self.wanted.reference
-        if given is not None:
-            path, name = given
+        """The model that the extension replaces, as a function of the extension's arguments; None for no class."""
+        name = "Model"
+        if self.wanted.reference is not None:
+            path, name = self.wanted.reference
             text = _text(path)
-        else:
-            name = "Model"
         if f"class {name}" not in text:
-            return self._reference_function()
-        return with_stand_ins(text, path) + adapter(name, call, inputs), ADAPTED, path.parent
+            return None
+        return stand_ins(path) + text + adapter(name, call, inputs), ADAPTED, path.parent
 
     def _one_output(self, count: int, names: Sequence[str]) -> None:
         if count > 1 and self.wanted.output is not None and self.wanted.output.suffix == ".cu":
@@ -422,11 +398,9 @@ def _call_words(made: Imported, tensors: bool) -> tuple[str, ...]:
     known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
     if tensors:
         return tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
-    return tuple(
-        f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
-        for one in known
-        if not one.is_tensor
-    )
+    numbers = {one.name: one.value for one in known if not one.is_tensor}
+    texts = {name: one if isinstance(one, tuple) else (str(one).lower(),) for name, one in numbers.items()}
+    return tuple(f"{name}={','.join(map(str, text))}" for name, text in texts.items())
 
 
 def _text(path: Path) -> str:
@@ -472,19 +446,14 @@ def _said(wanted: Wanted) -> dict[str, Given]:
         except ValueError as error:
             raise BadArgument(f"--shape {name}={text}: {error}") from None
         said[name] = Given(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
-    for name, text in pairs("--set", wanted.numbers).items():
-        said[name] = _number(name, text)
-    return said
-
-
-def _number(name: str, text: str) -> Given:
     words = {"true": True, "false": False, "none": None}
-    if text in words:
-        return Given.of(name, words[text])
-    try:
-        return Given.of(name, int(text) if text.lstrip("-").isdigit() else float(text))
-    except ValueError:
-        raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
+    for name, text in pairs("--set", wanted.numbers).items():
+        try:
+            number = int(text) if text.lstrip("-").isdigit() else text in words or float(text)
+        except ValueError:
+            raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
+        said[name] = Given.of(name, words.get(text, number))
+    return said
 
 
 def _show(console: Console, report: ImportReport) -> None:

@@ -26,19 +26,7 @@ from tilewright.importing.shapes import Outside
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter
 from tilewright.prompts.verdict_text import remedy_of, verdict_text, verdict_words
-from tilewright.records import (
-    PROFILES,
-    BuildFailure,
-    Completed,
-    Emulation,
-    FindingKind,
-    FindingRecord,
-    GpuProfile,
-    InputTensor,
-    Limits,
-    ScalarType,
-    TensorSpec,
-)
+from tilewright.records import PROFILES, GpuProfile, InputTensor, Limits, ScalarType, TensorSpec
 from tilewright.tasks.errors import BadArgument
 from tilewright.tasks.reading import python_source
 from tilewright.toolchain import build_plan
@@ -69,7 +57,7 @@ def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: Kernel
     evidence = verdict.evidence
     if isinstance(evidence, records.Crashed) and evidence.ran_out:
         return Correctness(None, f"not decided: it {evidence.reason}", judge, told), ()
-    found: tuple[FindingRecord, ...] = evidence.findings if isinstance(evidence, records.Crashed) else ()
+    found: tuple[records.FindingRecord, ...] = evidence.findings if isinstance(evidence, records.Crashed) else ()
     suggestions = _of_findings(found, file, lines)
     if not suggestions:
         line = lines.get(evidence.line or 0) if isinstance(evidence, records.Crashed) else None
@@ -105,7 +93,7 @@ def judged_by_checkers(
 ) -> Judged:
     """Small calls, of odd sizes and of round ones, for they take different ways through many kernels; of accesses past
     tensors whose length was guessed nothing is concluded."""
-    options = CheckOptions(gpu, Emulation(schedules=_SCHEDULES), reference, seconds=_CHECK_SECONDS)
+    options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), reference, seconds=_CHECK_SECONDS)
     seen: list[CheckReport] = []
     with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
         seen = [check_file(file, call, False, options, say) for call in _small_calls(file, arguments, gpu)]
@@ -138,7 +126,7 @@ def judged_by_checkers(
     return Correctness(passed, words, judge, text, tuple(notes)), found
 
 
-def _is_unsure(finding: FindingRecord, guessed_lengths: frozenset[str]) -> bool:
+def _is_unsure(finding: records.FindingRecord, guessed_lengths: frozenset[str]) -> bool:
     """Past a tensor whose length was guessed, or so far from all that it may be."""
     outside = finding.kind is records.FindingKind.OUT_OF_BOUNDS_GLOBAL
     return bool(guessed_lengths) and outside and past_tensor(finding) in {*guessed_lengths, ""}
@@ -200,7 +188,7 @@ def _of_report(report: CheckReport, file: KernelFile) -> tuple[Suggestion, ...]:
 
 
 def _of_findings(
-    findings: Iterable[FindingRecord], file: KernelFile, lines: Mapping[int, int] | None = None
+    findings: Iterable[records.FindingRecord], file: KernelFile, lines: Mapping[int, int] | None = None
 ) -> tuple[Suggestion, ...]:
     """One for each kind of fault at each line."""
     made: dict[tuple[records.FindingKind, int | None], Suggestion] = {}
@@ -235,25 +223,21 @@ def checked(
     file: KernelFile, arguments: Mapping[str, ArgumentValue], reference: OriginalReference | None
 ) -> tuple[str, str, bool]:
     """What `check` says, whether it compared, and against what it could not."""
-    emulation = Emulation(schedules=1)
-    if reference is None:
-        return _said_by(check_file(file, arguments, True, CheckOptions(GPU, emulation, seconds=_CHECK_SECONDS), _quiet))
-    text, function, _ = reference
+    options = CheckOptions(GPU, records.Emulation(schedules=1), seconds=_CHECK_SECONDS)
+    not_compared = ""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "reference.py")
-        path.write_text(text, "utf-8")
-        options = CheckOptions(GPU, emulation, (path, function), seconds=_CHECK_SECONDS)
-        try:
-            return _said_by(check_file(file, arguments, True, options, _quiet))
-        except (BadArgument, KernelFileError) as error:
-            why = str(error).replace(str(path), "the reference")
-    outcome, reason, _ = checked(file, arguments, None)
-    return outcome, f"{reason}; not compared: {why}".lstrip("; "), False
-
-
-def _said_by(report: CheckReport) -> tuple[str, str, bool]:
+        report = None
+        if reference is not None:
+            path = Path(folder, "reference.py")
+            path.write_text(reference[0], "utf-8")
+            try:
+                told = replace(options, reference=(path, reference[1]))
+                report = check_file(file, arguments, True, told, _quiet)
+            except (BadArgument, KernelFileError) as error:
+                not_compared = f"not compared: {str(error).replace(str(path), 'the reference')}"
+        report = report or check_file(file, arguments, True, options, _quiet)
     reason = report.reason or "; ".join(str(one) for one in report.findings[:2])
-    return report.outcome.value, reason, report.compared
+    return report.outcome.value, "; ".join(filter(None, (reason, not_compared))), report.compared
 
 
 def _quiet(text: str) -> None:
@@ -291,12 +275,8 @@ def without_extension(text: str) -> str:
     return ast.unparse(ast.Module(body, []))
 
 
-def with_stand_ins(text: str, path: Path) -> str:
-    """The file with the stand-ins in front: they must be there before it loads its extension."""
-    return stand_ins(path) + text
-
-
 def stand_ins(path: Path) -> str:
+    """What stands in front of the file: it must be there before the file loads its extension."""
     folder = str(path.parent.resolve())
     return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n"
 
@@ -415,23 +395,23 @@ def reach(emulator: Device) -> Outside:
     def outside(file: KernelFile, arguments: Mapping[str, ArgumentValue], below: int) -> frozenset[str] | None:
         try:
             built = build_plan(file, arguments, emulator.profile)
-            if isinstance(built, BuildFailure):
+            if isinstance(built, records.BuildFailure):
                 return None
             specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
             inputs = tuple(InputTensor(name, one, usual_content(one.dtype, 0, below)) for name, one in specs.items())
-            how = Emulation((), instruction_budget=_INSTRUCTIONS)
+            how = records.Emulation((), instruction_budget=_INSTRUCTIONS)
             run = emulator.execute(built.job("reach", inputs, limits=Limits(seconds=_REACH_SECONDS), emulation=how))
         except (DoesNotApply, DeviceError):
             return None
-        if not isinstance(run, Completed):
+        if not isinstance(run, records.Completed):
             return None
-        found = [past_tensor(one) for one in run.findings if one.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL]
+        found = [past_tensor(one) for one in run.findings if one.kind is records.FindingKind.OUT_OF_BOUNDS_GLOBAL]
         return None if "" in found else frozenset(found)  # "": nobody knows outside of what
 
     return outside
 
 
-def past_tensor(finding: FindingRecord) -> str:
+def past_tensor(finding: records.FindingRecord) -> str:
     """The tensor that an access goes past; "" for any other finding, and where that is not told."""
-    found = _TENSOR.search(finding.where) if finding.kind is FindingKind.OUT_OF_BOUNDS_GLOBAL else None
+    found = _TENSOR.search(finding.where) if finding.kind is records.FindingKind.OUT_OF_BOUNDS_GLOBAL else None
     return (found[1] or found[2]) if found is not None else ""

@@ -54,7 +54,6 @@ from tilewright.frontends.cli.terminal import (
 from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import (
     Finished,
-    Made,
     answer_blocks,
     end_of_run,
     finished,
@@ -353,10 +352,8 @@ class TerminalReporter(Reporter):
         cells = attempt_cells(replace(row, best=False), run)
         line = _row_line(cells if row.time_us is not None else (*cells[:3], row.summary), self._shows_bars)
         line.stylize("" if row.kept else "dim" if row.attempt.passed else _STYLES.get(row.verdict, "red"))
-        if self._console.is_terminal:
-            self._console.print(line, overflow="ellipsis", no_wrap=True)
-        else:
-            self._console.print(line, soft_wrap=True)
+        cropped = self._console.is_terminal
+        self._console.print(line, overflow="ellipsis" if cropped else None, no_wrap=True, soft_wrap=not cropped)
         for note in row.notes:
             self._console.print(Text(f"     by algebra: {note}"), soft_wrap=True)
 
@@ -365,11 +362,11 @@ class TerminalReporter(Reporter):
         return not self._console.is_terminal or self._console.width >= _WIDE
 
     def _status(self) -> Text:
-        line = Text(overflow="ellipsis", no_wrap=True)
-        if self._run is None:
-            line.append(f"{self._doing}  {seconds_words(time.monotonic() - self._began)}", style="dim")
-            return line
-        budget, run = self._run.settings.budget, self._run
+        line, run = Text(overflow="ellipsis", no_wrap=True), self._run
+        took = f"  {seconds_words(time.monotonic() - self._began)}"
+        if run is None:
+            return line.append(f"{self._doing}{took}", style="dim")
+        budget = run.settings.budget
         line.append(f"attempt {max(self._number, 1)} of {budget.attempts}  ", style="bold")
         line.append(self._doing)
         if self._characters:
@@ -378,8 +375,7 @@ class TerminalReporter(Reporter):
             line.append(f"  best {time_words(run.best.measurement)}", style="green")
         if run.usage.output_tokens:
             line.append(f"  {dollars_words(run.dollars)} of {dollars_words(budget.dollars)}")
-        line.append(f"  {seconds_words(time.monotonic() - self._began)}", style="dim")
-        return line
+        return line.append(took, style="dim")
 
 
 def _row_line(cells: Sequence[Cell], bars: bool) -> Text:
@@ -437,21 +433,20 @@ def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set
 def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> BothReport:
     complete = both.forward.kernel is not None and not both.problem
     gradients, there = both.backward_kernel, None
-    output = Path(backward_output(str(delivery.output))) if delivery.output else None
-    apart = replace(delivery, output=output)
+    apart = replace(delivery, output=Path(backward_output(str(delivery.output))) if delivery.output else None)
     if complete and both.backward is not None and gradients is not None:
         there = gradients.task(), _place(both.backward, apart) or gradients.path
-    forward = _report(both.forward, delivery, shown, backward=there, call=not complete)
-    backward = None
+    forward, backward = _report(both.forward, delivery, shown, backward=there, call=not complete), None
+    console = stdout_console()
     if both.backward is not None:
         if not delivery.as_json:
-            stdout_console().print()
+            console.print()
         backward = _report(both.backward, apart, shown, call=not complete)
     if not delivery.as_json:
-        stdout_console().print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
+        console.print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
         if complete and forward.summary is not None:
             # The call that uses both kernels: the forward's file alone knows nothing of the backward's.
-            show(stdout_console(), [say(Mark("call it:")), Source(forward.summary.call)])
+            show(console, [say(Mark("call it:")), Source(forward.summary.call)])
     return BothReport(forward, backward, both.problem)
 
 
@@ -467,34 +462,38 @@ def _report(
     path = _place(result, delivery)
     if isinstance(result, KernelFound):
         assert path is not None
-        answers = finished(replace(made_before(result.kernel, path), backward=backward or _known_backward(result)))
+        if backward is None and (known := result.kernel.backward()) is not None:
+            backward = known.task(), known.path
+        answers = finished(replace(made_before(result.kernel, path), backward=backward))
         if not delivery.as_json:
-            _show_found(result, path, answers, delivery, call)
+            licence = f"--license {result.licence} is recorded beside a copy; have one written with -o FILE.cu"
+            blocks = [
+                say(found_words(result.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
+                say(f"kernel: {path}", tone=Tone.GOOD),
+                *answer_blocks(answers, call=call),
+                *say_each([licence * bool(result.licence and delivery.output is None)], Tone.FAIR),
+            ]
+            show(stdout_console(), blocks)
         return FoundReport(result.kernel.entry, str(path), answers)
     run, summary = result.run, None
     if path is not None:
-        made: Made = made_by_run(run, path, result.folder.request())
-        summary = finished(replace(made, backward=backward))
+        summary = finished(replace(made_by_run(run, path, result.folder.request()), backward=backward))
     if not delivery.as_json:
-        numbers = {one.number for one in run.attempts}
-        table = bool(numbers - shown) or not _same_stream()
+        table = not shown.issuperset(one.number for one in run.attempts) or not _same_stream()
         show(stdout_console(), end_of_run(run, summary, path, table=table, call=call))
     best = run.best.number if run.best else None
     return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
 
 
-def _known_backward(found: KernelFound) -> tuple[Task, Path] | None:
-    """The kernel for the gradients that the library has already."""
-    backward = found.kernel.backward()
-    return (backward.task(), backward.path) if backward is not None else None
-
-
 def _place(result: MakeResult, delivery: Delivery) -> Path | None:
     """Where its kernel is now, put where it is wanted; None where there is none."""
-    if isinstance(result, KernelFound):
-        return place_kernel(result.kernel, delivery.output, result.licence)
-    output = _untouched_output(result, delivery) if result.before else delivery.output
-    return place_kernel(result.kernel, output, result.licence) if result.kernel else None
+    if result.kernel is None:
+        return None
+    output = delivery.output
+    if isinstance(result, RunEnded) and result.before and output and output.exists() and not delivery.output_is_new:
+        # The run's own output may have been edited since: only the kernel itself is replaced.
+        output = output if output.read_bytes() == result.kernel.text().encode() else None
+    return place_kernel(result.kernel, output, result.licence)
 
 
 def _same_stream() -> bool:
@@ -504,26 +503,6 @@ def _same_stream() -> bool:
     except (OSError, ValueError):
         return False
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-
-
-def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
-    """The output, unless a file at the run's own is not its kernel: it may have been edited since."""
-    output = delivery.output
-    if result.kernel and output and not delivery.output_is_new and output.exists():
-        return output if output.read_bytes() == result.kernel.text().encode() else None
-    return output
-
-
-def _show_found(found: KernelFound, path: Path, answers: Finished, delivery: Delivery, call: bool) -> None:
-    """A kernel that was made before; an author named now was not asked."""
-    licence = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
-    blocks = [
-        say(found_words(found.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
-        say(f"kernel: {path}", tone=Tone.GOOD),
-        *answer_blocks(answers, call=call),
-        *say_each([licence * bool(found.licence and delivery.output is None)], Tone.FAIR),
-    ]
-    show(stdout_console(), blocks)
 
 
 def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:

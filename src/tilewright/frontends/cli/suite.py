@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -61,7 +61,7 @@ from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import PROFILES, Attempt, Budget, Run, Settings, Situation, Specification
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.spares import want_spares
-from tilewright.store import LibraryKernel, NoSuchRun, RunFolder, Store
+from tilewright.store import NoSuchRun, RunFolder, Store
 from tilewright.suites import (
     NoTasks,
     OtherSuite,
@@ -154,11 +154,9 @@ def suite(
             tasks = folder_tasks(folder)
     except NoTasks as error:
         raise BadArgument(str(error)) from None
-    fixed_ = tuple(filter(None, fixed or ()))
-    requests = [
-        replace(one.request, precision=precision, allow_degenerate=allow_degenerate, fixed=fixed_) for one in tasks
-    ]
-    tasks = tuple(replace(one, request=request) for one, request in zip(tasks, requests, strict=True))
+    for_all: dict[str, Any] = {"precision": precision, "allow_degenerate": allow_degenerate}
+    for_all["fixed"] = tuple(filter(None, fixed or ()))
+    tasks = tuple(replace(one, request=replace(one.request, **for_all)) for one in tasks)
     check_key(settings.author, settings.base_url, os.environ)
     place = SuiteFolder(out or Path(f"suite-{name}"))
     with ExitStack() as stack:
@@ -356,75 +354,41 @@ def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
 
 def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, reporter: Reporter) -> MakeResult:
     """The run of a task at its end, begun or gone on with; or a kernel that the library has."""
-    device = _device(suite)
-    judged = partial(judges, log=folder.gpu_turns)
+    device = choose_device(suite.gpu, suite.settings.spool)
+    if device.is_emulated != suite.emulated:
+        raise BadArgument(f"the suite was begun on {suite.device}, and here is {device.label}; go on with it there")
+    judged, store, begun = partial(judges, log=folder.gpu_turns), Store(), None
     request = resolved(replace(task.request, gpu=device.gpu))
-    begun = _begun(folder.run_of(task.id))
+    if run := folder.run_of(task.id):
+        with suppress(NoSuchRun):
+            begun = store.open_run(run)
     if begun is not None:
         return resume(begun, Addition(), "", reporter, judged=judged)
     reporter.working("reading the task")
-    given = read_task(Store(), request, suite.settings, device, suite.fresh)
-    if given is not None and not suite.fresh:
-        found = _in_library(given.hash, suite.settings, device)
-        if found is not None:
+    given = read_task(store, request, suite.settings, device, suite.fresh)
+    if given is not None and not suite.fresh:  # made before by this author, judged and timed on the same device
+        found = store.library.find(given.hash, author=suite.settings.author, device=device.label)
+        if found is not None and found.entry.measurement is not None:
             return KernelFound(found, False, suite.settings.licence)
     return run_request(request, suite.settings, device, reporter, fresh=True, given=given, judged=judged)
 
 
-def _device(suite: Suite) -> ChosenDevice:
-    device = choose_device(suite.gpu, suite.settings.spool)
-    if device.is_emulated != suite.emulated:
-        raise BadArgument(f"the suite was begun on {suite.device}, and here is {device.label}; go on with it there")
-    return device
-
-
-def _begun(run: str) -> RunFolder | None:
-    if run:
-        with suppress(NoSuchRun):
-            return Store().open_run(run)
-    return None
-
-
-def _in_library(task_hash: str, settings: Settings, device: ChosenDevice) -> LibraryKernel | None:
-    """A kernel that this author made before, judged and timed on the same device."""
-    found = Store().library.find(task_hash, author=settings.author, device=device.label)
-    return found if found is not None and found.entry.measurement is not None else None
-
-
 def _recorded(folder: SuiteFolder, task: SuiteTask, result: MakeResult) -> TaskRecord:
+    record, kernel = TaskRecord(task.id, task.name, Status.MADE), result.kernel
     if isinstance(result, KernelFound):
-        return _found(folder, task, result.kernel)
-    run = result.run
-    if run.best is None or result.kernel is None:
-        return TaskRecord(task.id, task.name, Status.NONE_PASSED, _why(run), run=run.id, attempts=len(run.attempts))
-    path = place_kernel(result.kernel, folder.kernel_path(task), result.licence)
-    return TaskRecord(
-        task.id,
-        task.name,
-        Status.MADE,
-        run=run.id,
-        attempts=len(run.attempts),
-        summary=" ".join(run.best.summary.split()),
-        kernel=str(path.relative_to(folder.path)),
-        measurement=run.best.measurement,
-        provisional=run.best.is_provisional,
-        degenerate=run.task.degenerate,
-    )
-
-
-def _found(folder: SuiteFolder, task: SuiteTask, kernel: LibraryKernel) -> TaskRecord:
-    path, entry = place_kernel(kernel, folder.kernel_path(task)), kernel.entry
-    return TaskRecord(
-        task.id,
-        task.name,
-        Status.MADE,
-        run=entry.run,
-        kernel=str(path.relative_to(folder.path)),
-        measurement=entry.measurement,
-        provisional=entry.provisional,
-        degenerate=entry.degenerate,
-        from_library=True,
-    )
+        entry = result.kernel.entry
+        known = replace(record, run=entry.run, measurement=entry.measurement, from_library=True)
+        record = replace(known, provisional=entry.provisional, degenerate=entry.degenerate)
+    else:
+        run, best = result.run, result.run.best
+        record = replace(record, run=run.id, attempts=len(run.attempts))
+        if best is None or kernel is None:
+            return replace(record, status=Status.NONE_PASSED, reason=_why(run))
+        record = replace(record, summary=" ".join(best.summary.split()), measurement=best.measurement)
+        record = replace(record, provisional=best.is_provisional, degenerate=run.task.degenerate)
+    assert kernel is not None
+    path = place_kernel(kernel, folder.kernel_path(task), result.licence)
+    return replace(record, kernel=str(path.relative_to(folder.path)))
 
 
 def _why(run: Run) -> str:

@@ -57,27 +57,10 @@ from tilewright.models import key_variables, providers
 from tilewright.records import PROFILES, UNSTATED, Budget, Emulation, Question, Reply, Settings
 from tilewright.store import AttemptFolder, NotAccepted, RunFolder, Store, StoreError, durable, write_text
 from tilewright.store.run_folder import HEADER
-from tilewright.suites import (
-    NoTasks,
-    OtherSuite,
-    Status,
-    Suite,
-    SuiteFolder,
-    SuiteTask,
-    TaskRecord,
-    folder_tasks,
-)
+from tilewright.suites import NoTasks, OtherSuite, Status, Suite, SuiteFolder, SuiteTask, TaskRecord, folder_tasks
 from tilewright.tasks.errors import BadArgument
 from tilewright.teaching.dataset import NoParquet, samples_of, write_jsonl, write_parquet
-from tilewright.teaching.exam import (
-    Arm,
-    Exam,
-    Sitting,
-    figures_of,
-    sitting_of,
-    skill_text,
-    taught_before,
-)
+from tilewright.teaching.exam import Arm, Exam, Sitting, figures_of, sitting_of, skill_text, taught_before
 from tilewright.teaching.lessons import Clean, Example, Lessons, check_options, cleaner, lessons_of
 from tilewright.teaching.skill import (
     NAME,

@@ -113,11 +113,11 @@ def show(
     if plot is not None:
         write_text(plot, svg_plot(loaded))
     part = next(iter(parts), "")
-    wanted = next((one for one in numbers.values() if one is not None), None)
+    at = next((one for one in numbers.values() if one is not None), None)
     if as_json:
-        _print_record(folder, loaded, part, wanted)
+        print_json(_part_record(folder, loaded, part, at))
     elif part:
-        _print_part(folder, loaded, part, wanted or 0)
+        _print_part(folder, loaded, part, at or 0)
     elif plot is None:
         _print_whole(folder, loaded)
     else:
@@ -125,68 +125,58 @@ def show(
 
 
 def _print_whole(folder: RunFolder, run: Run) -> None:
-    console, library = stdout_console(), Store().library
+    console = stdout_console()
     print_document(console, run_report.run_report(run, folder.worker))
     if run.best is None:
         return
     path = folder.attempt(run.best.number).path / "kernel.cu"
-    backward = library.backward_of(run.task.hash)
-    made = replace(
-        made_by_run(run, path, folder.request()), backward=(backward.task(), backward.path) if backward else None
-    )
-    made_there = [say(f"backward kernel: {entry_words(backward.entry)}")] if backward else []
-    print_document(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *made_there])
+    made, there = made_by_run(run, path, folder.request()), []
+    if backward := Store().library.backward_of(run.task.hash):
+        made = replace(made, backward=(backward.task(), backward.path))
+        there = [say(f"backward kernel: {entry_words(backward.entry)}")]
+    print_document(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *there])
     print_document(console, say_each([waiting_words(run)], Tone.FAIR))
 
 
-def _print_record(folder: RunFolder, run: Run, part: str, number: int | None) -> None:
-    if part in ("kernel", "provenance"):
-        number = _best(run).number
+def _part_record(folder: RunFolder, run: Run, part: str, number: int | None) -> object:
     if part == "provenance":
-        print_json(provenance_of(folder))
-        return
+        _best(run)
+        return provenance_of(folder)
+    if part == "kernel":
+        number = _best(run).number
     if number is None:
         best = run.best
         kernel = folder.attempt(best.number).text("kernel.cu") if best else ""
-        print_json(ShowReport(run, str(folder.path), best.number if best else None, kernel))
-        return
+        return ShowReport(run, str(folder.path), best.number if best else None, kernel)
     attempt, place = _attempt(run, number), folder.attempt(number)
-    print_json(
-        AttemptReport(
-            run.id,
-            attempt,
-            place.find_text("kernel.cu") or "",
-            run_report.diff_text(folder, attempt),
-            run_report.prompts_of(folder, number),
-            tuple(reply.text for reply in place.replies()),
-        )
-    )
+    texts = place.find_text("kernel.cu") or "", run_report.diff_text(folder, attempt)
+    replies = tuple(reply.text for reply in place.replies())
+    return AttemptReport(run.id, attempt, *texts, run_report.prompts_of(folder, number), replies)
 
 
 def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
     console = stdout_console()
-    if part == "kernel":
-        print_exactly(folder.attempt(_best(run).number).text("kernel.cu"))
-    elif part == "provenance":
+    if part in ("kernel", "provenance"):
         best = _best(run)
-        authors = line_authors(folder, run, best)
         kernel = folder.attempt(best.number).text("kernel.cu")
+        if part == "kernel":
+            print_exactly(kernel)
+            return
+        authors = line_authors(folder, run, best)
         print_document(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
     elif part == "diff":
         print_document(console, [Source(run_report.diff_text(folder, _attempt(run, number)), "diff")])
     elif part == "prompt":
-        prompts = run_report.prompts_of(folder, number)
-        if not prompts:
+        if not (prompts := run_report.prompts_of(folder, number)):
             raise BadArgument(f"attempt {number} of {run.id} asked no model")
         print_exactly("\n".join(prompts))
     elif part == "reply":
-        replies = folder.attempt(number).replies()
-        if not replies:
+        if not (replies := folder.attempt(number).replies()):
             raise BadArgument(f"attempt {number} of {run.id} has no reply of a model")
         print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     else:
         attempt = _attempt(run, number)
-        source = folder.attempt(attempt.number).find_text("kernel.cu") or ""
+        source = folder.attempt(number).find_text("kernel.cu") or ""
         print_document(console, run_report.attempt_report(run, attempt, source))
 
 
