@@ -274,22 +274,18 @@ def precision_settler(device: ChosenDevice) -> Settle:
 def _settled_on(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
     if likely_f32(task, reference) == ():
         return task
-    is_f32 = _measured_f32(device, task)
-    if is_f32 is None:
-        return settled_by_channels(task, reference)
-    return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
-
-
-def _measured_f32(device: ChosenDevice, task: Task) -> bool | None:
-    """None where the GPU cannot tell, or an older worker has no such question."""
-    with _reference_on(device, task) as reference:
+    is_f32: bool | None = None  # where the GPU cannot tell, or an older worker has no such question
+    with _reference_on(device, task) as there:
         try:
-            answer: PrecisionAnswer = reference.call(MEASURE, ConvolutionRequest(task), PrecisionAnswer)
+            answer: PrecisionAnswer = there.call(MEASURE, ConvolutionRequest(task), PrecisionAnswer)
+            is_f32 = answer.f32
         except DeviceError:
             raise
         except (ReferenceProblem, RuntimeError):
-            return None
-        return answer.f32
+            pass
+    if is_f32 is None:
+        return settled_by_channels(task, reference)
+    return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
 
 
 @contextmanager

@@ -15,7 +15,6 @@ import platform
 import re
 import sys
 import tempfile
-import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,7 +39,6 @@ from tilewright.records import (
     IntegerValues,
     NormalValues,
     NumberInput,
-    ScalarType,
     Settings,
     Task,
     TaskInput,
@@ -65,8 +63,8 @@ EVERY_DIMENSION = "all"  # among the fixed dimensions of a request
 def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, fresh: bool) -> Task | None:
     """The task of a request. Child processes that are needed later import torch while this one waits."""
     limits = [ReferenceLimits()]  # a file is described in one child, and then probed in another
-    limits += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
-    limits += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
+    limits += [ReferenceLimits()] * (settings.author == choices.PLAYBOOK)  # which traces the reference
+    limits += [ReferenceLimits() if device.index is None else ReferenceLimits.on_gpu(device.index)]
     start_ahead(*limits)
     return task_of(request, _precheck(store, settings, fresh), precision_settler(device))
 
@@ -189,22 +187,20 @@ class WantedRun:
         """A run in which another process has the same author make a kernel for the same request or task."""
         for folder in self.store.busy():
             with contextlib.suppress(StoreError, OSError):
-                if self._is_alike(folder.header()) and self._is_same(folder):
+                if not self._is_alike(folder.header()):
+                    continue
+                run = folder.find_run() if self.task is not None else None
+                if folder.request() == self.request if self.task is None else run and run.task.hash == self.task.hash:
                     return folder
         return None
 
-    def _is_same(self, folder: RunFolder) -> bool:
-        if self.task is None:
-            return folder.request() == self.request
-        run = folder.find_run()
-        return run is not None and run.task.hash == self.task.hash
-
     def _is_alike(self, other: Header) -> bool:
         """Whether a run has the same author, device and baselines, and begins without a file."""
-        theirs, ours = other.settings, self.settings
-        same = (theirs.author, theirs.base_url, theirs.spool) == (ours.author, ours.base_url, ours.spool)
-        same = same and (theirs.against, theirs.baselines) == (ours.against, ours.baselines)
-        return same and not theirs.start and other.environment.emulated == self.environment.emulated
+        theirs, ours = (
+            (one.author, one.base_url, one.spool, one.against, one.baselines) for one in (other.settings, self.settings)
+        )
+        is_alike = theirs == ours and other.environment.emulated == self.environment.emulated
+        return is_alike and not other.settings.start
 
     def _can_share(self, shared: RunFolder) -> bool:
         """Whether the result of a run that was waited for answers this request too.
@@ -268,8 +264,10 @@ def is_named_object(text: str) -> bool:
     if not colon or place.endswith(".py") or Path(text).exists():
         return False
     found = _NAMED.fullmatch(text)
-    if found is not None and _is_installed(found["module"].partition(".")[0]):
-        return True
+    if found is not None:
+        with contextlib.suppress(ImportError, ValueError):
+            if importlib.util.find_spec(found["module"].partition(".")[0]) is not None:
+                return True
     if re.search(r"\s", place):
         return False
     if found is None and "(" in text and text.count("(") != text.count(")"):
@@ -277,13 +275,6 @@ def is_named_object(text: str) -> bool:
     if re.search(r"\s", text.partition("(")[0]):
         return False
     raise BadArgument(f"{text}: no package called {place} can be imported; write PACKAGE.MODULE:NAME or FILE.py:NAME")
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def named_object(text: str) -> Any:
@@ -306,15 +297,12 @@ def named_object(text: str) -> Any:
         return value
     if not callable(value):
         raise BadArgument(f"{text}: {found['name']} is a {type(value).__name__}, which takes no arguments")
-    return _called(text, module, found["name"], found["arguments"] or "")
-
-
-def _called(text: str, module: types.ModuleType, name: str, arguments: str) -> Any:
     import torch
 
+    arguments = found["arguments"] or ""
     try:
         torch.manual_seed(0)
-        return eval(f"{name}({arguments})", {"torch": torch, **vars(module)})
+        return eval(f"{found['name']}({arguments})", {"torch": torch, **vars(module)})
     except SyntaxError:
         raise BadArgument(f"{text}: {arguments!r} are no arguments of a call; write them as in Python") from None
     except Exception as error:  # whatever somebody's constructor raises
@@ -419,10 +407,13 @@ def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> T
     except BadArgument:
         raise BadArgument(f"--reference {text}: there is no such file, module or run; {WAYS}") from None
     if not (path.is_file() or is_task_folder or named):
-        return _task_of_run(text)
+        try:
+            return Store().open_run(text).load().task
+        except (StoreError, NotAccepted):
+            raise BadArgument(f"--reference {text}: there is no such file or run; {WAYS}") from None
     own_sizes = is_task_folder or (".py:" not in text and not named)
-    request = Request(text, *(({}, {}) if own_sizes else (dict(shapes), dict(numbers))), allow_degenerate=True)
-    request = replace(request, fixed=("all",))
+    sizes = ({}, {}) if own_sizes else (dict(shapes), dict(numbers))
+    request = Request(text, *sizes, allow_degenerate=True, fixed=("all",))
     while True:
         try:
             task = task_of(resolved(request))
@@ -434,20 +425,13 @@ def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> T
         except BadArgument as problem:
             raise BadArgument(f"--reference {text}: {str(problem).removeprefix(f'{text}: ')}") from None
         # A parameter of the module: the kernel takes it too, and `forward` does not.
-        left = [
-            {name: one for name, one in all_.items() if name != given} for all_ in (request.shapes, request.numbers)
-        ]
-        request = replace(request, shapes=left[0], numbers=left[1])
+        shapes, numbers = (
+            {name: one for name, one in given_.items() if name != given} for given_ in (request.shapes, request.numbers)
+        )
+        request = replace(request, shapes=shapes, numbers=numbers)
     if task is None:
         raise BadArgument(f"--reference {text}: {WAYS}")
     return task
-
-
-def _task_of_run(text: str) -> Task:
-    try:
-        return Store().open_run(text).load().task
-    except (StoreError, NotAccepted):
-        raise BadArgument(f"--reference {text}: there is no such file or run; {WAYS}") from None
 
 
 _INDICES = (DType.I16, DType.I32, DType.I64)
@@ -503,25 +487,20 @@ def task_of_reference(
 
 
 def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str], smallest: int) -> TaskInput:
-    if parameter.scalar is None:
-        if not isinstance(value, TensorSpec):
-            return TensorInput(parameter.name, DType.F32, (), optional=True)
-        dimensions = tuple(names[size] for size in value.shape)
-        in_place, values = parameter.in_place, _values(value.dtype, smallest)
-        return TensorInput(parameter.name, value.dtype, dimensions, values, in_place=in_place)
-    if not isinstance(value, (bool, int, float)):
-        raise BadArgument(f"{parameter.name} is a list of numbers; give --reference FILE.py:FUNCTION")
-    return NumberInput(parameter.name, parameter.scalar or ScalarType.FLOAT, value)
-
-
-def _values(dtype: DType, smallest: int) -> NormalValues | IntegerValues:
-    """Indices that are valid for every dimension; every value of a byte."""
-    if dtype.is_float:
-        return NormalValues()
-    if dtype in _INDICES:
-        return IntegerValues(0, smallest)
-    lowest, highest = dtype.whole_numbers
-    return IntegerValues(lowest, highest + 1)
+    if parameter.scalar is not None:
+        if not isinstance(value, (bool, int, float)):
+            raise BadArgument(f"{parameter.name} is a list of numbers; give --reference FILE.py:FUNCTION")
+        return NumberInput(parameter.name, parameter.scalar, value)
+    if not isinstance(value, TensorSpec):
+        return TensorInput(parameter.name, DType.F32, (), optional=True)
+    values: NormalValues | IntegerValues = NormalValues()
+    if value.dtype in _INDICES:  # valid for every dimension
+        values = IntegerValues(0, smallest)
+    elif not value.dtype.is_float:
+        lowest, highest = value.dtype.whole_numbers
+        values = IntegerValues(lowest, highest + 1)
+    dimensions = tuple(names[size] for size in value.shape)
+    return TensorInput(parameter.name, value.dtype, dimensions, values, in_place=parameter.in_place)
 
 
 def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,6 +9,7 @@ on record before anybody is asked to accept it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -206,21 +207,19 @@ def _run_backward(
 
 
 def _same_request(store: Store, request: Request, device: ChosenDevice) -> LibraryKernel | None:
-    """A finished kernel for the very same words, shapes and options: their specification was accepted before."""
-    wordings = (request, replace(request, precision=request.precision or records.Precision.DTYPE))
+    """A finished kernel for the very same words, shapes and options: their specification was accepted before.
+
+    Earlier versions took TF32 for convolutions of every request without a precision, so that such a kernel is known to
+    be as precise as PyTorch only where the request says it, or without a GPU, where a rule decides.
+    """
+    earlier = replace(request, precision=request.precision or records.Precision.DTYPE)
+    is_settled = request.precision is not None or device.is_emulated
     for kernel in store.library.all():
         with contextlib.suppress(StoreError):
-            if kernel.request() in wordings and _has_known_precision(kernel, request, device):
+            is_same = (asked := kernel.request()) == request
+            if (is_same or asked == earlier) and (not tasks.may_convolve(kernel.task()) or (is_same and is_settled)):
                 return kernel
     return None
-
-
-def _has_known_precision(kernel: LibraryKernel, request: Request, device: ChosenDevice) -> bool:
-    """Whether its convolutions are as precise as PyTorch's on this device. Earlier versions took TF32 for every
-    request without a precision; without a GPU a rule decides, which has not changed."""
-    if not tasks.may_convolve(kernel.task()):
-        return True
-    return kernel.request() == request and (request.precision is not None or device.is_emulated)
 
 
 def _announce(reporter: Reporter, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
@@ -328,13 +327,10 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, reporter
 
     The person's own shapes, numbers and values replace the author's; raises `TaskError` if one of them has no place.
     """
-    place = folder.attempt(0)
-    asked = 0
+    place, numbers = folder.attempt(0), itertools.count(1)
 
     def ask(question: records.Question) -> records.Reply:
-        nonlocal asked
-        asked += 1
-        number = asked
+        number = next(numbers)
 
         def on_text(text: str) -> None:
             place.stream(number, text)
@@ -351,18 +347,15 @@ def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> R
 
 
 def library_kernel(store: Store, folder: RunFolder, run: Run) -> LibraryKernel | None:
-    """The best kernel of a run, put into the library if it is not there yet; None where no attempt passed."""
-    return None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
-
-
-def _tuned_text(folder: RunFolder, run: Run) -> str | None:
-    """The autotuner's choice for the best attempt, as the text that lies beside a kernel file."""
-    best = run.best
-    if best is None or best.tune is None or not best.tune.choice:
+    """The best kernel of a run, put into the library with the autotuner's choice; None where no attempt passed."""
+    best, tuned = run.best, None
+    if best is None:
         return None
-    file = parse(folder.attempt(best.number).text("kernel.cu"), run.task.name, allow_library=run.task.allow_library)
-    tuned = TunedChoices().with_winner_of(file, run.task, best)
-    return json.dumps(records.to_json(tuned), indent=1)
+    if best.tune is not None and best.tune.choice:
+        text = folder.attempt(best.number).text("kernel.cu")
+        file = parse(text, run.task.name, allow_library=run.task.allow_library)
+        tuned = json.dumps(records.to_json(TunedChoices().with_winner_of(file, run.task, best)), indent=1)
+    return store.library.add(folder, tuned)
 
 
 # -- resuming a run --
@@ -424,28 +417,24 @@ def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | 
     """The settings to continue with; None where the run has ended and nothing was added."""
     run, before = folder.find_run(), folder.header().settings
     settings = replace(_with_addition(before, addition, run), output=output)
-    if run is not None and run.ending is not None:
+    ended = run is not None and run.ending is not None
+    if run is not None and ended:
         if addition == Addition():
             return None
         step = next_step(replace(run, settings=settings, ending=None))
         if isinstance(step, Ending):
             raise EndsAtOnce(run, step, settings.author)
-        folder.reopen(settings)
-    elif settings != before:
+    if ended or settings != before:
         folder.reopen(settings)
     return settings
 
 
 def _remedy(ending: Ending, author: str) -> str:
     """What lets a run continue that ended so. The playbook reads no hints."""
-    options = {
-        Ending.ATTEMPTS: "--attempts N",
-        Ending.TOKENS: "--tokens N",
-        Ending.DOLLARS: "--dollars X",
-        Ending.SECONDS: "--seconds S",
-    }
-    if ending in options:
-        return f"add more with {options[ending]}"
+    limits = {Ending.ATTEMPTS: "attempts N", Ending.TOKENS: "tokens N", Ending.DOLLARS: "dollars X"}
+    limits[Ending.SECONDS] = "seconds S"
+    if ending in limits:
+        return f"add more with --{limits[ending]}"
     if author == choices.PLAYBOOK:
         return "go on with a model: --model PROVIDER:NAME"
     return "add a hint with --hint TEXT"
