@@ -114,17 +114,22 @@ class _Bench:
 
     def run(self) -> BenchReport:
         task = self._task()
-        self._refuse_others(task)
-        judged = {one.name: self._judged(one) for one in self._kernels}
-        least_us = 0.0
+        for one in self._kernels:  # every file must take the same call
+            try:
+                prepare(one.file, task, one.choice)
+            except NotPrepared as problem:
+                raise BadArgument(f"{one.name} cannot take part: {problem}") from None
+        judged = {}
+        for one in self._kernels:
+            self._say(f"judging {one.name}")
+            judged[one.name], _ = judged_by_checkers(one.file, self._arguments, self._gpu, self._known, self._say)
         with open_devices(self._device) as (emulator, gpu), self._reference(task, gpu) as reference:
             least_us = floor_us(task, reference)
-            rows, notes = (
-                self._measured(task, gpu, reference, least_us)
-                if gpu is not None
-                else self._modelled(task, emulator, reference, least_us)
-            )
-        told = [replace(row, judged=judged[row.name][0]) if row.name in judged else row for row in rows]
+            if gpu is not None:
+                rows, notes = self._measured(task, gpu, reference, least_us)
+            else:
+                rows, notes = self._modelled(task, emulator, reference, least_us)
+        told = [replace(row, judged=judged[row.name].words) if row.name in judged else row for row in rows]
         return BenchReport(
             file=str(self._path),
             op=task.name,
@@ -135,7 +140,7 @@ class _Bench:
             guessed=self._kernel.guessed,
             floor_us=least_us,
             rows=_beside_first(told),
-            wrong=tuple(name for name, (_, passed) in judged.items() if passed is False),
+            wrong=tuple(name for name, found in judged.items() if found.passed is False),
             notes=(*notes, *filter(None, (self._kernel.note,))),
         )
 
@@ -149,20 +154,6 @@ class _Bench:
         self._say("reading the reference")
         task = task_of_reference(self._known, self._arguments, self._device)
         return replace(task, name=first.plan.op.name)
-
-    def _refuse_others(self, task: Task) -> None:
-        """Every file must take the same call."""
-        for one in self._kernels:
-            try:
-                prepare(one.file, task, one.choice)
-            except NotPrepared as problem:
-                raise BadArgument(f"{one.name} cannot take part: {problem}") from None
-
-    def _judged(self, one: _Contender) -> tuple[str, bool | None]:
-        """A wrong kernel may be as fast as it likes."""
-        self._say(f"judging {one.name}")
-        found, _ = judged_by_checkers(one.file, self._arguments, self._gpu, self._known, self._say)
-        return found.words, found.passed
 
     @contextmanager
     def _reference(self, task: Task, gpu: Device | None) -> Iterator[AnyReference | None]:
@@ -182,10 +173,9 @@ class _Bench:
         beside = (reference, self._baselines) if reference is not None and self._baselines else None
         with locked_gpu(self._device.index, self._say):
             rounds = bench_on_gpu(built, task, gpu, beside, least_us, self._say)
-        rows = []
-        for name in (*built, *self._baselines):
-            timing = rounds.timing(name) if name in rounds.samples else None
-            rows.append(BenchRow(name, timing.median_us if timing else None, timing=timing))
+        timings = {name: rounds.timing(name) for name in rounds.samples}
+        named = [(name, timings.get(name)) for name in (*built, *self._baselines)]
+        rows = [BenchRow(name, timing.median_us if timing else None, timing=timing) for name, timing in named]
         if CONTROL in rounds.samples and rows[0].time_us:
             off = abs(rounds.timing(CONTROL).median_us / rows[0].time_us - 1.0)
             rounds.note(f"{rows[0].name} beside itself differs by {off:.1%}: less than that is noise")
@@ -202,8 +192,7 @@ class _Bench:
                 rows.append(BenchRow(one.name, model.modelled.time_us))
             except NotCounted as problem:
                 rows.append(BenchRow(one.name, None, note=f"not modelled: {problem}"))
-        for name in self._baselines:
-            rows.append(self._modelled_baseline(name, task, reference))
+        rows += [self._modelled_baseline(name, task, reference) for name in self._baselines]
         return rows, ["modelled from emulated counts: it ranks kernels, it is no clock; a GPU measures"]
 
     def _modelled_baseline(self, name: str, task: Task, reference: AnyReference | None) -> BenchRow:

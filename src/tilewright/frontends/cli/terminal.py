@@ -127,19 +127,14 @@ def exit_code(error: BaseException) -> int | None:
     """The code of an expected error; None for any other."""
     if isinstance(error, NotDone):
         return error.code
-    codes: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
-        (INTERRUPTED, (KeyboardInterrupt,)),
-        (1, (KernelFileError,)),
-        (2, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)),
-        (FAULT, (ToolchainError, DeviceError, StoreError, OSError)),
-    )
-    for code, errors in codes:
-        if isinstance(error, errors):
-            return code
-    return _code_of_making(error)
-
-
-def _code_of_making(error: BaseException) -> int | None:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, KernelFileError):
+        return 1
+    if isinstance(error, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)):
+        return 2
+    if isinstance(error, (ToolchainError, DeviceError, StoreError, OSError)):
+        return FAULT
     # Imported late: building and checking a file need none of these.
     from tilewright.exports.publish import HubFailed
     from tilewright.exports.writing import NotExportable, NotPublishable
