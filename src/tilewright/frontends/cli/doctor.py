@@ -190,10 +190,11 @@ def _clients() -> Iterator[MachineFact]:
             continue
         try:
             importlib.import_module(package)
-            yield MachineFact(package, State.GOOD, f"{_version(package)}, for {served} models")
         except Exception as error:  # whatever a package that does not fit its surroundings raises
             reason = f"cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             yield MachineFact(package, State.PROBLEM, reason, f"reinstall it, for {served} models")
+        else:
+            yield MachineFact(package, State.GOOD, f"{_version(package)}, for {served} models")
 
 
 def _runs() -> MachineFact:

@@ -115,7 +115,13 @@ def publish(
     with tempfile.TemporaryDirectory() as temporary, progress() as say:
         folder = Path(what)
         if (folder / RECORD).is_file():
-            _refuse_other_licence(folder, licence)
+            stated = str(read_record(folder).get("licence", UNSTATED)) if licence else ""
+            if licence and checked_licence(licence) != stated:  # which would be in none of its files
+                says = "say that nobody has stated one" if stated == UNSTATED else f"state {stated}"
+                raise NotPublishable(
+                    f"--license {licence}: {folder} is an export, whose files {says}; export it again with "
+                    f"--license {licence}"
+                )
         else:
             folder = Path(temporary) / "export"
             source = read_source([what])
@@ -124,16 +130,6 @@ def publish(
             cuda_project.export(source, Target.HUB, folder, name, (), say, HubChoices(repository=to))
         done = check_publishable(folder, to) if dry_run else publishing.publish(folder, to, private, say)
     deliver(done, as_json, lambda console: _show_upload(console, done))
-
-
-def _refuse_other_licence(folder: Path, licence: str) -> None:
-    """An export's files state its licence; one said here would be in none of them."""
-    stated = str(read_record(folder).get("licence", UNSTATED)) if licence else ""
-    if licence and checked_licence(licence) != stated:
-        says = "say that nobody has stated one" if stated == UNSTATED else f"state {stated}"
-        raise NotPublishable(
-            f"--license {licence}: {folder} is an export, whose files {says}; export it again with --license {licence}"
-        )
 
 
 def _show_upload(console: Console, done: Publication) -> None:

@@ -119,13 +119,11 @@ def chosen_runs(named: Sequence[str]) -> list[RunFolder]:
 
 
 def _is_readable(folder: RunFolder) -> bool:
-    """Whether a folder among runs is one that can be read: others are passed over, and a damaged one is named."""
+    """Whether a folder among runs can be read: others are passed over, and a damaged one is named."""
     try:
         folder.load()
-    except NotAccepted:
-        return False
-    except StoreError as error:
-        if (folder.path / HEADER).is_file():
+    except (NotAccepted, StoreError) as error:
+        if not isinstance(error, NotAccepted) and (folder.path / HEADER).is_file():
             stderr_console().print(Text(f"passed over: {error}"), soft_wrap=True)
         return False
     return True
@@ -178,7 +176,8 @@ def teach(
         provenance = SkillProvenance(
             name, datetime.now(UTC).isoformat(timespec="seconds"), __version__, clean(author) or RECORDS, lessons.runs
         )
-        licence = licence or _common_licence(lessons)
+        stated = {one.licence for one in lessons.runs}
+        licence = licence or (stated.pop() if len(stated) == 1 else UNSTATED)
         files = skill_files(provenance, lessons, worked, "", licence)
         tokens = 0
         if author:
@@ -186,17 +185,16 @@ def teach(
             guidance, tokens = _guidance(name, author, url, guidance_of(lessons), files, worked)
             files = skill_files(provenance, lessons, worked, guidance, licence)
     _write(output, files)
-    taught = Taught(
-        str(output),
-        len(lessons.runs),
-        tuple(one.name for one in worked),
-        left_out,
-        len(lessons.pitfalls),
-        len(lessons.steps),
-        provenance.author,
-        tokens,
-    )
-    deliver(taught, as_json, lambda console: _show(console, taught))
+    facts = len(lessons.runs), tuple(one.name for one in worked), left_out, len(lessons.pitfalls), len(lessons.steps)
+    taught = Taught(str(output), *facts, provenance.author, tokens)
+
+    def show(console: Console) -> None:
+        counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
+        console.print(Text(f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
+        for one in left_out:
+            console.print(Text(f"left out: {one}"))
+
+    deliver(taught, as_json, show)
 
 
 def checked_output(output: Path) -> str:
@@ -210,11 +208,6 @@ def checked_output(output: Path) -> str:
     if output.exists() and not (output / PROVENANCE).is_file() and (not output.is_dir() or any(output.iterdir())):
         raise BadArgument(f"-o {output}: something is there that `teach` did not write; name another folder")
     return name
-
-
-def _common_licence(lessons: Lessons) -> str:
-    found = {one.licence for one in lessons.runs}
-    return found.pop() if len(found) == 1 else UNSTATED
 
 
 def _tested(lessons: Lessons, say: Callable[[str], None]) -> tuple[tuple[WorkedExample, ...], tuple[str, ...]]:
@@ -235,25 +228,20 @@ def run_again(example: Example) -> tuple[CheckOutcome | None, str]:
     options = check_options(example.task, example.sizes)
     if options is None:
         return None, ""
-    file = parse(example.kernel, f"{example.task.name}.cu", allow_library=example.task.allow_library)
-    given = {kind: [value for key, value in zip(options[::2], options[1::2], strict=True) if key == kind] for kind in
-             ("--shape", "--set", "--fill")}  # fmt: skip
-    arguments = parse_arguments(file.plan.op, given["--shape"], given["--set"])
+    task = example.task
+    file = parse(example.kernel, f"{task.name}.cu", allow_library=task.allow_library)
+    given = list(zip(options[::2], options[1::2], strict=True))
+    shapes, numbers, fills = ([text for key, text in given if key == one] for one in ("--shape", "--set", "--fill"))
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference.py"
-        write_text(reference, example.task.reference)
-        report = check_file(
-            file,
-            arguments,
-            False,
-            CheckOptions(
-                gpu=PROFILES[example.task.gpu],
-                emulation=Emulation(schedules=2),
-                reference=(reference, example.task.function),
-                contents=parse_contents(file.plan.op, given["--fill"]),
-            ),
-            lambda text: None,
+        write_text(reference, task.reference)
+        how = CheckOptions(
+            gpu=PROFILES[task.gpu],
+            emulation=Emulation(schedules=2),
+            reference=(reference, task.function),
+            contents=parse_contents(file.plan.op, fills),
         )
+        report = check_file(file, parse_arguments(file.plan.op, shapes, numbers), False, how, lambda text: None)
     return report.outcome, f"{report.outcome.value} {report.reason}".strip()
 
 
@@ -284,13 +272,6 @@ def _write(output: Path, files: dict[str, str]) -> None:
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_text(folder / path, text)
-
-
-def _show(console: Console, taught: Taught) -> None:
-    counts = f"{len(taught.examples)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
-    console.print(Text(f"wrote {taught.folder}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
-    for one in taught.left_out:
-        console.print(Text(f"left out: {one}"))
 
 
 _WRITERS = {".jsonl": write_jsonl, ".parquet": write_parquet}
@@ -330,14 +311,15 @@ def dataset(
         raise BadArgument(str(error)) from None
     licences = dict(Counter(one.licence for one in samples))
     written = Written(str(output), len(folders), len(samples), sum(one.passed for one in samples), licences)
-    deliver(written, as_json, lambda console: _show_dataset(console, written))
 
+    def show(console: Console) -> None:
+        counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
+        console.print(Text(f"wrote {output}: {counts}"))
+        if unstated := licences.get(UNSTATED):
+            text = f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"
+            console.print(Text(text))
 
-def _show_dataset(console: Console, written: Written) -> None:
-    counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
-    console.print(Text(f"wrote {written.file}: {counts}"))
-    if unstated := written.licences.get(UNSTATED):
-        console.print(Text(f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"))
+    deliver(written, as_json, show)
 
 
 def exam(
@@ -382,7 +364,8 @@ def exam(
     for student, label in zip(students, labels, strict=True):
         place = re.sub(r"[^\w.-]+", "-", label)
         for arm in Arm:
-            asked = replace(settings, author=_arm_author(student, arm), skill=text if arm is Arm.WITH else "")
+            author = f"{student}/{arm.value}" if providers()[student.partition(":")[0]].takes_path else student
+            asked = replace(settings, author=author, skill=text if arm is Arm.WITH else "")
             suite = replace(new_suite(f"exam {name}, {arm.value}", listed, asked, device), fresh=True)
             sittings += _held(SuiteFolder(out / place / arm.value), suite, label, arm, workers)
     held = Exam(
@@ -398,7 +381,17 @@ def exam(
         sittings=tuple(sittings),
         figures={label: figures_of(label, sittings, settings.budget) for label in labels},
     )
-    _close(out, held, as_json)
+    report = exam_report(held)
+    write_text(out / "report.md", markdown(report, None))
+    durable.write_record(out / "report.json", held)
+    write_text(out / "exam.svg", exam_picture(held))
+
+    def show(console: Console) -> None:
+        print_document(console, replace(report, sections=report.sections[:-1]))
+        console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
+
+    deliver(held, as_json, show)
+    exit_with(FAULT if any(one.fault for one in sittings) else 0)
 
 
 def _students(models: Sequence[str], settings: Settings) -> tuple[str, ...]:
@@ -453,10 +446,6 @@ def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm, workers: int 
     return [_sitting(one, label, arm) for one in folder.records()]
 
 
-def _arm_author(student: str, arm: Arm) -> str:
-    return f"{student}/{arm.value}" if providers()[student.partition(":")[0]].takes_path else student
-
-
 def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:
     if record.status in (Status.MADE, Status.NONE_PASSED):
         run = Store().open_run(record.run).load()
@@ -464,18 +453,3 @@ def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:
         return sitting_of(student, arm, record.name, run, f"{record.status.words}{provisional}")
     fault = record.reason or record.status.words
     return Sitting(student, arm, record.name, False, None, 0, 0, None, None, record.run, record.status.words, fault)
-
-
-def _close(out: Path, exam: Exam, as_json: bool) -> None:
-    """Write the report; a fault that kept a sitting from being held ends the command with its code."""
-    report = exam_report(exam)
-    write_text(out / "report.md", markdown(report, None))
-    durable.write_record(out / "report.json", exam)
-    write_text(out / "exam.svg", exam_picture(exam))
-
-    def show(console: Console) -> None:
-        print_document(console, replace(report, sections=report.sections[:-1]))
-        console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
-
-    deliver(exam, as_json, show)
-    exit_with(FAULT if any(one.fault for one in exam.sittings) else 0)
