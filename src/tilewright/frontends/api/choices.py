@@ -1,8 +1,4 @@
-"""The author, the device and the settings of a run, from a person's options. Nothing is spent here.
-
-The author is the model that is named, else one whose key is set, else the built-in playbook. Kernels run on a GPU
-behind a spool, on a GPU of this machine, or in the emulator.
-"""
+"""The author, the device and the settings of a run, from command-line options or keywords. Nothing is spent here."""
 
 from __future__ import annotations
 
@@ -105,10 +101,7 @@ def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
 def open_author(
     name: str, base_url: str, say: Callable[[str], None], seconds: float = math.inf
 ) -> Iterator[ChosenAuthor]:
-    """Opens the author of that name. Raises `ModelError` if its model cannot be opened.
-
-    `seconds`: for how long a failing service may be retried.
-    """
+    """Open the author of that name, or raise `ModelError`; a failing service is retried for at most `seconds`."""
     if name == PLAYBOOK:
         if base_url:
             raise BadArgument("--base-url is for a model's server; name the model with --model")
@@ -207,10 +200,7 @@ def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
 def open_devices(
     device: ChosenDevice, interrupt: Callable[[], bool] = uninterrupted
 ) -> Iterator[tuple[Device, Device | None]]:
-    """The emulator, whose process starts with the first job, and the GPU if there is one.
-
-    Through a spool every job runs again, so that no time measured for another run is used.
-    """
+    """The emulator, whose process starts with the first job, and the GPU or None. Spooled jobs are never cached."""
     with ExitStack() as stack:
         emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu], interrupt=interrupt))
         if device.spool:
@@ -272,10 +262,7 @@ def with_checked(
 
 
 def checked_against(text: str, elsewhere: bool = False) -> str:
-    """`MODULE:FUNCTION`, or "". The module must be found here, unless another machine times it (`elsewhere`).
-
-    It is imported only to be timed.
-    """
+    """`MODULE:FUNCTION`, or "". The module must be found here, unless another machine times it (`elsewhere`)."""
     if not text:
         return ""
     module, _, function = text.partition(":")

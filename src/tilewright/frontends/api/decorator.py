@@ -399,8 +399,7 @@ class DecoratedKernel:
     _warn_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _reference(self, kind: Hashable, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the function itself, with one warning for each `kind` of reason. There is a limit, since a number that
-        differs in every call would give a new kind each time."""
+        """Run the function itself, with one warning for each `kind` of reason, up to a limit."""
         if self.strict:
             raise NoKernelApplies(f"{self._name}: {why}{remedy}", ())
         if kind not in self._warned and len(self._warned) < _MOST_WARNINGS:
@@ -481,10 +480,7 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
 
 
 def _fits(one: TensorInput, value: object, sizes: dict[str, int], leads: bool) -> bool:
-    """Whether a tensor has the dtype and rank of an input, and sizes that agree with `sizes`, which are extended.
-
-    A first dimension that `leads` stands for any number of dimensions, or none.
-    """
+    """Whether a tensor has the dtype, rank and sizes of an input; a dimension that `leads` stands for any number."""
     if not isinstance(value, torch.Tensor):
         return value is None and one.optional
     dtype: DType | None = DTYPE_OF_TORCH.get(value.dtype)

@@ -1,7 +1,4 @@
-"""Options that go with a kernel file: GPUs by name, and the arguments of its op, given or guessed.
-
-`--shape x=4096x1024:bf16`, `--set eps=1e-5`, `--fill x=uniform:0:1`.
-"""
+"""GPUs by name, and the arguments of a kernel file: given by `--shape`, `--set` and `--fill`, or guessed."""
 
 from __future__ import annotations
 
@@ -280,10 +277,7 @@ def complete_arguments(
     gpu: GpuProfile,
     guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
 ) -> tuple[dict[str, ArgumentValue], bool]:
-    """The given arguments with the others guessed so that the file applies, and whether a tensor was guessed.
-
-    `guesses` are lists of shapes. All tensors get shapes of one list: the first from which the file takes them.
-    """
+    """The given arguments with shapes guessed for the others from a list of `guesses`, and whether one was guessed."""
     wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]
     base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
     if not wanted:

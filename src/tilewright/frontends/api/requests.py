@@ -72,10 +72,7 @@ def read_task(store: Store, request: Request, settings: Settings, device: Chosen
 def task_of(
     request: Request, precheck: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
 ) -> Task | None:
-    """The task of a request that is code; None for words. The reference runs in a limited child process.
-
-    `precheck` sees its source before that, and may refuse it; `settle` finds the precision where none was given.
-    """
+    """The task of a request that is code; None for words. `precheck` may refuse its source before it runs."""
     options = task_options(request, settle)
     options = replace(options, foresee=precheck) if precheck else options
     if request.module:
@@ -203,11 +200,7 @@ class WantedRun:
         return is_alike and not other.settings.start
 
     def _can_share(self, shared: RunFolder) -> bool:
-        """Whether the result of a run that was waited for answers this request too.
-
-        A run that stopped before its end is continued with these settings. One that ended without a kernel says
-        nothing about another budget.
-        """
+        """Whether the result of a run that was waited for answers this request too; one that stopped is continued."""
         header, run = shared.header(), shared.find_run()
         if run is None or run.ending is None:
             shared.reopen(replace(self.settings, hints=header.settings.hints))
@@ -255,10 +248,7 @@ _NAMED = re.compile(
 
 
 def is_named_object(text: str) -> bool:
-    """Whether a request is `package.module:Name`, and no words: what stands before the colon can be imported.
-
-    Raises `BadArgument` for what cannot be words either, since a model would be paid to read it.
-    """
+    """Whether a request is `package.module:Name`; raises `BadArgument` for one that is misspelt, and no words."""
     text = text.strip()
     place, colon, _ = text.partition(":")
     if not colon or place.endswith(".py") or Path(text).exists():
@@ -278,10 +268,7 @@ def is_named_object(text: str) -> bool:
 
 
 def named_object(text: str) -> Any:
-    """`package.module:Name` or `package.module:Name(64, eps=1e-5)`; arguments may use what the module has imported.
-
-    A class without brackets is made without arguments.
-    """
+    """The object that `package.module:Name` or `package.module:Name(64, eps=1e-5)` names; a class is instantiated."""
     found = _NAMED.fullmatch(text.strip())
     assert found is not None
     try:
@@ -344,10 +331,7 @@ WAYS = (
 def named_reference(
     text: str, shapes: Mapping[str, str], numbers: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """A file with a function of the kernel's parameters, and the function's name. Raises `BadArgument`.
-
-    `shapes` and `numbers` are those of the call that is looked at, as `--shape` and `--set` take them.
-    """
+    """A file with a function of the kernel's parameters, and its name. The sizes are those of the call."""
     text = text.strip()
     found = _function(text)
     if found is not None:
@@ -438,10 +422,7 @@ _INDICES = (DType.I16, DType.I32, DType.I64)
 
 
 def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> Task:
-    """The task of a file without a reference. Equal sizes are assumed to be one dimension, which they mostly are.
-
-    Raises `BadArgument` for an op with lists of numbers, `DoesNotApply` where the file does not take the call.
-    """
+    """The task of a file without a reference; equal sizes are one dimension. Raises `BadArgument`, `DoesNotApply`."""
     op = file.plan.op
     evaluation = evaluate(file, arguments, gpu)
     results = {one.name: one.spec for one in evaluation.buffers if one.name in op.results}
@@ -527,10 +508,7 @@ class EagerAnswer:
 
 
 def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAnswer:
-    """A lower bound of a reference's time in eager PyTorch, run once on the meta device in the reference's child.
-
-    Every operation that is no view takes a launch or its bytes at the bandwidth of a long copy, on a cold cache.
-    """
+    """A lower bound of the time of a reference in eager PyTorch, which is run on the meta device in a child process."""
     import torch
 
     from tilewright.frontends.finding.costs import modelled_us

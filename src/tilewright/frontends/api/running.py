@@ -110,11 +110,7 @@ def run_request(
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
 ) -> MakeResult:
-    """A kernel for a request: from the library unless `fresh` is set or a file is to be improved, else made.
-
-    `alone`: the run is not shared with another process that asks for the same. `given`: the task, if it is known
-    already. `prepare` is called with the task before an author is asked, and may refuse it.
-    """
+    """A kernel from the library, or made. `alone`: in a run that is not shared; `prepare` may refuse the task."""
     store = Store()
     request = resolved(request)
     anew = fresh or bool(settings.start)
@@ -143,10 +139,7 @@ def run_request(
 def run_with_backward(
     request: Request, settings: Settings, device: ChosenDevice, reporter: Reporter, *, fresh: bool = False
 ) -> WithBackward:
-    """Kernels for a function and for its gradients: two tasks, and two runs one after the other.
-
-    A function whose gradients are missing or wrong is refused before an author is asked.
-    """
+    """Kernels for a function and for its gradients, in two runs; wrong gradients are refused before the first."""
     planned: dict[str, Task] = {}
 
     def prepare(task: Task) -> None:
@@ -252,10 +245,7 @@ def _finish(
     look: bool,
     prepare: Prepare | None = None,
 ) -> MakeResult:
-    """Carry a run whose lock is held to its end: from words to a task, if it began so, and to a kernel.
-
-    `look`: look its task up in the library first, as words may turn out to mean what was made before.
-    """
+    """Carry a run whose lock is held to its end; `look` for the task of words in the library first."""
     reporter.say(folder.id, "run")
     run = folder.find_run()
     if run is not None and run.ending is not None:  # another process has finished it
@@ -282,10 +272,7 @@ def _finish(
 
 @contextlib.contextmanager
 def _noting_how_to_resume(folder: RunFolder, new: bool) -> Iterator[None]:
-    """An error that ends the block gets a note that says how to resume the run, whose lock is held.
-
-    A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
-    """
+    """Add how to resume the run to an error; a `new` run that was refused before anything was done is deleted."""
     try:
         yield
     except NotAcceptedYet:
@@ -306,10 +293,7 @@ def _noting_how_to_resume(folder: RunFolder, new: bool) -> Iterator[None]:
 
 
 def _accepted_task(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter) -> Task:
-    """Have the words of a run specified and, once a person has accepted that, make it the run's task.
-
-    Only then does the reference run, in a limited child process.
-    """
+    """Have words specified and accepted by a person; only then does the reference run, in a limited child process."""
     request = folder.request()
     assert request is not None  # a run without a task has one
     with reporter.live(f"waiting for {chosen.name} to write a specification"):
@@ -323,10 +307,7 @@ def _accepted_task(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice
 
 
 def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, reporter: Reporter) -> Specification:
-    """What the author takes the words to mean. Its replies are on record, so asking again costs nothing.
-
-    The person's own shapes, numbers and values replace the author's; raises `TaskError` if one of them has no place.
-    """
+    """What the author takes the words to mean, with the shapes, numbers and values that the person gave."""
     place, numbers = folder.attempt(0), itertools.count(1)
 
     def ask(question: records.Question) -> records.Reply:

@@ -1,7 +1,4 @@
-"""`tilewright audit`: from arguments to one record, and the record to a terminal, JSON, Markdown or one HTML file.
-
-`--improve` hands the kernel on to `make`, with what was found as the first hint.
-"""
+"""`tilewright audit`: a report on a kernel that exists; `--improve` hands it to `make` with what was found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`tilewright build`, `lint` and `check`: a kernel file compiled, its code read, or run in the emulator.
-
-`check` runs the kernel in one child process and the reference in another.
-"""
+"""`tilewright build`, `lint` and `check`: a kernel file compiled, its code read, or run in the emulator."""
 
 from __future__ import annotations
 

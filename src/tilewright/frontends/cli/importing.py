@@ -1,7 +1,4 @@
-"""`tilewright import`: existing CUDA code into kernel files, each checked, and a sentence for all that is refused.
-
-Sources are read here; their host code and Python run in limited children (`tilewright.importing`).
-"""
+"""`tilewright import`: existing CUDA code into kernel files, each checked, and a reason for each that is refused."""
 
 from __future__ import annotations
 
@@ -167,10 +164,7 @@ class ImportedKernel:
 
 
 def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_none: int = 1) -> ImportedKernel:
-    """The kernel of a source that has one, for a command that takes kernel files. Raises `BadArgument`, `NotDone`.
-
-    `choose`: how to choose one of several launchers; `if_none`: the exit code where nothing can be imported.
-    """
+    """The only kernel of a source. `choose`: how to choose one of several; `if_none`: the exit code without any."""
     path = wanted.what
     with tempfile.TemporaryDirectory() as folder:
         report = import_files(replace(wanted, output=Path(folder)), say)

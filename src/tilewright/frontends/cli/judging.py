@@ -1,7 +1,4 @@
-"""Kernels in the emulator, for `audit`, `bench` and `import`: is one right, and are its imports right at odd sizes.
-
-A kernel is compared with its reference where there is one.
-"""
+"""Is a kernel right? For `audit`, `bench` and `import`, in the emulator, against its reference if it has one."""
 
 from __future__ import annotations
 
@@ -91,8 +88,7 @@ def judged_by_checkers(
     say: Say,
     guessed_lengths: frozenset[str] = frozenset(),
 ) -> Judged:
-    """Small calls, of odd sizes and of round ones, for they take different ways through many kernels; of accesses past
-    tensors whose length was guessed nothing is concluded."""
+    """By small calls of odd and of round sizes; accesses past tensors of a guessed length decide nothing."""
     options = CheckOptions(gpu, records.Emulation(schedules=_SCHEDULES), reference, seconds=_CHECK_SECONDS)
     seen: list[CheckReport] = []
     with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
@@ -302,8 +298,7 @@ def {ADAPTED}({", ".join(call.names)}):
 
 
 def for_op(file: KernelFile, reference: OriginalReference, guessed_lengths: Collection[str] = ()) -> OriginalReference:
-    """A function of some of a launcher's parameters as one of the op's: sizes are read off tensors, and what it returns
-    is put where the kernel writes. Raises `BadArgument` where it takes something else, or a tensor of unknown shape."""
+    """A function of the launcher's parameters as one of the op's. Raises `BadArgument` where it takes others."""
     text, function, folder = reference
     taken = _taken(reference)
     if taken is None:

@@ -1,7 +1,4 @@
-"""`tilewright make` and `resume`: what is said while a kernel is made, and what came of it.
-
-Conversation and progress go to stderr, the result to stdout.
-"""
+"""`tilewright make` and `resume`: progress and questions go to stderr, the result to stdout."""
 
 from __future__ import annotations
 
@@ -239,10 +236,7 @@ def resume(
 
 
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
-    """Make a kernel for a request, or find it in the library; with `settings.backward` one for its gradients too.
-
-    `request.gpu` is filled in here.
-    """
+    """Make or find a kernel for a request, whose `gpu` is filled in; with `settings.backward` one for its gradients."""
     check_output(delivery.output)
     if settings.backward and delivery.output:
         check_output(Path(backward_output(str(delivery.output))))
@@ -265,11 +259,7 @@ def _interruptible() -> Iterator[None]:
 
 
 class TerminalReporter(Reporter):
-    """Lines on stderr and, on a terminal, a last line that says what is going on.
-
-    Without a terminal there are plain lines and no colours, and that last one from time to time. `yes` accepts every
-    specification unseen.
-    """
+    """Lines on stderr and, on a terminal, a live one; `yes` accepts every specification unseen."""
 
     def __init__(self, console: Console | None = None, *, yes: bool = False, as_json: bool = False) -> None:
         self._console = console or stderr_console()
@@ -415,10 +405,7 @@ def show_specification(console: Console, specification: Specification) -> None:
 
 
 def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set[int]) -> None:
-    """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made.
-
-    `shown`: the attempts that were seen one by one.
-    """
+    """Write and show the results; exit with 1 without a kernel. `shown`: attempts that were printed already."""
     if isinstance(result, WithBackward):
         report: object = _both_report(result, delivery, shown)
         complete = result.forward.kernel is not None and not result.problem
@@ -506,10 +493,7 @@ def _same_stream() -> bool:
 
 
 def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:
-    """Where the kernel is to be found: in the library or, with what lies beside it there, where the person wants it.
-
-    `licence`: the one stated for this copy, in place of the one on record.
-    """
+    """The path of the kernel, which is copied to `output` if there is one; `licence` is stated for the copy."""
     if output is None:
         return kernel.path
     try:

@@ -1,7 +1,4 @@
-"""What all commands share: options, files that are read and written, consoles, JSON on stdout, errors and exit codes.
-
-An error without an exit code here is a fault of this program: it shows its traceback, and ends with 3.
-"""
+"""What all commands share: options, files, consoles, JSON on stdout, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -258,10 +255,7 @@ def read_kernel(
     *,
     small: bool = True,
 ) -> Kernel:
-    """The kernel in a file, and its arguments; those that nobody gave are chosen, `small` ones for the emulator.
-
-    Raises `BadArgument`, `KernelFileError`, and `NotDone` where plain CUDA cannot be imported.
-    """
+    """The kernel in a file, imported from plain CUDA, and its arguments: guessed `small` ones for the emulator."""
     from tilewright.frontends.api.kernel_arguments import (
         GUESSED_SHAPES,
         SMALL_SHAPES,
@@ -291,10 +285,7 @@ def read_kernel(
 def reference_of(
     text: str | None, arguments: Mapping[str, ArgumentValue], imported: Kernel | None = None
 ) -> Iterator[tuple[Path, str] | None]:
-    """The file and the function that `--reference` names for a call; None where it is left out.
-
-    `imported`: a kernel of plain CUDA; what the function returns is then compared with what the kernel writes.
-    """
+    """The file and the function of `--reference`, adapted to an `imported` kernel; None where it is left out."""
     if not text:
         yield None
         return
