@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -168,7 +168,9 @@ def choose_device(gpu: str | None, spool: str = "") -> ChosenDevice:
     wanted = None if gpu is None else named_gpu(gpu)
     if spool:
         return _spool_device(wanted, spool)
-    local = _local_profiles()
+    local: tuple[GpuProfile, ...] = ()
+    with suppress(DriverError):
+        local = profiles()
     for index, profile in enumerate(local):
         if wanted is None or known_profile(profile) == wanted or gpu in (profile.arch, profile.arch.rstrip("a")):
             return ChosenDevice(known_profile(profile).name, f"{profile.name} (cuda:{index})", index)
@@ -226,13 +228,6 @@ def known_profile(profile: GpuProfile) -> GpuProfile:
     if known is None:
         raise BadArgument(f"{profile.name} has architecture {profile.arch}; known are {', '.join(ARCHITECTURES)}")
     return known
-
-
-def _local_profiles() -> tuple[GpuProfile, ...]:
-    try:
-        return profiles()
-    except DriverError:
-        return ()
 
 
 def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:

@@ -1,8 +1,4 @@
-"""`tilewright.make` in Python: a request in, a callable out.
-
-Nothing is spent at import or in a call: only `make` spends anything, and it first says who writes and at what price.
-It prints plain lines on stderr and needs no terminal packages.
-"""
+"""`tilewright.make` in Python: a request in, a callable out. It prints plain lines on stderr; only `make` spends."""
 
 from __future__ import annotations
 
@@ -317,10 +313,9 @@ class FunctionReference:
 
 
 def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
-    """The form of what a function returns for a task's inputs; None where no call of it succeeds.
+    """The form of what a function returns for a task's inputs, by a call on the meta device, else with fake tensors.
 
-    It is called without data: on the meta device, which costs nothing, else with fake tensors, for which torch imports
-    its compiler. A function that reads values is called with ones.
+    A function that reads values is called with ones; None where no call succeeds.
     """
     in_place = [one.name for one in task.tensors if one.in_place]
     for device, mode in (("meta", contextlib.nullcontext), ("cpu", _fake_mode), ("cpu", contextlib.nullcontext)):

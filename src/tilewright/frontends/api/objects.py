@@ -1,10 +1,7 @@
 """Kernels of Python objects: the request for a function, module or method, and its kernel called in the object's place.
 
-A request is source text that stands alone, so the object is written down as source. What it has beside its arguments,
-such as a module's parameters or tensors from an enclosing function, becomes inputs of the kernel, which are looked up
-again at every call: training, loading weights and moving to a device are followed. Plain values, such as an eps, are
-constants of the kernel, and guards check them. Where a guard fails, where a call gives an argument that the kernel
-does not have, or in training mode where that matters, the object itself runs, with one warning.
+A module's parameters and captured tensors become inputs of the kernel, which are looked up at every call. Plain values
+are constants with guards: where one fails, and in training mode where that matters, the object itself runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The task of a request or of `--reference`, and the run in which its kernel is made. No author is asked here.
+"""The task of a request or of `--reference`, and the run in which its kernel is made; no author is asked here.
 
-Python objects are found by name; references run in a child process. Words have no task until their specification is
-accepted. A request for what another process is already making waits for that run and shares its result.
+A request for what another process is already making waits for that run and shares its result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright import __version__, tasks
+from tilewright import __version__, records, tasks
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.frontends.api.judges import precision_settler
@@ -30,22 +29,6 @@ from tilewright.frontends.report.runs import seconds_words
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.foresight import foresee
-from tilewright.records import (
-    REACHED_BANDWIDTH,
-    Dimension,
-    DType,
-    Environment,
-    GpuProfile,
-    IntegerValues,
-    NormalValues,
-    NumberInput,
-    Settings,
-    Task,
-    TaskInput,
-    TaskOutput,
-    TensorInput,
-    TensorSpec,
-)
 from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.store import Header, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
 from tilewright.tasks import TaskError
@@ -60,7 +43,9 @@ EVERY_DIMENSION = "all"  # among the fixed dimensions of a request
 # -- tasks --
 
 
-def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, fresh: bool) -> Task | None:
+def read_task(
+    store: Store, request: Request, settings: records.Settings, device: ChosenDevice, fresh: bool
+) -> records.Task | None:
     """The task of a request. Child processes that are needed later import torch while this one waits."""
     limits = [ReferenceLimits()]  # a file is described in one child, and then probed in another
     limits += [ReferenceLimits()] * (settings.author == choices.PLAYBOOK)  # which traces the reference
@@ -71,7 +56,7 @@ def read_task(store: Store, request: Request, settings: Settings, device: Chosen
 
 def task_of(
     request: Request, precheck: tasks.Foresee | None = None, settle: tasks.Settle = tasks.settled_by_channels
-) -> Task | None:
+) -> records.Task | None:
     """The task of a request that is code; None for words. `precheck` may refuse its source before it runs."""
     options = task_options(request, settle)
     options = replace(options, foresee=precheck) if precheck else options
@@ -92,7 +77,7 @@ def task_of(
     return replace(task, assumptions=(*task.assumptions, *(f"always {one}" for one in constants)))
 
 
-def _precheck(store: Store, settings: Settings, fresh: bool) -> tasks.Foresee | None:
+def _precheck(store: Store, settings: records.Settings, fresh: bool) -> tasks.Foresee | None:
     """Refuses by its source alone what the playbook cannot write; a kernel from the library needs no author."""
     if settings.author != choices.PLAYBOOK:
         return None
@@ -120,7 +105,7 @@ def task_options(request: Request, settle: tasks.Settle) -> tasks.TaskOptions:
     )
 
 
-def gradient_task(task: Task, request: Request, reporter: Reporter) -> Task:
+def gradient_task(task: records.Task, request: Request, reporter: Reporter) -> records.Task:
     """The task of a function's gradients, after a check that they are right. Raises `TaskError`."""
     from tilewright.verify.gradient_check import gradient_problem  # needs torch, which is slow to import
 
@@ -139,8 +124,8 @@ def gradient_task(task: Task, request: Request, reporter: Reporter) -> Task:
 # -- runs --
 
 
-def environment_of(device: ChosenDevice) -> Environment:
-    return Environment(
+def environment_of(device: ChosenDevice) -> records.Environment:
+    return records.Environment(
         tilewright=__version__,
         python=platform.python_version(),
         torch=importlib.metadata.version("torch"),
@@ -153,13 +138,11 @@ def environment_of(device: ChosenDevice) -> Environment:
 
 @dataclass(frozen=True)
 class WantedRun:
-    """A run to be found or begun."""
-
     store: Store
     request: Request
-    task: Task | None  # None where the request is words
-    settings: Settings
-    environment: Environment
+    task: records.Task | None  # None where the request is words
+    settings: records.Settings
+    environment: records.Environment
     alone: bool  # no run of another process is shared, and none that waits is continued
 
     @contextlib.contextmanager
@@ -382,7 +365,7 @@ def _function(text: str) -> tuple[Path, str] | None:
     return None if is_object else (path, name)
 
 
-def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> Task:
+def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> records.Task:
     """The task of a module, a problem or a folder, with sizes for what its `forward` takes; or that of a run."""
     path = Path(text.partition(".py:")[0] + ".py" if ".py:" in text else text).expanduser()
     is_task_folder = (path / "task.toml").is_file()
@@ -418,31 +401,31 @@ def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> T
     return task
 
 
-_INDICES = (DType.I16, DType.I32, DType.I64)
+_INDICES = (records.DType.I16, records.DType.I32, records.DType.I64)
 
 
-def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> Task:
+def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: records.GpuProfile) -> records.Task:
     """The task of a file without a reference; equal sizes are one dimension. Raises `BadArgument`, `DoesNotApply`."""
     op = file.plan.op
     evaluation = evaluate(file, arguments, gpu)
     results = {one.name: one.spec for one in evaluation.buffers if one.name in op.results}
-    specs = [value for value in (*arguments.values(), *results.values()) if isinstance(value, TensorSpec)]
+    specs = [value for value in (*arguments.values(), *results.values()) if isinstance(value, records.TensorSpec)]
     sizes = dict.fromkeys(size for spec in specs for size in spec.shape)
     names = {size: f"size{number}" for number, size in enumerate(sizes)}
     # A size that is given as a number too would not follow where its dimension is made smaller.
     fixed = any(isinstance(value, int) and value in sizes for value in arguments.values())
     smallest = min((size for size in sizes if size), default=1)
-    return Task(
+    return records.Task(
         name=op.name,
         reference="",
         function=op.name,
         inputs=tuple(_input(one, arguments[one.name], names, smallest) for one in op.parameters),
         outputs=tuple(
-            TaskOutput(name, results[name].dtype, tuple(names[size] for size in results[name].shape))
+            records.TaskOutput(name, results[name].dtype, tuple(names[size] for size in results[name].shape))
             for name in op.results
         ),
         dimensions=tuple(
-            Dimension(name, size, multiple_of=max(size, 1) if fixed else 1) for size, name in names.items()
+            records.Dimension(name, size, multiple_of=max(size, 1) if fixed else 1) for size, name in names.items()
         ),
         gpu=gpu.name,
     )
@@ -450,7 +433,7 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
 
 def task_of_reference(
     reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], device: ChosenDevice
-) -> Task:
+) -> records.Task:
     """The task of a function in a file, at these arguments. Raises `RefusedRequest`."""
     path, function = reference
     shapes, numbers = argument_words(arguments)
@@ -467,26 +450,26 @@ def task_of_reference(
     return task
 
 
-def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str], smallest: int) -> TaskInput:
+def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str], smallest: int) -> records.TaskInput:
     if parameter.scalar is not None:
         if not isinstance(value, (bool, int, float)):
             raise BadArgument(f"{parameter.name} is a list of numbers; give --reference FILE.py:FUNCTION")
-        return NumberInput(parameter.name, parameter.scalar, value)
-    if not isinstance(value, TensorSpec):
-        return TensorInput(parameter.name, DType.F32, (), optional=True)
-    values: NormalValues | IntegerValues = NormalValues()
+        return records.NumberInput(parameter.name, parameter.scalar, value)
+    if not isinstance(value, records.TensorSpec):
+        return records.TensorInput(parameter.name, records.DType.F32, (), optional=True)
+    values: records.NormalValues | records.IntegerValues = records.NormalValues()
     if value.dtype in _INDICES:  # valid for every dimension
-        values = IntegerValues(0, smallest)
+        values = records.IntegerValues(0, smallest)
     elif not value.dtype.is_float:
         lowest, highest = value.dtype.whole_numbers
-        values = IntegerValues(lowest, highest + 1)
+        values = records.IntegerValues(lowest, highest + 1)
     dimensions = tuple(names[size] for size in value.shape)
-    return TensorInput(parameter.name, value.dtype, dimensions, values, in_place=parameter.in_place)
+    return records.TensorInput(parameter.name, value.dtype, dimensions, values, in_place=parameter.in_place)
 
 
 def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, str], dict[str, str]]:
     """Tensors and numbers as `--shape` and `--set` take them: `4096x1024:bf16`, `1e-05`."""
-    specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
+    specs = {name: one for name, one in arguments.items() if isinstance(one, records.TensorSpec)}
     shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
     return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
 
@@ -498,7 +481,7 @@ MODEL_EAGER = "tilewright.frontends.api.requests:model_eager"
 
 @dataclass(frozen=True)
 class EagerRequest:
-    task: Task
+    task: records.Task
 
 
 @dataclass(frozen=True)
@@ -523,4 +506,4 @@ def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAns
     times = [modelled_us(one, gpu) for one in operations]
     evicted = least_traffic(request.task, gpu).evicted_bytes
     evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
-    return EagerAnswer((sum(times) + evicted_us) / REACHED_BANDWIDTH, sum(time > 0 for time in times))
+    return EagerAnswer((sum(times) + evicted_us) / records.REACHED_BANDWIDTH, sum(time > 0 for time in times))

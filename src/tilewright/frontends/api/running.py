@@ -1,9 +1,6 @@
-"""From a request to a finished kernel, for the command line and for Python. It knows no terminal.
+"""From a request to a finished kernel, for the command line and for Python: a run is found, made or resumed.
 
-`run_request` finds a kernel in the library or makes one; `run_with_backward` makes one for the gradients too;
-`resume` continues a run. A run is a folder that only one process works on: whoever asks for what another process is
-making waits for that run and shares it. Words become a run before they are specified, so that the specification is
-on record before anybody is asked to accept it.
+Words become a run before they are specified, so that the specification is on record before a person accepts it.
 """
 
 from __future__ import annotations

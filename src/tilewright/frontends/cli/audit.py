@@ -22,18 +22,6 @@ from tilewright.frontends.cli.check import sizes_may_vary, told_sizes
 from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
 from tilewright.frontends.cli.judging import ADAPTED, Judged, for_op, judged_by_checkers, judged_by_referee, source_at
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
-from tilewright.frontends.cli.terminal import (
-    FAULT,
-    check_writable,
-    deliver,
-    exit_with,
-    is_plain_cuda,
-    progress,
-    read_text,
-    reference_of,
-    settings_of,
-    spool_path,
-)
 from tilewright.frontends.report.audit import Audit, Speed, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.rendering import write_page
@@ -109,7 +97,7 @@ def audit(
     """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
     settings = Settings(author="")
     if improve:
-        settings = settings_of(
+        settings = terminal.settings_of(
             author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds), base_url, spool
         )
         if not reference and file.suffix != ".py":
@@ -119,8 +107,8 @@ def audit(
         check_output(output)
     elif model or author or output:
         raise BadArgument("--model, --author and -o say who improves the kernel and where it goes; give --improve too")
-    check_writable("--markdown", markdown, ".md")
-    check_writable("--html", html, ".html")
+    terminal.check_writable("--markdown", markdown, ".md")
+    terminal.check_writable("--html", html, ".html")
     asked = Wanted(
         file,
         functions=(function,) if function else (),
@@ -130,20 +118,20 @@ def audit(
         defines=tuple(define or ()),
         keep_references=True,
     )
-    device = choose_device(gpu, spool_path(spool))
+    device = choose_device(gpu, terminal.spool_path(spool))
     with contextlib.ExitStack() as stack:
-        with progress() as say:
+        with terminal.progress() as say:
             subject = read_subject(asked, reference, PROFILES[device.gpu], say, stack)
             found = audited(subject, device, say)
         report = audit_report(found, subject.file.text)
         for page in filter(None, (markdown, html)):
             write_page(report, page)
-        deliver(found, as_json, lambda console: print_document(console, report))
+        terminal.deliver(found, as_json, lambda console: print_document(console, report))
         if not as_json:
             for page in filter(None, (markdown, html)):
                 print(f"wrote {page}")
         if not improve:
-            exit_with(found.exit_status)
+            terminal.exit_with(found.exit_status)
             return
         request = _request(subject, file, reference)
         settings = replace(settings, start=subject.file.text, hints=((0, hint_words(found)),))
@@ -174,15 +162,15 @@ def read_subject(
     path = asked.what
     if path.exists() and not path.is_dir() and path.suffix not in (".cu", ".cuh", ".py"):
         raise BadArgument(f"{path}: give a .cu or .py file")
-    text = read_text(path, "one file (.cu or .py)")
-    if path.suffix == ".py" or is_plain_cuda(text):
+    text = terminal.read_text(path, "one file (.cu or .py)")
+    if path.suffix == ".py" or terminal.is_plain_cuda(text):
         return _imported(asked, reference, gpu, say, stack)
     if asked.functions:
         raise BadArgument(f"--function {asked.functions[0]}: {path} is a kernel file; drop it")
     file = parse(text, str(path))
     given = parse_arguments(file.plan.op, asked.shapes, asked.numbers)
     arguments, guessed = complete_arguments(file, given, gpu)
-    known = stack.enter_context(reference_of(reference, arguments))
+    known = stack.enter_context(terminal.reference_of(reference, arguments))
     _, near = evaluate_tuned(file, arguments, gpu, TunedChoices.load(path))
     if near is None:
         return Subject(file, arguments, guessed, known)
@@ -194,7 +182,7 @@ def read_subject(
 def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, stack: contextlib.ExitStack) -> Subject:
     say(f"importing {asked.what.name}")
     known = stack.enter_context(launcher_reference(reference, asked.what, asked.shapes, asked.numbers))
-    found = import_one(replace(asked, reference=known), say, "choose one with --function", FAULT)
+    found = import_one(replace(asked, reference=known), say, "choose one with --function", terminal.FAULT)
     one, file = found.record, found.file
     arguments, guessed = _call(asked, found, gpu)
     refused = tuple(f"not imported: {other.function or asked.what.name}: {other.reason}" for other in found.refused)
@@ -202,7 +190,7 @@ def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, s
     bare = (f"behind plain pointers {_BARE}",) if one.bare_pointers else ()
     text = found.reference
     if known is not None and not text:  # which may be a function of the op's parameters as it stands
-        adapted, name, _ = for_op(file, (read_text(known[0]), known[1], known[0].parent), one.bare_pointers)
+        adapted, name, _ = for_op(file, (terminal.read_text(known[0]), known[1], known[0].parent), one.bare_pointers)
         text = adapted if name == ADAPTED else ""
     is_own = known is None
     if text:

@@ -16,17 +16,6 @@ from tilewright.frontends.api.judges import locked_gpu
 from tilewright.frontends.api.requests import MODEL_EAGER, EagerAnswer, EagerRequest, task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.judging import judged_by_checkers
-from tilewright.frontends.cli.terminal import (
-    Kernel,
-    check_writable,
-    deliver,
-    exit_with,
-    progress,
-    read_kernel,
-    read_kernel_file,
-    reference_of,
-    spool_path,
-)
 from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.terminal import show as print_document
@@ -66,7 +55,7 @@ def bench(
     as_json: terminal.JsonOption = False,
 ) -> None:
     """Time a kernel beside PyTorch and other kernels: in turn, on a cold cache; modelled without a GPU."""
-    check_writable("--plot", plot, ".svg")
+    terminal.check_writable("--plot", plot, ".svg")
     usual = USUAL_BASELINES if reference else ()
     others = tuple(name for one in (against.split(",") if against else usual) if (name := one.strip()))
     said = [one for one in others if one in BASELINES]
@@ -74,15 +63,15 @@ def bench(
         raise BadArgument(
             f"--against {', '.join(said)}: PyTorch's code is not known; give --reference FILE.py:FUNCTION"
         )
-    device = choose_device(gpu, spool_path(spool))
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
-        with reference_of(reference, kernel.arguments, kernel) as known:
+    device = choose_device(gpu, terminal.spool_path(spool))
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
+        with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             report = _Bench(file, kernel, others, known, device, say).run()
     if plot is not None:
         write_text(plot, bench_picture(report))
-    deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
-    exit_with(report.exit_status)
+    terminal.deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
+    terminal.exit_with(report.exit_status)
 
 
 @dataclass(frozen=True)
@@ -96,7 +85,7 @@ class _Bench:
     def __init__(
         self,
         path: Path,
-        kernel: Kernel,
+        kernel: terminal.Kernel,
         against: Sequence[str],
         known: tuple[Path, str] | None,
         device: ChosenDevice,
@@ -104,7 +93,7 @@ class _Bench:
     ) -> None:
         self._path, self._kernel, self._known, self._device, self._say = path, kernel, known, device, say
         self._gpu, self._arguments = PROFILES[device.gpu], kernel.arguments
-        others = [(one, read_kernel_file(one)) for one in _files(path, against)]
+        others = [(one, terminal.read_kernel_file(one)) for one in _files(path, against)]
         self._kernels = [self._contender(path, kernel.file), *(self._contender(*one) for one in others)]
         self._baselines = tuple(dict.fromkeys(BASELINES[one] for one in against if one in BASELINES))
 
@@ -208,17 +197,15 @@ class _Bench:
 
 
 def _beside_first(rows: list[BenchRow]) -> tuple[BenchRow, ...]:
-    first = rows[0]
-
-    def beside(row: BenchRow) -> BenchRow:
-        if row is first or row.time_us is None or not first.time_us:
-            return row
-        interval = None
-        if row.timing is not None and first.timing is not None:
-            interval = ratio_interval(row.timing.by_round, first.timing.by_round, paired=True)
-        return replace(row, times_as_long=row.time_us / first.time_us, interval=interval)
-
-    return tuple(map(beside, rows))
+    first, made = rows[0], rows[:1]
+    for row in rows[1:]:
+        if row.time_us is not None and first.time_us:
+            interval = None
+            if row.timing is not None and first.timing is not None:
+                interval = ratio_interval(row.timing.by_round, first.timing.by_round, paired=True)
+            row = replace(row, times_as_long=row.time_us / first.time_us, interval=interval)
+        made.append(row)
+    return tuple(made)
 
 
 def _files(path: Path, against: Sequence[str]) -> list[Path]:

@@ -18,16 +18,6 @@ from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulation.listing import costly_lines, listing_of
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
 from tilewright.frontends.cli import terminal
-from tilewright.frontends.cli.terminal import (
-    Kernel,
-    deliver,
-    exit_with,
-    progress,
-    read_kernel,
-    reference_of,
-    stderr_console,
-    stdout_console,
-)
 from tilewright.frontends.report.checks import (
     BufferReport,
     BuildReport,
@@ -78,8 +68,8 @@ def build(
     if output and output.exists() and not output.is_dir():
         raise BadArgument(f"-o {output}: a file; give the folder to write the cubin and PTX files into")
     profiles = choose_profiles(arch or [], gpu or [])
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, profiles[0], say, small=False)
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, profiles[0], say, small=False)
     _say_import(kernel.note)
     report, builds = _built(kernel, profiles, TunedChoices.load(file))
     if output:
@@ -87,10 +77,10 @@ def build(
         for result in builds:
             (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
             (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
-    deliver(report, as_json, lambda console: print_document(console, build_report(kernel.file, report)))
+    terminal.deliver(report, as_json, lambda console: print_document(console, build_report(kernel.file, report)))
     for result in builds if sass and not as_json else ():
-        stdout_console().print(sass_text(result), markup=False, highlight=False)
-    exit_with(int(not report.succeeded))
+        terminal.stdout_console().print(sass_text(result), markup=False, highlight=False)
+    terminal.exit_with(int(not report.succeeded))
 
 
 def lint(
@@ -102,8 +92,8 @@ def lint(
 ) -> None:
     """Read a kernel's source and compiled code for faults and slow habits, line by line, without running it."""
     (profile,) = choose_profiles([], [gpu])
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, profile, say)
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, profile, say)
     _say_import(kernel.note)
     file_, arguments = kernel.file, kernel.arguments
     try:
@@ -112,14 +102,14 @@ def lint(
         raise BadArgument(f"{file_.name}:{refusal}") from None
     if isinstance(built, records.BuildFailure):
         failure = built
-        deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
-        exit_with(1)
+        terminal.deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
+        terminal.exit_with(1)
         return
     findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file_, arguments))
     facts = file_.name, file_.identity, file_.plan.op.name, profile.name, describe_arguments(arguments)
     report = records.LintReport(*facts, kernel.guessed, findings, unread)
-    deliver(report, as_json, lambda console: print_document(console, lint_report(file_, report)))
-    exit_with(int(report.has_errors))
+    terminal.deliver(report, as_json, lambda console: print_document(console, lint_report(file_, report)))
+    terminal.exit_with(int(report.has_errors))
 
 
 def check(
@@ -155,10 +145,10 @@ def check(
             "--blocks leaves most of the results unwritten, so there is nothing to compare; drop one of the two"
         )
     (profile,) = choose_profiles([], [gpu])
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, profile, say)
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, profile, say)
         _say_import(kernel.note)
-        with reference_of(reference, kernel.arguments, kernel) as known:
+        with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             options = CheckOptions(
                 gpu=profile,
                 emulation=records.Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
@@ -169,16 +159,18 @@ def check(
                 keep_counts=counters,
             )
             report = check_file(kernel.file, kernel.arguments, kernel.guessed, options, say)
-    deliver(report, as_json, lambda console: print_document(console, check_report(kernel.file, report)))
-    exit_with(report.outcome.exit_status)
+    terminal.deliver(report, as_json, lambda console: print_document(console, check_report(kernel.file, report)))
+    terminal.exit_with(report.outcome.exit_status)
 
 
 def _say_import(note: str) -> None:
     if note:
-        stderr_console().print(Text(f"note: {note}"), soft_wrap=True)
+        terminal.stderr_console().print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def _built(kernel: Kernel, gpus: Sequence[GpuProfile], tuned: TunedChoices) -> tuple[BuildReport, tuple[Build, ...]]:
+def _built(
+    kernel: terminal.Kernel, gpus: Sequence[GpuProfile], tuned: TunedChoices
+) -> tuple[BuildReport, tuple[Build, ...]]:
     """The file compiled for every GPU, with what was tuned for it."""
     file, arguments = kernel.file, kernel.arguments
     targets: list[BuiltTarget | FailedTarget] = []

@@ -136,8 +136,7 @@ def _show_upload(console: Console, done: Publication) -> None:
     for path, size in done.files.items():
         console.print(Text(f"{size:>10}  {path}"))
     total = f"{len(done.files)} files, {done.bytes / 1e6:.1f} MB, of run {done.run}, licence {done.licence}"
-    if done.uploaded:
-        console.print(Text(f"published {done.address}: {total}"))
-    else:
-        console.print(Text(f"would go to {done.repository}: {total}"))
+    place = f"published {done.address}" if done.uploaded else f"would go to {done.repository}"
+    console.print(Text(f"{place}: {total}"))
+    if not done.uploaded:
         stderr_console().print(Text("nothing was sent; leave --dry-run out to publish"))

@@ -16,21 +16,7 @@ from rich.text import Text
 
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
-from tilewright.frontends.cli import terminal
-from tilewright.frontends.cli.judging import (
-    ADAPTED,
-    GPU,
-    OriginalReference,
-    adapter,
-    at_odd_sizes,
-    checked,
-    for_op,
-    lacks_numbers,
-    reach,
-    size_names,
-    stand_ins,
-    without_extension,
-)
+from tilewright.frontends.cli import judging, terminal
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.importing.calls import Given
@@ -57,8 +43,6 @@ _GUESSED = (
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """One kernel file that was written."""
-
     source: str
     function: str
     file: str
@@ -97,8 +81,6 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for, as it was written."""
-
     what: Path
     output: Path | None = None
     functions: tuple[str, ...] = ()
@@ -154,8 +136,6 @@ def launcher_reference(
 
 @dataclass(frozen=True)
 class ImportedKernel:
-    """The one kernel file of a source."""
-
     record: ImportedFile
     file: KernelFile
     said: tuple[tuple[str, ...], tuple[str, ...]]  # `--shape` and `--set`, of parameters that the op has
@@ -190,15 +170,15 @@ def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_
 def _of_op(option: str, texts: tuple[str, ...], file: KernelFile) -> tuple[str, ...]:
     """What was said of the launcher's parameters, as far as the op has them: some become sizes of tensors."""
     names = {one.name for one in file.plan.op.parameters}
-    known = names | size_names(file).keys()
+    known = names | judging.size_names(file).keys()
     for name in pairs(option, texts).keys() - known:
         raise BadArgument(f"{option} {name}: write one of {file.plan.op.name}'s parameters: {', '.join(sorted(known))}")
     return tuple(text for text in texts if text.partition("=")[0].strip() in names)
 
 
 def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
-    with HostChild() as child, EmulatedDevice(GPU) as emulator:
-        return _Importer(wanted, child, reach(emulator), say).run()
+    with HostChild() as child, EmulatedDevice(judging.GPU) as emulator:
+        return _Importer(wanted, child, judging.reach(emulator), say).run()
 
 
 class _Importer:
@@ -273,7 +253,7 @@ class _Importer:
     def _recorded(self, path: Path, text: str) -> ModelAnswer:
         name = "ModelNew" if "class ModelNew" in text else "Model"
         try:
-            with Reference(stand_ins(path) + text, name, folder=path.parent) as reference:
+            with Reference(judging.stand_ins(path) + text, name, folder=path.parent) as reference:
                 handler = "tilewright.importing.models:record_model"
                 answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
                 return answer
@@ -286,10 +266,10 @@ class _Importer:
         source: Source,
         name: str,
         said: Mapping[str, Given] | Sequence[Given],
-        reference: OriginalReference | None,
+        reference: judging.OriginalReference | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        found, problems = import_function(source, name, said, self.child, GPU, self.outside)
+        found, problems = import_function(source, name, said, self.child, judging.GPU, self.outside)
         if self.wanted.functions and name not in self.wanted.functions:
             found = [made for made in found if made.function in self.wanted.functions]
         lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
@@ -302,7 +282,7 @@ class _Importer:
             self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
-        self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
+        self, path: Path, made: Imported, file: KernelFile, reference: judging.OriginalReference | None
     ) -> ImportedFile:
         record = ImportedFile(
             source=str(path),
@@ -325,17 +305,17 @@ class _Importer:
         own, refused = None, ""
         if reference is not None:
             try:
-                own = for_op(file, reference, made.guessed_lengths)
+                own = judging.for_op(file, reference, made.guessed_lengths)
             except BadArgument as problem:
                 refused = str(problem)
         flat = any(one.is_bare for one in made.arguments)
-        apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
-        arguments = small_arguments(file, made.arguments, GPU, (as_is,) if apart else ROUND)
+        apart = flat and own is not None and reference is not None and judging.lacks_numbers(file, reference)
+        arguments = small_arguments(file, made.arguments, judging.GPU, (as_is,) if apart else ROUND)
         outcome, reason, compared = record.check, record.reason, False
         if arguments is not None:
-            outcome, reason, compared = checked(file, arguments, own)
+            outcome, reason, compared = judging.checked(file, arguments, own)
         is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
-        odd = [] if apart else at_odd_sizes(file, made.arguments, arguments, own if compared else None)
+        odd = [] if apart else judging.at_odd_sizes(file, made.arguments, arguments, own if compared else None)
         return replace(
             record,
             notes=(*made.notes, *((_GUESSED,) if is_guessed else ()), *odd),
@@ -346,15 +326,15 @@ class _Importer:
             reference=self._kept(path, file, reference if compared else None),
         )
 
-    def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:
+    def _kept(self, made_from: Path, file: KernelFile, reference: judging.OriginalReference | None) -> str:
         """The source's own reference, once it has been compared with, without what loads the extension."""
-        if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
+        if reference is None or not self.wanted.keep_references or reference[1] != judging.ADAPTED:
             return ""
         place = Path(file.name).with_suffix(".reference.py")
-        place.write_text(without_extension(reference[0].removeprefix(stand_ins(made_from))), "utf-8")
+        place.write_text(judging.without_extension(reference[0].removeprefix(judging.stand_ins(made_from))), "utf-8")
         return str(place)
 
-    def _reference_function(self) -> OriginalReference | None:
+    def _reference_function(self) -> judging.OriginalReference | None:
         if self.wanted.reference is None:
             return None
         path, function = self.wanted.reference
@@ -362,7 +342,7 @@ class _Importer:
 
     def _model_reference(
         self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
-    ) -> OriginalReference | None:
+    ) -> judging.OriginalReference | None:
         """The model that the extension replaces, as a function of the extension's arguments; None for no class."""
         name = "Model"
         if self.wanted.reference is not None:
@@ -370,7 +350,7 @@ class _Importer:
             text = _text(path)
         if f"class {name}" not in text:
             return None
-        return stand_ins(path) + text + adapter(name, call, inputs), ADAPTED, path.parent
+        return judging.stand_ins(path) + text + judging.adapter(name, call, inputs), judging.ADAPTED, path.parent
 
     def _one_output(self, count: int, names: Sequence[str]) -> None:
         if count > 1 and self.wanted.output is not None and self.wanted.output.suffix == ".cu":

@@ -21,7 +21,7 @@ from tilewright.importing.calls import Given, is_block
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.shapes import Outside
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
-from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter
+from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op
 from tilewright.prompts.verdict_text import remedy_of, verdict_text, verdict_words
 from tilewright.records import PROFILES, GpuProfile, InputTensor, Limits, ScalarType, TensorSpec
 from tilewright.tasks.errors import BadArgument
@@ -93,16 +93,15 @@ def judged_by_checkers(
     seen: list[CheckReport] = []
     with contextlib.suppress(BadArgument):  # of a reference that takes no other sizes; said again below if of no call
         seen = [check_file(file, call, False, options, say) for call in _small_calls(file, arguments, gpu)]
-    blocks = None if seen or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
+    elements = sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
+    blocks = None if seen or elements <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
     if not seen:
         if blocks is not None:
             sampled = replace(options.emulation, sampled_blocks=blocks)
             options = replace(options, emulation=sampled, reference=None)
         seen = [check_file(file, dict(arguments), False, options, say)]
     reports = [_within(one, guessed_lengths) for one in seen]
-    worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
-        reports, key=lambda one: one.outcome.exit_status
-    )
+    worst = max(reports, key=lambda one: (one.outcome.exit_status == 1, one.outcome.exit_status))
     found = _of_reports(reports, file)
     whom = "against the reference" if worst.compared else "with nothing to compare results with"
     part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
@@ -122,15 +121,11 @@ def judged_by_checkers(
     return Correctness(passed, words, judge, text, tuple(notes)), found
 
 
-def _is_unsure(finding: records.FindingRecord, guessed_lengths: frozenset[str]) -> bool:
-    """Past a tensor whose length was guessed, or so far from all that it may be."""
-    outside = finding.kind is records.FindingKind.OUT_OF_BOUNDS_GLOBAL
-    return bool(guessed_lengths) and outside and past_tensor(finding) in {*guessed_lengths, ""}
-
-
 def _within(report: CheckReport, guessed_lengths: frozenset[str]) -> CheckReport:
-    """The report without accesses past tensors of a guessed length, and what only follows from them."""
-    kept = tuple(one for one in report.findings if not _is_unsure(one, guessed_lengths))
+    """The report without accesses past tensors of a guessed length, or so far from all that they may be."""
+    unsure = {*guessed_lengths, ""} if guessed_lengths else set()
+    outside = records.FindingKind.OUT_OF_BOUNDS_GLOBAL
+    kept = tuple(one for one in report.findings if one.kind is not outside or past_tensor(one) not in unsure)
     if kept == report.findings:
         return report
     outcome = CheckOutcome.CLEAN if not kept and report.outcome is CheckOutcome.FINDINGS else report.outcome
@@ -148,10 +143,6 @@ def _small_calls(
     tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
     found = [one for one in tried if one is not None]
     return found[:1] if found[1:] == found[:1] else found
-
-
-def _elements(arguments: Mapping[str, ArgumentValue]) -> int:
-    return sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
 
 
 def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Suggestion, ...]:
@@ -190,12 +181,9 @@ def _of_findings(
     made: dict[tuple[records.FindingKind, int | None], Suggestion] = {}
     for one in findings:
         line = one.line if lines is None else lines.get(one.line or 0)
-        told = _renumbered(
-            ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part), lines or {}
-        )
-        found = Suggestion(
-            Weight.WRONG, one.kind.value, one.kernel, line, source_at(file, line), told, "", remedy_of(one.kind)
-        )
+        words = ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part)
+        place, told = (one.kernel, line, source_at(file, line)), _renumbered(words, lines or {})
+        found = Suggestion(Weight.WRONG, one.kind.value, *place, told, "", remedy_of(one.kind))
         made.setdefault((one.kind, line), found)
     return tuple(made.values())
 
@@ -306,7 +294,9 @@ def for_op(file: KernelFile, reference: OriginalReference, guessed_lengths: Coll
     op, names = file.plan.op, [one.name for one in taken]
     given = {**{one.name: one.name for one in op.parameters}, **size_names(file)}
     foreign = [one.name for one in taken if one.name not in given and one.default is None]
-    lacks = [one.name for one in op.parameters if one.name not in names and not _may_lack(one)]
+    # What is written can be returned instead; numbers may be none of the function's business.
+    needed = [one for one in op.parameters if not (one.in_place or one.optional or one.scalar is not None)]
+    lacks = [one.name for one in needed if one.name not in names]
     if foreign or lacks:
         what = f"takes {', '.join(foreign)}" if foreign else f"does not take {', '.join(lacks)}"
         raise BadArgument(f"--reference: {function} {what}; the kernel's arguments are called {', '.join(given)}")
@@ -345,11 +335,6 @@ def size_names(file: KernelFile) -> dict[str, str]:
     """Numbers of the launcher that the plan reads off tensors."""
     lets = [line for line in file.text.splitlines() if line.startswith("//! let ")]
     return dict(found for line in lets for found in _SIZE.findall(line))
-
-
-def _may_lack(parameter: Parameter) -> bool:
-    """What is written can be returned instead; numbers may be none of the function's business."""
-    return parameter.in_place or parameter.optional or parameter.scalar is not None
 
 
 def _in_place(op: Op, call: str, names: set[str], first: str) -> str:

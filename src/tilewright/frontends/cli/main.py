@@ -69,8 +69,6 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The commands of the table."""
-
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS]
 
@@ -126,18 +124,14 @@ def _show_warning(
     print(f"tilewright: {message}", file=sys.stderr)
 
 
-def _settle_streams() -> None:
-    """Streams that can be printed to, whoever started the command: one may be closed, or of a narrow encoding."""
+def main() -> None:
+    """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
+    warnings.showwarning = _show_warning
+    # Whoever started the command may have closed a stream, or given it a narrow encoding.
     sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def main() -> None:
-    """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
-    warnings.showwarning = _show_warning
-    _settle_streams()
     try:
         app(prog_name="tilewright")  # also as `python -m tilewright`
     except (Exception, KeyboardInterrupt) as error:

@@ -34,20 +34,6 @@ from tilewright.frontends.api.running import (
     run_with_backward,
 )
 from tilewright.frontends.cli import terminal
-from tilewright.frontends.cli.terminal import (
-    FAULT,
-    INTERRUPTED,
-    NotDone,
-    check_writable,
-    exit_with,
-    print_json,
-    read_kernel_file,
-    settings_of,
-    spool_path,
-    stderr_console,
-    stdout_console,
-    wanted_gpu,
-)
 from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import (
     Finished,
@@ -86,8 +72,6 @@ _WIDE = 120  # terminals: narrower ones have no room for bars beside what an aut
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a finished kernel is handed over."""
-
     as_json: bool = False
     output: Path | None = None  # where it is wanted too
     output_is_new: bool = True  # said now, rather than when the run was begun
@@ -99,10 +83,11 @@ class Delivery:
         return os.path.abspath(self.output) if self.output else ""
 
 
+# What `--json` prints.
+
+
 @dataclass(frozen=True)
 class MakeReport:
-    """What `--json` prints at the end of `make` and `resume`."""
-
     run: Run
     folder: str
     best: int | None  # the number of the best attempt
@@ -112,7 +97,7 @@ class MakeReport:
 
 @dataclass(frozen=True)
 class FoundReport:
-    """What `--json` prints where the library has the kernel already."""
+    """Of a kernel that the library has already."""
 
     found: LibraryEntry
     kernel: str
@@ -121,8 +106,6 @@ class FoundReport:
 
 @dataclass(frozen=True)
 class BothReport:
-    """What `--json` prints where forward and backward were asked for."""
-
     forward: MakeReport | FoundReport
     backward: MakeReport | FoundReport | None
     problem: str  # why there is no backward kernel; "" where there is one
@@ -130,7 +113,7 @@ class BothReport:
 
 @dataclass(frozen=True)
 class SpecificationReport:
-    """What `--json` prints where a specification waits to be accepted."""
+    """Of a specification that waits to be accepted."""
 
     run: str
     folder: str
@@ -194,15 +177,17 @@ def make(
     if chosen == PLAYBOOK:
         refuse_foreseen(asked, anew=fresh or bool(start))
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = settings_of(chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence)
+    settings = terminal.settings_of(
+        chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence
+    )
     settings = replace(settings, candidates=candidates, good_enough=enough, start=_read_start(start), backward=backward)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
-    make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
+    make_run(asked, settings, terminal.wanted_gpu(gpu, arch), fresh, yes, delivery)
 
 
 def _read_start(path: Path | None) -> str:
     try:
-        return read_kernel_file(path).text if path is not None else ""
+        return terminal.read_kernel_file(path).text if path is not None else ""
     except KernelFileError as error:
         raise BadArgument(f"--start {error}") from None
 
@@ -224,7 +209,9 @@ def resume(
 ) -> None:
     """Continue a run that was interrupted or has ended, with a hint or more budget."""
     chosen = author_name(model, author, os.environ) if model or author else ""
-    addition = Addition(attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), spool_path(spool))
+    addition = Addition(
+        attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), terminal.spool_path(spool)
+    )
     folder, delivery = Store().open_run(run), Delivery(as_json, output)
     if output is None and (stored := folder.header().settings.output):  # where the run was told to put it
         delivery = replace(delivery, output=Path(stored), output_is_new=False)
@@ -255,14 +242,16 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise NotDone("; ".join(["interrupted", *getattr(error, "__notes__", ())]), INTERRUPTED) from None
+        raise terminal.NotDone(
+            "; ".join(["interrupted", *getattr(error, "__notes__", ())]), terminal.INTERRUPTED
+        ) from None
 
 
 class TerminalReporter(Reporter):
     """Lines on stderr and, on a terminal, a live one; `yes` accepts every specification unseen."""
 
     def __init__(self, console: Console | None = None, *, yes: bool = False, as_json: bool = False) -> None:
-        self._console = console or stderr_console()
+        self._console = console or terminal.stderr_console()
         self._yes, self._as_json = yes, as_json
         self._run: Run | None = None
         self.shown: set[int] = set()  # attempts
@@ -298,7 +287,7 @@ class TerminalReporter(Reporter):
         if self._yes or _confirmed():
             return
         if self._as_json:
-            print_json(SpecificationReport(folder.id, str(folder.path), specification))
+            terminal.print_json(SpecificationReport(folder.id, str(folder.path), specification))
         run, words = folder.id, f"waits to be accepted with: tilewright resume {folder.id} --yes; or ask"
         if sys.stdin.isatty():
             words = "was not accepted; ask"
@@ -394,8 +383,7 @@ def show_specification(console: Console, specification: Specification) -> None:
         ("its inputs:", specification.description),
     ):  # plain and whole: it is to be accepted, whatever the terminal's width and colours
         console.print(Text(title, style="bold"))
-        console.print(Text(code.strip()), soft_wrap=True)
-        console.print()
+        console.print(Text(f"{code.strip()}\n"), soft_wrap=True)
     unsaid = [one for one in specification.assumptions if one not in specification.description]
     if unsaid:
         console.print(Text("assumed:", style="bold"))
@@ -413,8 +401,8 @@ def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set
         report = _report(result, delivery, shown)
         complete = result.kernel is not None
     if delivery.as_json:
-        print_json(report)
-    exit_with(int(not complete))
+        terminal.print_json(report)
+    terminal.exit_with(int(not complete))
 
 
 def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> BothReport:
@@ -424,7 +412,7 @@ def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> Bot
     if complete and both.backward is not None and gradients is not None:
         there = gradients.task(), _place(both.backward, apart) or gradients.path
     forward, backward = _report(both.forward, delivery, shown, backward=there, call=not complete), None
-    console = stdout_console()
+    console = terminal.stdout_console()
     if both.backward is not None:
         if not delivery.as_json:
             console.print()
@@ -460,14 +448,14 @@ def _report(
                 *answer_blocks(answers, call=call),
                 *say_each([licence * bool(result.licence and delivery.output is None)], Tone.FAIR),
             ]
-            show(stdout_console(), blocks)
+            show(terminal.stdout_console(), blocks)
         return FoundReport(result.kernel.entry, str(path), answers)
     run, summary = result.run, None
     if path is not None:
         summary = finished(replace(made_by_run(run, path, result.folder.request()), backward=backward))
     if not delivery.as_json:
         table = not shown.issuperset(one.number for one in run.attempts) or not _same_stream()
-        show(stdout_console(), end_of_run(run, summary, path, table=table, call=call))
+        show(terminal.stdout_console(), end_of_run(run, summary, path, table=table, call=call))
     best = run.best.number if run.best else None
     return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
 
@@ -502,8 +490,8 @@ def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") 
             write_text(tuned_path(output), tuned_path(kernel.path).read_text("utf-8"))
         kernel.copy_provenance(output, licence)
     except OSError as error:
-        raise NotDone(
-            f"-o {output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", FAULT
+        raise terminal.NotDone(
+            f"-o {output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", terminal.FAULT
         ) from None
     return output
 
@@ -512,7 +500,7 @@ def check_output(output: Path | None, said: str = "-o") -> None:
     """An output that cannot be written is refused before anything is made; `said`: what to call it."""
     if output is None:
         return
-    check_writable(said, output)
+    terminal.check_writable(said, output)
     folder = output.resolve().parent
     try:
         with tempfile.TemporaryFile(dir=folder):

@@ -25,17 +25,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tilewright import __version__
+from tilewright import __version__, suites
 from tilewright.child.family import kill_below
-from tilewright.frontends.api.choices import (
-    PLAYBOOK,
-    ChosenDevice,
-    author_name,
-    check_key,
-    choose_device,
-    emulated_device,
-    known_profile,
-)
+from tilewright.frontends.api import choices
 from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.kernel_arguments import named_gpu, pairs
 from tilewright.frontends.api.reporter import NotAcceptedYet, Reporter, in_options
@@ -43,17 +35,6 @@ from tilewright.frontends.api.requests import read_task, resolved
 from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, resume, run_request
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.make import place_kernel
-from tilewright.frontends.cli.terminal import (
-    FAULT,
-    INTERRUPTED,
-    NotDone,
-    deliver,
-    exit_code,
-    exit_with,
-    settings_of,
-    stderr_console,
-    wanted_gpu,
-)
 from tilewright.frontends.report.runs import dollars_words, verdict_words, why_words
 from tilewright.frontends.report.suite import SuiteDisplay, closing_words, write_report
 from tilewright.models import providers
@@ -62,19 +43,6 @@ from tilewright.records import PROFILES, Attempt, Budget, Run, Settings, Situati
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.spares import want_spares
 from tilewright.store import NoSuchRun, RunFolder, Store
-from tilewright.suites import (
-    NoTasks,
-    OtherSuite,
-    Pool,
-    Status,
-    Suite,
-    SuiteFolder,
-    SuiteTask,
-    TaskRecord,
-    carry_out,
-    folder_tasks,
-    kernelbench_tasks,
-)
 from tilewright.suites.pools import LocalPool
 from tilewright.suites.ray_cluster import NoRay, RayCluster, RayPool
 from tilewright.tasks import TaskError
@@ -85,8 +53,6 @@ MOST_WORKERS = 6
 
 
 class SuiteKind(str, Enum):
-    """What a suite's folder is."""
-
     KERNELBENCH = "kernelbench"
     FOLDER = "folder"
     REPORT = "report"
@@ -136,47 +102,51 @@ def suite(
     again.
     """
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = settings_of(author_name(model, author, os.environ), budget, base_url, spool, baselines=baselines)
-    settings, target = replace(settings, good_enough=enough), wanted_gpu(gpu, arch)
+    settings = terminal.settings_of(
+        choices.author_name(model, author, os.environ), budget, base_url, spool, baselines=baselines
+    )
+    settings, target = replace(settings, good_enough=enough), terminal.wanted_gpu(gpu, arch)
     if kind is SuiteKind.REPORT:
-        _close(SuiteFolder(folder), as_json)
+        _close(suites.SuiteFolder(folder), as_json)
         return
     name, title = folder.resolve().name, folder.resolve().name
     try:
         if kind is SuiteKind.KERNELBENCH:
             name, title = f"kernelbench-level{level}", f"KernelBench level {level}"
-            tasks = kernelbench_tasks(folder, level, ids)
+            tasks = suites.kernelbench_tasks(folder, level, ids)
         elif ids:
             raise BadArgument(
                 "--ids are numbers of KernelBench's problems; a folder's tasks are listed in its suite.toml"
             )
         else:
-            tasks = folder_tasks(folder)
-    except NoTasks as error:
+            tasks = suites.folder_tasks(folder)
+    except suites.NoTasks as error:
         raise BadArgument(str(error)) from None
     for_all: dict[str, Any] = {"precision": precision, "allow_degenerate": allow_degenerate}
     for_all["fixed"] = tuple(filter(None, fixed or ()))
     tasks = tuple(replace(one, request=replace(one.request, **for_all)) for one in tasks)
-    check_key(settings.author, settings.base_url, os.environ)
-    place = SuiteFolder(out or Path(f"suite-{name}"))
+    choices.check_key(settings.author, settings.base_url, os.environ)
+    place = suites.SuiteFolder(out or Path(f"suite-{name}"))
     with ExitStack() as stack:
         cluster = _cluster(ray, settings.spool)
         stack.callback(cluster.close if cluster is not None else lambda: None)
-        device = choose_device(target, settings.spool) if cluster is None else _cluster_device(cluster, target)
+        device = choices.choose_device(target, settings.spool) if cluster is None else _cluster_device(cluster, target)
         wanted = new_suite(title, tasks, settings, device)
         wanted = replace(wanted, level=level if kind is SuiteKind.KERNELBENCH else None, fresh=fresh)
         try:
             begun = place.begin(wanted)
-        except OtherSuite as error:
+        except suites.OtherSuite as error:
             raise BadArgument(str(error)) from None
         stack.enter_context(place.lock())
         _carry_out(place, begun, device, workers, cluster)
     _close(place, as_json)
 
 
-def new_suite(title: str, tasks: tuple[SuiteTask, ...], settings: Settings, device: ChosenDevice) -> Suite:
+def new_suite(
+    title: str, tasks: tuple[suites.SuiteTask, ...], settings: Settings, device: choices.ChosenDevice
+) -> suites.Suite:
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Suite(title, tasks, settings, device.gpu, device.label, device.is_emulated, created, __version__)
+    return suites.Suite(title, tasks, settings, device.gpu, device.label, device.is_emulated, created, __version__)
 
 
 def _cluster(address: str | None, spool: str) -> RayCluster | None:
@@ -191,31 +161,34 @@ def _cluster(address: str | None, spool: str) -> RayCluster | None:
         raise BadArgument(str(error)) from None
 
 
-def _cluster_device(cluster: RayCluster, gpu: str | None) -> ChosenDevice:
+def _cluster_device(cluster: RayCluster, gpu: str | None) -> choices.ChosenDevice:
     """A GPU of the cluster, with a worker on each; emulated on its nodes where it has none."""
     wanted = named_gpu(gpu) if gpu is not None else None
-    found = [one for one in cluster.open_gpus() if wanted is None or known_profile(one) == wanted]
+    found = [one for one in cluster.open_gpus() if wanted is None or choices.known_profile(one) == wanted]
     if not found:
-        return emulated_device((wanted or PROFILES["H200"]).name, f"the cluster has no {gpu or 'GPU'}")
-    return ChosenDevice(known_profile(found[0]).name, found[0].name, spool="the cluster's")
+        return choices.emulated_device((wanted or PROFILES["H200"]).name, f"the cluster has no {gpu or 'GPU'}")
+    return choices.ChosenDevice(choices.known_profile(found[0]).name, found[0].name, spool="the cluster's")
 
 
 def _carry_out(
-    folder: SuiteFolder, suite: Suite, device: ChosenDevice, workers: int | None, cluster: RayCluster | None
+    folder: suites.SuiteFolder,
+    suite: suites.Suite,
+    device: choices.ChosenDevice,
+    workers: int | None,
+    cluster: RayCluster | None,
 ) -> None:
-    waiting = folder.waiting()
-    console = stderr_console()
-    done = len(suite.tasks) - len(waiting)
+    waiting, console = len(folder.waiting()), terminal.stderr_console()
+    done = len(suite.tasks) - waiting
     display = SuiteDisplay(console, len(suite.tasks), done)
     if cluster is not None:
         gpu = "" if device.is_emulated else device.label
-        pool: Pool = RayPool(folder, PROGRAM, cluster, gpu=gpu, size=workers, doing=display.doing)
+        pool: suites.Pool = RayPool(folder, PROGRAM, cluster, gpu=gpu, size=workers, doing=display.doing)
     else:
         pool = local_pool(folder, workers, display)
     alone = "" if device.is_emulated else "; a GPU is used by one at a time"
     for title, text in (
         ("suite", f"{suite.title}: {len(suite.tasks)} tasks, {done} of them done"),
-        ("author", f"{suite.settings.author}; {_budget_words(suite.settings, len(waiting))}"),
+        ("author", f"{suite.settings.author}; {_budget_words(suite.settings, waiting)}"),
         ("device", device.words),
         ("workers", f"{pool.size} tasks at a time{alone}"),
         ("folder", str(folder.path)),
@@ -224,45 +197,47 @@ def _carry_out(
     carry_out_shown(folder, pool, display)
 
 
-def carry_out_shown(folder: SuiteFolder, pool: Pool, display: SuiteDisplay) -> None:
+def carry_out_shown(folder: suites.SuiteFolder, pool: suites.Pool, display: SuiteDisplay) -> None:
     """Carry out what waits, and close the pool; Ctrl-C ends the command."""
     with closing(pool):
         try:
             with display.live():
-                carry_out(folder, pool, display)
+                suites.carry_out(folder, pool, display)
         except KeyboardInterrupt:
-            raise NotDone("interrupted; the same command goes on where it stopped", INTERRUPTED) from None
+            raise terminal.NotDone(
+                "interrupted; the same command goes on where it stopped", terminal.INTERRUPTED
+            ) from None
 
 
 def _budget_words(settings: Settings, tasks: int) -> str:
     """The most that it may cost, said before anything is spent."""
     budget = settings.budget
     said = f"at most {budget.attempts} attempts a task"
-    if settings.author == PLAYBOOK:
+    if settings.author == choices.PLAYBOOK:
         return said
     each, all_ = dollars_words(budget.dollars), dollars_words(tasks * budget.dollars)
     return f"{said}, {budget.tokens:,} tokens and, where the price is known, {each}: {all_} for {tasks} tasks"
 
 
-def local_pool(folder: SuiteFolder, workers: int | None, display: SuiteDisplay) -> LocalPool:
+def local_pool(folder: suites.SuiteFolder, workers: int | None, display: SuiteDisplay) -> LocalPool:
     """Processes of this machine, half as many as it has cores unless told otherwise."""
     cores = len(os.sched_getaffinity(0))
     return LocalPool(folder, PROGRAM, workers or min(MOST_WORKERS, max(1, cores // 2)), display.doing)
 
 
-def _close(folder: SuiteFolder, as_json: bool) -> None:
+def _close(folder: suites.SuiteFolder, as_json: bool) -> None:
     """Write the report and say where it is; a task that a fault kept from being done ends the command with its code."""
     try:
         report, files = write_report(folder)
-    except OtherSuite as error:
+    except suites.OtherSuite as error:
         raise BadArgument(str(error)) from None
 
     def show(console: Console) -> None:
         for line in (*closing_words(report), *(f"wrote {file}" for file in files)):
             console.print(Text(line))
 
-    deliver(report, as_json, show)
-    exit_with(FAULT if any(one.status is Status.FAILED for one in report.tasks) else 0)
+    terminal.deliver(report, as_json, show)
+    terminal.exit_with(terminal.FAULT if any(one.status is suites.Status.FAILED for one in report.tasks) else 0)
 
 
 def find(
@@ -307,7 +282,7 @@ def main(arguments: Sequence[str]) -> int:
     path, id = arguments
     want_spares()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = SuiteFolder(Path(path))
+    folder = suites.SuiteFolder(Path(path))
     suite = folder.suite()
     task = next(one for one in suite.tasks if one.id == id)
     author = own_author(suite.settings.author, task)
@@ -315,9 +290,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def own_author(author: str, task: SuiteTask) -> str:
+def own_author(author: str, task: suites.SuiteTask) -> str:
     """A relay or a replay has a folder of its own for every task: its files are called alike in every run."""
-    takes_path = author != PLAYBOOK and providers()[author.partition(":")[0]].takes_path
+    takes_path = author != choices.PLAYBOOK and providers()[author.partition(":")[0]].takes_path
     own = re.sub(r"[^\w.-]", "_", task.id)
     return f"{author}/{own}" if takes_path else author
 
@@ -330,31 +305,31 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def outcome(folder: SuiteFolder, suite: Suite, task: SuiteTask) -> TaskRecord:
+def outcome(folder: suites.SuiteFolder, suite: suites.Suite, task: suites.SuiteTask) -> suites.TaskRecord:
     """What becomes of a task; a fault is a record too, so that the other tasks go on."""
     began = time.monotonic()
     reporter = TaskTalk(folder, task)
     try:
         record = _recorded(folder, task, _made(folder, suite, task, reporter))
     except PlaybookProblem as error:
-        record = TaskRecord(task.id, task.name, Status.UNSUPPORTED, in_options(error))
+        record = suites.TaskRecord(task.id, task.name, suites.Status.UNSUPPORTED, in_options(error))
     except TaskError as error:
-        record = TaskRecord(task.id, task.name, Status.REFUSED, in_options(error))
+        record = suites.TaskRecord(task.id, task.name, suites.Status.REFUSED, in_options(error))
     except (ReferenceProblem, NotAcceptedYet) as error:
-        record = TaskRecord(task.id, task.name, Status.REFUSED, str(error))
+        record = suites.TaskRecord(task.id, task.name, suites.Status.REFUSED, str(error))
     except Exception as error:
-        if exit_code(error) is None:
+        if terminal.exit_code(error) is None:
             traceback.print_exc()
         said = str(error).strip() or type(error).__name__
-        record = TaskRecord(task.id, task.name, Status.FAILED, " ".join(said.split())[:600])
-    if record.status is Status.FAILED:
+        record = suites.TaskRecord(task.id, task.name, suites.Status.FAILED, " ".join(said.split())[:600])
+    if record.status is suites.Status.FAILED:
         record = replace(record, run=reporter.run)
     return replace(record, seconds=time.monotonic() - began)
 
 
-def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, reporter: Reporter) -> MakeResult:
+def _made(folder: suites.SuiteFolder, suite: suites.Suite, task: suites.SuiteTask, reporter: Reporter) -> MakeResult:
     """The run of a task at its end, begun or gone on with; or a kernel that the library has."""
-    device = choose_device(suite.gpu, suite.settings.spool)
+    device = choices.choose_device(suite.gpu, suite.settings.spool)
     if device.is_emulated != suite.emulated:
         raise BadArgument(f"the suite was begun on {suite.device}, and here is {device.label}; go on with it there")
     judged, store, begun = partial(judges, log=folder.gpu_turns), Store(), None
@@ -373,8 +348,8 @@ def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, reporter: Reporter
     return run_request(request, suite.settings, device, reporter, fresh=True, given=given, judged=judged)
 
 
-def _recorded(folder: SuiteFolder, task: SuiteTask, result: MakeResult) -> TaskRecord:
-    record, kernel = TaskRecord(task.id, task.name, Status.MADE), result.kernel
+def _recorded(folder: suites.SuiteFolder, task: suites.SuiteTask, result: MakeResult) -> suites.TaskRecord:
+    record, kernel = suites.TaskRecord(task.id, task.name, suites.Status.MADE), result.kernel
     if isinstance(result, KernelFound):
         entry = result.kernel.entry
         known = replace(record, run=entry.run, measurement=entry.measurement, from_library=True)
@@ -383,7 +358,7 @@ def _recorded(folder: SuiteFolder, task: SuiteTask, result: MakeResult) -> TaskR
         run, best = result.run, result.run.best
         record = replace(record, run=run.id, attempts=len(run.attempts))
         if best is None or kernel is None:
-            return replace(record, status=Status.NONE_PASSED, reason=_why(run))
+            return replace(record, status=suites.Status.NONE_PASSED, reason=_why(run))
         record = replace(record, summary=" ".join(best.summary.split()), measurement=best.measurement)
         record = replace(record, provisional=best.is_provisional, degenerate=run.task.degenerate)
     assert kernel is not None
@@ -403,7 +378,7 @@ def _why(run: Run) -> str:
 class TaskTalk(Reporter):
     """Lines for the suite's display; the run's name goes into the suite's folder as soon as there is one."""
 
-    def __init__(self, folder: SuiteFolder, task: SuiteTask) -> None:
+    def __init__(self, folder: suites.SuiteFolder, task: suites.SuiteTask) -> None:
         self._folder = folder
         self._task = task
         self._attempt = 0

@@ -1,8 +1,4 @@
-"""What agents and models learn from: `tilewright teach`, `dataset` and `skill`, `mcp` and `exam`.
-
-The examples of a skill are run again before it is written. An exam has a suite's folder for each student with the skill
-and without, so the same command continues where it was stopped.
-"""
+"""What agents and models learn from: `tilewright teach`, `dataset`, `skill`, `mcp` and `exam`."""
 
 from __future__ import annotations
 
@@ -37,15 +33,6 @@ from tilewright.frontends.api.requests import resolved, task_of
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
-from tilewright.frontends.cli.terminal import (
-    FAULT,
-    check_writable,
-    deliver,
-    exit_with,
-    progress,
-    settings_of,
-    stderr_console,
-)
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.frontends.report.exam import exam_picture, exam_report
 from tilewright.frontends.report.rendering import markdown
@@ -124,7 +111,7 @@ def _is_readable(folder: RunFolder) -> bool:
         folder.load()
     except (NotAccepted, StoreError) as error:
         if not isinstance(error, NotAccepted) and (folder.path / HEADER).is_file():
-            stderr_console().print(Text(f"passed over: {error}"), soft_wrap=True)
+            terminal.stderr_console().print(Text(f"passed over: {error}"), soft_wrap=True)
         return False
     return True
 
@@ -139,8 +126,6 @@ RECORDS = "records"  # the author of guidance that no model wrote
 
 @dataclass(frozen=True)
 class Taught:
-    """What was written."""
-
     folder: str
     runs: int
     examples: tuple[str, ...]
@@ -171,7 +156,7 @@ def teach(
     folders = chosen_runs(runs)
     clean = run_cleaner(folders)
     lessons = lessons_of(folders, clean)
-    with progress() as say:
+    with terminal.progress() as say:
         worked, left_out = _tested(lessons, say)
         provenance = SkillProvenance(
             name, datetime.now(UTC).isoformat(timespec="seconds"), __version__, clean(author) or RECORDS, lessons.runs
@@ -194,7 +179,7 @@ def teach(
         for one in left_out:
             console.print(Text(f"left out: {one}"))
 
-    deliver(taught, as_json, show)
+    terminal.deliver(taught, as_json, show)
 
 
 def checked_output(output: Path) -> str:
@@ -251,7 +236,7 @@ def _guidance(
     """What the model writes, and its tokens. What was asked and answered is kept, and the same is not asked twice."""
     place = AttemptFolder(Store().home / "teaching" / name / "attempts" / "0001", 1)
     tokens = 0
-    with open_author(model, base_url, lambda text: stderr_console().print(Text(text))) as chosen:
+    with open_author(model, base_url, lambda text: terminal.stderr_console().print(Text(text))) as chosen:
 
         def ask(number: int, question: Question) -> Reply:
             nonlocal tokens
@@ -279,8 +264,6 @@ _WRITERS = {".jsonl": write_jsonl, ".parquet": write_parquet}
 
 @dataclass(frozen=True)
 class Written:
-    """What was written."""
-
     file: str
     runs: int
     records: int
@@ -298,7 +281,7 @@ def dataset(
     as_json: terminal.JsonOption = False,
 ) -> None:
     """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
-    check_writable("-o", output, *_WRITERS)
+    terminal.check_writable("-o", output, *_WRITERS)
     folders = chosen_runs(runs)
     samples = samples_of(folders, run_cleaner(folders), checked_licence(licence), passed)
     if not samples:
@@ -319,7 +302,7 @@ def dataset(
             text = f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"
             console.print(Text(text))
 
-    deliver(written, as_json, show)
+    terminal.deliver(written, as_json, show)
 
 
 def exam(
@@ -349,7 +332,7 @@ def exam(
 
     Budgets are of each task, the same both ways. The same command goes on where it was stopped.
     """
-    settings = settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
+    settings = terminal.settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
     students = _students(model or (), settings)
     try:
         text, provenance = skill_text(skill), read_provenance(skill)
@@ -390,8 +373,8 @@ def exam(
         print_document(console, replace(report, sections=report.sections[:-1]))
         console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
 
-    deliver(held, as_json, show)
-    exit_with(FAULT if any(one.fault for one in sittings) else 0)
+    terminal.deliver(held, as_json, show)
+    terminal.exit_with(terminal.FAULT if any(one.fault for one in sittings) else 0)
 
 
 def _students(models: Sequence[str], settings: Settings) -> tuple[str, ...]:
@@ -418,7 +401,9 @@ def _labels(students: Sequence[str]) -> list[str]:
 def _check_held_out(tasks: Sequence[SuiteTask], device: ChosenDevice, provenance: SkillProvenance | None) -> None:
     """Raises `BadArgument` for a task that the skill was made of, or whose reference nobody has seen yet."""
     if provenance is None:
-        stderr_console().print(Text("note: this skill has no record of its runs, so nobody knows what is held out"))
+        terminal.stderr_console().print(
+            Text("note: this skill has no record of its runs, so nobody knows what is held out")
+        )
     for one in tasks:
         task = task_of(resolved(replace(one.request, gpu=device.gpu)), settle=precision_settler(device))
         if task is None:
@@ -437,7 +422,7 @@ def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm, workers: int 
         suite = folder.begin(suite)
     except OtherSuite as error:
         raise BadArgument(f"{error}".replace("--out", "-o")) from None
-    console, waiting = stderr_console(), folder.waiting()
+    console, waiting = terminal.stderr_console(), folder.waiting()
     if waiting:
         console.print(Text(f"{label}, {arm.value} the skill: {len(waiting)} of {len(suite.tasks)} tasks"))
     display = SuiteDisplay(console, len(suite.tasks), len(suite.tasks) - len(waiting))

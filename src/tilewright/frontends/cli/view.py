@@ -346,16 +346,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def missing_page(title: str, problem: str) -> str:
     """A page that says why there is none; it knows nothing of the site, so that anybody may see it."""
-    return render(
-        "missing",
-        title=title,
-        problem=problem,
-        up="/",
-        poll_ms=None,
-        served=False,
-        policy=POLICY,
-        suite_viewed=False,
-    )
+    nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
+    return render("missing", title=title, problem=problem, policy=POLICY, **nowhere)
 
 
 def _same(given: str, wanted: str) -> bool:
