@@ -51,8 +51,6 @@ SPOOL_SECONDS = 20.0  # to wait for a worker to register
 
 @dataclass(frozen=True)
 class ChosenAuthor:
-    """An author that is open, and its price."""
-
     name: str
     author: Author
     complete: Complete

@@ -43,8 +43,6 @@ _Term = tuple[str, int]  # a tensor and one of its dimensions
 
 @dataclass
 class NeededShapes:
-    """What is known of each tensor."""
-
     dtypes: dict[str, DType] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     _same: dict[_Term, _Term] = field(default_factory=dict)

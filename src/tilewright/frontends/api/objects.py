@@ -164,12 +164,14 @@ class ArgumentMap:
         call = module_call(task)
         self._constants = {**self._defaults, **(call.held if call else {})}
         state, arguments = (call.state, call.arguments) if call else ({}, {})
+        # A name that has a meaning in a launch plan is replaced there.
+        own = {usable_name(one.name): one.name for one in reversed(original.parameters)}
         self._inputs = tuple(
             _Input(path=tuple(state[one.name].split(".")))
             if one.name in state
             else _Input(captured=one.name)
             if one.name in original.captured
-            else _Input(argument=arguments.get(one.name) or _own_name(one.name, original))
+            else _Input(argument=arguments.get(one.name) or own.get(one.name, one.name))
             for one in task.inputs
         )
         self._taken = frozenset(one.argument for one in self._inputs if one.argument)
@@ -256,11 +258,6 @@ class BoundKernel:
     def __repr__(self) -> str:
         kind = "a function" if self.original.module is None else type(self.original.module).__name__
         return f"<{self.__name__} bound to {kind}; {self.made!r}>"
-
-
-def _own_name(name: str, original: Original) -> str:
-    """The argument's name in the object: a name that has a meaning in a launch plan is replaced there."""
-    return next((one.name for one in original.parameters if usable_name(one.name) == name), name)
 
 
 def _same(value: object, constant: object) -> bool:

@@ -71,8 +71,6 @@ MakeResult = KernelFound | RunEnded
 
 @dataclass(frozen=True)
 class WithBackward:
-    """The results of a request for a kernel and for its gradients."""
-
     forward: MakeResult
     backward: MakeResult | None  # None where it was not begun, or no author could write it
     problem: str = ""  # why there is no backward kernel; "" where there is one

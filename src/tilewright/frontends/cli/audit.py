@@ -248,7 +248,10 @@ def _audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
     else:
         say("reading the compiled code")
         read, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
-        lint = tuple(one for one in read if not _past_a_guess(one, subject.guessed_lengths))
+        ends = [f"end of {name} " for name in subject.guessed_lengths]  # of tensors that nobody said the length of
+        bounds = [one for one in read if one.rule is LintRule.MISSING_BOUNDS]
+        guessed = [one for one in bounds if any(end in one.evidence for end in ends)]
+        lint = tuple(one for one in read if one not in guessed)
         examined = _without_reference if subject.reference is None else _with_reference
         task, judged, found = examined(subject, device, say)
     (correctness, wrong), kind = judged, task.kind if task is not None else Kind.OTHER
@@ -337,12 +340,6 @@ def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[S
     return tuple(sorted((*first, *rest), key=place))
 
 
-def _past_a_guess(finding: LintFinding, guessed_lengths: frozenset[str]) -> bool:
-    """Whether it is of what lies past a tensor that nobody said the length of."""
-    is_bounds = finding.rule is LintRule.MISSING_BOUNDS
-    return is_bounds and any(f"end of {name} " in finding.evidence for name in guessed_lengths)
-
-
 def _request(subject: Subject, file: Path, named: str | None) -> Request:
     """What is to be made: the reference, at the sizes of the audit."""
     if subject.reference is None:
@@ -380,8 +377,6 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Timed:
-    """What is known of a kernel's speed before anything is made of it."""
-
     speed: Speed
     model: PlanModel | None
     profiles: tuple[KernelProfile, ...] = ()

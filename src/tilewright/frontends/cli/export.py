@@ -23,7 +23,6 @@ from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.terminal import deliver, progress, reference_of, stderr_console
-from tilewright.kernel_file import DoesNotApply
 from tilewright.records import PROFILES, UNSTATED
 from tilewright.store import NoSuchRun, Store
 from tilewright.tasks.errors import BadArgument
@@ -87,10 +86,7 @@ def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -
     file, gpu = source.files[0], PROFILES[source.gpu]
     given = parse_arguments(source.op, shapes, numbers)
     known = dict(source.calls[0]) if source.calls else {}
-    try:
-        call, guessed = complete_arguments(file, {**known, **given}, gpu)
-    except DoesNotApply as error:
-        raise BadArgument(str(error)) from None
+    call, guessed = complete_arguments(file, {**known, **given}, gpu)
     return replace(source, calls=(call, *source.calls), guessed=guessed)
 
 

@@ -180,16 +180,13 @@ def make(
     settings = terminal.settings_of(
         chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence
     )
-    settings = replace(settings, candidates=candidates, good_enough=enough, start=_read_start(start), backward=backward)
-    delivery = Delivery(as_json, output, author=chosen if model or author else "")
-    make_run(asked, settings, terminal.wanted_gpu(gpu, arch), fresh, yes, delivery)
-
-
-def _read_start(path: Path | None) -> str:
+    settings = replace(settings, candidates=candidates, good_enough=enough, backward=backward)
     try:
-        return terminal.read_kernel_file(path).text if path is not None else ""
+        settings = replace(settings, start=terminal.read_kernel_file(start).text if start else "")
     except KernelFileError as error:
         raise BadArgument(f"--start {error}") from None
+    delivery = Delivery(as_json, output, author=chosen if model or author else "")
+    make_run(asked, settings, terminal.wanted_gpu(gpu, arch), fresh, yes, delivery)
 
 
 def resume(

@@ -285,16 +285,13 @@ def main(arguments: Sequence[str]) -> int:
     folder = suites.SuiteFolder(Path(path))
     suite = folder.suite()
     task = next(one for one in suite.tasks if one.id == id)
-    author = own_author(suite.settings.author, task)
+    author = suite.settings.author
+    if author != choices.PLAYBOOK and providers()[author.partition(":")[0]].takes_path:
+        # A relay or a replay has a folder for every task: its files have the same names in every run.
+        own = re.sub(r"[^\w.-]", "_", task.id)
+        author = f"{author}/{own}"
     folder.record(outcome(folder, replace(suite, settings=replace(suite.settings, author=author)), task))
     return 0
-
-
-def own_author(author: str, task: suites.SuiteTask) -> str:
-    """A relay or a replay has a folder of its own for every task: its files are called alike in every run."""
-    takes_path = author != choices.PLAYBOOK and providers()[author.partition(":")[0]].takes_path
-    own = re.sub(r"[^\w.-]", "_", task.id)
-    return f"{author}/{own}" if takes_path else author
 
 
 def _end_with_parent() -> None:

@@ -52,8 +52,6 @@ from tilewright.tasks.errors import BadArgument
 
 @dataclass(frozen=True)
 class ShowReport:
-    """What `show --json` prints."""
-
     run: Run
     folder: str
     best: int | None
@@ -320,7 +318,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._end(b"", _HTML)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
-        self._send(status, encoded(missing_page(status.phrase, problem)), _HTML)
+        """With a page that knows nothing of the site, so that anybody may see it."""
+        nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
+        page = render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)
+        self._send(status, encoded(page), _HTML)
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str, tag: str = "") -> None:
         self.send_response(status)
@@ -342,12 +343,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads a log of pages looked at."""
-
-
-def missing_page(title: str, problem: str) -> str:
-    """A page that says why there is none; it knows nothing of the site, so that anybody may see it."""
-    nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
-    return render("missing", title=title, problem=problem, policy=POLICY, **nowhere)
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -384,7 +379,8 @@ def view(
         return
     with listening(shelf, host, port, token) as server:
         print(f"serving at {server.url} until Ctrl-C", flush=True)
-        if not no_browser and _has_browser():
+        has_window = sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+        if has_window and not no_browser:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):  # which is how it is ended
             server.serve_forever()
@@ -405,11 +401,6 @@ def listening(shelf: Shelf, host: str = LOOPBACK[0], port: int = 0, token: str =
             "give another --port, or 0 for any" if error.errno == errno.EADDRINUSE else "give another --host or --port"
         )
         raise BadArgument(f"{host}:{port}: {error.strerror}; {remedy}") from None
-
-
-def _has_browser() -> bool:
-    """Whether a window can be opened; a browser within the terminal would only be in the way."""
-    return sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def export_site(shelf: Shelf, folder: Path) -> int:
