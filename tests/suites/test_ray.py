@@ -17,7 +17,7 @@ from tests.devices.emulating_worker import WORKER as EMULATING
 from tests.suites.test_scheduling import Heard
 
 from tilewright.child.family import descendants
-from tilewright.frontends.cli.suite_task import PROGRAM
+from tilewright.frontends.cli.suite import PROGRAM
 from tilewright.records import Budget, Measured, Settings
 from tilewright.store import Request, RunFolder
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, carry_out

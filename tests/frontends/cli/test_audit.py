@@ -12,7 +12,7 @@ from tests.importing.examples import MODEL, ROWS
 from tests.runtime import plans
 
 from tilewright.frontends.cli.audit import ranked
-from tilewright.frontends.cli.audit_checks import judged_by_checkers, judged_by_referee
+from tilewright.frontends.cli.judging import judged_by_checkers, judged_by_referee
 from tilewright.frontends.report.audit import Audit, Suggestion, Weight
 from tilewright.kernel_file import TunedChoices, parse, tuned_path
 from tilewright.prompts.verdict_text import verdict_words

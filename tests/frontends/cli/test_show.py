@@ -250,7 +250,7 @@ def test_a_fault_of_the_program_is_no_verdict(home: Path, monkeypatch: pytest.Mo
     def broken(record: object, as_json: bool, show: object) -> None:
         raise KeyError("what")
 
-    monkeypatch.setattr("tilewright.frontends.cli.show.deliver", broken)
+    monkeypatch.setattr("tilewright.frontends.cli.view.deliver", broken)
     done = tilewright(home, "runs")
     assert done.returncode == 3
     assert "KeyError: 'what'" in done.stderr

@@ -1,8 +1,4 @@
-"""The author, the device and the settings of a run, from a person's options. Nothing is spent here.
-
-The author is the model that is named, else one whose key is set, else the built-in playbook. Kernels run on a GPU
-behind a spool, on a GPU of this machine, or in the emulator.
-"""
+"""The author, the device and the settings of a run, from command-line options or keywords. Nothing is spent here."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -55,8 +51,6 @@ SPOOL_SECONDS = 20.0  # to wait for a worker to register
 
 @dataclass(frozen=True)
 class ChosenAuthor:
-    """An author that is open, and its price."""
-
     name: str
     author: Author
     complete: Complete
@@ -105,10 +99,7 @@ def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
 def open_author(
     name: str, base_url: str, say: Callable[[str], None], seconds: float = math.inf
 ) -> Iterator[ChosenAuthor]:
-    """Opens the author of that name. Raises `ModelError` if its model cannot be opened.
-
-    `seconds`: for how long a failing service may be retried.
-    """
+    """Open the author of that name, or raise `ModelError`; a failing service is retried for at most `seconds`."""
     if name == PLAYBOOK:
         if base_url:
             raise BadArgument("--base-url is for a model's server; name the model with --model")
@@ -175,7 +166,9 @@ def choose_device(gpu: str | None, spool: str = "") -> ChosenDevice:
     wanted = None if gpu is None else named_gpu(gpu)
     if spool:
         return _spool_device(wanted, spool)
-    local = _local_profiles()
+    local: tuple[GpuProfile, ...] = ()
+    with suppress(DriverError):
+        local = profiles()
     for index, profile in enumerate(local):
         if wanted is None or known_profile(profile) == wanted or gpu in (profile.arch, profile.arch.rstrip("a")):
             return ChosenDevice(known_profile(profile).name, f"{profile.name} (cuda:{index})", index)
@@ -207,10 +200,7 @@ def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
 def open_devices(
     device: ChosenDevice, interrupt: Callable[[], bool] = uninterrupted
 ) -> Iterator[tuple[Device, Device | None]]:
-    """The emulator, whose process starts with the first job, and the GPU if there is one.
-
-    Through a spool every job runs again, so that no time measured for another run is used.
-    """
+    """The emulator, whose process starts with the first job, and the GPU or None. Spooled jobs are never cached."""
     with ExitStack() as stack:
         emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu], interrupt=interrupt))
         if device.spool:
@@ -236,13 +226,6 @@ def known_profile(profile: GpuProfile) -> GpuProfile:
     if known is None:
         raise BadArgument(f"{profile.name} has architecture {profile.arch}; known are {', '.join(ARCHITECTURES)}")
     return known
-
-
-def _local_profiles() -> tuple[GpuProfile, ...]:
-    try:
-        return profiles()
-    except DriverError:
-        return ()
 
 
 def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
@@ -272,10 +255,7 @@ def with_checked(
 
 
 def checked_against(text: str, elsewhere: bool = False) -> str:
-    """`MODULE:FUNCTION`, or "". The module must be found here, unless another machine times it (`elsewhere`).
-
-    It is imported only to be timed.
-    """
+    """`MODULE:FUNCTION`, or "". The module must be found here, unless another machine times it (`elsewhere`)."""
     if not text:
         return ""
     module, _, function = text.partition(":")

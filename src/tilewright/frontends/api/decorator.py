@@ -1,8 +1,6 @@
-"""`@tilewright.kernel`: the function is the specification, the reference and the fallback.
+"""`@tilewright.kernel`: the function is the specification, the reference and the fallback; only `make` spends anything.
 
-A call uses the library's finished kernel for its shapes, or runs the function with one warning. It spends nothing and
-starts no process; only `make` does. A call that torch traces, to compile, export or transform it, goes through a torch
-operator that stands for all of the function's kernels.
+A call that torch compiles, exports or transforms goes through one torch operator for all of the function's kernels.
 """
 
 from __future__ import annotations
@@ -327,17 +325,10 @@ class DecoratedKernel:
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
         """The arguments that are no inputs of the kernel, with the values it was made with; None if unknown."""
         inputs = {one.name for one in task.inputs}
-        found = {}
-        for name in self._signature.parameters:
-            if name in inputs:
-                continue
-            if name in request.numbers:
-                found[name] = ast.literal_eval(request.numbers[name])
-            elif name in self._defaults:
-                found[name] = self._defaults[name]
-            else:
-                return None
-        return found
+        names = [name for name in self._signature.parameters if name not in inputs]
+        given = {name: ast.literal_eval(request.numbers[name]) for name in names if name in request.numbers}
+        values = {**self._defaults, **given}
+        return {name: values[name] for name in names} if values.keys() >= {*names} else None
 
     def _warn_traced(self) -> None:
         """Shapes are not known while a call is traced."""
@@ -399,8 +390,7 @@ class DecoratedKernel:
     _warn_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _reference(self, kind: Hashable, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the function itself, with one warning for each `kind` of reason. There is a limit, since a number that
-        differs in every call would give a new kind each time."""
+        """Run the function itself, with one warning for each `kind` of reason, up to a limit."""
         if self.strict:
             raise NoKernelApplies(f"{self._name}: {why}{remedy}", ())
         if kind not in self._warned and len(self._warned) < _MOST_WARNINGS:
@@ -439,13 +429,12 @@ def _kind_of(value: object) -> object:
 
 def _kind_without_sizes(bound: dict[str, Any]) -> Hashable:
     """Dtypes, ranks and numbers: calls without a kernel that share them get one warning."""
-    found: list[Hashable] = []
-    for value in bound.values():
-        if isinstance(value, torch.Tensor):
-            found.append((value.dtype, value.dim()))
-        else:
-            found.append((type(value), value if isinstance(value, (int, float, str)) else None))
-    return tuple(found)
+    return tuple(
+        (value.dtype, value.dim())
+        if isinstance(value, torch.Tensor)
+        else (type(value), value if isinstance(value, (int, float, str)) else None)
+        for value in bound.values()
+    )
 
 
 def _call_text(bound: dict[str, Any]) -> str:
@@ -473,18 +462,12 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
     dimensions = {dimension.name: dimension for dimension in task.dimensions}
     if not task.agrees(sizes):
         return None
-    for name, size in sizes.items():
-        known = dimensions[name]
-        if size != known.size and not known.takes(size):
-            return None
-    return sum(size != dimensions[name].size for name, size in sizes.items())
+    changed = [(dimensions[name], size) for name, size in sizes.items() if size != dimensions[name].size]
+    return len(changed) if all(dimension.takes(size) for dimension, size in changed) else None
 
 
 def _fits(one: TensorInput, value: object, sizes: dict[str, int], leads: bool) -> bool:
-    """Whether a tensor has the dtype and rank of an input, and sizes that agree with `sizes`, which are extended.
-
-    A first dimension that `leads` stands for any number of dimensions, or none.
-    """
+    """Whether a tensor has the dtype, rank and sizes of an input; a dimension that `leads` stands for any number."""
     if not isinstance(value, torch.Tensor):
         return value is None and one.optional
     dtype: DType | None = DTYPE_OF_TORCH.get(value.dtype)

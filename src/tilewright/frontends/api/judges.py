@@ -1,8 +1,4 @@
-"""The referee and the stopwatch of a task, with the processes they need, on a GPU that other processes use too.
-
-Processes of one user take turns at a GPU of this machine by a lock file. What is timed has the GPU alone; small jobs
-that nobody times share it.
-"""
+"""The referee and the stopwatch of a task, and the lock file by which processes of one user share a GPU."""
 
 from __future__ import annotations
 
@@ -48,10 +44,7 @@ def judges(
     interrupt: Callable[[], bool] = uninterrupted,
     log: Path | None = None,
 ) -> Iterator[Judges]:
-    """The referee and the stopwatch of a task. Once `interrupt` returns true, the job under way raises `Interrupted`.
-
-    `log`: a file that gets a line for each turn at the GPU of this machine.
-    """
+    """The referee and the stopwatch of a task. `log` gets a line for each turn at the GPU of this machine."""
     # Inputs too large to send are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     with (
@@ -116,10 +109,7 @@ def _ignore(text: str) -> None: ...
 
 
 class GpuLock:
-    """A lock file for a GPU, reentrant within this object. `log` gets a line for each turn, with the machine's clock.
-
-    `say` is called when the GPU has to be waited for. `memory_bytes` is the GPU's memory, 0 if unknown.
-    """
+    """A lock file for a GPU, reentrant within this object. `memory_bytes` is the memory of the GPU, 0 if unknown."""
 
     def __init__(self, path: Path, log: Path | None = None, say: Say = _ignore, memory_bytes: int = 0) -> None:
         self.most_shared_bytes = memory_bytes // _SHARE_OF_MEMORY if memory_bytes >= _MUCH_MEMORY else 0
@@ -274,22 +264,18 @@ def precision_settler(device: ChosenDevice) -> ResolvePrecision:
 def _settled_on(device: ChosenDevice, task: Task, reference: AnyReference) -> Task:
     if likely_f32(task, reference) == ():
         return task
-    is_f32 = _measured_f32(device, task)
-    if is_f32 is None:
-        return precision_from_channels(task, reference)
-    return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
-
-
-def _measured_f32(device: ChosenDevice, task: Task) -> bool | None:
-    """None where the GPU cannot tell, or an older worker has no such question."""
-    with _reference_on(device, task) as reference:
+    is_f32: bool | None = None  # where the GPU cannot tell, or an older worker has no such question
+    with _reference_on(device, task) as there:
         try:
-            answer: PrecisionAnswer = reference.call(MEASURE, ConvolutionRequest(task), PrecisionAnswer)
+            answer: PrecisionAnswer = there.call(MEASURE, ConvolutionRequest(task), PrecisionAnswer)
+            is_f32 = answer.f32
         except DeviceError:
             raise
         except (ReferenceProblem, RuntimeError):
-            return None
-        return answer.f32
+            pass
+    if is_f32 is None:
+        return precision_from_channels(task, reference)
+    return replace(task, precision=Precision.DEFAULT_F32) if is_f32 else task
 
 
 @contextmanager

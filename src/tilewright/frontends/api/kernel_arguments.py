@@ -1,7 +1,4 @@
-"""Options that go with a kernel file: GPUs by name, and the arguments of its op, given or guessed.
-
-`--shape x=4096x1024:bf16`, `--set eps=1e-5`, `--fill x=uniform:0:1`.
-"""
+"""GPUs by name, and the arguments of a kernel file: given by `--shape`, `--set` and `--fill`, or guessed."""
 
 from __future__ import annotations
 
@@ -46,8 +43,6 @@ _Term = tuple[str, int]  # a tensor and one of its dimensions
 
 @dataclass
 class NeededShapes:
-    """What is known of each tensor."""
-
     dtypes: dict[str, DType] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     _same: dict[_Term, _Term] = field(default_factory=dict)
@@ -280,10 +275,7 @@ def complete_arguments(
     gpu: GpuProfile,
     guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
 ) -> tuple[dict[str, ArgumentValue], bool]:
-    """The given arguments with the others guessed so that the file applies, and whether a tensor was guessed.
-
-    `guesses` are lists of shapes. All tensors get shapes of one list: the first from which the file takes them.
-    """
+    """The given arguments with shapes guessed for the others from a list of `guesses`, and whether one was guessed."""
     wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]
     base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
     if not wanted:
@@ -293,14 +285,10 @@ def complete_arguments(
     needed, names = needed_shapes(file, given), [p.name for p in wanted]
     ways = itertools.product(GUESSED_DTYPES, guesses) if all(name in needed.ranks for name in names) else ()
     sized = _size_names(file.plan.op, given)
-    lengths = (
-        [math.prod(shapes[0]) for shapes in guesses]
-        if len(sized) == 1 and len(names) == len(file.plan.op.tensors)
-        else []
-    )
-    flat = (
-        [TensorSpec.contiguous(dtype, (n,))] * len(names) for dtype, n in itertools.product(GUESSED_DTYPES, lengths)
-    )
+    is_flat = len(sized) == 1 and len(names) == len(file.plan.op.tensors)
+    lengths = [math.prod(shapes[0]) for shapes in guesses] if is_flat else []
+    contiguous = itertools.starmap(TensorSpec.contiguous, itertools.product(GUESSED_DTYPES, ((n,) for n in lengths)))
+    flat = ([spec] * len(names) for spec in contiguous)
     as_needed = (needed.guess(names, dtype, shapes) for dtype, shapes in ways)
     for specs in itertools.chain(as_needed, flat, _mixtures(len(wanted), guesses)):
         plain = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
@@ -355,13 +343,13 @@ def _default(parameter: Parameter) -> ArgumentValue:
 
 def _mixtures(count: int, guesses: Sequence[Shapes]) -> Iterator[tuple[TensorSpec, ...]]:
     """Specs for `count` tensors over all shapes: first with one dtype, then with one tensor of another dtype."""
-    patterns: list[tuple[DType, ...]] = [(dtype,) * count for dtype in GUESSED_DTYPES]
+    patterns = [(dtype,) * count for dtype in GUESSED_DTYPES]
     for common, other, odd in itertools.product(GUESSED_DTYPES[:3], GUESSED_DTYPES, range(count)):
         if common is not other and count > 1:
-            patterns.append(tuple(other if i == odd else common for i in range(count)))
+            patterns.append((common,) * odd + (other,) + (common,) * (count - odd - 1))
     for dtypes, options in itertools.product(patterns, guesses):
         for shapes in _near_uniform(options, count):
-            yield tuple(TensorSpec.contiguous(d, s) for d, s in zip(dtypes, shapes, strict=True))
+            yield tuple(map(TensorSpec.contiguous, dtypes, shapes))
 
 
 def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...], ...]]:

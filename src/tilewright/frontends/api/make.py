@@ -1,8 +1,4 @@
-"""`tilewright.make` in Python: a request in, a callable out.
-
-Nothing is spent at import or in a call: only `make` spends anything, and it first says who writes and at what price.
-It prints plain lines on stderr and needs no terminal packages.
-"""
+"""`tilewright.make` in Python: a request in, a callable out. It prints plain lines on stderr; only `make` spends."""
 
 from __future__ import annotations
 
@@ -194,9 +190,15 @@ def make(
     settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
     settings = replace(settings, baselines=checked_baselines(baselines), backward=backward)
-    found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
-    asked = replace(found.request, precision=Precision(precision) if precision else None, goal=Goal(goal))
-    asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
+    found = _request(request, {**(shapes or {}), **arguments}, values or {})
+    asked = replace(
+        found.request,
+        fixed=tuple(fixed),
+        precision=Precision(precision) if precision else None,
+        goal=Goal(goal),
+        allow_library=allow_library,
+        allow_degenerate=allow_degenerate,
+    )
     try:
         made = _made(asked, settings, gpu, fresh, PlainReporter(yes, quiet), wanted=writer if model or author else "")
     except NotSupported as problem:
@@ -206,18 +208,15 @@ def make(
     return made if found.original is None else BoundKernel(made, found.original)
 
 
-def _request(
-    request: Any, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
-) -> ObjectRequest:
+def _request(request: Any, arguments: Mapping[str, Any], values: Mapping[str, str]) -> ObjectRequest:
     if isinstance(request, ObjectRequest):
-        return replace(request, request=replace(request.request, fixed=fixed))
+        return request
     tensors, numbers = read_arguments(arguments)
     if isinstance(request, str) and is_named_object(named := installed_name(request)):
         request = named_object(named)
     if isinstance(request, str):
-        return ObjectRequest(Request(request, tensors, numbers, dict(values), fixed=fixed), None)
-    found = object_request(request, tensors, numbers, values)
-    return replace(found, request=replace(found.request, fixed=fixed))
+        return ObjectRequest(Request(request, tensors, numbers, dict(values)), None)
+    return object_request(request, tensors, numbers, values)
 
 
 def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, reporter: Reporter, wanted: str) -> Made:
@@ -235,23 +234,18 @@ def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, re
         error.args = (in_keywords(error),)
         raise
     if isinstance(result, KernelFound):
-        _say_ignored(result, wanted, reporter)
+        entry = result.kernel.entry
+        if wanted and wanted != entry.author:
+            reporter.say(found_words(entry, wanted, "fresh=True"))
+        if result.licence:
+            kept = f"license={result.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one"
+            reporter.say(kept)
         return Made(result.kernel, None, own_reference=not result.from_words)
     if result.kernel is None:
         raise NoKernelMade(result.run)
     made = Made(result.kernel, result.run, own_reference=not result.from_words)
     reporter.say(plain_text(answer_blocks(finished(made.record), call=False)))
     return made
-
-
-def _say_ignored(found: KernelFound, wanted: str, reporter: Reporter) -> None:
-    """Say which options have no effect on a kernel from the library."""
-    if wanted and wanted != found.kernel.entry.author:
-        reporter.say(found_words(found.kernel.entry, wanted, "fresh=True"))
-    if found.licence:
-        reporter.say(
-            f"license={found.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one"
-        )
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -264,7 +258,11 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[s
         elif isinstance(value, (bool, int, float)):
             numbers[name] = repr(value)
         elif isinstance(value, TensorSpec) or hasattr(value, "dtype"):
-            tensors[name] = _tensor_text(name, value)
+            from tilewright.runtime.specs import read_spec
+
+            spec = read_spec("make", name, value)
+            assert spec is not None
+            tensors[name] = f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
         elif isinstance(value, (tuple, list)):
             numbers[name] = repr(tuple(value))
         else:
@@ -272,14 +270,6 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[s
                 f'{name}: found {type(value).__name__}; give a tensor, text like "4096x1024:bf16", or a number'
             )
     return tensors, numbers
-
-
-def _tensor_text(name: str, value: Any) -> str:
-    from tilewright.runtime.specs import read_spec
-
-    spec = read_spec("make", name, value)
-    assert spec is not None
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
 
 
 # -- the reference of a finished kernel --
@@ -323,10 +313,9 @@ class FunctionReference:
 
 
 def returned_form(function: Function, task: Task, others: Mapping[str, Any]) -> OutputSpec | None:
-    """The form of what a function returns for a task's inputs; None where no call of it succeeds.
+    """The form of what a function returns for a task's inputs, by a call on the meta device, else with fake tensors.
 
-    It is called without data: on the meta device, which costs nothing, else with fake tensors, for which torch imports
-    its compiler. A function that reads values is called with ones.
+    A function that reads values is called with ones; None where no call succeeds.
     """
     in_place = [one.name for one in task.tensors if one.in_place]
     for device, mode in (("meta", contextlib.nullcontext), ("cpu", _fake_mode), ("cpu", contextlib.nullcontext)):

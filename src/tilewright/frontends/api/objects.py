@@ -1,10 +1,7 @@
 """Kernels of Python objects: the request for a function, module or method, and its kernel called in the object's place.
 
-A request is source text that stands alone, so the object is written down as source. What it has beside its arguments,
-such as a module's parameters or tensors from an enclosing function, becomes inputs of the kernel, which are looked up
-again at every call: training, loading weights and moving to a device are followed. Plain values, such as an eps, are
-constants of the kernel, and guards check them. Where a guard fails, where a call gives an argument that the kernel
-does not have, or in training mode where that matters, the object itself runs, with one warning.
+A module's parameters and captured tensors become inputs of the kernel, which are looked up at every call. Plain values
+are constants with guards: where one fails, and in training mode where that matters, the object itself runs.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import inspect
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -58,21 +55,21 @@ def object_request(
     asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
 ) -> ObjectRequest:
     """Raises `BadArgument` for an object that cannot stand in a source text."""
-    asked = undecorated(asked)
+    asked, given = undecorated(asked), Request("", dict(tensors), dict(numbers), dict(values))
     if isinstance(asked, type) and issubclass(asked, torch.nn.Module):
         raise BadArgument(f"{asked.__name__} is a class; give an instance of it: {asked.__name__}(...)")
     if isinstance(asked, torch.nn.Module):
-        return _of_module(asked, asked.forward, tensors, numbers, values)
+        return _of_module(asked, asked.forward, given)
     if isinstance(asked, types.MethodType):
         if not isinstance(asked.__self__, torch.nn.Module):
             name = f"{type(asked.__self__).__name__}.{asked.__name__}"
             raise BadArgument(f"{name} is a method of an object that is no nn.Module; write a function that calls it")
-        return _of_module(asked.__self__, asked, tensors, numbers, values)
+        return _of_module(asked.__self__, asked, given)
     if not isinstance(asked, functools.partial):
         asked = inspect.unwrap(asked)
     if _is_of_torch(asked):
-        return ObjectRequest(_of_torch(asked, tensors, numbers, values), None)
-    return _of_function(asked, tensors, numbers, values)
+        return ObjectRequest(_of_torch(asked, given), None)
+    return _of_function(asked, given)
 
 
 def parts_hint(module: torch.nn.Module) -> str:
@@ -82,46 +79,31 @@ def parts_hint(module: torch.nn.Module) -> str:
     return "; of a whole layer, `tilewright find` (tilewright.find) makes kernels for the parts that are worth one"
 
 
-def _of_function(
-    asked: Callable[..., Any], tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
-) -> ObjectRequest:
+def _of_function(asked: Callable[..., Any], given: Request) -> ObjectRequest:
     text = function_text(asked)
     captured = {name: namespace[name] for name, namespace in text.captured.items()}
-    shapes = {**tensors, **{name: tensor_text(name, tensor) for name, tensor in captured.items()}}
+    shapes = {**given.shapes, **{name: tensor_text(name, tensor) for name, tensor in captured.items()}}
     drawn = {name: words for name, tensor in captured.items() if (words := drawn_like(tensor))}
-    request = Request(text.source, shapes, dict(numbers), {**drawn, **values}, function=text.function)
+    values = {**drawn, **given.values}
+    request = replace(given, text=text.source, shapes=shapes, values=values, function=text.function)
     if not captured:
         return ObjectRequest(request, None)
     parameters = tuple(one for one in inspect.signature(asked).parameters.values() if one.name not in captured)
     return ObjectRequest(request, Original(asked, parameters, text.globals, captured=text.captured))
 
 
-def _of_module(
-    module: torch.nn.Module,
-    method: Callable[..., Any],
-    tensors: Mapping[str, str],
-    numbers: Mapping[str, str],
-    values: Mapping[str, str],
-) -> ObjectRequest:
+def _of_module(module: torch.nn.Module, method: Callable[..., Any], given: Request) -> ObjectRequest:
     try:
         text = module_source(module, method.__name__)
     except BadArgument as refusal:
         raise BadArgument(f"{refusal}{parts_hint(module)}") from None
     is_forward, name = method.__name__ == "forward", type(module).__name__
-    request = Request(
-        text.source,
-        dict(tensors),
-        dict(numbers),
-        {**text.values, **values},
-        function=name if is_forward else f"{name}_{method.__name__}",
-        module=text.build,
-    )
+    function, values = name if is_forward else f"{name}_{method.__name__}", {**text.values, **given.values}
+    request = replace(given, text=text.source, values=values, function=function, module=text.build)
     parameters = tuple(inspect.signature(method).parameters.values())
     called = module if is_forward else method  # with its hooks
-    return ObjectRequest(
-        request,
-        Original(called, parameters, module=module, constants=text.constants, trains_otherwise=text.trains_otherwise),
-    )
+    original = Original(called, parameters, (), module, text.constants, trains_otherwise=text.trains_otherwise)
+    return ObjectRequest(request, original)
 
 
 def _is_of_torch(asked: Any) -> bool:
@@ -129,7 +111,7 @@ def _is_of_torch(asked: Any) -> bool:
     return named.partition(".")[0] == "torch" or isinstance(asked, types.BuiltinFunctionType)
 
 
-def _of_torch(asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]) -> Request:
+def _of_torch(asked: Any, given: Request) -> Request:
     """The text calls a function of torch; a copy of its source would bring much that has no part in the result."""
     name = getattr(asked, "__name__", "function")
     places = {"torch.nn.functional": torch.nn.functional, "torch": torch}
@@ -140,13 +122,13 @@ def _of_torch(asked: Any, tensors: Mapping[str, str], numbers: Mapping[str, str]
         parameters = None
     if place is None or parameters is None:
         raise BadArgument(f"{name} does not say which arguments it takes; write a function: lambda x: {name}(x, ...)")
-    known = [one for one in parameters if one.name in (*tensors, *numbers) or one.default is one.empty]
-    taken = ", ".join(one.name for one in known if one.name in tensors or one.default is one.empty)
-    plain = [one for one in known if one.name in numbers and one.default is not one.empty]
-    defaults = "".join(f", {one.name}={numbers[one.name]}" for one in plain)
+    known = [one for one in parameters if one.name in (*given.shapes, *given.numbers) or one.default is one.empty]
+    taken = ", ".join(one.name for one in known if one.name in given.shapes or one.default is one.empty)
+    plain = [one for one in known if one.name in given.numbers and one.default is not one.empty]
+    defaults = "".join(f", {one.name}={given.numbers[one.name]}" for one in plain)
     called = ", ".join(f"{one.name}={one.name}" for one in known)
     text = f"import {place}\n\n\ndef {name}({taken}{defaults}):\n    return {place}.{name}({called})\n"
-    return Request(text, dict(tensors), dict(numbers), dict(values), function=name)
+    return replace(given, text=text, function=name)
 
 
 def tensor_text(name: str, tensor: torch.Tensor) -> str:
@@ -182,20 +164,21 @@ class ArgumentMap:
         call = module_call(task)
         self._constants = {**self._defaults, **(call.held if call else {})}
         state, arguments = (call.state, call.arguments) if call else ({}, {})
+        # A name that has a meaning in a launch plan is replaced there.
+        own = {usable_name(one.name): one.name for one in reversed(original.parameters)}
         self._inputs = tuple(
             _Input(path=tuple(state[one.name].split(".")))
             if one.name in state
             else _Input(captured=one.name)
             if one.name in original.captured
-            else _Input(argument=arguments.get(one.name) or _own_name(one.name, original))
+            else _Input(argument=arguments.get(one.name) or own.get(one.name, one.name))
             for one in task.inputs
         )
         self._taken = frozenset(one.argument for one in self._inputs if one.argument)
 
     def values(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
         """The kernel's arguments for a call, or why it does not take the call."""
-        reason = self._failed_guard(module)
-        if reason:
+        if reason := self._failed_guard(module):
             return reason, []
         if len(args) > len(self._positional):
             return "there are more arguments than it takes", []  # the original raises the error
@@ -244,8 +227,8 @@ class BoundKernel:
         self.__doc__ = made.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        reason, values = self._map.values(self.original.module, args, kwargs)
         module = self.original.module
+        reason, values = self._map.values(module, args, kwargs)
         if module is not None and (module._forward_hooks or module._forward_pre_hooks):
             reason = "it has hooks"
         if not reason:
@@ -275,11 +258,6 @@ class BoundKernel:
     def __repr__(self) -> str:
         kind = "a function" if self.original.module is None else type(self.original.module).__name__
         return f"<{self.__name__} bound to {kind}; {self.made!r}>"
-
-
-def _own_name(name: str, original: Original) -> str:
-    """The argument's name in the object: a name that has a meaning in a launch plan is replaced there."""
-    return next((one.name for one in original.parameters if usable_name(one.name) == name), name)
 
 
 def _same(value: object, constant: object) -> bool:

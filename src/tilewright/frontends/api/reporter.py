@@ -1,7 +1,4 @@
-"""Messages during a run. `Reporter` is the interface that every front end implements; `PlainReporter` is Python's.
-
-It also phrases refusals for each front end: with options, with keywords, or with the arguments of a tool.
-"""
+"""Messages during a run, and refusals phrased with options, with keywords, or with the arguments of a tool."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ class NotAcceptedYet(Carried, RuntimeError):
 
 
 class Reporter:
-    """Receives the messages of a run, and accepts specifications for a person. It is a `refine.Watcher`.
-
-    The methods do nothing here, but for `accept`, which a front end must implement.
-    """
+    """Receives the messages of a run as a `refine.Watcher`; a front end must implement `accept`."""
 
     stage = ""  # of the present attempt
 

@@ -1,7 +1,6 @@
-"""The task of a request, and the run in which its kernel is made. No author is asked here.
+"""The task of a request or of `--reference`, and the run in which its kernel is made; no author is asked here.
 
-Python objects are found by name and references run in a child process. A request in words has no task before its
-specification is accepted. Who asks for what another process is making waits for that run and shares it.
+A request for what another process is already making waits for that run and shares its result.
 """
 
 from __future__ import annotations
@@ -14,25 +13,27 @@ import importlib.util
 import platform
 import re
 import sys
-import types
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright import __version__, tasks
+from tilewright import __version__, records, tasks
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.reporter import Reporter, reminding
 from tilewright.frontends.report.runs import seconds_words
+from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.foresight import foresee
-from tilewright.records import Environment, Settings, Task
 from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem, start_ahead
-from tilewright.store import Header, NoSuchRun, Request, RunFolder, RunList, Store, StoreError
+from tilewright.store import Header, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
 from tilewright.tasks import TaskError
 from tilewright.tasks.errors import BadArgument
+from tilewright.tasks.reading import python_source
 from tilewright.tasks.reading.python_source import INSTALLED
 from tilewright.toolchain import find_toolkit
 
@@ -42,11 +43,13 @@ EVERY_DIMENSION = "all"  # among the fixed dimensions of a request
 # -- tasks --
 
 
-def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, fresh: bool) -> Task | None:
+def read_task(
+    store: Store, request: Request, settings: records.Settings, device: ChosenDevice, fresh: bool
+) -> records.Task | None:
     """The task of a request. Child processes that are needed later import torch while this one waits."""
     limits = [ReferenceLimits()]  # a file is described in one child, and then probed in another
-    limits += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
-    limits += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
+    limits += [ReferenceLimits()] * (settings.author == choices.PLAYBOOK)  # which traces the reference
+    limits += [ReferenceLimits() if device.index is None else ReferenceLimits.on_gpu(device.index)]
     start_ahead(*limits)
     return task_of(request, _precheck(store, settings, fresh), precision_settler(device))
 
@@ -55,11 +58,8 @@ def task_of(
     request: Request,
     precheck: tasks.Precheck | None = None,
     resolve_precision: tasks.ResolvePrecision = tasks.precision_from_channels,
-) -> Task | None:
-    """The task of a request that is code; None for words. The reference runs in a limited child process.
-
-    `precheck` sees its source before that, and may refuse it; `resolve_precision` finds a missing precision.
-    """
+) -> records.Task | None:
+    """The task of a request that is code; None for words. `precheck` may refuse its source before it runs."""
     options = task_options(request, resolve_precision)
     options = replace(options, precheck=precheck) if precheck else options
     if request.module:
@@ -79,7 +79,7 @@ def task_of(
     return replace(task, assumptions=(*task.assumptions, *(f"always {one}" for one in constants)))
 
 
-def _precheck(store: Store, settings: Settings, fresh: bool) -> tasks.Precheck | None:
+def _precheck(store: Store, settings: records.Settings, fresh: bool) -> tasks.Precheck | None:
     """Refuses by its source alone what the playbook cannot write; a kernel from the library needs no author."""
     if settings.author != choices.PLAYBOOK:
         return None
@@ -107,7 +107,7 @@ def task_options(request: Request, resolve_precision: tasks.ResolvePrecision) ->
     )
 
 
-def gradient_task(task: Task, request: Request, reporter: Reporter) -> Task:
+def gradient_task(task: records.Task, request: Request, reporter: Reporter) -> records.Task:
     """The task of a function's gradients, after a check that they are right. Raises `TaskError`."""
     from tilewright.verify.gradient_check import gradient_problem  # needs torch, which is slow to import
 
@@ -126,8 +126,8 @@ def gradient_task(task: Task, request: Request, reporter: Reporter) -> Task:
 # -- runs --
 
 
-def environment_of(device: ChosenDevice) -> Environment:
-    return Environment(
+def environment_of(device: ChosenDevice) -> records.Environment:
+    return records.Environment(
         tilewright=__version__,
         python=platform.python_version(),
         torch=importlib.metadata.version("torch"),
@@ -140,13 +140,11 @@ def environment_of(device: ChosenDevice) -> Environment:
 
 @dataclass(frozen=True)
 class WantedRun:
-    """A run to be found or begun."""
-
     store: Store
     request: Request
-    task: Task | None  # None where the request is words
-    settings: Settings
-    environment: Environment
+    task: records.Task | None  # None where the request is words
+    settings: records.Settings
+    environment: records.Environment
     alone: bool  # no run of another process is shared, and none that waits is continued
 
     @contextlib.contextmanager
@@ -171,29 +169,23 @@ class WantedRun:
         """A run in which another process has the same author make a kernel for the same request or task."""
         for folder in self.store.busy():
             with contextlib.suppress(StoreError, OSError):
-                if self._is_alike(folder.header()) and self._is_same(folder):
+                if not self._is_alike(folder.header()):
+                    continue
+                run = folder.find_run() if self.task is not None else None
+                if folder.request() == self.request if self.task is None else run and run.task.hash == self.task.hash:
                     return folder
         return None
 
-    def _is_same(self, folder: RunFolder) -> bool:
-        if self.task is None:
-            return folder.request() == self.request
-        run = folder.find_run()
-        return run is not None and run.task.hash == self.task.hash
-
     def _is_alike(self, other: Header) -> bool:
         """Whether a run has the same author, device and baselines, and begins without a file."""
-        theirs, ours = other.settings, self.settings
-        same = (theirs.author, theirs.base_url, theirs.spool) == (ours.author, ours.base_url, ours.spool)
-        same = same and (theirs.against, theirs.baselines) == (ours.against, ours.baselines)
-        return same and not theirs.start and other.environment.emulated == self.environment.emulated
+        theirs, ours = (
+            (one.author, one.base_url, one.spool, one.against, one.baselines) for one in (other.settings, self.settings)
+        )
+        is_alike = theirs == ours and other.environment.emulated == self.environment.emulated
+        return is_alike and not other.settings.start
 
     def _can_share(self, shared: RunFolder) -> bool:
-        """Whether the result of a run that was waited for answers this request too.
-
-        A run that stopped before its end is continued with these settings. One that ended without a kernel says
-        nothing about another budget.
-        """
+        """Whether the result of a run that was waited for answers this request too; one that stopped is continued."""
         header, run = shared.header(), shared.find_run()
         if run is None or run.ending is None:
             shared.reopen(replace(self.settings, hints=header.settings.hints))
@@ -241,17 +233,16 @@ _NAMED = re.compile(
 
 
 def is_named_object(text: str) -> bool:
-    """Whether a request is `package.module:Name`, and no words: what stands before the colon can be imported.
-
-    Raises `BadArgument` for what cannot be words either, since a model would be paid to read it.
-    """
+    """Whether a request is `package.module:Name`; raises `BadArgument` for one that is misspelt, and no words."""
     text = text.strip()
     place, colon, _ = text.partition(":")
     if not colon or place.endswith(".py") or Path(text).exists():
         return False
     found = _NAMED.fullmatch(text)
-    if found is not None and _is_installed(found["module"].partition(".")[0]):
-        return True
+    if found is not None:
+        with contextlib.suppress(ImportError, ValueError):
+            if importlib.util.find_spec(found["module"].partition(".")[0]) is not None:
+                return True
     if re.search(r"\s", place):
         return False
     if found is None and "(" in text and text.count("(") != text.count(")"):
@@ -261,18 +252,8 @@ def is_named_object(text: str) -> bool:
     raise BadArgument(f"{text}: no package called {place} can be imported; write PACKAGE.MODULE:NAME or FILE.py:NAME")
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def named_object(text: str) -> Any:
-    """`package.module:Name` or `package.module:Name(64, eps=1e-5)`; arguments may use what the module has imported.
-
-    A class without brackets is made without arguments.
-    """
+    """The object that `package.module:Name` or `package.module:Name(64, eps=1e-5)` names; a class is instantiated."""
     found = _NAMED.fullmatch(text.strip())
     assert found is not None
     try:
@@ -288,15 +269,12 @@ def named_object(text: str) -> Any:
         return value
     if not callable(value):
         raise BadArgument(f"{text}: {found['name']} is a {type(value).__name__}, which takes no arguments")
-    return _called(text, module, found["name"], found["arguments"] or "")
-
-
-def _called(text: str, module: types.ModuleType, name: str, arguments: str) -> Any:
     import torch
 
+    arguments = found["arguments"] or ""
     try:
         torch.manual_seed(0)
-        return eval(f"{name}({arguments})", {"torch": torch, **vars(module)})
+        return eval(f"{found['name']}({arguments})", {"torch": torch, **vars(module)})
     except SyntaxError:
         raise BadArgument(f"{text}: {arguments!r} are no arguments of a call; write them as in Python") from None
     except Exception as error:  # whatever somebody's constructor raises
@@ -326,3 +304,208 @@ def resolved(request: Request) -> Request:
     return replace(
         request, text=found.text, shapes=found.shapes, values=found.values, function=found.function, module=found.module
     )
+
+
+WAYS = (
+    "write FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), PACKAGE.MODULE:NAME(ARGUMENTS), a KernelBench FILE.py, a task "
+    "folder or the name of the run that made the kernel"
+)
+
+
+@contextmanager
+def named_reference(
+    text: str, shapes: Mapping[str, str], numbers: Mapping[str, str] | None = None
+) -> Iterator[tuple[Path, str]]:
+    """A file with a function of the kernel's parameters, and its name. The sizes are those of the call."""
+    text = text.strip()
+    found = _function(text)
+    if found is not None:
+        yield found
+        return
+    task = _task(text, shapes, numbers or {})
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, f"{task.function}.py")
+        written.write_text(task.reference, encoding="utf-8")
+        try:
+            yield written, task.function
+        except BadArgument as problem:
+            raise BadArgument(str(problem).replace(str(written), f"--reference {text}")) from None
+
+
+def split_reference(text: str) -> tuple[Path, str]:
+    """`FILE.py:NAME`, whatever has that name in the file."""
+    place, _, name = text.rpartition(":")
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise BadArgument(f"--reference {text}: there is no file {path}; {WAYS}")
+    return path, name
+
+
+def _function(text: str) -> tuple[Path, str] | None:
+    """The function that a text names as it stands; None where it names anything else."""
+    place, colon, name = text.partition(".py:")
+    path = Path(f"{place}.py" if colon else text).expanduser()
+    if not colon and (path.suffix != ".py" or not path.is_file()):
+        return None
+    if not path.is_file():
+        raise BadArgument(f"--reference {text}: there is no file {path}; {WAYS}")
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+        raise BadArgument(f"--reference {path} cannot be read as Python: {error}") from None
+    functions, classes = python_source.defined_names(tree)
+    if not colon:
+        if "get_inputs" in functions:
+            return None
+        public = [one for one in functions if not one.startswith("_")]
+        if len(public) != 1:
+            raise BadArgument(f"--reference {text}: it defines {', '.join((*public, *classes)) or 'nothing'}; {WAYS}")
+        return path, public[0]
+    is_object = name in classes or "(" in name or (name in python_source.bound_names(tree) and name not in functions)
+    if not is_object and not name.isidentifier():
+        raise BadArgument(f"--reference {text}: {WAYS}")
+    return None if is_object else (path, name)
+
+
+def _task(text: str, shapes: Mapping[str, str], numbers: Mapping[str, str]) -> records.Task:
+    """The task of a module, a problem or a folder, with sizes for what its `forward` takes; or that of a run."""
+    path = Path(text.partition(".py:")[0] + ".py" if ".py:" in text else text).expanduser()
+    is_task_folder = (path / "task.toml").is_file()
+    try:
+        named = is_named_object(installed_name(text))
+    except BadArgument:
+        raise BadArgument(f"--reference {text}: there is no such file, module or run; {WAYS}") from None
+    if not (path.is_file() or is_task_folder or named):
+        try:
+            return Store().open_run(text).load().task
+        except (StoreError, NotAccepted):
+            raise BadArgument(f"--reference {text}: there is no such file or run; {WAYS}") from None
+    own_sizes = is_task_folder or (".py:" not in text and not named)
+    sizes = ({}, {}) if own_sizes else (dict(shapes), dict(numbers))
+    request = Request(text, *sizes, allow_degenerate=True, fixed=("all",))
+    while True:
+        try:
+            task = task_of(resolved(request))
+            break
+        except tasks.RefusedRequest as problem:
+            given = problem.given.name if problem.given is not None and not problem.given.text else ""
+            if given not in {*request.shapes, *request.numbers}:
+                raise BadArgument(f"--reference {text}: {problem}") from None
+        except BadArgument as problem:
+            raise BadArgument(f"--reference {text}: {str(problem).removeprefix(f'{text}: ')}") from None
+        # A parameter of the module: the kernel takes it too, and `forward` does not.
+        shapes, numbers = (
+            {name: one for name, one in given_.items() if name != given} for given_ in (request.shapes, request.numbers)
+        )
+        request = replace(request, shapes=shapes, numbers=numbers)
+    if task is None:
+        raise BadArgument(f"--reference {text}: {WAYS}")
+    return task
+
+
+_INDICES = (records.DType.I16, records.DType.I32, records.DType.I64)
+
+
+def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: records.GpuProfile) -> records.Task:
+    """The task of a file without a reference; equal sizes are one dimension. Raises `BadArgument`, `DoesNotApply`."""
+    op = file.plan.op
+    evaluation = evaluate(file, arguments, gpu)
+    results = {one.name: one.spec for one in evaluation.buffers if one.name in op.results}
+    specs = [value for value in (*arguments.values(), *results.values()) if isinstance(value, records.TensorSpec)]
+    sizes = dict.fromkeys(size for spec in specs for size in spec.shape)
+    names = {size: f"size{number}" for number, size in enumerate(sizes)}
+    # A size that is given as a number too would not follow where its dimension is made smaller.
+    fixed = any(isinstance(value, int) and value in sizes for value in arguments.values())
+    smallest = min((size for size in sizes if size), default=1)
+    return records.Task(
+        name=op.name,
+        reference="",
+        function=op.name,
+        inputs=tuple(_input(one, arguments[one.name], names, smallest) for one in op.parameters),
+        outputs=tuple(
+            records.TaskOutput(name, results[name].dtype, tuple(names[size] for size in results[name].shape))
+            for name in op.results
+        ),
+        dimensions=tuple(
+            records.Dimension(name, size, multiple_of=max(size, 1) if fixed else 1) for size, name in names.items()
+        ),
+        gpu=gpu.name,
+    )
+
+
+def task_of_reference(
+    reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], device: ChosenDevice
+) -> records.Task:
+    """The task of a function in a file, at these arguments. Raises `RefusedRequest`."""
+    path, function = reference
+    shapes, numbers = argument_words(arguments)
+    options = tasks.TaskOptions(gpu=device.gpu, allow_degenerate=True, resolve_precision=precision_settler(device))
+    try:
+        task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
+    except tasks.RefusedRequest as refusal:
+        if refusal.given is None or refusal.given.text:
+            raise
+        # A parameter of the kernel, which was not given by that option.
+        found = f"the kernel file has the parameter {refusal.given.name}, and {refusal.found}"
+        raise BadArgument(f"--reference {path}:{function}: {found}; give them the same names") from None
+    assert task is not None  # it names a file that is there
+    return task
+
+
+def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str], smallest: int) -> records.TaskInput:
+    if parameter.scalar is not None:
+        if not isinstance(value, (bool, int, float)):
+            raise BadArgument(f"{parameter.name} is a list of numbers; give --reference FILE.py:FUNCTION")
+        return records.NumberInput(parameter.name, parameter.scalar, value)
+    if not isinstance(value, records.TensorSpec):
+        return records.TensorInput(parameter.name, records.DType.F32, (), optional=True)
+    values: records.NormalValues | records.IntegerValues = records.NormalValues()
+    if value.dtype in _INDICES:  # valid for every dimension
+        values = records.IntegerValues(0, smallest)
+    elif not value.dtype.is_float:
+        lowest, highest = value.dtype.whole_numbers
+        values = records.IntegerValues(lowest, highest + 1)
+    dimensions = tuple(names[size] for size in value.shape)
+    return records.TensorInput(parameter.name, value.dtype, dimensions, values, in_place=parameter.in_place)
+
+
+def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, str], dict[str, str]]:
+    """Tensors and numbers as `--shape` and `--set` take them: `4096x1024:bf16`, `1e-05`."""
+    specs = {name: one for name, one in arguments.items() if isinstance(one, records.TensorSpec)}
+    shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
+    return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
+
+
+# -- the cost of a reference where no GPU can time it --
+
+MODEL_EAGER = "tilewright.frontends.api.requests:model_eager"
+
+
+@dataclass(frozen=True)
+class EagerRequest:
+    task: records.Task
+
+
+@dataclass(frozen=True)
+class EagerAnswer:
+    time_us: float
+    kernels: int
+
+
+def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAnswer:
+    """A lower bound of the time of a reference in eager PyTorch, which is run on the meta device in a child process."""
+    import torch
+
+    from tilewright.frontends.finding.costs import modelled_us
+    from tilewright.frontends.finding.recording import record_function
+    from tilewright.measure.work import least_traffic
+    from tilewright.reference.torch_calls import own_arguments
+
+    gpu = request.task.profile
+    arguments = own_arguments(request.task, "meta")
+    with torch.device("meta"):
+        operations = record_function(lambda: function(**arguments))
+    times = [modelled_us(one, gpu) for one in operations]
+    evicted = least_traffic(request.task, gpu).evicted_bytes
+    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
+    return EagerAnswer((sum(times) + evicted_us) / records.REACHED_BANDWIDTH, sum(time > 0 for time in times))

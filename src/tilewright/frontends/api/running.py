@@ -1,14 +1,12 @@
-"""From a request to a finished kernel, for the command line and for Python. It knows no terminal.
+"""From a request to a finished kernel, for the command line and for Python: a run is found, made or resumed.
 
-`run_request` finds a kernel in the library or makes one; `run_with_backward` makes one for the gradients too;
-`resume` continues a run. A run is a folder that only one process works on: whoever asks for what another process is
-making waits for that run and shares it. Words become a run before they are specified, so that the specification is
-on record before anybody is asked to accept it.
+Words become a run before they are specified, so that the specification is on record before a person accepts it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -73,8 +71,6 @@ MakeResult = KernelFound | RunEnded
 
 @dataclass(frozen=True)
 class WithBackward:
-    """The results of a request for a kernel and for its gradients."""
-
     forward: MakeResult
     backward: MakeResult | None  # None where it was not begun, or no author could write it
     problem: str = ""  # why there is no backward kernel; "" where there is one
@@ -109,11 +105,7 @@ def run_request(
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
 ) -> MakeResult:
-    """A kernel for a request: from the library unless `fresh` is set or a file is to be improved, else made.
-
-    `alone`: the run is not shared with another process that asks for the same. `given`: the task, if it is known
-    already. `prepare` is called with the task before an author is asked, and may refuse it.
-    """
+    """A kernel from the library, or made. `alone`: in a run that is not shared; `prepare` may refuse the task."""
     store = Store()
     request = resolved(request)
     anew = fresh or bool(settings.start)
@@ -142,10 +134,7 @@ def run_request(
 def run_with_backward(
     request: Request, settings: Settings, device: ChosenDevice, reporter: Reporter, *, fresh: bool = False
 ) -> WithBackward:
-    """Kernels for a function and for its gradients: two tasks, and two runs one after the other.
-
-    A function whose gradients are missing or wrong is refused before an author is asked.
-    """
+    """Kernels for a function and for its gradients, in two runs; wrong gradients are refused before the first."""
     planned: dict[str, Task] = {}
 
     def prepare(task: Task) -> None:
@@ -206,21 +195,19 @@ def _run_backward(
 
 
 def _same_request(store: Store, request: Request, device: ChosenDevice) -> LibraryKernel | None:
-    """A finished kernel for the very same words, shapes and options: their specification was accepted before."""
-    wordings = (request, replace(request, precision=request.precision or records.Precision.DTYPE))
+    """A finished kernel for the very same words, shapes and options: their specification was accepted before.
+
+    Earlier versions took TF32 for convolutions of every request without a precision, so that such a kernel is known to
+    be as precise as PyTorch only where the request says it, or without a GPU, where a rule decides.
+    """
+    earlier = replace(request, precision=request.precision or records.Precision.DTYPE)
+    is_settled = request.precision is not None or device.is_emulated
     for kernel in store.library.all():
         with contextlib.suppress(StoreError):
-            if kernel.request() in wordings and _has_known_precision(kernel, request, device):
+            is_same = (asked := kernel.request()) == request
+            if (is_same or asked == earlier) and (not tasks.may_convolve(kernel.task()) or (is_same and is_settled)):
                 return kernel
     return None
-
-
-def _has_known_precision(kernel: LibraryKernel, request: Request, device: ChosenDevice) -> bool:
-    """Whether its convolutions are as precise as PyTorch's on this device. Earlier versions took TF32 for every
-    request without a precision; without a GPU a rule decides, which has not changed."""
-    if not tasks.may_convolve(kernel.task()):
-        return True
-    return kernel.request() == request and (request.precision is not None or device.is_emulated)
 
 
 def _announce(reporter: Reporter, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
@@ -253,10 +240,7 @@ def _finish(
     look: bool,
     prepare: Prepare | None = None,
 ) -> MakeResult:
-    """Carry a run whose lock is held to its end: from words to a task, if it began so, and to a kernel.
-
-    `look`: look its task up in the library first, as words may turn out to mean what was made before.
-    """
+    """Carry a run whose lock is held to its end; `look` for the task of words in the library first."""
     reporter.say(folder.id, "run")
     run = folder.find_run()
     if run is not None and run.ending is not None:  # another process has finished it
@@ -283,10 +267,7 @@ def _finish(
 
 @contextlib.contextmanager
 def _noting_how_to_resume(folder: RunFolder, new: bool) -> Iterator[None]:
-    """An error that ends the block gets a note that says how to resume the run, whose lock is held.
-
-    A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
-    """
+    """Add how to resume the run to an error; a `new` run that was refused before anything was done is deleted."""
     try:
         yield
     except NotAcceptedYet:
@@ -307,10 +288,7 @@ def _noting_how_to_resume(folder: RunFolder, new: bool) -> Iterator[None]:
 
 
 def _accepted_task(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, reporter: Reporter) -> Task:
-    """Have the words of a run specified and, once a person has accepted that, make it the run's task.
-
-    Only then does the reference run, in a limited child process.
-    """
+    """Have words specified and accepted by a person; only then does the reference run, in a limited child process."""
     request = folder.request()
     assert request is not None  # a run without a task has one
     with reporter.live(f"waiting for {chosen.name} to write a specification"):
@@ -324,17 +302,11 @@ def _accepted_task(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice
 
 
 def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, reporter: Reporter) -> Specification:
-    """What the author takes the words to mean. Its replies are on record, so asking again costs nothing.
-
-    The person's own shapes, numbers and values replace the author's; raises `TaskError` if one of them has no place.
-    """
-    place = folder.attempt(0)
-    asked = 0
+    """What the author takes the words to mean, with the shapes, numbers and values that the person gave."""
+    place, numbers = folder.attempt(0), itertools.count(1)
 
     def ask(question: records.Question) -> records.Reply:
-        nonlocal asked
-        asked += 1
-        number = asked
+        number = next(numbers)
 
         def on_text(text: str) -> None:
             place.stream(number, text)
@@ -351,18 +323,15 @@ def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> R
 
 
 def library_kernel(store: Store, folder: RunFolder, run: Run) -> LibraryKernel | None:
-    """The best kernel of a run, put into the library if it is not there yet; None where no attempt passed."""
-    return None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
-
-
-def _tuned_text(folder: RunFolder, run: Run) -> str | None:
-    """The autotuner's choice for the best attempt, as the text that lies beside a kernel file."""
-    best = run.best
-    if best is None or best.tune is None or not best.tune.choice:
+    """The best kernel of a run, put into the library with the autotuner's choice; None where no attempt passed."""
+    best, tuned = run.best, None
+    if best is None:
         return None
-    file = parse(folder.attempt(best.number).text("kernel.cu"), run.task.name, allow_library=run.task.allow_library)
-    tuned = TunedChoices().with_winner_of(file, run.task, best)
-    return json.dumps(records.to_json(tuned), indent=1)
+    if best.tune is not None and best.tune.choice:
+        text = folder.attempt(best.number).text("kernel.cu")
+        file = parse(text, run.task.name, allow_library=run.task.allow_library)
+        tuned = json.dumps(records.to_json(TunedChoices().with_winner_of(file, run.task, best)), indent=1)
+    return store.library.add(folder, tuned)
 
 
 # -- resuming a run --
@@ -424,28 +393,24 @@ def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | 
     """The settings to continue with; None where the run has ended and nothing was added."""
     run, before = folder.find_run(), folder.header().settings
     settings = replace(_with_addition(before, addition, run), output=output)
-    if run is not None and run.ending is not None:
+    ended = run is not None and run.ending is not None
+    if run is not None and ended:
         if addition == Addition():
             return None
         step = next_step(replace(run, settings=settings, ending=None))
         if isinstance(step, Ending):
             raise EndsAtOnce(run, step, settings.author)
-        folder.reopen(settings)
-    elif settings != before:
+    if ended or settings != before:
         folder.reopen(settings)
     return settings
 
 
 def _remedy(ending: Ending, author: str) -> str:
     """What lets a run continue that ended so. The playbook reads no hints."""
-    options = {
-        Ending.ATTEMPTS: "--attempts N",
-        Ending.TOKENS: "--tokens N",
-        Ending.DOLLARS: "--dollars X",
-        Ending.SECONDS: "--seconds S",
-    }
-    if ending in options:
-        return f"add more with {options[ending]}"
+    limits = {Ending.ATTEMPTS: "attempts N", Ending.TOKENS: "tokens N", Ending.DOLLARS: "dollars X"}
+    limits[Ending.SECONDS] = "seconds S"
+    if ending in limits:
+        return f"add more with --{limits[ending]}"
     if author == choices.PLAYBOOK:
         return "go on with a model: --model PROVIDER:NAME"
     return "add a hint with --hint TEXT"

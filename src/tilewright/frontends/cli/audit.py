@@ -1,62 +1,39 @@
-"""`tilewright audit`: from arguments to one record, and the record to a terminal, JSON, Markdown or one HTML file.
-
-`--improve` hands the kernel on to `make`, with what was found as the first hint.
-"""
+"""`tilewright audit`: a report on a kernel that exists; `--improve` hands it to `make` with what was found."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tilewright.devices.emulation.listing import costly_lines
 from tilewright.frontends.api.choices import ChosenDevice, author_name, choose_device, open_devices
 from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
-from tilewright.frontends.api.references import argument_words, task_of_file, task_of_reference
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.audit_checks import (
-    Judged,
-    Timed,
-    cost_suggestions,
-    judged_by_checkers,
-    judged_by_referee,
-    not_modelled,
-    timed,
-)
+from tilewright.frontends.api.requests import argument_words, task_of_file, task_of_reference
+from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import sizes_may_vary, told_sizes
-from tilewright.frontends.cli.imported_checks import ADAPTED, for_op
 from tilewright.frontends.cli.importing import ImportedKernel, Wanted, import_one, launcher_reference
+from tilewright.frontends.cli.judging import ADAPTED, Judged, for_op, judged_by_checkers, judged_by_referee, source_at
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
-from tilewright.frontends.cli.program import (
-    check_writable,
-    is_plain_cuda,
-    read_text,
-    reference_of,
-    settings_of,
-    spool_path,
-)
-from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, progress
-from tilewright.frontends.report.audit import Audit, Suggestion, Weight, audit_report, hint_words
+from tilewright.frontends.report.audit import Audit, Speed, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.rendering import write_page
+from tilewright.frontends.report.site_facts import roofline_of
 from tilewright.frontends.report.terminal import show as print_document
-from tilewright.kernel_file import (
-    ArgumentValue,
-    Choice,
-    DoesNotApply,
-    KernelFile,
-    TunedChoices,
-    evaluate_tuned,
-    parse,
-)
+from tilewright.kernel_file import ArgumentValue, Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.lint import lint_plan
-from tilewright.measure import Stopwatch
+from tilewright.lint.catalogue import RULES
+from tilewright.measure import Stopwatch, what_if
+from tilewright.measure.emulated_counts import NotCounted
+from tilewright.measure.evidence import profile_figures
+from tilewright.measure.performance_model import PlanModel
 from tilewright.measure.preparation import NotPrepared
 from tilewright.prompts.advice import advice_lines
 from tilewright.records import (
@@ -66,6 +43,7 @@ from tilewright.records import (
     BuildFailure,
     GpuProfile,
     JudgedAnswer,
+    KernelProfile,
     Kind,
     LintFinding,
     LintRule,
@@ -73,6 +51,7 @@ from tilewright.records import (
     Passed,
     ScalarType,
     Settings,
+    Severity,
     Task,
 )
 from tilewright.store import Request
@@ -92,33 +71,33 @@ def audit(
     file: Annotated[
         Path, typer.Argument(help="A kernel file, or existing CUDA code: a .cu or .py file.", show_default=False)
     ],
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     function: Annotated[str, typer.Option(metavar="NAME", help="The launcher to audit, of a file with several.")] = "",
-    include: program.IncludeOption = None,
-    define: program.DefineOption = None,
-    gpu: program.GpuOption = None,
-    spool: program.SpoolOption = None,
+    include: terminal.IncludeOption = None,
+    define: terminal.DefineOption = None,
+    gpu: terminal.GpuOption = None,
+    spool: terminal.SpoolOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
     improve: Annotated[
         bool, typer.Option("--improve", help="Then have it improved: a run that starts from it, told what was found.")
     ] = False,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
-    attempts: program.AttemptsOption = program.BUDGET.attempts,
-    tokens: program.TokensOption = program.BUDGET.tokens,
-    dollars: program.DollarsOption = program.BUDGET.dollars,
-    seconds: program.SecondsOption = program.BUDGET.seconds,
-    output: program.OutputOption = None,
-    as_json: program.JsonOption = False,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
+    attempts: terminal.AttemptsOption = terminal.BUDGET.attempts,
+    tokens: terminal.TokensOption = terminal.BUDGET.tokens,
+    dollars: terminal.DollarsOption = terminal.BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.BUDGET.seconds,
+    output: terminal.OutputOption = None,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
     settings = Settings(author="")
     if improve:
-        settings = settings_of(
+        settings = terminal.settings_of(
             author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds), base_url, spool
         )
         if not reference and file.suffix != ".py":
@@ -128,8 +107,8 @@ def audit(
         check_output(output)
     elif model or author or output:
         raise BadArgument("--model, --author and -o say who improves the kernel and where it goes; give --improve too")
-    check_writable("--markdown", markdown, ".md")
-    check_writable("--html", html, ".html")
+    terminal.check_writable("--markdown", markdown, ".md")
+    terminal.check_writable("--html", html, ".html")
     asked = Wanted(
         file,
         functions=(function,) if function else (),
@@ -139,20 +118,20 @@ def audit(
         defines=tuple(define or ()),
         keep_references=True,
     )
-    device = choose_device(gpu, spool_path(spool))
+    device = choose_device(gpu, terminal.spool_path(spool))
     with contextlib.ExitStack() as stack:
-        with progress() as say:
+        with terminal.progress() as say:
             subject = read_subject(asked, reference, PROFILES[device.gpu], say, stack)
             found = audited(subject, device, say)
         report = audit_report(found, subject.file.text)
         for page in filter(None, (markdown, html)):
             write_page(report, page)
-        deliver(found, as_json, lambda console: print_document(console, report))
+        terminal.deliver(found, as_json, lambda console: print_document(console, report))
         if not as_json:
             for page in filter(None, (markdown, html)):
                 print(f"wrote {page}")
         if not improve:
-            exit_with(found.exit_status)
+            terminal.exit_with(found.exit_status)
             return
         request = _request(subject, file, reference)
         settings = replace(settings, start=subject.file.text, hints=((0, hint_words(found)),))
@@ -183,15 +162,15 @@ def read_subject(
     path = asked.what
     if path.exists() and not path.is_dir() and path.suffix not in (".cu", ".cuh", ".py"):
         raise BadArgument(f"{path}: give a .cu or .py file")
-    text = read_text(path, "one file (.cu or .py)")
-    if path.suffix == ".py" or is_plain_cuda(text):
+    text = terminal.read_text(path, "one file (.cu or .py)")
+    if path.suffix == ".py" or terminal.is_plain_cuda(text):
         return _imported(asked, reference, gpu, say, stack)
     if asked.functions:
         raise BadArgument(f"--function {asked.functions[0]}: {path} is a kernel file; drop it")
     file = parse(text, str(path))
     given = parse_arguments(file.plan.op, asked.shapes, asked.numbers)
     arguments, guessed = complete_arguments(file, given, gpu)
-    known = stack.enter_context(reference_of(reference, arguments))
+    known = stack.enter_context(terminal.reference_of(reference, arguments))
     _, near = evaluate_tuned(file, arguments, gpu, TunedChoices.load(path))
     if near is None:
         return Subject(file, arguments, guessed, known)
@@ -203,7 +182,7 @@ def read_subject(
 def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, stack: contextlib.ExitStack) -> Subject:
     say(f"importing {asked.what.name}")
     known = stack.enter_context(launcher_reference(reference, asked.what, asked.shapes, asked.numbers))
-    found = import_one(replace(asked, reference=known), say, "choose one with --function", FAULT)
+    found = import_one(replace(asked, reference=known), say, "choose one with --function", terminal.FAULT)
     one, file = found.record, found.file
     arguments, guessed = _call(asked, found, gpu)
     refused = tuple(f"not imported: {other.function or asked.what.name}: {other.reason}" for other in found.refused)
@@ -211,7 +190,7 @@ def _imported(asked: Wanted, reference: str | None, gpu: GpuProfile, say: Say, s
     bare = (f"behind plain pointers {_BARE}",) if one.bare_pointers else ()
     text = found.reference
     if known is not None and not text:  # which may be a function of the op's parameters as it stands
-        adapted, name, _ = for_op(file, (read_text(known[0]), known[1], known[0].parent), one.bare_pointers)
+        adapted, name, _ = for_op(file, (terminal.read_text(known[0]), known[1], known[0].parent), one.bare_pointers)
         text = adapted if name == ADAPTED else ""
     is_own = known is None
     if text:
@@ -245,122 +224,107 @@ def _call(asked: Wanted, found: ImportedKernel, gpu: GpuProfile) -> tuple[dict[s
 
 def audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
     """Raises what `check` raises, and `RefusedRequest` for a reference that no task can be made of."""
-    if subject.reference is not None and subject.is_own:
+    if subject.is_own:
         with contextlib.suppress(RefusedRequest):
-            return _Auditor(subject, device, say).run()
+            return _audited(subject, device, say)
         notes = (*subject.notes, *filter(None, (subject.compared,)))
         subject = replace(subject, reference=None, notes=notes)
-    return _Auditor(subject, device, say).run()
+    return _audited(subject, device, say)
 
 
-@dataclass(frozen=True)
-class _Auditor:
-    subject: Subject
-    device: ChosenDevice
-    say: Say
+def _audited(subject: Subject, device: ChosenDevice, say: Say) -> Audit:
+    file, arguments, gpu = subject.file, subject.arguments, PROFILES[device.gpu]
+    task: Task | None = None
+    lint: tuple[LintFinding, ...] = ()
+    unread: tuple[str, ...] = ()
+    say("building")
+    try:
+        built = build_plan(file, arguments, gpu, subject.choice)
+    except DoesNotApply as refusal:
+        raise BadArgument(f"{file.name}:{refusal}") from None
+    if isinstance(built, BuildFailure):
+        judged = judged_by_checkers(file, arguments, gpu, None, say)
+        found = not_modelled("it does not build")
+    else:
+        say("reading the compiled code")
+        read, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
+        ends = [f"end of {name} " for name in subject.guessed_lengths]  # of tensors that nobody said the length of
+        bounds = [one for one in read if one.rule is LintRule.MISSING_BOUNDS]
+        guessed = [one for one in bounds if any(end in one.evidence for end in ends)]
+        lint = tuple(one for one in read if one not in guessed)
+        examined = _without_reference if subject.reference is None else _with_reference
+        task, judged, found = examined(subject, device, say)
+    (correctness, wrong), kind = judged, task.kind if task is not None else Kind.OTHER
+    known = kind is not Kind.OTHER and subject.reference is not None
+    return Audit(
+        file=file.name,
+        identity=file.identity,
+        op=file.plan.op.name,
+        gpu=device.gpu,
+        device=device.words,
+        arguments=describe_arguments(arguments),
+        guessed=subject.guessed,
+        imported_from=subject.imported_from,
+        notes=(*subject.notes, *(f"lint did not look at all of it: {one}" for one in unread)),
+        correctness=correctness,
+        speed=found.speed,
+        suggestions=ranked(wrong, cost_suggestions(file, task, found, lint) if task is not None else ()),
+        kind=kind.value if known else "",
+        advice=advice_lines(kind) if known else (),
+    )
 
-    def run(self) -> Audit:
-        subject, gpu = self.subject, PROFILES[self.device.gpu]
-        self.say("building")
-        try:
-            built = build_plan(subject.file, subject.arguments, gpu, subject.choice)
-        except DoesNotApply as refusal:
-            raise BadArgument(f"{subject.file.name}:{refusal}") from None
-        if isinstance(built, BuildFailure):
-            judged = judged_by_checkers(subject.file, subject.arguments, gpu, None, self.say)
-            return self._made(None, judged, not_modelled("it does not build"), (), ())
-        self.say("reading the compiled code")
-        others = sizes_may_vary(subject.file, subject.arguments)
-        read, unread = lint_plan(built, subject.arguments, other_sizes=others)
-        lint = tuple(one for one in read if not _past_a_guess(one, subject.guessed_lengths))
-        if self.subject.reference is None:
-            return self._without_reference(lint, unread)
-        return self._with_reference(lint, unread)
 
-    def _with_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
-        assert self.subject.reference is not None
-        file = self.subject.file
-        self.say("reading the reference")
-        task = task_of_reference(self.subject.reference, self.subject.arguments, self.device)
-        task = replace(task, name=file.plan.op.name)
-        own = read_kernel(file.text, task)
-        with judges(task, Settings(author=""), self.device, self.say) as (referee, stopwatch):
-            answer: JudgedAnswer | None = None
-            if isinstance(own, BadPlan):  # its parameters come otherwise, or are called otherwise
-                judged = self._by_checkers(own.problems[0].message)
-            elif told_sizes(file, self.subject.arguments):
-                judged = self._by_checkers("sizes come as numbers here, and it changes tensors apart from them")
-            else:
-                self.say("judging")
-                verdict = referee.judge(own)
-                answer = verdict.answer if isinstance(verdict, Passed) else None
-                judged = judged_by_referee(verdict, own, file)
-            found = self._timed(stopwatch, answer)
-        found = replace(found, speed=replace(found.speed, floor_is=_BYTES_AND_PRODUCTS))
-        return self._made(task, judged, found, lint, unread)
+def _with_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[Task, Judged, Timed]:
+    """By the referee or, where it cannot call the kernel, by the emulator's checkers."""
+    assert subject.reference is not None
+    file, arguments = subject.file, subject.arguments
+    say("reading the reference")
+    task = replace(task_of_reference(subject.reference, arguments, device), name=file.plan.op.name)
+    own = read_kernel(file.text, task)
+    with judges(task, Settings(author=""), device, say) as (referee, stopwatch):
+        answer: JudgedAnswer | None = None
+        if isinstance(own, BadPlan) or told_sizes(file, arguments):
+            why = "sizes come as numbers here, and it changes tensors apart from them"
+            why = own.problems[0].message if isinstance(own, BadPlan) else why
+            correctness, wrong = judged_by_checkers(
+                file, arguments, PROFILES[device.gpu], subject.reference, say, subject.guessed_lengths
+            )
+            notes = (*correctness.notes, f"the referee was not asked: {why}")
+            judged: Judged = replace(correctness, notes=notes), wrong
+        else:
+            say("judging")
+            verdict = referee.judge(own)
+            answer = verdict.answer if isinstance(verdict, Passed) else None
+            judged = judged_by_referee(verdict, own, file)
+        return task, judged, _timed(subject, device, say, stopwatch, answer, _BYTES_AND_PRODUCTS)
 
-    def _by_checkers(self, why: str) -> Judged:
-        gpu, arguments = PROFILES[self.device.gpu], self.subject.arguments
-        unsure = self.subject.guessed_lengths
-        correctness, found = judged_by_checkers(
-            self.subject.file, arguments, gpu, self.subject.reference, self.say, unsure
-        )
-        return replace(correctness, notes=(*correctness.notes, f"the referee was not asked: {why}")), found
 
-    def _without_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
-        file, arguments, gpu = self.subject.file, self.subject.arguments, PROFILES[self.device.gpu]
-        judged = judged_by_checkers(file, arguments, gpu, None, self.say, self.subject.guessed_lengths)
-        try:
-            task = task_of_file(file, arguments, gpu)
-        except BadArgument as problem:
-            return self._made(None, judged, not_modelled(str(problem)), lint, unread)
-        with (
-            open_devices(self.device) as (emulator, device),
-            Stopwatch(task, None, emulator=emulator, gpu=device, baselines=(), say=self.say) as stopwatch,
-        ):
-            found = self._timed(stopwatch, None)
-        found = replace(found, speed=replace(found.speed, floor_is=_BYTES_ONLY))
-        return self._made(task, judged, found, lint, unread)
+def _without_reference(subject: Subject, device: ChosenDevice, say: Say) -> tuple[Task | None, Judged, Timed]:
+    file, arguments, gpu = subject.file, subject.arguments, PROFILES[device.gpu]
+    judged = judged_by_checkers(file, arguments, gpu, None, say, subject.guessed_lengths)
+    try:
+        task = task_of_file(file, arguments, gpu)
+    except BadArgument as problem:
+        return None, judged, not_modelled(str(problem))
+    with (
+        open_devices(device) as (emulator, own_gpu),
+        Stopwatch(task, None, emulator=emulator, gpu=own_gpu, baselines=(), say=say) as stopwatch,
+    ):
+        return task, judged, _timed(subject, device, say, stopwatch, None, _BYTES_ONLY)
 
-    def _timed(self, stopwatch: Stopwatch, answer: JudgedAnswer | None) -> Timed:
-        self.say("timing")
-        file, choice = self.subject.file, self.subject.choice
+
+def _timed(
+    subject: Subject, device: ChosenDevice, say: Say, stopwatch: Stopwatch, answer: JudgedAnswer | None, floor_is: str
+) -> Timed:
+    say("timing")
+    file, choice = subject.file, subject.choice
+    try:
         told = answer if choice is None else None  # it is of the first choices
-        try:
-            measured = stopwatch.measure(file, choice, told) if not self.device.is_emulated else None
-            return timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
-        except NotPrepared as problem:
-            return not_modelled(problem)
-
-    def _made(
-        self,
-        task: Task | None,
-        judged: Judged,
-        found: Timed,
-        lint: tuple[LintFinding, ...],
-        unread: tuple[str, ...],
-    ) -> Audit:
-        subject, (correctness, wrong) = self.subject, judged
-        file = subject.file
-        costs = tuple(cost_suggestions(file, task, found, lint)) if task is not None else ()
-        kind = task.kind if task is not None else Kind.OTHER
-        known = kind is not Kind.OTHER and self.subject.reference is not None
-        return Audit(
-            file=file.name,
-            identity=file.identity,
-            op=file.plan.op.name,
-            gpu=self.device.gpu,
-            device=self.device.words,
-            arguments=describe_arguments(subject.arguments),
-            guessed=subject.guessed,
-            imported_from=subject.imported_from,
-            notes=(*subject.notes, *(f"lint did not look at all of it: {one}" for one in unread)),
-            correctness=correctness,
-            speed=found.speed,
-            suggestions=ranked(wrong, costs),
-            kind=kind.value if known else "",
-            advice=advice_lines(kind) if known else (),
-        )
+        measured = None if device.is_emulated else stopwatch.measure(file, choice, told)
+        found = timed(file, stopwatch, measured if isinstance(measured, Measured) else None, choice)
+    except NotPrepared as problem:
+        found = not_modelled(problem)
+    return replace(found, speed=replace(found.speed, floor_is=floor_is))
 
 
 def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
@@ -376,12 +340,6 @@ def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[S
     return tuple(sorted((*first, *rest), key=place))
 
 
-def _past_a_guess(finding: LintFinding, guessed_lengths: frozenset[str]) -> bool:
-    """Whether it is of what lies past a tensor that nobody said the length of."""
-    is_bounds = finding.rule is LintRule.MISSING_BOUNDS
-    return is_bounds and any(f"end of {name} " in finding.evidence for name in guessed_lengths)
-
-
 def _request(subject: Subject, file: Path, named: str | None) -> Request:
     """What is to be made: the reference, at the sizes of the audit."""
     if subject.reference is None:
@@ -391,3 +349,127 @@ def _request(subject: Subject, file: Path, named: str | None) -> Request:
     if named == f"{path}:{function}":
         return Request(named, shapes, numbers)
     return Request(path.read_text("utf-8"), shapes, numbers, function=function)
+
+
+_COUNTED = (LintRule.UNCOALESCED, LintRule.BANK_CONFLICT)  # told better by counts, line by line
+_WEIGHTS = {Severity.ERROR: Weight.FAULT, Severity.WARNING: Weight.COST, Severity.REMARK: Weight.REMARK}
+_AT_BOUND = 1.05  # of the least that the model gives the task
+_MOST_WAITS, _LEAST_WAIT = 2, 0.15  # lines where the GPU's counters saw warps wait; of all samples
+_BY_LINES = {LintRule.NARROW_LOAD: what_if.vectorised, LintRule.ACCIDENTAL_DOUBLE: what_if.in_f32}
+
+# What helps against each resource of the model.
+_REMEDIES = {
+    "device memory": "move fewer bytes: read each input once, keep what is used again in registers or shared memory, "
+    "fuse with the operations before and after, store 16-bit values",
+    "L2 cache": "let neighbouring lanes touch neighbouring elements, and read shared things once per block through "
+    "shared memory; add up in registers before atomics",
+    "L1 and shared memory": "fewer and wider exchanges: 16 bytes a lane, values kept in registers, rows padded or "
+    "swizzled, neighbouring lanes at neighbouring elements",
+    "issue slots": "fewer instructions: vector loads, index arithmetic outside loops and in 32 bits, unrolled loops, "
+    "tensor cores for products",
+    "special functions": "__expf, exp2f with the factor folded in, one reciprocal for many divisions",
+    "tensor cores": "larger tiles, and on Hopper wgmma fed by TMA, which reach more of the peak than mma.sync",
+    "starting blocks": "fewer and longer blocks: more elements for each thread, or blocks that stay and go on",
+    "latency": "more loads under way: vectors, unrolled loops, cp.async ahead of use; more blocks, or a long row "
+    "shared by several blocks",
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    speed: Speed
+    model: PlanModel | None
+    profiles: tuple[KernelProfile, ...] = ()
+
+
+def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None, choice: Choice | None = None) -> Timed:
+    """Modelled, with the measured time and the GPU's counters where there is one. Raises `NotPrepared`."""
+    done = stopwatch.profiled(file, choice)
+    profiles = () if isinstance(done, str) else done.profiles
+    longest = max(profiles, key=lambda one: one.duration_us, default=None)
+    counters = tuple(line.strip() for line in profile_figures(longest)) if longest is not None else ()
+    evidence = stopwatch.evidence(file, choice)
+    try:
+        model = stopwatch.model(file, choice)
+    except NotCounted as problem:
+        return Timed(Speed(measured, f"not modelled: {problem}", counters=counters, evidence=evidence), None, profiles)
+    modelled, shown = model.modelled, measured or model.modelled
+    speed = Speed(
+        shown,
+        terms=modelled.terms,
+        bound_by=modelled.bounds[0].name if modelled.bounds else "",
+        reachable_us=modelled.reachable_us,
+        counters=counters,
+        evidence=evidence,
+        roofline=roofline_of(model, stopwatch.task.profile, shown.time_us, measured is not None),
+    )
+    return Timed(speed, model, profiles)
+
+
+def cost_suggestions(file: KernelFile, task: Task, found: Timed, lint: Sequence[LintFinding]) -> Iterator[Suggestion]:
+    """What lint reads, what counts and counters tell by line, and the resource that bounds it."""
+    model = found.model
+    for one in lint:
+        if model is None or one.rule not in _COUNTED:
+            gain = _lint_gain(model, task, one) if model is not None else None
+            place, said = (one.kernel, one.line, source_at(file, one.line)), (one.evidence, one.why, one.remedy)
+            yield Suggestion(_WEIGHTS[one.severity], one.rule.value, *place, *said, gain)
+    yield from _waits(found.profiles, file)
+    if model is not None:
+        yield from _costly(model, task, file)
+        yield from _bottleneck(model)
+
+
+def _lint_gain(model: PlanModel, task: Task, finding: LintFinding) -> float | None:
+    if finding.rule is LintRule.SPILL:
+        change = what_if.without_spills(finding.kernel)
+    elif finding.rule is LintRule.LOCAL_ARRAY:  # which is declared at one line and used at others
+        change = what_if.at_lines(finding.kernel, range(1, 1 << 20), what_if.in_registers)
+    elif finding.rule in _BY_LINES and finding.line is not None:
+        change = what_if.at_lines(finding.kernel, {finding.line}, _BY_LINES[finding.rule])
+    else:
+        return None
+    return what_if.speedup_with(model, task, change)
+
+
+def _costly(model: PlanModel, task: Task, file: KernelFile) -> Iterator[Suggestion]:
+    """Lines whose requests take more sectors or passes than their bytes need, by the emulator's counts."""
+    for launch in model.launches:
+        for one in costly_lines(launch.facts.listing):
+            gain = what_if.speedup_with(model, task, what_if.at_lines(one.kernel, {one.line}, what_if.coalesced))
+            shared = "shared" in one.message
+            what = "bank conflicts" if shared else "uncoalesced access"
+            rule = RULES[LintRule.BANK_CONFLICT if shared else LintRule.UNCOALESCED]
+            place = (one.kernel, one.line, source_at(file, one.line))
+            yield Suggestion(Weight.COST, what, *place, one.message, rule.why, rule.remedy, gain)
+
+
+def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
+    modelled = model.modelled
+    if not modelled.bounds or modelled.time_us <= _AT_BOUND * modelled.reachable_us:
+        return
+    term = modelled.bounds[0]
+    kernel = max(model.launches, key=lambda launch: launch.time_us).facts.counted.launch.kernel
+    evidence = (
+        f"{term.time_us:.1f} us alone, {term.time_us / modelled.time_us:.0%} of the whole as modelled: {term.detail}"
+    )
+    why = "of all resources it takes the longest; what others take hides behind it"
+    remedy, gain = _REMEDIES.get(term.name, ""), what_if.speedup_without(model, term.name)
+    yield Suggestion(Weight.COST, f"bound by {term.name}", kernel, None, "", evidence, why, remedy, gain)
+
+
+def _waits(profiles: Sequence[KernelProfile], file: KernelFile) -> Iterator[Suggestion]:
+    """Lines where the GPU's own counters saw warps wait."""
+    for one in profiles:
+        heavy = sorted(one.lines, key=lambda line: -line.samples)
+        for line in heavy[:_MOST_WAITS]:
+            share = line.samples / max(one.samples, 1)
+            if share >= _LEAST_WAIT:
+                reason = next(iter(line.waits), "nothing")
+                evidence = f"{share:.0%} of the samples of warps are here, most of them waiting for {reason} (counters)"
+                place = (one.kernel, line.line, source_at(file, line.line))
+                yield Suggestion(Weight.COST, "warps wait here", *place, evidence, "", "")
+
+
+def not_modelled(reason: NotPrepared | str) -> Timed:
+    return Timed(Speed(None, str(reason)), None)

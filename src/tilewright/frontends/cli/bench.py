@@ -13,24 +13,9 @@ import typer
 from tilewright.devices.protocol import Device
 from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
 from tilewright.frontends.api.judges import locked_gpu
-from tilewright.frontends.api.references import (
-    MODEL_EAGER,
-    EagerAnswer,
-    EagerRequest,
-    task_of_file,
-    task_of_reference,
-)
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.audit_checks import judged_by_checkers
-from tilewright.frontends.cli.program import (
-    Kernel,
-    check_writable,
-    read_kernel,
-    read_kernel_file,
-    reference_of,
-    spool_path,
-)
-from tilewright.frontends.cli.terminal import deliver, exit_with, progress
+from tilewright.frontends.api.requests import MODEL_EAGER, EagerAnswer, EagerRequest, task_of_file, task_of_reference
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.judging import judged_by_checkers
 from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.terminal import show as print_document
@@ -51,7 +36,7 @@ Say = Callable[[str], None]
 
 
 def bench(
-    file: program.FileArgument,
+    file: terminal.FileArgument,
     against: Annotated[
         str,
         typer.Option(
@@ -60,16 +45,16 @@ def bench(
             "[default: eager,compile where there is a reference]",
         ),
     ] = "",
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    gpu: program.GpuOption = None,
-    spool: program.SpoolOption = None,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    gpu: terminal.GpuOption = None,
+    spool: terminal.SpoolOption = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Time a kernel beside PyTorch and other kernels: in turn, on a cold cache; modelled without a GPU."""
-    check_writable("--plot", plot, ".svg")
+    terminal.check_writable("--plot", plot, ".svg")
     usual = USUAL_BASELINES if reference else ()
     others = tuple(name for one in (against.split(",") if against else usual) if (name := one.strip()))
     said = [one for one in others if one in BASELINES]
@@ -77,15 +62,15 @@ def bench(
         raise BadArgument(
             f"--against {', '.join(said)}: PyTorch's code is not known; give --reference FILE.py:FUNCTION"
         )
-    device = choose_device(gpu, spool_path(spool))
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
-        with reference_of(reference, kernel.arguments, kernel) as known:
+    device = choose_device(gpu, terminal.spool_path(spool))
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
+        with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             report = _Bench(file, kernel, others, known, device, say).run()
     if plot is not None:
         write_text(plot, bench_picture(report))
-    deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
-    exit_with(report.exit_status)
+    terminal.deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
+    terminal.exit_with(report.exit_status)
 
 
 @dataclass(frozen=True)
@@ -99,7 +84,7 @@ class _Bench:
     def __init__(
         self,
         path: Path,
-        kernel: Kernel,
+        kernel: terminal.Kernel,
         against: Sequence[str],
         known: tuple[Path, str] | None,
         device: ChosenDevice,
@@ -107,7 +92,7 @@ class _Bench:
     ) -> None:
         self._path, self._kernel, self._known, self._device, self._say = path, kernel, known, device, say
         self._gpu, self._arguments = PROFILES[device.gpu], kernel.arguments
-        others = [(one, read_kernel_file(one)) for one in _files(path, against)]
+        others = [(one, terminal.read_kernel_file(one)) for one in _files(path, against)]
         self._kernels = [self._contender(path, kernel.file), *(self._contender(*one) for one in others)]
         self._baselines = tuple(dict.fromkeys(BASELINES[one] for one in against if one in BASELINES))
 
@@ -117,17 +102,22 @@ class _Bench:
 
     def run(self) -> BenchReport:
         task = self._task()
-        self._refuse_others(task)
-        judged = {one.name: self._judged(one) for one in self._kernels}
-        least_us = 0.0
+        for one in self._kernels:  # every file must take the same call
+            try:
+                prepare(one.file, task, one.choice)
+            except NotPrepared as problem:
+                raise BadArgument(f"{one.name} cannot take part: {problem}") from None
+        judged = {}
+        for one in self._kernels:
+            self._say(f"judging {one.name}")
+            judged[one.name], _ = judged_by_checkers(one.file, self._arguments, self._gpu, self._known, self._say)
         with open_devices(self._device) as (emulator, gpu), self._reference(task, gpu) as reference:
             least_us = floor_us(task, reference)
-            rows, notes = (
-                self._measured(task, gpu, reference, least_us)
-                if gpu is not None
-                else self._modelled(task, emulator, reference, least_us)
-            )
-        told = [replace(row, judged=judged[row.name][0]) if row.name in judged else row for row in rows]
+            if gpu is not None:
+                rows, notes = self._measured(task, gpu, reference, least_us)
+            else:
+                rows, notes = self._modelled(task, emulator, reference, least_us)
+        told = [replace(row, judged=judged[row.name].words) if row.name in judged else row for row in rows]
         return BenchReport(
             file=str(self._path),
             op=task.name,
@@ -138,7 +128,7 @@ class _Bench:
             guessed=self._kernel.guessed,
             floor_us=least_us,
             rows=_beside_first(told),
-            wrong=tuple(name for name, (_, passed) in judged.items() if passed is False),
+            wrong=tuple(name for name, found in judged.items() if found.passed is False),
             notes=(*notes, *filter(None, (self._kernel.note,))),
         )
 
@@ -152,20 +142,6 @@ class _Bench:
         self._say("reading the reference")
         task = task_of_reference(self._known, self._arguments, self._device)
         return replace(task, name=first.plan.op.name)
-
-    def _refuse_others(self, task: Task) -> None:
-        """Every file must take the same call."""
-        for one in self._kernels:
-            try:
-                prepare(one.file, task, one.choice)
-            except NotPrepared as problem:
-                raise BadArgument(f"{one.name} cannot take part: {problem}") from None
-
-    def _judged(self, one: _Contender) -> tuple[str, bool | None]:
-        """A wrong kernel may be as fast as it likes."""
-        self._say(f"judging {one.name}")
-        found, _ = judged_by_checkers(one.file, self._arguments, self._gpu, self._known, self._say)
-        return found.words, found.passed
 
     @contextmanager
     def _reference(self, task: Task, gpu: Device | None) -> Iterator[AnyReference | None]:
@@ -185,10 +161,9 @@ class _Bench:
         beside = (reference, self._baselines) if reference is not None and self._baselines else None
         with locked_gpu(self._device.index, self._say):
             rounds = bench_on_gpu(built, task, gpu, beside, least_us, self._say)
-        rows = []
-        for name in (*built, *self._baselines):
-            timing = rounds.timing(name) if name in rounds.samples else None
-            rows.append(BenchRow(name, timing.median_us if timing else None, timing=timing))
+        timings = {name: rounds.timing(name) for name in rounds.samples}
+        named = [(name, timings.get(name)) for name in (*built, *self._baselines)]
+        rows = [BenchRow(name, timing.median_us if timing else None, timing=timing) for name, timing in named]
         if CONTROL in rounds.samples and rows[0].time_us:
             off = abs(rounds.timing(CONTROL).median_us / rows[0].time_us - 1.0)
             rounds.note(f"{rows[0].name} beside itself differs by {off:.1%}: less than that is noise")
@@ -205,8 +180,7 @@ class _Bench:
                 rows.append(BenchRow(one.name, model.modelled.time_us))
             except NotCounted as problem:
                 rows.append(BenchRow(one.name, None, note=f"not modelled: {problem}"))
-        for name in self._baselines:
-            rows.append(self._modelled_baseline(name, task, reference))
+        rows += [self._modelled_baseline(name, task, reference) for name in self._baselines]
         return rows, ["modelled from emulated counts: it ranks kernels, it is no clock; a GPU measures"]
 
     def _modelled_baseline(self, name: str, task: Task, reference: AnyReference | None) -> BenchRow:
@@ -222,17 +196,15 @@ class _Bench:
 
 
 def _beside_first(rows: list[BenchRow]) -> tuple[BenchRow, ...]:
-    first = rows[0]
-
-    def beside(row: BenchRow) -> BenchRow:
-        if row is first or row.time_us is None or not first.time_us:
-            return row
-        interval = None
-        if row.timing is not None and first.timing is not None:
-            interval = ratio_interval(row.timing.by_round, first.timing.by_round, paired=True)
-        return replace(row, times_as_long=row.time_us / first.time_us, interval=interval)
-
-    return tuple(map(beside, rows))
+    first, made = rows[0], rows[:1]
+    for row in rows[1:]:
+        if row.time_us is not None and first.time_us:
+            interval = None
+            if row.timing is not None and first.timing is not None:
+                interval = ratio_interval(row.timing.by_round, first.timing.by_round, paired=True)
+            row = replace(row, times_as_long=row.time_us / first.time_us, interval=interval)
+        made.append(row)
+    return tuple(made)
 
 
 def _files(path: Path, against: Sequence[str]) -> list[Path]:

@@ -1,13 +1,11 @@
-"""`tilewright build`, `lint` and `check`: a kernel file compiled, its code read, or run in the emulator.
-
-`check` runs the kernel in one child process and the reference in another.
-"""
+"""`tilewright build`, `lint` and `check`: a kernel file compiled, its code read, or run in the emulator."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +17,7 @@ from tilewright.devices.child_device import EmulatedDevice
 from tilewright.devices.contents import ContentError, check_content
 from tilewright.devices.emulation.listing import costly_lines, make_listing
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import read_kernel, reference_of
-from tilewright.frontends.cli.terminal import deliver, exit_with, progress, stderr_console, stdout_console
+from tilewright.frontends.cli import terminal
 from tilewright.frontends.report.checks import (
     BufferReport,
     BuildReport,
@@ -40,18 +36,7 @@ from tilewright.frontends.report.terminal import show as print_document
 from tilewright.importing.calls import is_block
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.lint import lint_plan
-from tilewright.records import (
-    PROFILES,
-    Build,
-    BuildFailure,
-    Content,
-    DType,
-    GpuProfile,
-    Integers,
-    Launch,
-    LintReport,
-    TensorSpec,
-)
+from tilewright.records import PROFILES, Build, GpuProfile, InputTensor, Limits, TensorSpec
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.errors import BadArgument
 from tilewright.toolchain import BuiltPlan, ToolchainError, build_plan, highlights, report_launch, sass_text
@@ -61,70 +46,77 @@ Say = Callable[[str], None]
 JUDGE = "tilewright.verify.judging:judge_call"
 _SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
 _READS_A_SIZE = re.compile(r"^\s*//!(?!\s*need\s+\w+\.numel >=).*\.(shape|numel)\b", re.MULTILINE)  # no mere bound
-_INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
+_INDEX_TYPES = (records.DType.I16, records.DType.I32, records.DType.I64)
 _COUNTED = (records.LintRule.UNCOALESCED, records.LintRule.BANK_CONFLICT)  # by the emulator, line by line
 _NOTHING_RAN = records.EmulatedRun((), (), 0, 0, (), "", 0.0)
 
 
 def build(
-    file: program.FileArgument,
-    arch: program.ArchesOption = None,
+    file: terminal.FileArgument,
+    arch: terminal.ArchesOption = None,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}.")
+        list[str] | None,
+        typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}."),
     ] = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the cubin and PTX files.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code too.")] = False,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Compile a kernel for one or several GPUs; show its launches, registers, occupancy and SASS highlights."""
     if output and output.exists() and not output.is_dir():
         raise BadArgument(f"-o {output}: a file; give the folder to write the cubin and PTX files into")
     profiles = choose_profiles(arch or [], gpu or [])
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, profiles[0], say, small=False)
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, profiles[0], say, small=False)
     _say_import(kernel.note)
-    report, builds = report_build(kernel.file, kernel.arguments, kernel.guessed, profiles, TunedChoices.load(file))
+    report, builds = _built(kernel, profiles, TunedChoices.load(file))
     if output:
         output.mkdir(parents=True, exist_ok=True)
         for result in builds:
             (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
             (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
-    deliver(report, as_json, lambda console: print_document(console, build_report(kernel.file, report)))
+    terminal.deliver(report, as_json, lambda console: print_document(console, build_report(kernel.file, report)))
     for result in builds if sass and not as_json else ():
-        stdout_console().print(sass_text(result), markup=False, highlight=False)
-    exit_with(int(not report.succeeded))
+        terminal.stdout_console().print(sass_text(result), markup=False, highlight=False)
+    terminal.exit_with(int(not report.succeeded))
 
 
 def lint(
-    file: program.FileArgument,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    gpu: program.EmulatedGpuOption = "H200",
-    as_json: program.JsonOption = False,
+    file: terminal.FileArgument,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    gpu: terminal.EmulatedGpuOption = "H200",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Read a kernel's source and compiled code for faults and slow habits, line by line, without running it."""
     (profile,) = choose_profiles([], [gpu])
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, profile, say)
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, profile, say)
     _say_import(kernel.note)
-    report = report_lint(kernel.file, kernel.arguments, kernel.guessed, profile)
-    if isinstance(report, BuildFailure):
-        failure = report
-        deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
-        exit_with(1)
+    file_, arguments = kernel.file, kernel.arguments
+    try:
+        built = build_plan(file_, arguments, profile)
+    except DoesNotApply as refusal:
+        raise BadArgument(f"{file_.name}:{refusal}") from None
+    if isinstance(built, records.BuildFailure):
+        failure = built
+        terminal.deliver(failure, as_json, lambda console: print_document(console, failure_report(failure)))
+        terminal.exit_with(1)
         return
-    read = report
-    deliver(read, as_json, lambda console: print_document(console, lint_report(kernel.file, read)))
-    exit_with(int(read.has_errors))
+    findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file_, arguments))
+    facts = file_.name, file_.identity, file_.plan.op.name, profile.name, describe_arguments(arguments)
+    report = records.LintReport(*facts, kernel.guessed, findings, unread)
+    terminal.deliver(report, as_json, lambda console: print_document(console, lint_report(file_, report)))
+    terminal.exit_with(int(report.has_errors))
 
 
 def check(
-    file: program.FileArgument,
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    file: terminal.FileArgument,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     fill: Annotated[
         list[str] | None,
         typer.Option(
@@ -135,7 +127,7 @@ def check(
         int, typer.Option(min=1, help="Orders of warps and blocks to try; all but the first are random.")
     ] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the random schedules.")] = 0,
-    gpu: program.EmulatedGpuOption = "H200",
+    gpu: terminal.EmulatedGpuOption = "H200",
     blocks: Annotated[
         int | None, typer.Option(min=1, help="Run only so many blocks of each launch, evenly spread.")
     ] = None,
@@ -145,7 +137,7 @@ def check(
     ] = None,
     counters: Annotated[bool, typer.Option("--counters", help="List the file, each line with what it did.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="Limit on the emulated run, and on the reference.")] = 120.0,
-    as_json: program.JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Run a kernel in the emulator: find out-of-bounds, races, uninitialised reads; compare with a reference."""
     if reference and blocks:
@@ -153,10 +145,10 @@ def check(
             "--blocks leaves most of the results unwritten, so there is nothing to compare; drop one of the two"
         )
     (profile,) = choose_profiles([], [gpu])
-    with progress() as say:
-        kernel = read_kernel(file, shape, set_, profile, say)
+    with terminal.progress() as say:
+        kernel = terminal.read_kernel(file, shape, set_, profile, say)
         _say_import(kernel.note)
-        with reference_of(reference, kernel.arguments, kernel) as known:
+        with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             options = CheckOptions(
                 gpu=profile,
                 emulation=records.Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
@@ -167,23 +159,20 @@ def check(
                 keep_counts=counters,
             )
             report = check_file(kernel.file, kernel.arguments, kernel.guessed, options, say)
-    deliver(report, as_json, lambda console: print_document(console, check_report(kernel.file, report)))
-    exit_with(report.outcome.exit_status)
+    terminal.deliver(report, as_json, lambda console: print_document(console, check_report(kernel.file, report)))
+    terminal.exit_with(report.outcome.exit_status)
 
 
 def _say_import(note: str) -> None:
     if note:
-        stderr_console().print(Text(f"note: {note}"), soft_wrap=True)
+        terminal.stderr_console().print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def report_build(
-    file: KernelFile,
-    arguments: Mapping[str, ArgumentValue],
-    guessed: bool,
-    gpus: Sequence[GpuProfile],
-    tuned: TunedChoices,
+def _built(
+    kernel: terminal.Kernel, gpus: Sequence[GpuProfile], tuned: TunedChoices
 ) -> tuple[BuildReport, tuple[Build, ...]]:
-    """Build the file for every GPU, with what was tuned for it; what was compiled comes beside the report."""
+    """The file compiled for every GPU, with what was tuned for it."""
+    file, arguments = kernel.file, kernel.arguments
     targets: list[BuiltTarget | FailedTarget] = []
     builds: list[Build] = []
     for gpu in gpus:
@@ -193,26 +182,26 @@ def report_build(
         except DoesNotApply as refusal:
             targets.append(FailedTarget(gpu.name, gpu.arch, False, str(refusal), ()))
             continue
-        if isinstance(built, BuildFailure):
+        if isinstance(built, records.BuildFailure):
             targets.append(FailedTarget(gpu.name, gpu.arch, True, built.reason.value, built.diagnostics))
             continue
         why = near.why(gpu) if near is not None else tuned.why_first(file, gpu, arguments)
         targets.append(_target(built, why))
         builds += [built.build] if built.build is not None else []
-    texts = describe_arguments(arguments)
-    return BuildReport(file.name, file.identity, file.plan.op.name, texts, guessed, tuple(targets)), tuple(builds)
+    facts = file.name, file.identity, file.plan.op.name, describe_arguments(arguments)
+    return BuildReport(*facts, kernel.guessed, tuple(targets)), tuple(builds)
 
 
 def _target(built: BuiltPlan, why_choice: str) -> BuiltTarget:
     evaluation, build = built.evaluation, built.build
-    launches = [step for step in evaluation.steps if isinstance(step, Launch)]
+    launches = [step for step in evaluation.steps if isinstance(step, records.Launch)]
     return BuiltTarget(
         gpu=evaluation.gpu.name,
         arch=evaluation.gpu.arch,
         constants=evaluation.constants,
         buffers=tuple(BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers),
         launches=tuple(report_launch(step, build, evaluation.gpu) for step in launches) if build else (),
-        library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, Launch)),
+        library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, records.Launch)),
         compiled=_compiled(build) if build else None,
         why_choice=why_choice,
     )
@@ -224,21 +213,6 @@ def _compiled(build: Build) -> CompiledReport:
     except ToolchainError:
         sass = {}  # no disassembler: everything else is still worth showing
     return CompiledReport(len(build.cubin), build.key, build.compiler, build.seconds, build.warnings, sass)
-
-
-def report_lint(
-    file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool, gpu: GpuProfile
-) -> LintReport | BuildFailure:
-    """The file at these arguments. Raises `BadArgument`, `KernelFileError`, `ToolchainError`."""
-    try:
-        built = build_plan(file, arguments, gpu)
-    except DoesNotApply as refusal:
-        raise BadArgument(f"{file.name}:{refusal}") from None
-    if isinstance(built, BuildFailure):
-        return built
-    findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file, arguments))
-    texts = describe_arguments(arguments)
-    return LintReport(file.name, file.identity, file.plan.op.name, gpu.name, texts, guessed, findings, unread)
 
 
 def told_sizes(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
@@ -265,10 +239,10 @@ def sizes_may_vary(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    gpu: records.GpuProfile
+    gpu: GpuProfile
     emulation: records.Emulation
     reference: tuple[Path, str] | None = None  # only where all blocks run
-    contents: Mapping[str, Content] = field(default_factory=dict)  # for tensors that want other than the usual
+    contents: Mapping[str, records.Content] = field(default_factory=dict)  # for tensors that want other than the usual
     tolerance: float | None = None
     seconds: float = 120.0
     keep_counts: bool = False  # in the report
@@ -294,10 +268,9 @@ class _Check:
     guessed: bool
     options: CheckOptions
     say: Say
-    lint: tuple[records.LintFinding, ...] = ()
 
     def run(self, reference: Reference | None) -> CheckReport:
-        gpu = self.options.gpu
+        options, gpu = self.options, self.options.gpu
         self.say(f"building for {gpu.arch}")
         try:
             built = build_plan(self.file, self.arguments, gpu)
@@ -306,32 +279,30 @@ class _Check:
         if isinstance(built, records.BuildFailure):
             return self._report(CheckOutcome.NOT_BUILT, built.reason.value, diagnostics=built.diagnostics)
         read, _ = lint_plan(built, self.arguments, other_sizes=False)
-        ran = replace(self, lint=tuple(finding for finding in read if finding.rule not in _COUNTED))
-        return ran._emulated(built, reference)
-
-    def _emulated(self, built: BuiltPlan, reference: Reference | None) -> CheckReport:
-        gpu = self.options.gpu
-        job = self._job(built)
-        schedules = self.options.emulation.schedules
+        report = partial(self._report, lint=tuple(finding for finding in read if finding.rule not in _COUNTED))
+        job, schedules = self._job(built), options.emulation.schedules
         self.say(f"emulating {gpu.name} under {schedules} schedule{'s' if schedules != 1 else ''}")
         with EmulatedDevice(gpu) as device:
             execution = device.execute(job)
         if isinstance(execution, records.Faulted):
-            return self._faulted(execution)
-        verdicts: tuple[ResultVerdict, ...] = ()
+            if execution.kind is records.FaultKind.UNSUITABLE:
+                return report(CheckOutcome.NOT_EMULABLE, execution.message)
+            return report(CheckOutcome.FAULTED, f"{execution.kind.value}: {execution.message}", execution.emulated)
+        results: tuple[ResultVerdict, ...] = ()
         if reference is not None:
             self.say("comparing with the reference")
-            verdicts = self._compare(reference, self._request(job, execution))
-        return self._judged(execution, verdicts, reference is not None)
-
-    def _compare(self, reference: Reference, request: CallRequest) -> tuple[ResultVerdict, ...]:
-        assert self.options.reference is not None
-        path, _ = self.options.reference
-        try:
-            answer: CallJudgement = reference.call(JUDGE, request, CallJudgement, self.options.seconds)
-        except ReferenceProblem as problem:
-            raise BadArgument(f"{path}: {problem}") from None
-        return answer.results
+            try:
+                request = self._request(job, execution)
+                answer: CallJudgement = reference.call(JUDGE, request, CallJudgement, options.seconds)
+            except ReferenceProblem as problem:
+                assert options.reference is not None
+                raise BadArgument(f"{options.reference[0]}: {problem}") from None
+            results = answer.results
+        wrong = [one.name for one in results if not one.agrees]
+        outcome = CheckOutcome.FINDINGS if execution.findings else CheckOutcome.CLEAN
+        reason = f"{', '.join(wrong)} is not what the reference computes" if wrong else ""
+        outcome = CheckOutcome.WRONG if wrong else outcome
+        return report(outcome, reason, execution.emulated, results=results, compared=reference is not None)
 
     def _job(self, built: BuiltPlan) -> records.Job:
         op = self.file.plan.op
@@ -340,11 +311,11 @@ class _Check:
             "check",
             self._inputs(),
             returns=(*op.results, *in_place),
-            limits=records.Limits(seconds=self.options.seconds),
+            limits=Limits(seconds=self.options.seconds),
             emulation=self.options.emulation,
         )
 
-    def _inputs(self) -> tuple[records.InputTensor, ...]:
+    def _inputs(self) -> tuple[InputTensor, ...]:
         specs = {name: value for name, value in self.arguments.items() if isinstance(value, TensorSpec)}
         smallest = min((size for spec in specs.values() for size in spec.shape if size), default=1)
         contents = self.options.contents
@@ -354,7 +325,7 @@ class _Check:
             except ContentError as error:
                 raise BadArgument(f"--fill {name}: {error}") from None
         return tuple(
-            records.InputTensor(name, spec, contents.get(name) or usual_content(spec.dtype, seed, smallest))
+            InputTensor(name, spec, contents.get(name) or usual_content(spec.dtype, seed, smallest))
             for seed, (name, spec) in enumerate(specs.items())
         )
 
@@ -375,18 +346,6 @@ class _Check:
             tolerance=self.options.tolerance,
         )
 
-    def _faulted(self, fault: records.Faulted) -> CheckReport:
-        if fault.kind is records.FaultKind.UNSUITABLE:
-            return self._report(CheckOutcome.NOT_EMULABLE, fault.message)
-        return self._report(CheckOutcome.FAULTED, f"{fault.kind.value}: {fault.message}", fault.emulated)
-
-    def _judged(self, execution: records.Completed, verdicts: tuple[ResultVerdict, ...], compared: bool) -> CheckReport:
-        wrong = [verdict.name for verdict in verdicts if not verdict.agrees]
-        found = CheckOutcome.FINDINGS if execution.findings else CheckOutcome.CLEAN
-        reason = f"{', '.join(wrong)} is not what the reference computes" if wrong else ""
-        outcome = CheckOutcome.WRONG if wrong else found
-        return self._report(outcome, reason, execution.emulated, results=verdicts, compared=compared)
-
     def _report(
         self,
         outcome: CheckOutcome,
@@ -396,6 +355,7 @@ class _Check:
         results: tuple[ResultVerdict, ...] = (),
         compared: bool = False,
         diagnostics: tuple[records.Diagnostic, ...] = (),
+        lint: tuple[records.LintFinding, ...] = (),
     ) -> CheckReport:
         seen = emulated or _NOTHING_RAN
         listings = tuple(make_listing(one, self.file.name, self.file.text) for one in seen.counts)
@@ -416,15 +376,15 @@ class _Check:
             listings=listings if self.options.keep_counts else (),
             diagnostics=diagnostics,
             sampled_blocks=self.options.emulation.sampled_blocks,
-            lint=self.lint,
+            lint=lint,
         )
 
 
-def usual_content(dtype: DType, seed: int, smallest: int) -> Content:
+def usual_content(dtype: records.DType, seed: int, smallest: int) -> records.Content:
     """What a tensor holds when nobody says: normal numbers; every value of a byte; indices that fit every dimension."""
     if dtype.is_float:
         return records.Normal(seed)
     if dtype in _INDEX_TYPES:
-        return Integers(seed, 0, smallest)
+        return records.Integers(seed, 0, smallest)
     lowest, highest = dtype.whole_numbers
-    return Integers(seed, lowest, highest + 1)
+    return records.Integers(seed, lowest, highest + 1)

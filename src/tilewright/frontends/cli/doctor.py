@@ -22,8 +22,7 @@ from tilewright.devices.cuda import DriverError, driver_version, launcher_availa
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import NCU
 from tilewright.devices.sanitizer import SANITIZER
-from tilewright.frontends.cli.program import JsonOption
-from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with
+from tilewright.frontends.cli.terminal import FAULT, JsonOption, deliver, exit_with
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
@@ -39,13 +38,8 @@ class State(str, Enum):
     ABSENT = "absent"
     PROBLEM = "problem"
 
-    @property
-    def mark(self) -> Text:
-        return {
-            State.GOOD: Text("ok", style="green"),
-            State.ABSENT: Text("-", style="yellow"),
-            State.PROBLEM: Text("!", style="red"),
-        }[self]
+
+_MARKS = {State.GOOD: ("ok", "green"), State.ABSENT: ("-", "yellow"), State.PROBLEM: ("!", "red")}
 
 
 @dataclass(frozen=True)
@@ -68,18 +62,8 @@ def doctor(as_json: JsonOption = False) -> None:
 
 def diagnose() -> tuple[MachineFact, ...]:
     """Look at everything once; nothing is installed, spent or sent."""
-    return (
-        _system(),
-        *_compiler(),
-        *_gpu(),
-        _launcher(),
-        _emulator(),
-        _keys(),
-        _author(),
-        *_clients(),
-        _runs(),
-        _disk(),
-    )
+    authors = (_keys(), _author(), *_clients())
+    return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), *authors, _runs(), _disk())
 
 
 def show_facts(console: Console, facts: tuple[MachineFact, ...]) -> None:
@@ -88,7 +72,7 @@ def show_facts(console: Console, facts: tuple[MachineFact, ...]) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for fact in facts:
-        table.add_row(fact.state.mark, fact.about, Text(fact.found))
+        table.add_row(Text(*_MARKS[fact.state]), fact.about, Text(fact.found))
         if fact.improve:
             table.add_row("", "", Text(f"-> {fact.improve}", style="dim"))
     console.print(table)
@@ -98,9 +82,8 @@ def _system() -> MachineFact:
     packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "cuda-bindings"))
     text = f"tilewright {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
-        return MachineFact(
-            "system", State.PROBLEM, text, "NVRTC wheels exist for Linux only; use Linux or WSL", blocks=True
-        )
+        advice = "NVRTC wheels exist for Linux only; use Linux or WSL"
+        return MachineFact("system", State.PROBLEM, text, advice, blocks=True)
     return MachineFact("system", State.GOOD, f"{text}; {packages}")
 
 
@@ -118,15 +101,15 @@ def _compiler() -> Iterator[MachineFact]:
         yield MachineFact("compiler", State.PROBLEM, "NVRTC was not found", str(error), blocks=True)
         return
     yield MachineFact("compiler", State.GOOD, f"{toolkit.compiler} ({toolkit.library})")
-    if toolkit.cute_include is None:
-        advice = "pip install --no-deps nvidia-cutlass, for files that include <cute/...>"
-        yield MachineFact("CuTe headers", State.ABSENT, "not found", advice)
-    else:
-        yield MachineFact("CuTe headers", State.GOOD, str(toolkit.cute_include))
-    if toolkit.nvdisasm is None:
-        yield MachineFact("disassembler", State.ABSENT, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
-    else:
-        yield MachineFact("disassembler", State.GOOD, str(toolkit.nvdisasm))
+    advice = "pip install --no-deps nvidia-cutlass, for files that include <cute/...>"
+    yield _path("CuTe headers", toolkit.cute_include, "not found", advice)
+    yield _path("disassembler", toolkit.nvdisasm, "nvdisasm not found; no SASS highlights", INSTALL_TOOLS)
+
+
+def _path(about: str, path: object, absent: str, advice: str) -> MachineFact:
+    if path is None:
+        return MachineFact(about, State.ABSENT, absent, advice)
+    return MachineFact(about, State.GOOD, str(path))
 
 
 def _gpu() -> Iterator[MachineFact]:
@@ -142,35 +125,26 @@ def _gpu() -> Iterator[MachineFact]:
         text = f"cuda:{index} {profile.name}, {profile.arch}, {profile.sms} SMs, {memory}, L2 {profile.l2 >> 20} MiB"
         yield MachineFact("GPU", State.GOOD, text)
     yield _driver(driver)
-    yield _tool("profiler", NCU.find(), "Nsight Compute (ncu)", "the last stage then sees the GPU's own counters")
-    yield _tool("sanitizer", SANITIZER.find(), "compute-sanitizer", "kernels that no emulator runs are then checked")
-
-
-def _tool(about: str, path: str | None, name: str, use: str) -> MachineFact:
-    if path is None:
-        return MachineFact(about, State.ABSENT, f"{name} not found", f"install it with the CUDA toolkit: {use}")
-    return MachineFact(about, State.GOOD, path)
+    install = "install it with the CUDA toolkit: "
+    use = f"{install}the last stage then sees the GPU's own counters"
+    yield _path("profiler", NCU.find(), "Nsight Compute (ncu) not found", use)
+    use = f"{install}kernels that no emulator runs are then checked"
+    yield _path("sanitizer", SANITIZER.find(), "compute-sanitizer not found", use)
 
 
 def _driver(driver: tuple[int, int]) -> MachineFact:
     text = f"supports CUDA {driver[0]}.{driver[1]}"
     try:
-        compiler = _major_minor(find_toolkit().compiler)
+        major, minor = find_toolkit().compiler.split()[-1].split(".")[:2]  # 13 and 0 of "NVRTC 13.0.88"
     except ToolchainError:
         return MachineFact("driver", State.GOOD, text)
-    if compiler > driver:
+    if (int(major), int(minor)) > driver:
         advice = (
-            f"the compiler is CUDA {compiler[0]}.{compiler[1]}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* "
-            "or a newer driver if a kernel fails to load"
+            f"the compiler is CUDA {major}.{minor}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* or a newer "
+            "driver if a kernel fails to load"
         )
         return MachineFact("driver", State.PROBLEM, text, advice)
     return MachineFact("driver", State.GOOD, text)
-
-
-def _major_minor(compiler: str) -> tuple[int, int]:
-    """(13, 0) of "NVRTC 13.0.88"."""
-    major, minor = compiler.split()[-1].split(".")[:2]
-    return int(major), int(minor)
 
 
 def _launcher() -> MachineFact:
@@ -210,18 +184,17 @@ def _clients() -> Iterator[MachineFact]:
     for package in dict.fromkeys(one.package for one in providers().values() if one.package):
         users = [one for one in providers().values() if one.package == package]
         served, requirement = " and ".join(one.name for one in users), users[0].install or package
-        about = package
         if importlib.util.find_spec(package) is None:
             advice = f"pip install {requirement}, for {served} models"
-            yield MachineFact(about, State.ABSENT, "not installed", advice)
+            yield MachineFact(package, State.ABSENT, "not installed", advice)
             continue
         try:
             importlib.import_module(package)
         except Exception as error:  # whatever a package that does not fit its surroundings raises
             reason = f"cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            yield MachineFact(about, State.PROBLEM, reason, f"reinstall it, for {served} models")
-            continue
-        yield MachineFact(about, State.GOOD, f"{_version(package)}, for {served} models")
+            yield MachineFact(package, State.PROBLEM, reason, f"reinstall it, for {served} models")
+        else:
+            yield MachineFact(package, State.GOOD, f"{_version(package)}, for {served} models")
 
 
 def _runs() -> MachineFact:
@@ -246,12 +219,9 @@ def _disk() -> MachineFact:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     text = f"build cache {directory}, {cache_size_bytes() / 2**20:.0f} MiB used, {free / 2**30:.0f} GiB free"
+    advice = ""
     if not os.access(existing, os.W_OK):
-        return MachineFact(
-            "disk", State.PROBLEM, text, "the folder cannot be written; set TILEWRIGHT_CACHE to one that can"
-        )
-    if free < LOW_DISK_BYTES:
-        return MachineFact(
-            "disk", State.PROBLEM, text, "little room is left; free some or set TILEWRIGHT_CACHE elsewhere"
-        )
-    return MachineFact("disk", State.GOOD, text)
+        advice = "the folder cannot be written; set TILEWRIGHT_CACHE to one that can"
+    elif free < LOW_DISK_BYTES:
+        advice = "little room is left; free some or set TILEWRIGHT_CACHE elsewhere"
+    return MachineFact("disk", State.PROBLEM if advice else State.GOOD, text, advice)

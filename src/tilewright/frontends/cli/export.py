@@ -20,10 +20,8 @@ from tilewright.exports.source import Reference, Source, from_files, from_run, w
 from tilewright.exports.writing import RECORD, NotPublishable, read_record
 from tilewright.frontends.api.choices import checked_licence
 from tilewright.frontends.api.kernel_arguments import choose_profiles, complete_arguments, parse_arguments
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import reference_of
-from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
-from tilewright.kernel_file import DoesNotApply
+from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.terminal import deliver, progress, reference_of, stderr_console
 from tilewright.records import PROFILES, UNSTATED
 from tilewright.store import NoSuchRun, Store
 from tilewright.tasks.errors import BadArgument
@@ -37,16 +35,16 @@ def export(
     to: Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")] = "",
-    arch: program.ArchesOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    reference: program.ReferenceOption = None,
+    arch: terminal.ArchesOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    reference: terminal.ReferenceOption = None,
     layer: Annotated[
         str,
         typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised."),
     ] = "",
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
     if to not in set(Target):
@@ -87,10 +85,7 @@ def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -
     file, gpu = source.files[0], PROFILES[source.gpu]
     given = parse_arguments(source.op, shapes, numbers)
     known = dict(source.calls[0]) if source.calls else {}
-    try:
-        call, guessed = complete_arguments(file, {**known, **given}, gpu)
-    except DoesNotApply as error:
-        raise BadArgument(str(error)) from None
+    call, guessed = complete_arguments(file, {**known, **given}, gpu)
     return replace(source, calls=(call, *source.calls), guessed=guessed)
 
 
@@ -107,15 +102,21 @@ def publish(
     to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Upload an exported kernel to the Hugging Face Hub; a kernel that was not verified is refused."""
     checked_repository(to)
     with tempfile.TemporaryDirectory() as temporary, progress() as say:
         folder = Path(what)
         if (folder / RECORD).is_file():
-            _refuse_other_licence(folder, licence)
+            stated = str(read_record(folder).get("licence", UNSTATED)) if licence else ""
+            if licence and checked_licence(licence) != stated:  # which would be in none of its files
+                says = "say that nobody has stated one" if stated == UNSTATED else f"state {stated}"
+                raise NotPublishable(
+                    f"--license {licence}: {folder} is an export, whose files {says}; export it again with "
+                    f"--license {licence}"
+                )
         else:
             folder = Path(temporary) / "export"
             source = read_source([what])
@@ -126,22 +127,11 @@ def publish(
     deliver(done, as_json, lambda console: _show_upload(console, done))
 
 
-def _refuse_other_licence(folder: Path, licence: str) -> None:
-    """An export's files state its licence; one said here would be in none of them."""
-    stated = str(read_record(folder).get("licence", UNSTATED)) if licence else ""
-    if licence and checked_licence(licence) != stated:
-        says = "say that nobody has stated one" if stated == UNSTATED else f"state {stated}"
-        raise NotPublishable(
-            f"--license {licence}: {folder} is an export, whose files {says}; export it again with --license {licence}"
-        )
-
-
 def _show_upload(console: Console, done: Publication) -> None:
     for path, size in done.files.items():
         console.print(Text(f"{size:>10}  {path}"))
     total = f"{len(done.files)} files, {done.bytes / 1e6:.1f} MB, of run {done.run}, licence {done.licence}"
-    if done.uploaded:
-        console.print(Text(f"published {done.address}: {total}"))
-    else:
-        console.print(Text(f"would go to {done.repository}: {total}"))
+    place = f"published {done.address}" if done.uploaded else f"would go to {done.repository}"
+    console.print(Text(f"{place}: {total}"))
+    if not done.uploaded:
         stderr_console().print(Text("nothing was sent; leave --dry-run out to publish"))

@@ -1,7 +1,4 @@
-"""`tilewright import`: existing CUDA code into kernel files, each checked, and a sentence for all that is refused.
-
-Sources are read here; their host code and Python run in limited children (`tilewright.importing`).
-"""
+"""`tilewright import`: existing CUDA code into kernel files, each checked, and a reason for each that is refused."""
 
 from __future__ import annotations
 
@@ -19,22 +16,7 @@ from rich.text import Text
 
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.imported_checks import (
-    ADAPTED,
-    GPU,
-    OriginalReference,
-    adapter,
-    at_odd_sizes,
-    checked,
-    for_op,
-    lacks_numbers,
-    reach,
-    size_names,
-    stand_ins,
-    with_stand_ins,
-    without_extension,
-)
+from tilewright.frontends.cli import judging, terminal
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
 from tilewright.importing.calls import CallArgument
@@ -66,8 +48,6 @@ _GUESSED = (
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """One kernel file that was written."""
-
     source: str
     function: str
     file: str
@@ -106,8 +86,6 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for, as it was written."""
-
     what: Path
     output: Path | None = None
     functions: tuple[str, ...] = ()
@@ -130,12 +108,12 @@ def import_command(
     function: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Import only this launcher; may be repeated.")
     ] = None,
-    reference: program.ReferenceOption = None,
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
-    include: program.IncludeOption = None,
-    define: program.DefineOption = None,
-    as_json: program.JsonOption = False,
+    reference: terminal.ReferenceOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
+    include: terminal.IncludeOption = None,
+    define: terminal.DefineOption = None,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Turn existing CUDA code into kernel files and check each; say what could not be imported.
 
@@ -154,7 +132,7 @@ def launcher_reference(
     """What `--reference` names for code whose parameters nobody knows yet."""
     if not text:
         return nullcontext()
-    from tilewright.frontends.api.references import named_reference, split_reference
+    from tilewright.frontends.api.requests import named_reference, split_reference
 
     if what.suffix not in (".cu", ".cuh") and re.fullmatch(r".*\.py:\w+", text):
         return nullcontext(split_reference(text))  # perhaps the class that an extension replaces
@@ -163,8 +141,6 @@ def launcher_reference(
 
 @dataclass(frozen=True)
 class ImportedKernel:
-    """The one kernel file of a source."""
-
     record: ImportedFile
     file: KernelFile
     said: tuple[tuple[str, ...], tuple[str, ...]]  # `--shape` and `--set`, of parameters that the op has
@@ -173,10 +149,7 @@ class ImportedKernel:
 
 
 def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_none: int = 1) -> ImportedKernel:
-    """The kernel of a source that has one, for a command that takes kernel files. Raises `BadArgument`, `NotDone`.
-
-    `choose`: how to choose one of several launchers; `if_none`: the exit code where nothing can be imported.
-    """
+    """The only kernel of a source. `choose`: how to choose one of several; `if_none`: the exit code without any."""
     path = wanted.what
     with tempfile.TemporaryDirectory() as folder:
         report = import_files(replace(wanted, output=Path(folder)), say)
@@ -202,15 +175,15 @@ def import_one(wanted: Wanted, say: Callable[[str], None], choose: str = "", if_
 def _of_op(option: str, texts: tuple[str, ...], file: KernelFile) -> tuple[str, ...]:
     """What was said of the launcher's parameters, as far as the op has them: some become sizes of tensors."""
     names = {one.name for one in file.plan.op.parameters}
-    known = names | size_names(file).keys()
+    known = names | judging.size_names(file).keys()
     for name in pairs(option, texts).keys() - known:
         raise BadArgument(f"{option} {name}: write one of {file.plan.op.name}'s parameters: {', '.join(sorted(known))}")
     return tuple(text for text in texts if text.partition("=")[0].strip() in names)
 
 
 def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
-    with HostChild() as child, EmulatedDevice(GPU) as emulator:
-        return _Importer(wanted, child, reach(emulator), say).run()
+    with HostChild() as child, EmulatedDevice(judging.GPU) as emulator:
+        return _Importer(wanted, child, judging.reach(emulator), say).run()
 
 
 class _Importer:
@@ -225,17 +198,12 @@ class _Importer:
         for path in _files(self.wanted.what):
             self.say(f"reading {path.name}")
             try:
-                if path.suffix == ".py":
-                    self._python(path)
-                else:
-                    self._cuda(path)
+                (self._python if path.suffix == ".py" else self._cuda)(path)
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), "", str(problem)))
         if self.wanted.reference is not None and not any(one.compared for one in self.imported):
-            self.imported = [
-                replace(one, check=NOT_COMPARED) if one.check == CheckOutcome.CLEAN.value else one
-                for one in self.imported
-            ]
+            clean, others = CheckOutcome.CLEAN.value, self.imported
+            self.imported = [replace(one, check=NOT_COMPARED) if one.check == clean else one for one in others]
         return ImportReport(tuple(self.imported), tuple(self.refused))
 
     def _cuda(self, path: Path) -> None:
@@ -283,18 +251,14 @@ class _Importer:
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), name, str(problem)))
                 continue
-            reference = (
-                self._model_reference(path, text, call, answer.inputs)
-                if answer.is_whole
-                else self._reference_function()
-            )
-            self._launcher(path, source, name, call.arguments, reference)
+            own = self._model_reference(path, text, call, answer.inputs) if answer.is_whole else None
+            self._launcher(path, source, name, call.arguments, own or self._reference_function())
         self.refused += [Refused(str(path), "", one) for one in answer.problems]
 
     def _recorded(self, path: Path, text: str) -> ModelAnswer:
         name = "ModelNew" if "class ModelNew" in text else "Model"
         try:
-            with Reference(with_stand_ins(text, path), name, folder=path.parent) as reference:
+            with Reference(judging.stand_ins(path) + text, name, folder=path.parent) as reference:
                 handler = "tilewright.importing.models:record_model"
                 answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
                 return answer
@@ -307,10 +271,10 @@ class _Importer:
         source: Source,
         name: str,
         said: Mapping[str, CallArgument] | Sequence[CallArgument],
-        reference: OriginalReference | None,
+        reference: judging.OriginalReference | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        found, problems = import_function(source, name, said, self.child, GPU, self.outside)
+        found, problems = import_function(source, name, said, self.child, judging.GPU, self.outside)
         if self.wanted.functions and name not in self.wanted.functions:
             found = [made for made in found if made.function in self.wanted.functions]
         lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
@@ -323,18 +287,17 @@ class _Importer:
             self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
-        self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
+        self, path: Path, made: Imported, file: KernelFile, reference: judging.OriginalReference | None
     ) -> ImportedFile:
-        op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         record = ImportedFile(
             source=str(path),
             function=made.function,
             file=file.name,
-            op=op,
+            op=made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip(),
             notes=made.notes,
             only_at_these_sizes=made.pinned,
             check="not checked",
-            reason="no sizes small enough to emulate fit it",
+            reason="no sizes small enough to emulate fit it" if self.wanted.is_checked else "",
             at=(),
             compared=False,
             call_shapes=_call_words(made, tensors=True),
@@ -342,17 +305,22 @@ class _Importer:
             bare_pointers=made.guessed_lengths,
         )
         if not self.wanted.is_checked:
-            return replace(record, reason="")
+            return record
         self.say(f"checking {Path(file.name).name}")
-        own, refused = self._own_reference(made, file, reference)
+        own, refused = None, ""
+        if reference is not None:
+            try:
+                own = judging.for_op(file, reference, made.guessed_lengths)
+            except BadArgument as problem:
+                refused = str(problem)
         flat = any(one.is_pointer for one in made.arguments)
-        apart = flat and own is not None and reference is not None and lacks_numbers(file, reference)
-        arguments = small_arguments(file, made.arguments, GPU, (unchanged,) if apart else ROUND_SIZES)
+        apart = flat and own is not None and reference is not None and judging.lacks_numbers(file, reference)
+        arguments = small_arguments(file, made.arguments, judging.GPU, (unchanged,) if apart else ROUND_SIZES)
         outcome, reason, compared = record.check, record.reason, False
         if arguments is not None:
-            outcome, reason, compared = checked(file, arguments, own)
+            outcome, reason, compared = judging.checked(file, arguments, own)
         is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
-        odd = [] if apart else at_odd_sizes(file, made.arguments, arguments, own if compared else None)
+        odd = [] if apart else judging.at_odd_sizes(file, made.arguments, arguments, own if compared else None)
         return replace(
             record,
             notes=(*made.notes, *((_GUESSED,) if is_guessed else ()), *odd),
@@ -363,24 +331,15 @@ class _Importer:
             reference=self._kept(path, file, reference if compared else None),
         )
 
-    def _own_reference(
-        self, made: Imported, file: KernelFile, reference: OriginalReference | None
-    ) -> tuple[OriginalReference | None, str]:
-        """The reference as the op's own, or why it cannot be."""
-        try:
-            return for_op(file, reference, made.guessed_lengths) if reference is not None else None, ""
-        except BadArgument as problem:
-            return None, str(problem)
-
-    def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:
+    def _kept(self, made_from: Path, file: KernelFile, reference: judging.OriginalReference | None) -> str:
         """The source's own reference, once it has been compared with, without what loads the extension."""
-        if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
+        if reference is None or not self.wanted.keep_references or reference[1] != judging.ADAPTED:
             return ""
         place = Path(file.name).with_suffix(".reference.py")
-        place.write_text(without_extension(reference[0].removeprefix(stand_ins(made_from))), "utf-8")
+        place.write_text(judging.without_extension(reference[0].removeprefix(judging.stand_ins(made_from))), "utf-8")
         return str(place)
 
-    def _reference_function(self) -> OriginalReference | None:
+    def _reference_function(self) -> judging.OriginalReference | None:
         if self.wanted.reference is None:
             return None
         path, function = self.wanted.reference
@@ -388,17 +347,15 @@ class _Importer:
 
     def _model_reference(
         self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
-    ) -> OriginalReference | None:
-        """The model that the extension replaces, as a function of the extension's arguments."""
-        given = self.wanted.reference
-        if given is not None:
-            path, name = given
+    ) -> judging.OriginalReference | None:
+        """The model that the extension replaces, as a function of the extension's arguments; None for no class."""
+        name = "Model"
+        if self.wanted.reference is not None:
+            path, name = self.wanted.reference
             text = _text(path)
-        else:
-            name = "Model"
         if f"class {name}" not in text:
-            return self._reference_function()
-        return with_stand_ins(text, path) + adapter(name, call, inputs), ADAPTED, path.parent
+            return None
+        return judging.stand_ins(path) + text + judging.adapter(name, call, inputs), judging.ADAPTED, path.parent
 
     def _one_output(self, count: int, names: Sequence[str]) -> None:
         if count > 1 and self.wanted.output is not None and self.wanted.output.suffix == ".cu":
@@ -420,11 +377,9 @@ def _call_words(made: Imported, tensors: bool) -> tuple[str, ...]:
     known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
     if tensors:
         return tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
-    return tuple(
-        f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
-        for one in known
-        if not one.is_tensor
-    )
+    numbers = {one.name: one.value for one in known if not one.is_tensor}
+    texts = {name: one if isinstance(one, tuple) else (str(one).lower(),) for name, one in numbers.items()}
+    return tuple(f"{name}={','.join(map(str, text))}" for name, text in texts.items())
 
 
 def _text(path: Path) -> str:
@@ -470,19 +425,14 @@ def _said(wanted: Wanted) -> dict[str, CallArgument]:
         except ValueError as error:
             raise BadArgument(f"--shape {name}={text}: {error}") from None
         said[name] = CallArgument(name, "tensor", spec.dtype.value if ":" in text else "", spec.shape)
-    for name, text in pairs("--set", wanted.numbers).items():
-        said[name] = _number(name, text)
-    return said
-
-
-def _number(name: str, text: str) -> CallArgument:
     words = {"true": True, "false": False, "none": None}
-    if text in words:
-        return CallArgument.of(name, words[text])
-    try:
-        return CallArgument.of(name, int(text) if text.lstrip("-").isdigit() else float(text))
-    except ValueError:
-        raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
+    for name, text in pairs("--set", wanted.numbers).items():
+        try:
+            number = int(text) if text.lstrip("-").isdigit() else text in words or float(text)
+        except ValueError:
+            raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
+        said[name] = CallArgument.of(name, words.get(text, number))
+    return said
 
 
 def _show(console: Console, report: ImportReport) -> None:

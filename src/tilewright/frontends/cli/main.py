@@ -27,8 +27,8 @@ COMMANDS = {
     "resume": ("make", "Continue a run, with a hint or more budget."),
     "find": ("suite", "Find the regions of a model that are worth a kernel."),
     "suite": ("suite", "Make kernels for many tasks: KernelBench, or a folder."),
-    "runs": ("show", "List the runs of this machine."),
-    "show": ("show", "Show a run, or one of its attempts."),
+    "runs": ("view", "List the runs of this machine."),
+    "show": ("view", "Show a run, or one of its attempts."),
     "view": ("view", "Serve runs as pages to a browser."),
     "explain": ("view", "Explain a run as a lesson for beginners in CUDA."),
     "check": ("check", "Run a kernel in the emulator with all checkers on."),
@@ -43,7 +43,7 @@ COMMANDS = {
     "skill": ("teach", "Write the Agent Skill for coding agents."),
     "teach": ("teach", "Write an Agent Skill from what runs have shown."),
     "dataset": ("teach", "Write prompts and replies of runs for fine-tuning."),
-    "exam": ("exam", "Measure what a skill improves on held-out tasks."),
+    "exam": ("teach", "Measure what a skill improves on held-out tasks."),
     "doctor": ("doctor", "Show what this machine offers, and what is missing."),
 }
 
@@ -69,8 +69,6 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The commands of the table."""
-
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS]
 
@@ -126,18 +124,14 @@ def _show_warning(
     print(f"tilewright: {message}", file=sys.stderr)
 
 
-def _settle_streams() -> None:
-    """Streams that can be printed to, whoever started the command: one may be closed, or of a narrow encoding."""
+def main() -> None:
+    """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
+    warnings.showwarning = _show_warning
+    # Whoever started the command may have closed a stream, or given it a narrow encoding.
     sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def main() -> None:
-    """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
-    warnings.showwarning = _show_warning
-    _settle_streams()
     try:
         app(prog_name="tilewright")  # also as `python -m tilewright`
     except (Exception, KeyboardInterrupt) as error:

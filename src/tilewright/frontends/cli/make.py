@@ -1,7 +1,4 @@
-"""`tilewright make` and `resume`: what is said while a kernel is made, and what came of it.
-
-Conversation and progress go to stderr, the result to stdout.
-"""
+"""`tilewright make` and `resume`: progress and questions go to stderr, the result to stdout."""
 
 from __future__ import annotations
 
@@ -36,21 +33,10 @@ from tilewright.frontends.api.running import (
     run_request,
     run_with_backward,
 )
-from tilewright.frontends.cli import program
-from tilewright.frontends.cli.program import check_writable, read_kernel_file, settings_of, spool_path, wanted_gpu
-from tilewright.frontends.cli.terminal import (
-    FAULT,
-    INTERRUPTED,
-    NotDone,
-    exit_with,
-    print_json,
-    stderr_console,
-    stdout_console,
-)
+from tilewright.frontends.cli import terminal
 from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import (
     Finished,
-    Made,
     answer_blocks,
     end_of_run,
     finished,
@@ -86,8 +72,6 @@ _WIDE = 120  # terminals: narrower ones have no room for bars beside what an aut
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a finished kernel is handed over."""
-
     as_json: bool = False
     output: Path | None = None  # where it is wanted too
     output_is_new: bool = True  # said now, rather than when the run was begun
@@ -99,10 +83,11 @@ class Delivery:
         return os.path.abspath(self.output) if self.output else ""
 
 
+# What `--json` prints.
+
+
 @dataclass(frozen=True)
 class MakeReport:
-    """What `--json` prints at the end of `make` and `resume`."""
-
     run: Run
     folder: str
     best: int | None  # the number of the best attempt
@@ -112,7 +97,7 @@ class MakeReport:
 
 @dataclass(frozen=True)
 class FoundReport:
-    """What `--json` prints where the library has the kernel already."""
+    """Of a kernel that the library has already."""
 
     found: LibraryEntry
     kernel: str
@@ -121,8 +106,6 @@ class FoundReport:
 
 @dataclass(frozen=True)
 class BothReport:
-    """What `--json` prints where forward and backward were asked for."""
-
     forward: MakeReport | FoundReport
     backward: MakeReport | FoundReport | None
     problem: str  # why there is no backward kernel; "" where there is one
@@ -130,7 +113,7 @@ class BothReport:
 
 @dataclass(frozen=True)
 class SpecificationReport:
-    """What `--json` prints where a specification waits to be accepted."""
+    """Of a specification that waits to be accepted."""
 
     run: str
     folder: str
@@ -146,8 +129,8 @@ def make(
             show_default=False,
         ),
     ],
-    shape: program.ShapeOption = None,
-    set_: program.SetOption = None,
+    shape: terminal.ShapeOption = None,
+    set_: terminal.SetOption = None,
     fill: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,34 +139,34 @@ def make(
             "repeated.",
         ),
     ] = None,
-    gpu: program.GpuOption = None,
-    arch: program.ArchOption = None,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
+    gpu: terminal.GpuOption = None,
+    arch: terminal.ArchOption = None,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
     start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")] = None,
     against: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
     ] = "",
-    baselines: program.BaselinesOption = program.BASELINES,
-    attempts: program.AttemptsOption = program.BUDGET.attempts,
-    tokens: program.TokensOption = program.BUDGET.tokens,
-    dollars: program.DollarsOption = program.BUDGET.dollars,
-    seconds: program.SecondsOption = program.BUDGET.seconds,
+    baselines: terminal.BaselinesOption = terminal.BASELINES,
+    attempts: terminal.AttemptsOption = terminal.BUDGET.attempts,
+    tokens: terminal.TokensOption = terminal.BUDGET.tokens,
+    dollars: terminal.DollarsOption = terminal.BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.BUDGET.seconds,
     candidates: Annotated[int, typer.Option(min=1, help="Candidates for each step.")] = 1,
-    enough: program.EnoughOption = Settings.good_enough,
-    precision: program.PrecisionOption = None,
+    enough: terminal.EnoughOption = Settings.good_enough,
+    precision: terminal.PrecisionOption = None,
     goal: Annotated[Goal, typer.Option(help="What to be fast at.")] = Goal.THROUGHPUT,
     allow_library: Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")] = False,
-    allow_degenerate: program.AllowDegenerateOption = False,
-    fixed: program.FixedOption = None,
-    backward: program.BackwardOption = False,
-    yes: program.YesOption = False,
-    fresh: program.FreshOption = False,
-    spool: program.SpoolOption = None,
-    output: program.OutputOption = None,
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    allow_degenerate: terminal.AllowDegenerateOption = False,
+    fixed: terminal.FixedOption = None,
+    backward: terminal.BackwardOption = False,
+    yes: terminal.YesOption = False,
+    fresh: terminal.FreshOption = False,
+    spool: terminal.SpoolOption = None,
+    output: terminal.OutputOption = None,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
@@ -194,37 +177,38 @@ def make(
     if chosen == PLAYBOOK:
         refuse_foreseen(asked, anew=fresh or bool(start))
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = settings_of(chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence)
-    settings = replace(settings, candidates=candidates, good_enough=enough, start=_read_start(start), backward=backward)
-    delivery = Delivery(as_json, output, author=chosen if model or author else "")
-    make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
-
-
-def _read_start(path: Path | None) -> str:
+    settings = terminal.settings_of(
+        chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence
+    )
+    settings = replace(settings, candidates=candidates, good_enough=enough, backward=backward)
     try:
-        return read_kernel_file(path).text if path is not None else ""
+        settings = replace(settings, start=terminal.read_kernel_file(start).text if start else "")
     except KernelFileError as error:
         raise BadArgument(f"--start {error}") from None
+    delivery = Delivery(as_json, output, author=chosen if model or author else "")
+    make_run(asked, settings, terminal.wanted_gpu(gpu, arch), fresh, yes, delivery)
 
 
 def resume(
-    run: program.RunArgument,
+    run: terminal.RunArgument,
     hint: Annotated[str, typer.Option(metavar="TEXT", help="Something to tell the author.")] = "",
     attempts: Annotated[int | None, typer.Option(min=1, help="So many more attempts.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="So many more tokens.")] = None,
     dollars: Annotated[float | None, typer.Option(min=0, help="So much more to spend.")] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="So much more time.")] = None,
-    model: program.ModelOption = None,
-    author: program.AuthorOption = None,
-    base_url: program.BaseUrlOption = None,
-    spool: program.SpoolOption = None,
-    yes: program.YesOption = False,
-    output: program.OutputOption = None,
-    as_json: program.JsonOption = False,
+    model: terminal.ModelOption = None,
+    author: terminal.AuthorOption = None,
+    base_url: terminal.BaseUrlOption = None,
+    spool: terminal.SpoolOption = None,
+    yes: terminal.YesOption = False,
+    output: terminal.OutputOption = None,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Continue a run that was interrupted or has ended, with a hint or more budget."""
     chosen = author_name(model, author, os.environ) if model or author else ""
-    addition = Addition(attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), spool_path(spool))
+    addition = Addition(
+        attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), terminal.spool_path(spool)
+    )
     folder, delivery = Store().open_run(run), Delivery(as_json, output)
     if output is None and (stored := folder.header().settings.output):  # where the run was told to put it
         delivery = replace(delivery, output=Path(stored), output_is_new=False)
@@ -236,10 +220,7 @@ def resume(
 
 
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
-    """Make a kernel for a request, or find it in the library; with `settings.backward` one for its gradients too.
-
-    `request.gpu` is filled in here.
-    """
+    """Make or find a kernel for a request, whose `gpu` is filled in; with `settings.backward` one for its gradients."""
     check_output(delivery.output)
     if settings.backward and delivery.output:
         check_output(Path(backward_output(str(delivery.output))))
@@ -258,18 +239,16 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise NotDone("; ".join(["interrupted", *getattr(error, "__notes__", ())]), INTERRUPTED) from None
+        raise terminal.NotDone(
+            "; ".join(["interrupted", *getattr(error, "__notes__", ())]), terminal.INTERRUPTED
+        ) from None
 
 
 class TerminalReporter(Reporter):
-    """Lines on stderr and, on a terminal, a last line that says what is going on.
-
-    Without a terminal there are plain lines and no colours, and that last one from time to time. `yes` accepts every
-    specification unseen.
-    """
+    """Lines on stderr and, on a terminal, a live one; `yes` accepts every specification unseen."""
 
     def __init__(self, console: Console | None = None, *, yes: bool = False, as_json: bool = False) -> None:
-        self._console = console or stderr_console()
+        self._console = console or terminal.stderr_console()
         self._yes, self._as_json = yes, as_json
         self._run: Run | None = None
         self.shown: set[int] = set()  # attempts
@@ -305,7 +284,7 @@ class TerminalReporter(Reporter):
         if self._yes or _confirmed():
             return
         if self._as_json:
-            print_json(SpecificationReport(folder.id, str(folder.path), specification))
+            terminal.print_json(SpecificationReport(folder.id, str(folder.path), specification))
         run, words = folder.id, f"waits to be accepted with: tilewright resume {folder.id} --yes; or ask"
         if sys.stdin.isatty():
             words = "was not accepted; ask"
@@ -349,10 +328,8 @@ class TerminalReporter(Reporter):
         cells = attempt_cells(replace(row, best=False), run)
         line = _row_line(cells if row.time_us is not None else (*cells[:3], row.summary), self._shows_bars)
         line.stylize("" if row.kept else "dim" if row.attempt.passed else _STYLES.get(row.verdict, "red"))
-        if self._console.is_terminal:
-            self._console.print(line, overflow="ellipsis", no_wrap=True)
-        else:
-            self._console.print(line, soft_wrap=True)
+        cropped = self._console.is_terminal
+        self._console.print(line, overflow="ellipsis" if cropped else None, no_wrap=True, soft_wrap=not cropped)
         for note in row.notes:
             self._console.print(Text(f"     by algebra: {note}"), soft_wrap=True)
 
@@ -361,11 +338,11 @@ class TerminalReporter(Reporter):
         return not self._console.is_terminal or self._console.width >= _WIDE
 
     def _status(self) -> Text:
-        line = Text(overflow="ellipsis", no_wrap=True)
-        if self._run is None:
-            line.append(f"{self._doing}  {seconds_words(time.monotonic() - self._began)}", style="dim")
-            return line
-        budget, run = self._run.settings.budget, self._run
+        line, run = Text(overflow="ellipsis", no_wrap=True), self._run
+        took = f"  {seconds_words(time.monotonic() - self._began)}"
+        if run is None:
+            return line.append(f"{self._doing}{took}", style="dim")
+        budget = run.settings.budget
         line.append(f"attempt {max(self._number, 1)} of {budget.attempts}  ", style="bold")
         line.append(self._doing)
         if self._characters:
@@ -374,8 +351,7 @@ class TerminalReporter(Reporter):
             line.append(f"  best {time_words(run.best.measurement)}", style="green")
         if run.usage.output_tokens:
             line.append(f"  {dollars_words(run.dollars)} of {dollars_words(budget.dollars)}")
-        line.append(f"  {seconds_words(time.monotonic() - self._began)}", style="dim")
-        return line
+        return line.append(took, style="dim")
 
 
 def _row_line(cells: Sequence[Cell], bars: bool) -> Text:
@@ -404,8 +380,7 @@ def show_specification(console: Console, specification: Specification) -> None:
         ("its inputs:", specification.description),
     ):  # plain and whole: it is to be accepted, whatever the terminal's width and colours
         console.print(Text(title, style="bold"))
-        console.print(Text(code.strip()), soft_wrap=True)
-        console.print()
+        console.print(Text(f"{code.strip()}\n"), soft_wrap=True)
     unsaid = [one for one in specification.assumptions if one not in specification.description]
     if unsaid:
         console.print(Text("assumed:", style="bold"))
@@ -415,10 +390,7 @@ def show_specification(console: Console, specification: Specification) -> None:
 
 
 def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set[int]) -> None:
-    """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made.
-
-    `shown`: the attempts that were seen one by one.
-    """
+    """Write and show the results; exit with 1 without a kernel. `shown`: attempts that were printed already."""
     if isinstance(result, WithBackward):
         report: object = _both_report(result, delivery, shown)
         complete = result.forward.kernel is not None and not result.problem
@@ -426,28 +398,27 @@ def _hand_over(result: MakeResult | WithBackward, delivery: Delivery, shown: set
         report = _report(result, delivery, shown)
         complete = result.kernel is not None
     if delivery.as_json:
-        print_json(report)
-    exit_with(int(not complete))
+        terminal.print_json(report)
+    terminal.exit_with(int(not complete))
 
 
 def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> BothReport:
     complete = both.forward.kernel is not None and not both.problem
     gradients, there = both.backward_kernel, None
-    output = Path(backward_output(str(delivery.output))) if delivery.output else None
-    apart = replace(delivery, output=output)
+    apart = replace(delivery, output=Path(backward_output(str(delivery.output))) if delivery.output else None)
     if complete and both.backward is not None and gradients is not None:
         there = gradients.task(), _place(both.backward, apart) or gradients.path
-    forward = _report(both.forward, delivery, shown, backward=there, call=not complete)
-    backward = None
+    forward, backward = _report(both.forward, delivery, shown, backward=there, call=not complete), None
+    console = terminal.stdout_console()
     if both.backward is not None:
         if not delivery.as_json:
-            stdout_console().print()
+            console.print()
         backward = _report(both.backward, apart, shown, call=not complete)
     if not delivery.as_json:
-        stdout_console().print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
+        console.print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
         if complete and forward.summary is not None:
             # The call that uses both kernels: the forward's file alone knows nothing of the backward's.
-            show(stdout_console(), [say(Mark("call it:")), Source(forward.summary.call)])
+            show(console, [say(Mark("call it:")), Source(forward.summary.call)])
     return BothReport(forward, backward, both.problem)
 
 
@@ -463,34 +434,38 @@ def _report(
     path = _place(result, delivery)
     if isinstance(result, KernelFound):
         assert path is not None
-        answers = finished(replace(made_before(result.kernel, path), backward=backward or _known_backward(result)))
+        if backward is None and (known := result.kernel.backward()) is not None:
+            backward = known.task(), known.path
+        answers = finished(replace(made_before(result.kernel, path), backward=backward))
         if not delivery.as_json:
-            _show_found(result, path, answers, delivery, call)
+            licence = f"--license {result.licence} is recorded beside a copy; have one written with -o FILE.cu"
+            blocks = [
+                say(found_words(result.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
+                say(f"kernel: {path}", tone=Tone.GOOD),
+                *answer_blocks(answers, call=call),
+                *say_each([licence * bool(result.licence and delivery.output is None)], Tone.FAIR),
+            ]
+            show(terminal.stdout_console(), blocks)
         return FoundReport(result.kernel.entry, str(path), answers)
     run, summary = result.run, None
     if path is not None:
-        made: Made = made_by_run(run, path, result.folder.request())
-        summary = finished(replace(made, backward=backward))
+        summary = finished(replace(made_by_run(run, path, result.folder.request()), backward=backward))
     if not delivery.as_json:
-        numbers = {one.number for one in run.attempts}
-        table = bool(numbers - shown) or not _same_stream()
-        show(stdout_console(), end_of_run(run, summary, path, table=table, call=call))
+        table = not shown.issuperset(one.number for one in run.attempts) or not _same_stream()
+        show(terminal.stdout_console(), end_of_run(run, summary, path, table=table, call=call))
     best = run.best.number if run.best else None
     return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
 
 
-def _known_backward(found: KernelFound) -> tuple[Task, Path] | None:
-    """The kernel for the gradients that the library has already."""
-    backward = found.kernel.backward()
-    return (backward.task(), backward.path) if backward is not None else None
-
-
 def _place(result: MakeResult, delivery: Delivery) -> Path | None:
     """Where its kernel is now, put where it is wanted; None where there is none."""
-    if isinstance(result, KernelFound):
-        return place_kernel(result.kernel, delivery.output, result.licence)
-    output = _untouched_output(result, delivery) if result.before else delivery.output
-    return place_kernel(result.kernel, output, result.licence) if result.kernel else None
+    if result.kernel is None:
+        return None
+    output = delivery.output
+    if isinstance(result, RunEnded) and result.before and output and output.exists() and not delivery.output_is_new:
+        # The run's own output may have been edited since: only the kernel itself is replaced.
+        output = output if output.read_bytes() == result.kernel.text().encode() else None
+    return place_kernel(result.kernel, output, result.licence)
 
 
 def _same_stream() -> bool:
@@ -502,31 +477,8 @@ def _same_stream() -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
-def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
-    """The output, unless a file at the run's own is not its kernel: it may have been edited since."""
-    output = delivery.output
-    if result.kernel and output and not delivery.output_is_new and output.exists():
-        return output if output.read_bytes() == result.kernel.text().encode() else None
-    return output
-
-
-def _show_found(found: KernelFound, path: Path, answers: Finished, delivery: Delivery, call: bool) -> None:
-    """A kernel that was made before; an author named now was not asked."""
-    licence = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
-    blocks = [
-        say(found_words(found.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
-        say(f"kernel: {path}", tone=Tone.GOOD),
-        *answer_blocks(answers, call=call),
-        *say_each([licence * bool(found.licence and delivery.output is None)], Tone.FAIR),
-    ]
-    show(stdout_console(), blocks)
-
-
 def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:
-    """Where the kernel is to be found: in the library or, with what lies beside it there, where the person wants it.
-
-    `licence`: the one stated for this copy, in place of the one on record.
-    """
+    """The path of the kernel, which is copied to `output` if there is one; `licence` is stated for the copy."""
     if output is None:
         return kernel.path
     try:
@@ -535,8 +487,8 @@ def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") 
             write_text(tuned_path(output), tuned_path(kernel.path).read_text("utf-8"))
         kernel.copy_provenance(output, licence)
     except OSError as error:
-        raise NotDone(
-            f"-o {output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", FAULT
+        raise terminal.NotDone(
+            f"-o {output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", terminal.FAULT
         ) from None
     return output
 
@@ -545,7 +497,7 @@ def check_output(output: Path | None, said: str = "-o") -> None:
     """An output that cannot be written is refused before anything is made; `said`: what to call it."""
     if output is None:
         return
-    check_writable(said, output)
+    terminal.check_writable(said, output)
     folder = output.resolve().parent
     try:
         with tempfile.TemporaryFile(dir=folder):

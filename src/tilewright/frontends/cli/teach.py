@@ -1,16 +1,14 @@
-"""What agents and models learn from: `tilewright teach`, `dataset`, `skill`, and `mcp`, which serves agents.
-
-The examples of a skill are run again before it is written.
-"""
+"""What agents and models learn from: `tilewright teach`, `dataset`, `skill`, `mcp` and `exam`."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -20,29 +18,46 @@ from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
-from tilewright.frontends.api.choices import author_name, checked_licence, checked_url, open_author
+from tilewright.frontends.api.choices import (
+    ChosenDevice,
+    author_name,
+    check_key,
+    checked_licence,
+    checked_url,
+    choose_device,
+    open_author,
+)
+from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.kernel_arguments import parse_arguments, parse_contents
-from tilewright.frontends.cli import program
+from tilewright.frontends.api.requests import resolved, task_of
+from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import CheckOptions, check_file
-from tilewright.frontends.cli.program import check_writable
-from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
+from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.report.checks import CheckOutcome
+from tilewright.frontends.report.exam import exam_picture, exam_report
+from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.shelf import chosen
+from tilewright.frontends.report.suite import SuiteDisplay
+from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import parse
-from tilewright.models import key_variables
-from tilewright.records import PROFILES, UNSTATED, Emulation, Question, Reply
+from tilewright.models import key_variables, providers
+from tilewright.records import PROFILES, UNSTATED, Budget, Emulation, Question, Reply, Settings
 from tilewright.store import AttemptFolder, NotAccepted, RunFolder, Store, StoreError, durable, write_text
 from tilewright.store.run_folder import HEADER
+from tilewright.suites import NoTasks, OtherSuite, Status, Suite, SuiteFolder, SuiteTask, TaskRecord, folder_tasks
 from tilewright.tasks.errors import BadArgument
 from tilewright.teaching.dataset import NoParquet, samples_of, write_jsonl, write_parquet
+from tilewright.teaching.exam import Arm, Exam, Sitting, figures_of, sitting_of, skill_text, taught_before
 from tilewright.teaching.lessons import Clean, Example, Lessons, check_options, cleaner, lessons_of
 from tilewright.teaching.skill import (
     NAME,
     PROVENANCE,
+    NoSkill,
     SkillProvenance,
     WorkedExample,
     guidance_of,
     named,
+    read_provenance,
     skill_files,
     written_guidance,
 )
@@ -57,8 +72,8 @@ TaughtArgument = Annotated[
 
 def mcp(
     root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
-    gpu: program.GpuOption = None,
-    spool: program.SpoolOption = None,
+    gpu: terminal.GpuOption = None,
+    spool: terminal.SpoolOption = None,
 ) -> None:
     """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
     from tilewright.frontends.agents.tools import serve_mcp
@@ -91,14 +106,12 @@ def chosen_runs(named: Sequence[str]) -> list[RunFolder]:
 
 
 def _is_readable(folder: RunFolder) -> bool:
-    """Whether a folder among runs is one that can be read: others are passed over, and a damaged one is named."""
+    """Whether a folder among runs can be read: others are passed over, and a damaged one is named."""
     try:
         folder.load()
-    except NotAccepted:
-        return False
-    except StoreError as error:
-        if (folder.path / HEADER).is_file():
-            stderr_console().print(Text(f"passed over: {error}"), soft_wrap=True)
+    except (NotAccepted, StoreError) as error:
+        if not isinstance(error, NotAccepted) and (folder.path / HEADER).is_file():
+            terminal.stderr_console().print(Text(f"passed over: {error}"), soft_wrap=True)
         return False
     return True
 
@@ -113,8 +126,6 @@ RECORDS = "records"  # the author of guidance that no model wrote
 
 @dataclass(frozen=True)
 class Taught:
-    """What was written."""
-
     folder: str
     runs: int
     examples: tuple[str, ...]
@@ -134,9 +145,9 @@ def teach(
         str | None,
         typer.Option(metavar="PROVIDER:NAME", help="Who writes the guidance; without one it is made of the records."),
     ] = None,
-    base_url: program.BaseUrlOption = None,
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    base_url: terminal.BaseUrlOption = None,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Write an Agent Skill from what runs showed: what paid, what failed and what fixed it, tested examples."""
     author, url = author_name(model, None, os.environ) if model else "", checked_url(base_url)
@@ -145,12 +156,13 @@ def teach(
     folders = chosen_runs(runs)
     clean = run_cleaner(folders)
     lessons = lessons_of(folders, clean)
-    with progress() as say:
+    with terminal.progress() as say:
         worked, left_out = _tested(lessons, say)
         provenance = SkillProvenance(
             name, datetime.now(UTC).isoformat(timespec="seconds"), __version__, clean(author) or RECORDS, lessons.runs
         )
-        licence = licence or _common_licence(lessons)
+        stated = {one.licence for one in lessons.runs}
+        licence = licence or (stated.pop() if len(stated) == 1 else UNSTATED)
         files = skill_files(provenance, lessons, worked, "", licence)
         tokens = 0
         if author:
@@ -158,17 +170,16 @@ def teach(
             guidance, tokens = _guidance(name, author, url, guidance_of(lessons), files, worked)
             files = skill_files(provenance, lessons, worked, guidance, licence)
     _write(output, files)
-    taught = Taught(
-        str(output),
-        len(lessons.runs),
-        tuple(one.name for one in worked),
-        left_out,
-        len(lessons.pitfalls),
-        len(lessons.steps),
-        provenance.author,
-        tokens,
-    )
-    deliver(taught, as_json, lambda console: _show(console, taught))
+    facts = len(lessons.runs), tuple(one.name for one in worked), left_out, len(lessons.pitfalls), len(lessons.steps)
+    taught = Taught(str(output), *facts, provenance.author, tokens)
+
+    def show(console: Console) -> None:
+        counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
+        console.print(Text(f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
+        for one in left_out:
+            console.print(Text(f"left out: {one}"))
+
+    terminal.deliver(taught, as_json, show)
 
 
 def checked_output(output: Path) -> str:
@@ -182,11 +193,6 @@ def checked_output(output: Path) -> str:
     if output.exists() and not (output / PROVENANCE).is_file() and (not output.is_dir() or any(output.iterdir())):
         raise BadArgument(f"-o {output}: something is there that `teach` did not write; name another folder")
     return name
-
-
-def _common_licence(lessons: Lessons) -> str:
-    found = {one.licence for one in lessons.runs}
-    return found.pop() if len(found) == 1 else UNSTATED
 
 
 def _tested(lessons: Lessons, say: Callable[[str], None]) -> tuple[tuple[WorkedExample, ...], tuple[str, ...]]:
@@ -207,25 +213,20 @@ def run_again(example: Example) -> tuple[CheckOutcome | None, str]:
     options = check_options(example.task, example.sizes)
     if options is None:
         return None, ""
-    file = parse(example.kernel, f"{example.task.name}.cu", allow_library=example.task.allow_library)
-    given = {kind: [value for key, value in zip(options[::2], options[1::2], strict=True) if key == kind] for kind in
-             ("--shape", "--set", "--fill")}  # fmt: skip
-    arguments = parse_arguments(file.plan.op, given["--shape"], given["--set"])
+    task = example.task
+    file = parse(example.kernel, f"{task.name}.cu", allow_library=task.allow_library)
+    given = list(zip(options[::2], options[1::2], strict=True))
+    shapes, numbers, fills = ([text for key, text in given if key == one] for one in ("--shape", "--set", "--fill"))
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference.py"
-        write_text(reference, example.task.reference)
-        report = check_file(
-            file,
-            arguments,
-            False,
-            CheckOptions(
-                gpu=PROFILES[example.task.gpu],
-                emulation=Emulation(schedules=2),
-                reference=(reference, example.task.function),
-                contents=parse_contents(file.plan.op, given["--fill"]),
-            ),
-            lambda text: None,
+        write_text(reference, task.reference)
+        how = CheckOptions(
+            gpu=PROFILES[task.gpu],
+            emulation=Emulation(schedules=2),
+            reference=(reference, task.function),
+            contents=parse_contents(file.plan.op, fills),
         )
+        report = check_file(file, parse_arguments(file.plan.op, shapes, numbers), False, how, lambda text: None)
     return report.outcome, f"{report.outcome.value} {report.reason}".strip()
 
 
@@ -235,7 +236,7 @@ def _guidance(
     """What the model writes, and its tokens. What was asked and answered is kept, and the same is not asked twice."""
     place = AttemptFolder(Store().home / "teaching" / name / "attempts" / "0001", 1)
     tokens = 0
-    with open_author(model, base_url, lambda text: stderr_console().print(Text(text))) as chosen:
+    with open_author(model, base_url, lambda text: terminal.stderr_console().print(Text(text))) as chosen:
 
         def ask(number: int, question: Question) -> Reply:
             nonlocal tokens
@@ -258,20 +259,11 @@ def _write(output: Path, files: dict[str, str]) -> None:
             write_text(folder / path, text)
 
 
-def _show(console: Console, taught: Taught) -> None:
-    counts = f"{len(taught.examples)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
-    console.print(Text(f"wrote {taught.folder}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
-    for one in taught.left_out:
-        console.print(Text(f"left out: {one}"))
-
-
 _WRITERS = {".jsonl": write_jsonl, ".parquet": write_parquet}
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written."""
-
     file: str
     runs: int
     records: int
@@ -285,11 +277,11 @@ def dataset(
         Path, typer.Option("--output", "-o", metavar="FILE", help="A .jsonl or .parquet file.", show_default=False)
     ],
     passed: Annotated[bool, typer.Option("--passed", help="Only replies whose kernel passed.")] = False,
-    licence: program.LicenceOption = "",
-    as_json: program.JsonOption = False,
+    licence: terminal.LicenceOption = "",
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
-    check_writable("-o", output, *_WRITERS)
+    terminal.check_writable("-o", output, *_WRITERS)
     folders = chosen_runs(runs)
     samples = samples_of(folders, run_cleaner(folders), checked_licence(licence), passed)
     if not samples:
@@ -302,11 +294,147 @@ def dataset(
         raise BadArgument(str(error)) from None
     licences = dict(Counter(one.licence for one in samples))
     written = Written(str(output), len(folders), len(samples), sum(one.passed for one in samples), licences)
-    deliver(written, as_json, lambda console: _show_dataset(console, written))
+
+    def show(console: Console) -> None:
+        counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
+        console.print(Text(f"wrote {output}: {counts}"))
+        if unstated := licences.get(UNSTATED):
+            text = f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"
+            console.print(Text(text))
+
+    terminal.deliver(written, as_json, show)
 
 
-def _show_dataset(console: Console, written: Written) -> None:
-    counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
-    console.print(Text(f"wrote {written.file}: {counts}"))
-    if unstated := written.licences.get(UNSTATED):
-        console.print(Text(f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"))
+def exam(
+    skill: Annotated[Path, typer.Argument(help="A skill's folder.", metavar="SKILL", show_default=False)],
+    tasks: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False),
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROVIDER:NAME", help="A model to examine; may be repeated.", show_default=False),
+    ] = None,
+    base_url: terminal.BaseUrlOption = None,
+    gpu: terminal.GpuOption = None,
+    attempts: terminal.AttemptsOption = terminal.SUITE_BUDGET.attempts,
+    tokens: terminal.TokensOption = terminal.SUITE_BUDGET.tokens,
+    dollars: terminal.DollarsOption = terminal.SUITE_BUDGET.dollars,
+    seconds: terminal.SecondsOption = terminal.SUITE_BUDGET.seconds,
+    workers: terminal.WorkersOption = None,
+    spool: terminal.SpoolOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
+    ] = None,
+    as_json: terminal.JsonOption = False,
+) -> None:
+    """Measure what a skill changes: students write kernels for held-out tasks, with it and without.
+
+    Budgets are of each task, the same both ways. The same command goes on where it was stopped.
+    """
+    settings = terminal.settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
+    students = _students(model or (), settings)
+    try:
+        text, provenance = skill_text(skill), read_provenance(skill)
+        listed = folder_tasks(tasks)
+    except (NoSkill, NoTasks) as error:
+        raise BadArgument(str(error)) from None
+    device = choose_device(gpu, settings.spool)
+    _check_held_out(listed, device, provenance)
+    name = skill.resolve().name
+    out = output or Path(f"exam-{name}")
+    labels, sittings = _labels(students), list[Sitting]()
+    for student, label in zip(students, labels, strict=True):
+        place = re.sub(r"[^\w.-]+", "-", label)
+        for arm in Arm:
+            author = f"{student}/{arm.value}" if providers()[student.partition(":")[0]].takes_path else student
+            asked = replace(settings, author=author, skill=text if arm is Arm.WITH else "")
+            suite = replace(new_suite(f"exam {name}, {arm.value}", listed, asked, device), fresh=True)
+            sittings += _held(SuiteFolder(out / place / arm.value), suite, label, arm, workers)
+    held = Exam(
+        skill=name,
+        held_out=provenance is not None,
+        students=tuple(labels),
+        tasks=tuple(one.name for one in listed),
+        budget=settings.budget,
+        device=cleaner()(device.label),
+        emulated=device.is_emulated,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        tilewright=__version__,
+        sittings=tuple(sittings),
+        figures={label: figures_of(label, sittings, settings.budget) for label in labels},
+    )
+    report = exam_report(held)
+    write_text(out / "report.md", markdown(report, None))
+    durable.write_record(out / "report.json", held)
+    write_text(out / "exam.svg", exam_picture(held))
+
+    def show(console: Console) -> None:
+        print_document(console, replace(report, sections=report.sections[:-1]))
+        console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
+
+    terminal.deliver(held, as_json, show)
+    terminal.exit_with(terminal.FAULT if any(one.fault for one in sittings) else 0)
+
+
+def _students(models: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    """Their names as a run has them, and keys that are there; nobody is asked anything."""
+    if not models:
+        raise BadArgument("name a student with --model PROVIDER:NAME; the playbook reads no skill")
+    names = tuple(author_name(one, None, os.environ) for one in models)
+    if len(set(names)) < len(names):
+        raise BadArgument("a student is named twice with --model; name each once")
+    for name in names:
+        check_key(name, settings.base_url, os.environ)
+    return names
+
+
+def _labels(students: Sequence[str]) -> list[str]:
+    """What the report calls them: of a path its last name alone, numbered where two are alike."""
+    short = []
+    for one in students:
+        provider, _, name = one.partition(":")
+        short.append(f"{provider}:{Path(name).name}" if providers()[provider].takes_path else one)
+    return [one if short.count(one) == 1 else f"{one}-{number}" for number, one in enumerate(short, start=1)]
+
+
+def _check_held_out(tasks: Sequence[SuiteTask], device: ChosenDevice, provenance: SkillProvenance | None) -> None:
+    """Raises `BadArgument` for a task that the skill was made of, or whose reference nobody has seen yet."""
+    if provenance is None:
+        terminal.stderr_console().print(
+            Text("note: this skill has no record of its runs, so nobody knows what is held out")
+        )
+    for one in tasks:
+        task = task_of(resolved(replace(one.request, gpu=device.gpu)), resolve_precision=precision_settler(device))
+        if task is None:
+            raise BadArgument(f"{one.name}: a task in words is read by each student in its own way; give its reference")
+        run = taught_before(task, provenance) if provenance is not None else ""
+        if run:
+            raise BadArgument(
+                f"{one.name}: the skill was made of this task (run {run}), so it is not held out; take it out of the "
+                "exam's tasks"
+            )
+
+
+def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm, workers: int | None) -> list[Sitting]:
+    """A student's sittings one way, those on record and those that are held now."""
+    try:
+        suite = folder.begin(suite)
+    except OtherSuite as error:
+        raise BadArgument(f"{error}".replace("--out", "-o")) from None
+    console, waiting = terminal.stderr_console(), folder.waiting()
+    if waiting:
+        console.print(Text(f"{label}, {arm.value} the skill: {len(waiting)} of {len(suite.tasks)} tasks"))
+    display = SuiteDisplay(console, len(suite.tasks), len(suite.tasks) - len(waiting))
+    with folder.lock():
+        carry_out_shown(folder, local_pool(folder, workers, display), display)
+    return [_sitting(one, label, arm) for one in folder.records()]
+
+
+def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:
+    if record.status in (Status.MADE, Status.NONE_PASSED):
+        run = Store().open_run(record.run).load()
+        provisional = " provisionally" if record.provisional else ""
+        return sitting_of(student, arm, record.name, run, f"{record.status.words}{provisional}")
+    fault = record.reason or record.status.words
+    return Sitting(student, arm, record.name, False, None, 0, 0, None, None, record.run, record.status.words, fault)

@@ -1,26 +1,37 @@
-"""What all commands share of the terminal: consoles, JSON on stdout, and errors as one sentence and an exit code.
-
-An error that has no exit code here is a fault of this program: it shows its traceback, and ends with 3.
-"""
+"""What all commands share: options, files, consoles, JSON on stdout, error messages and exit codes."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tilewright.devices.protocol import DeviceError
-from tilewright.kernel_file import BadTunedRecord, KernelFileError
-from tilewright.records import to_json
+from tilewright.kernel_file import ArgumentValue, BadTunedRecord, KernelFile, KernelFileError, parse
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    USUAL_BASELINES,
+    Budget,
+    GpuProfile,
+    Precision,
+    Settings,
+    to_json,
+)
 from tilewright.store import NoSuchRun, NotAccepted, StoreError
 from tilewright.tasks.errors import BadArgument
 from tilewright.toolchain import ToolchainError
@@ -113,19 +124,14 @@ def exit_code(error: BaseException) -> int | None:
     """The code of an expected error; None for any other."""
     if isinstance(error, NotDone):
         return error.code
-    codes: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
-        (INTERRUPTED, (KeyboardInterrupt,)),
-        (1, (KernelFileError,)),
-        (2, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)),
-        (FAULT, (ToolchainError, DeviceError, StoreError, OSError)),
-    )
-    for code, errors in codes:
-        if isinstance(error, errors):
-            return code
-    return _code_of_making(error)
-
-
-def _code_of_making(error: BaseException) -> int | None:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, KernelFileError):
+        return 1
+    if isinstance(error, (BadArgument, BadTunedRecord, NoSuchRun, NotAccepted)):
+        return 2
+    if isinstance(error, (ToolchainError, DeviceError, StoreError, OSError)):
+        return FAULT
     # Imported late: building and checking a file need none of these.
     from tilewright.exports.publish import HubFailed
     from tilewright.exports.writing import NotExportable, NotPublishable
@@ -170,3 +176,253 @@ def end_with(error: BaseException) -> NoReturn:
         sys.exit(FAULT)
     print(error_text(error), file=sys.stderr)
     sys.exit(code)
+
+
+BASELINES = ",".join(USUAL_BASELINES)
+BUDGET = Budget()
+_PLAN = re.compile(r"^\s*//!", re.MULTILINE)
+_ALSO = {".markdown": ".md", ".htm": ".html"}
+SUITE_BUDGET = Budget(attempts=4, seconds=900.0)  # of each task, which waits for its turns at the GPU too
+
+
+def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
+    if gpu is not None and arch is not None:
+        raise BadArgument("--gpu and --arch name two targets; drop one")
+    return gpu or arch
+
+
+def settings_of(
+    author: str,
+    budget: Budget,
+    base_url: str | None,
+    spool: Path | None,
+    *,
+    baselines: str = BASELINES,
+    against: str = "",
+    licence: str = "",
+) -> Settings:
+    """A run's settings. Raises `BadArgument` for what cannot be meant."""
+    from tilewright.frontends.api.choices import checked_baselines, with_checked
+
+    settings = Settings(author=author, budget=budget, baselines=checked_baselines(baselines.split(",")))
+    return with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
+
+
+def read_text(path: Path, what: str = "the path of a kernel file (.cu)") -> str:
+    """The text of a file that a person named; `what`: what to give in its place."""
+    if path.is_dir():
+        raise BadArgument(f"{path}: a folder; give {what}")
+    if not path.exists():
+        raise BadArgument(f"{path}: no such file; give {what}")
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise BadArgument(f"{path}: not UTF-8 text; save it as UTF-8") from None
+
+
+def read_kernel_file(path: Path) -> KernelFile:
+    text = read_text(path)
+    if path.suffix == ".py":
+        command = f"make one: tilewright make {path}:FUNCTION"
+        if "cpp_extension" in text:
+            command = f"import its kernels: tilewright import {path}"
+        raise BadArgument(f"{path}: Python; give a kernel file (.cu), or {command}")
+    return parse(text, str(path))
+
+
+def is_plain_cuda(text: str) -> bool:
+    """Whether a text has kernels and no launch plan."""
+    return "__global__" in text and _PLAN.search(text) is None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel file, or plain CUDA that was imported, and the call it is looked at with."""
+
+    file: KernelFile
+    arguments: dict[str, ArgumentValue]
+    guessed: bool  # sizes that nobody gave were chosen
+    note: str = ""  # of an import
+    bare_pointers: tuple[str, ...] = ()  # of an import: tensors that nobody said the length of
+
+
+def read_kernel(
+    path: Path,
+    shapes: Sequence[str] | None,
+    numbers: Sequence[str] | None,
+    gpu: GpuProfile,
+    say: Callable[[str], None],
+    *,
+    small: bool = True,
+) -> Kernel:
+    """The kernel in a file, imported from plain CUDA, and its arguments: guessed `small` ones for the emulator."""
+    from tilewright.frontends.api.kernel_arguments import (
+        GUESSED_SHAPES,
+        SMALL_SHAPES,
+        complete_arguments,
+        parse_arguments,
+    )
+
+    guesses = SMALL_SHAPES if small else (GUESSED_SHAPES,)
+    shapes, numbers = tuple(shapes or ()), tuple(numbers or ())
+    if path.suffix == ".py" or not is_plain_cuda(read_text(path)):
+        file = read_kernel_file(path)
+        return Kernel(file, *complete_arguments(file, parse_arguments(file.plan.op, shapes, numbers), gpu, guesses))
+    from tilewright.frontends.cli.importing import Wanted, import_one
+
+    one = import_one(Wanted(path, shapes=shapes, numbers=numbers, is_checked=False), say)
+    op, call = one.file.plan.op, (one.record.call_shapes, one.record.call_numbers)
+    given = {**parse_arguments(op, *(call if shapes or numbers else ((), ()))), **parse_arguments(op, *one.said)}
+    try:
+        arguments, guessed = complete_arguments(one.file, given, gpu, guesses)
+    except BadArgument:
+        arguments, guessed = complete_arguments(one.file, parse_arguments(op, *call), gpu, guesses)
+    note = f"{path} is plain CUDA, imported as the kernel file {one.file.name}; to write it: tilewright import {path}"
+    return Kernel(one.file, arguments, guessed, note, one.record.bare_pointers)
+
+
+@contextmanager
+def reference_of(
+    text: str | None, arguments: Mapping[str, ArgumentValue], imported: Kernel | None = None
+) -> Iterator[tuple[Path, str] | None]:
+    """The file and the function of `--reference`, adapted to an `imported` kernel; None where it is left out."""
+    if not text:
+        yield None
+        return
+    from tilewright.frontends.api.requests import argument_words, named_reference
+
+    with named_reference(text, *argument_words(arguments)) as (path, function), TemporaryDirectory() as folder:
+        if imported is not None and imported.note:
+            from tilewright.frontends.cli.judging import ADAPTED, for_op
+
+            own = (read_text(path, "a Python file"), function, path.parent)
+            source, name, _ = for_op(imported.file, own, imported.bare_pointers)
+            if name == ADAPTED:
+                path, function = Path(folder, "reference.py"), name
+                path.write_text(source, "utf-8")
+        yield path, function
+
+
+def check_writable(option: str, path: Path | None, *endings: str) -> None:
+    """Refuse a file that cannot be written, before anything is made for it."""
+    if path is None:
+        return
+    ending = path.suffix.lower()
+    if endings and _ALSO.get(ending, ending) not in endings:
+        raise BadArgument(f"{option} {path}: give a name that ends in {' or '.join(endings)}")
+    if path.is_dir():
+        raise BadArgument(f"{option} {path}: a folder; give the name of a file")
+    if not path.resolve().parent.is_dir():
+        raise BadArgument(
+            f"{option} {path}: there is no folder {path.resolve().parent}; make it, or give another file with {option}"
+        )
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
+FileArgument = Annotated[
+    Path, typer.Argument(help="The kernel file, or plain CUDA, which is imported first.", show_default=False)
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16 or s=scalar:f32; may be repeated."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
+]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REFERENCE",
+        help="PyTorch code that computes the same: FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), "
+        "PACKAGE.MODULE:NAME(ARGUMENTS), a KernelBench file, a task folder, or the run that made the kernel.",
+    ),
+]
+RunArgument = Annotated[
+    str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
+]
+BaselinesOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME",
+        help="What a kernel is timed beside on a GPU: eager, compile, max-autotune, library (eager, with cuDNN's "
+        "algorithms tried out).",
+    ),
+]
+AttemptsOption = Annotated[int, typer.Option(min=1, help="Most attempts.")]
+TokensOption = Annotated[int, typer.Option(min=1, help="Most tokens, in and out together.")]
+DollarsOption = Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")]
+SecondsOption = Annotated[
+    float, typer.Option(min=1, help="Most time for attempts; one under way is cut short, and goes on when resumed.")
+]
+EnoughOption = Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")]
+AllowDegenerateOption = Annotated[
+    bool, typer.Option("--allow-degenerate", help="Accept a reference whose results prove nothing, such as a constant.")
+]
+BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a backward kernel too, for the gradients.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Make a new kernel, even if the library has one.")]
+EmulatedGpuOption = Annotated[str, typer.Option(metavar="GPU", help=f"GPU to build for: {', '.join(PROFILES)}.")]
+GpuOption = Annotated[
+    str | None, typer.Option(metavar="GPU", help=f"GPU to write for: {', '.join(PROFILES)}.", show_default=False)
+]
+ArchOption = Annotated[
+    str | None,
+    typer.Option(metavar="ARCH", help=f"The same by architecture: {', '.join(ARCHITECTURES)}.", show_default=False),
+]
+ArchesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROVIDER:NAME",
+        help="Who writes: anthropic:claude-sonnet-5-5, openai:gpt-..., hf:ORG/NAME, relay:DIR and others.",
+    ),
+]
+AuthorOption = Annotated[
+    str | None, typer.Option(metavar="playbook", help="The built-in author, which needs no model.")
+]
+BaseUrlOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="The model's server, where it is not the provider's own.")
+]
+SpoolOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Use the GPUs whose workers serve this folder.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.cu", help="Write the finished kernel here too.")
+]
+LicenceOption = Annotated[
+    str,
+    typer.Option("--license", metavar="SPDX", help="Licence of the kernel, such as Apache-2.0; kept in its record."),
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Accept what the author takes the words to mean, without asking.")
+]
+FixedOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DIM", help="A dimension that always has this size; may be repeated; `all` for all."),
+]
+PrecisionOption = Annotated[
+    Precision | None,
+    typer.Option(
+        help="Arithmetic of kernel and baselines alike: dtype (as PyTorch by default: TF32 in f32 convolutions, f32 "
+        "elsewhere), default-f32 (the same where PyTorch's own f32 convolutions are f32: no TF32), strict f32, TF32 in "
+        "all products, or 16 bits. Left out, dtype or default-f32, by what PyTorch does on the GPU at hand.",
+        show_default=False,
+    ),
+]
+IncludeOption = Annotated[
+    list[Path] | None,
+    typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
+]
+DefineOption = Annotated[
+    list[str] | None,
+    typer.Option("-D", "--define", metavar="NAME=VALUE", help="Define a macro, as its build does; may be repeated."),
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Tasks at a time. [default: half the cores, at most 6]")]
+
+
+def spool_path(spool: Path | None) -> str:
+    """A spool's folder as a run may store it: it may be resumed from another folder."""
+    return os.path.realpath(spool) if spool else ""

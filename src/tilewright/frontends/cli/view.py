@@ -1,4 +1,4 @@
-"""`tilewright view` and `explain`: runs as pages served to a browser or written as files; a run as a lesson."""
+"""`tilewright runs`, `show`, `view` and `explain`: runs on record as text, JSON, pages in a browser, or a lesson."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import secrets
 import sys
 import traceback
 import webbrowser
+from dataclasses import dataclass, replace
 from functools import cache
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -24,14 +25,171 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 import typer
 
 from tilewright import __version__
-from tilewright.frontends.cli.program import RunArgument, check_writable
-from tilewright.frontends.cli.terminal import print_exactly, progress
+from tilewright.frontends.cli.terminal import (
+    JsonOption,
+    RunArgument,
+    check_writable,
+    deliver,
+    print_exactly,
+    print_json,
+    progress,
+    stdout_console,
+)
+from tilewright.frontends.report import run_report
+from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
+from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
 from tilewright.frontends.report.lesson import lesson_of
+from tilewright.frontends.report.pictures import svg_plot
 from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
+from tilewright.frontends.report.runs import entry_words, waiting_words
 from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
 from tilewright.frontends.report.site import Site
-from tilewright.store import NEWEST, RunFolder, Store, StoreError
+from tilewright.frontends.report.terminal import show as print_document
+from tilewright.records import Attempt, Run
+from tilewright.store import NEWEST, RunFolder, Store, StoreError, line_authors, provenance_of, write_text
 from tilewright.tasks.errors import BadArgument
+
+
+@dataclass(frozen=True)
+class ShowReport:
+    run: Run
+    folder: str
+    best: int | None
+    kernel: str  # text of the best kernel; "" where none passed
+
+
+@dataclass(frozen=True)
+class AttemptReport:
+    """What `show --attempt N --json` prints, and `--kernel`, `--diff N`, `--prompt N`, `--reply N` with it."""
+
+    run: str
+    attempt: Attempt
+    kernel: str
+    diff: str
+    prompts: tuple[str, ...]
+    replies: tuple[str, ...]
+
+
+def runs(as_json: JsonOption = False) -> None:
+    """List the runs of this machine, newest first."""
+    listing = Store().runs()
+    deliver(listing, as_json, lambda console: print_document(console, run_report.runs_report(listing, console.width)))
+
+
+def show(
+    run: RunArgument = NEWEST,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
+    ] = None,
+    kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full, as `show RUN N`.")] = None,
+    diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
+    prompt: Annotated[
+        int | None, typer.Option(metavar="N", help="The prompt of attempt N; 0: of the specification of words.")
+    ] = None,
+    reply: Annotated[
+        int | None, typer.Option(metavar="N", help="The reply in attempt N; 0: with the specification of words.")
+    ] = None,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run: its task, a table of attempts and its progress; or a part of it, such as attempt N."""
+    if number is not None and attempt not in (None, number):
+        raise BadArgument(f"attempt {number} and --attempt {attempt} are two; give one of them")
+    numbers = {"attempt": number or attempt, "diff": diff, "prompt": prompt, "reply": reply}
+    parts = [name for name, one in numbers.items() if one is not None]
+    parts += ["kernel"] * kernel + ["provenance"] * provenance
+    if len(parts) > 1:
+        raise BadArgument(
+            "--kernel, --provenance, --attempt, --diff, --prompt and --reply show different things; give one of them"
+        )
+    check_writable("--plot", plot, ".svg")
+    folder = Store().open_run(run)
+    loaded = folder.load()
+    if plot is not None:
+        write_text(plot, svg_plot(loaded))
+    part = next(iter(parts), "")
+    at = next((one for one in numbers.values() if one is not None), None)
+    if as_json:
+        print_json(_part_record(folder, loaded, part, at))
+    elif part:
+        _print_part(folder, loaded, part, at or 0)
+    elif plot is None:
+        _print_whole(folder, loaded)
+    else:
+        print(f"wrote {plot}")
+
+
+def _print_whole(folder: RunFolder, run: Run) -> None:
+    console = stdout_console()
+    print_document(console, run_report.run_report(run, folder.worker))
+    if run.best is None:
+        return
+    path = folder.attempt(run.best.number).path / "kernel.cu"
+    made, there = made_by_run(run, path, folder.request()), []
+    if backward := Store().library.backward_of(run.task.hash):
+        made = replace(made, backward=(backward.task(), backward.path))
+        there = [say(f"backward kernel: {entry_words(backward.entry)}")]
+    print_document(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *there])
+    print_document(console, say_each([waiting_words(run)], Tone.FAIR))
+
+
+def _part_record(folder: RunFolder, run: Run, part: str, number: int | None) -> object:
+    if part == "provenance":
+        _best(run)
+        return provenance_of(folder)
+    if part == "kernel":
+        number = _best(run).number
+    if number is None:
+        best = run.best
+        kernel = folder.attempt(best.number).text("kernel.cu") if best else ""
+        return ShowReport(run, str(folder.path), best.number if best else None, kernel)
+    attempt, place = _attempt(run, number), folder.attempt(number)
+    texts = place.find_text("kernel.cu") or "", run_report.diff_text(folder, attempt)
+    replies = tuple(reply.text for reply in place.replies())
+    return AttemptReport(run.id, attempt, *texts, run_report.prompts_of(folder, number), replies)
+
+
+def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
+    console = stdout_console()
+    if part in ("kernel", "provenance"):
+        best = _best(run)
+        kernel = folder.attempt(best.number).text("kernel.cu")
+        if part == "kernel":
+            print_exactly(kernel)
+            return
+        authors = line_authors(folder, run, best)
+        print_document(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
+    elif part == "diff":
+        print_document(console, [Source(run_report.diff_text(folder, _attempt(run, number)), "diff")])
+    elif part == "prompt":
+        if not (prompts := run_report.prompts_of(folder, number)):
+            raise BadArgument(f"attempt {number} of {run.id} asked no model")
+        print_exactly("\n".join(prompts))
+    elif part == "reply":
+        if not (replies := folder.attempt(number).replies()):
+            raise BadArgument(f"attempt {number} of {run.id} has no reply of a model")
+        print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
+    else:
+        attempt = _attempt(run, number)
+        source = folder.attempt(number).find_text("kernel.cu") or ""
+        print_document(console, run_report.attempt_report(run, attempt, source))
+
+
+def _attempt(run: Run, number: int) -> Attempt:
+    found = next((one for one in run.attempts if one.number == number), None)
+    if found is None:
+        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
+    return found
+
+
+def _best(run: Run) -> Attempt:
+    if run.best is None:
+        raise BadArgument(f"no attempt of run {run.id} has passed, so it has no kernel; see --attempt N")
+    return run.best
+
 
 _EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -160,7 +318,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._end(b"", _HTML)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
-        self._send(status, encoded(missing_page(status.phrase, problem)), _HTML)
+        """With a page that knows nothing of the site, so that anybody may see it."""
+        nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
+        page = render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)
+        self._send(status, encoded(page), _HTML)
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str, tag: str = "") -> None:
         self.send_response(status)
@@ -182,20 +343,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads a log of pages looked at."""
-
-
-def missing_page(title: str, problem: str) -> str:
-    """A page that says why there is none; it knows nothing of the site, so that anybody may see it."""
-    return render(
-        "missing",
-        title=title,
-        problem=problem,
-        up="/",
-        poll_ms=None,
-        served=False,
-        policy=POLICY,
-        suite_viewed=False,
-    )
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -232,7 +379,8 @@ def view(
         return
     with listening(shelf, host, port, token) as server:
         print(f"serving at {server.url} until Ctrl-C", flush=True)
-        if not no_browser and _has_browser():
+        has_window = sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+        if has_window and not no_browser:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):  # which is how it is ended
             server.serve_forever()
@@ -253,11 +401,6 @@ def listening(shelf: Shelf, host: str = LOOPBACK[0], port: int = 0, token: str =
             "give another --port, or 0 for any" if error.errno == errno.EADDRINUSE else "give another --host or --port"
         )
         raise BadArgument(f"{host}:{port}: {error.strerror}; {remedy}") from None
-
-
-def _has_browser() -> bool:
-    """Whether a window can be opened; a browser within the terminal would only be in the way."""
-    return sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def export_site(shelf: Shelf, folder: Path) -> int:

@@ -341,3 +341,10 @@ def html_of(thing: object) -> str:
             tone = Tone.BAD if isinstance(thing, records.Rejected) else Tone.GOOD
             return notebook([say(runs.verdict_words(thing), tone=tone), Source(verdict_text(thing))])
     return notebook([Source(str(thing))])
+
+
+def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
+    """What the author was asked in an attempt; 0 is the specification of a request in words."""
+    place = folder.attempt(number)
+    texts = (place.find_text(f"question-{k}.md") for k in range(1, 10))
+    return tuple(text for text in texts if text is not None)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tilewright import records
 from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
-from tilewright.frontends.cli.show import prompts_of
 from tilewright.frontends.report.pictures import Roofline
+from tilewright.frontends.report.run_report import prompts_of
 from tilewright.prompts.verdict_text import verdict_text
 from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, ModelTerm, Run
 from tilewright.store import RunFolder, StoreError, line_authors
