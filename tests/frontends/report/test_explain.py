@@ -15,11 +15,12 @@ from tests.frontends.report.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
 from tilewright.frontends.cli.view import name_and_place
-from tilewright.frontends.report.access_pictures import Access, access_picture, tile_picture, tile_words
 from tilewright.frontends.report.document import (
+    RESOURCES,
     Code,
     Document,
     Fold,
+    Glossary,
     Link,
     Paragraph,
     Picture,
@@ -29,12 +30,17 @@ from tilewright.frontends.report.document import (
     Table,
 )
 from tilewright.frontends.report.exercises import tuned_first
-from tilewright.frontends.report.glossary import RESOURCES, Glossary
-from tilewright.frontends.report.lesson import roofline_words
-from tilewright.frontends.report.lesson_steps import same_longest, step_sections
-from tilewright.frontends.report.pictures import Roofline, roofline_picture
+from tilewright.frontends.report.facts import count_lines
+from tilewright.frontends.report.lesson import roofline_words, same_longest, step_sections
+from tilewright.frontends.report.pictures import (
+    Access,
+    Roofline,
+    access_picture,
+    roofline_picture,
+    tile_picture,
+    tile_words,
+)
 from tilewright.frontends.report.rendering import markdown, whole_page
-from tilewright.frontends.report.site_facts import count_lines
 from tilewright.records import (
     LAUNCH_US,
     DType,

@@ -16,7 +16,7 @@ from tilewright.frontends.cli.check import CheckOptions, check_file, sizes_follo
 from tilewright.frontends.cli.imported_checks import past_tensor
 from tilewright.frontends.report.audit import Correctness, Speed, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
-from tilewright.frontends.report.site_facts import roofline_of
+from tilewright.frontends.report.facts import roofline_of
 from tilewright.importing.calls import Given
 from tilewright.importing.sizes import ODD, ROUND, small_arguments
 from tilewright.kernel_file import ArgumentValue, Choice, KernelFile

@@ -31,7 +31,7 @@ from tilewright.frontends.cli.program import (
     spool_path,
 )
 from tilewright.frontends.cli.terminal import deliver, exit_with, progress
-from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
+from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned

@@ -25,9 +25,8 @@ from tilewright.frontends.cli import program
 from tilewright.frontends.cli.program import settings_of
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.cli.terminal import FAULT, deliver, exit_with, stderr_console
-from tilewright.frontends.report.exam import exam_picture, exam_report
 from tilewright.frontends.report.rendering import markdown
-from tilewright.frontends.report.suite import SuiteDisplay
+from tilewright.frontends.report.suite import SuiteDisplay, exam_picture, exam_report
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.models import providers
 from tilewright.records import Budget, Settings

@@ -224,6 +224,15 @@ def attempts_words(run: Run) -> str:
     return f"{count} attempt{'s' if count != 1 else ''}"
 
 
+def counted(count: int, what: str) -> str:
+    """`1 attempt`, `2 attempts`."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def kind_words(measured: bool) -> str:
+    return "measured" if measured else "modelled"
+
+
 def is_measured(attempts: Iterable[Attempt]) -> bool:
     """Whether the times of these attempts were measured on a GPU rather than modelled."""
     return any(isinstance(one.measurement, Measured) for one in attempts)

@@ -22,12 +22,12 @@ from urllib.parse import quote, unquote
 
 from tilewright.frontends.report import runs
 from tilewright.frontends.report.document import Block
+from tilewright.frontends.report.facts import NotCountable, attempt_facts, count_lines, source_lines
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
 from tilewright.frontends.report.rendering import POLICY, render
 from tilewright.frontends.report.run_report import RunLine, measurement_blocks, state_words, when
 from tilewright.frontends.report.runs import microseconds
 from tilewright.frontends.report.shelf import NotThere, Shelf, suite_runs
-from tilewright.frontends.report.site_facts import NotCountable, attempt_facts, count_lines, source_lines
 from tilewright.frontends.report.suite import (
     counts_words,
     fast_picture,
