@@ -27,7 +27,7 @@ from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.program import check_writable
 from tilewright.frontends.cli.terminal import deliver, progress, stderr_console
 from tilewright.frontends.report.checks import CheckOutcome
-from tilewright.frontends.report.shelf import chosen
+from tilewright.frontends.report.site import chosen
 from tilewright.kernel_file import parse
 from tilewright.models import key_variables
 from tilewright.records import PROFILES, UNSTATED, Emulation, Question, Reply

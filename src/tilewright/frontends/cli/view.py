@@ -28,8 +28,7 @@ from tilewright.frontends.cli.program import RunArgument, check_writable
 from tilewright.frontends.cli.terminal import print_exactly, progress
 from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
-from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
-from tilewright.frontends.report.site import Site
+from tilewright.frontends.report.site import NotThere, Shelf, Site, chosen
 from tilewright.store import NEWEST, RunFolder, Store, StoreError
 from tilewright.tasks.errors import BadArgument
 
