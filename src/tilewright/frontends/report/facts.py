@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import threading
@@ -10,12 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright import records
-from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
+from tilewright.devices.emulation.listing import LineCounts, costly_lines, render_summary
 from tilewright.frontends.cli.show import prompts_of
 from tilewright.frontends.report.pictures import MOST_WRITTEN, Roofline
-from tilewright.prompts.verdict_text import verdict_text
 from tilewright.records import (
-    WARP_LANES,
     Attempt,
     GpuProfile,
     Measured,
@@ -43,70 +42,44 @@ class SourceLine:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """What lies in an attempt's folder to be read."""
-
-    kernel: str = ""
-    prompts: tuple[str, ...] = ()
-    replies: tuple[str, ...] = ()
-    partial: str = ""  # of a reply that is coming in
-    problem: str = ""  # why the others are missing
-
-    def __bool__(self) -> bool:
-        return self != Texts()
-
-
-@dataclass(frozen=True)
 class AttemptFacts:
     """`attempt` is None while it is unfinished; what has come in so far is there all the same."""
 
     number: int
     attempt: Attempt | None
-    texts: Texts
-    verdict: str
+    kernel: str
+    prompts: tuple[str, ...]
+    replies: tuple[str, ...]
+    partial: str  # of a reply that is coming in
+    problem: str  # why some text is missing
     cases: tuple[records.CaseResult, ...]
     findings: tuple[records.FindingRecord, ...]
     source: tuple[SourceLine, ...]
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.attempt or self.kernel or self.prompts or self.replies or self.partial or self.problem)
+
 
 def attempt_facts(folder: RunFolder, run: Run, number: int) -> AttemptFacts:
     attempt = next((one for one in run.attempts if one.number == number), None)
-    verdict = attempt.verdict if attempt else None
-    texts = _texts(folder, number)
-    return AttemptFacts(
-        number=number,
-        attempt=attempt,
-        texts=texts,
-        verdict=verdict_text(verdict, texts.kernel) if verdict else "",
-        cases=() if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases,
-        findings=_findings(verdict),
-        source=source_lines(texts.kernel, _authors(folder, run, attempt), verdict),
-    )
-
-
-def _texts(folder: RunFolder, number: int) -> Texts:
-    place = folder.attempt(number)
+    verdict, place = attempt.verdict if attempt else None, folder.attempt(number)
+    kernel, partial, problem = "", "", ""
+    prompts: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
+    authors: list[int] = []
     try:
-        return Texts(
-            place.find_text(KERNEL) or "",
-            prompts_of(folder, number),
-            tuple(reply.text for reply in place.replies()),
-            _partial(folder, number),
-        )
+        kernel, prompts = place.find_text(KERNEL) or "", prompts_of(folder, number)
+        replies = tuple(reply.text for reply in place.replies())
+        coming = (place.find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
+        partial = next((text for text in coming if text), "")
     except (StoreError, OSError) as error:
-        return Texts(problem=str(error))
-
-
-def _partial(folder: RunFolder, number: int) -> str:
-    texts = (folder.attempt(number).find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
-    return next((text for text in texts if text), "")
-
-
-def _authors(folder: RunFolder, run: Run, attempt: Attempt | None) -> list[int]:
-    try:
-        return line_authors(folder, run, attempt) if attempt else []
-    except (StoreError, OSError):
-        return []
+        problem = str(error)
+    with contextlib.suppress(StoreError, OSError):
+        authors = line_authors(folder, run, attempt) if attempt else []
+    cases = () if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases
+    source = source_lines(kernel, authors, verdict)
+    return AttemptFacts(number, attempt, kernel, prompts, replies, partial, problem, cases, _findings(verdict), source)
 
 
 def _findings(verdict: records.Verdict | None) -> tuple[records.FindingRecord, ...]:
@@ -148,22 +121,11 @@ _ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the input
 
 
 @dataclass(frozen=True)
-class CountedLine:
-    """A line that ran, in one launch."""
-
-    share: float  # of the launch's thread instructions, 0 to 1
-    warp_instructions: int
-    lanes: float  # fraction of a warp's that are active
-    sectors: str  # for each request, and the fewest that could do
-    passes: str
-    costs: str  # why it costs more than it needs; "" where it does not
-
-
-@dataclass(frozen=True)
 class CountedLaunch:
     kernel: str
     summary: str
-    lines: dict[int, CountedLine]  # by their number in the file
+    lines: dict[int, LineCounts]  # by their number in the file
+    costs: dict[int, str]  # why a line costs more than it needs
     share: float  # of all launches' thread instructions, 0 to 1
 
 
@@ -203,7 +165,8 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
         CountedLaunch(
             one.summary.kernel,
             render_summary(one.summary),
-            _lines(one.lines, costly_lines(one)),
+            {line.line: line for line in one.lines},
+            {line.line: line.message for line in costly_lines(one)},
             instructions / (math.fsum(done) or 1.0),
         )
         for one, instructions in zip(listings, done, strict=True)
@@ -214,25 +177,6 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     measured = isinstance(attempt.measurement, Measured)
     roofline = roofline_of(model, run.task.profile, time_us, measured)
     return Counted(launches, seen, roofline, model.modelled.terms)
-
-
-def _lines(lines: tuple[LineCounts, ...], costly: tuple[CostlyLine, ...]) -> dict[int, CountedLine]:
-    costs = {one.line: one.message for one in costly}
-    return {
-        one.line: CountedLine(
-            one.share,
-            one.warp_instructions,
-            one.active_lanes / WARP_LANES,
-            _for_each(one.sectors, one.ideal_sectors, one.global_requests),
-            _for_each(one.passes, one.ideal_passes, one.shared_requests),
-            costs.get(one.line, ""),
-        )
-        for one in lines
-    }
-
-
-def _for_each(actual: int, ideal: int, requests: int) -> str:
-    return f"{actual / requests:.1f} ({ideal / requests:.1f})" if requests else ""
 
 
 def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: bool) -> Roofline | None:

@@ -289,7 +289,7 @@ class _Writer:
             for line, one in launch.lines.items():
                 if 0 < line <= len(source):
                     shares[line] = shares.get(line, 0.0) + launch.share * one.share
-                    costs[line] = costs.get(line) or one.costs
+                    costs[line] = costs.get(line) or launch.costs.get(line, "")
         of = " Shares are of the instructions of all launches together." if len(counted.launches) > 1 else ""
         yield self._words.say(f"The lines that do most ({counted.seen}).{of}")
         shown = sorted(shares, key=lambda line: (-shares[line], line))[:_MOST_LINES]

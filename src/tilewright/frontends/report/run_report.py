@@ -87,17 +87,21 @@ def _is_paid(run: Run) -> bool:
 
 def run_report(run: Run, worker: str = "") -> Document:
     """Everything about a run that fits on a page. `worker`: the process that works on it now."""
-    blocks = [
-        say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}"),
-        *task_blocks(run.task, run.best),
-        say(f"on {run.environment.device}"),
-        *say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints),
-        say(""),
-        attempts_table(run),
-        say(""),
-        say(f"{state_words(run, worker)}; {spend_words(run)}"),
-    ]
+    blocks = [*run_head(run), say(""), attempts_table(run), say(""), standing_words(run, worker)]
     return Document("", (Section("", tuple(blocks)),))
+
+
+def run_head(run: Run) -> Iterator[Block]:
+    """What was asked for, of whom and where."""
+    yield say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
+    yield from task_blocks(run.task, run.best)
+    yield say(f"on {run.environment.device}")
+    yield from say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
+
+
+def standing_words(run: Run, worker: str = "") -> Paragraph:
+    """Where a run stands, and what it has cost of what it may."""
+    return say(f"{state_words(run, worker)}; {spend_words(run)}")
 
 
 def state_words(run: Run, worker: str = "") -> str:
@@ -123,26 +127,27 @@ def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[Block]:
 def attempt_report(run: Run, attempt: Attempt, source: str) -> Document:
     """One attempt: what was asked, what it cost, the verdict in full with lines of its `source`, its times."""
     parent = f" from attempt {attempt.parent}" if attempt.parent else ""
+    title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
+    return Document(title, (Section("", tuple(attempt_blocks(attempt, source))),))
+
+
+def attempt_blocks(attempt: Attempt, source: str) -> Iterator[Block]:
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
     replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
     cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
-    blocks: list[Block] = [
-        say(attempt.summary),
-        *say_each(f"by algebra: {note}" for note in attempt.notes),
-        say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT),
-        say(""),
-        Source(verdict_text(attempt.verdict, source)),
-    ]
+    yield say(attempt.summary)
+    yield from say_each(f"by algebra: {note}" for note in attempt.notes)
+    yield say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT)
+    yield say("")
+    yield Source(verdict_text(attempt.verdict, source))
     if attempt.tune is not None and len(attempt.tune.tried) > 1:
-        blocks += [say(""), say("constants tried by the autotuner", tone=Tone.STRONG), *tune_blocks(attempt.tune)]
+        yield from (say(""), say("constants tried by the autotuner", tone=Tone.STRONG), *_tune(attempt.tune))
     if attempt.measurement is not None:
-        blocks += [say(""), *measurement_blocks(attempt.measurement)]
-    blocks += say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
-    title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
-    return Document(title, (Section("", tuple(blocks)),))
+        yield from (say(""), *measurement_blocks(attempt.measurement))
+    yield from say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
 
 
-def tune_blocks(tune: records.TuneResult) -> Iterator[Block]:
+def _tune(tune: records.TuneResult) -> Iterator[Block]:
     """Every choice of constants with its time, the fastest first."""
     rows = []
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):

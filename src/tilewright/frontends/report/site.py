@@ -24,19 +24,19 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.document import Block, Picture
+from tilewright.frontends.report.document import Picture
 from tilewright.frontends.report.facts import NotCountable, attempt_facts, count_lines, source_lines
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
 from tilewright.frontends.report.rendering import POLICY, render
 from tilewright.frontends.report.run_report import (
     RunLine,
+    attempt_blocks,
     measurement_blocks,
+    run_head,
     run_line,
     side_by_side,
     standing_blocks,
-    state_words,
-    tune_blocks,
-    when,
+    standing_words,
 )
 from tilewright.frontends.report.runs import microseconds
 from tilewright.frontends.report.suite import report_of, suite_report, task_cells
@@ -340,21 +340,19 @@ class Site:
             _SOON_MS if worker else _LATER_MS,
             name=name,
             run=run,
-            when=when(run.created),
-            words=runs.task_words(run.task, run.best),
-            state=state_words(run, worker),
-            spent=runs.spend_words(run),
+            head=list(run_head(run)),
+            standing=[standing_words(run, worker)],
             rows=rows,
             longest=max((row.time_us or 0.0 for row in rows), default=0.0),
             begun=begun,
             plot=svg_plot(run) if rows else "",
-            kind="measured" if runs.is_measured(run.attempts) else "modelled",
-            times=_times(run.best),
+            kind=runs.kind_words(runs.is_measured(run.attempts)),
+            times=list(measurement_blocks(run.best.measurement)) if run.best and run.best.measurement else [],
         )
 
     def _attempt(self, name: str, folder: RunFolder, run: Run, number: int) -> str:
         facts = attempt_facts(folder, run, number)
-        if facts.attempt is None and not facts.texts:
+        if facts.is_empty:
             raise NotThere(f"this run has no attempt {number}")
         numbers = [one.number for one in run.attempts]
         return self._render(
@@ -367,8 +365,7 @@ class Site:
             facts=facts,
             attempt=facts.attempt,
             words=runs.verdict_words(facts.attempt.verdict) if facts.attempt else "unfinished",
-            times=_times(facts.attempt),
-            tune=list(tune_blocks(facts.attempt.tune)) if facts.attempt and facts.attempt.tune else [],
+            outcome=list(attempt_blocks(facts.attempt, facts.kernel)) if facts.attempt else [],
             previous=number - 1 if number - 1 in numbers else None,
             following=number + 1 if number + 1 in numbers else None,
         )
@@ -503,10 +500,6 @@ def run_address(name: str) -> str:
 
 def _name(quoted: str) -> str:
     return unquote(quoted, errors="surrogateescape")
-
-
-def _times(attempt: Attempt | None) -> tuple[Block, ...]:
-    return tuple(measurement_blocks(attempt.measurement)) if attempt and attempt.measurement else ()
 
 
 def _begun(folder: RunFolder, run: Run) -> int | None:
