@@ -13,7 +13,7 @@ from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, complete_arguments
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
-from tilewright.frontends.report.runs import microseconds
+from tilewright.frontends.report.runs import microseconds, number_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
 from tilewright.records import LAUNCH_US, PROFILES, Attempt, Emulation, GpuProfile, Passed, Run, Task, TensorSpec
 from tilewright.tasks.errors import BadArgument
@@ -275,7 +275,7 @@ def _count(report: CheckReport) -> str:
         return "It does not get to its end:"
     many = len(report.findings)
     shown = f", of which these are the first {_MOST_FINDINGS}" if many > _MOST_FINDINGS else ""
-    return f"The check fails with {many} finding{'s' if many > 1 else ''}{shown}:"
+    return f"The check fails with {number_of(many, 'finding')}{shown}:"
 
 
 def _after(bench: Bench, edit: Edit, say: Say) -> CheckReport | None:

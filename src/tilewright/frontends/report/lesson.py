@@ -39,6 +39,7 @@ from tilewright.frontends.report.runs import (
     attempts_words,
     is_measured,
     microseconds,
+    number_of,
     rows,
     task_words,
     time_words,
@@ -177,8 +178,8 @@ class _Writer:
             yield self._words.say(
                 "One launch of ",
                 Code(launch.kernel),
-                f" runs {_many(launch.blocks, 'block')} of {_many(launch.threads, 'thread')}, that is "
-                f"{_many(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
+                f" runs {number_of(launch.blocks, 'block')} of {number_of(launch.threads, 'thread')}, that is "
+                f"{number_of(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
                 f"The compiler gave each thread {launch.registers} registers{shared}.",
             )
         if look.sizes:
@@ -334,10 +335,6 @@ class _Writer:
         yield Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
-
-
 def _numbered(text: str) -> str:
     return "".join(f"{number:4}  {line}" for number, line in enumerate(text.splitlines(keepends=True), start=1))
 
@@ -469,10 +466,8 @@ def _verdict(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[B
     if isinstance(verdict, records.Passed):
         ratios = [one.error_ratio for one in verdict.cases if one.error_ratio is not None]
         worst = f", the worst error {max(ratios):.0%} of what honest rounding allows" if ratios else ""
-        cases = len(verdict.cases)
-        yield words.say(
-            f"Is it right? Yes: {cases} case{'s' if cases != 1 else ''} of different sizes and values{worst}."
-        )
+        cases = number_of(len(verdict.cases), "case")
+        yield words.say(f"Is it right? Yes: {cases} of different sizes and values{worst}.")
         return
     text = verdict_text(verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
     if isinstance(verdict, records.Unsupported):

@@ -165,8 +165,7 @@ def _tune(tune: records.TuneResult) -> Iterator[Block]:
 def measurement_blocks(found: Measurement) -> Iterator[Block]:
     """Every contender with where its median lies, or every resource with its modelled time."""
     sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
-    of_roofline = f"{found.fraction:.0%} of the roofline ({microseconds(found.floor_us)} us)"
-    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {of_roofline}", tone=Tone.STRONG)
+    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {runs.fraction_words(found)}", tone=Tone.STRONG)
     yield from _measured(found) if isinstance(found, Measured) else _modelled(found)
 
 
