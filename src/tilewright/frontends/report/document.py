@@ -171,6 +171,8 @@ def say_each(texts: Iterable[str], tone: Tone = Tone.PLAIN) -> list[Paragraph]:
 
 _WORDS = tomllib.loads(resources.files("tilewright.frontends.report").joinpath("glossary.toml").read_text("utf-8"))
 RESOURCES: dict[str, str] = _WORDS["resources"]  # of the performance model: what each is, what makes it smaller
+STAGES: dict[str, str] = _WORDS["stages"]  # of a run
+REJECTIONS: dict[str, str] = _WORDS["rejections"]  # what is to be learnt from each kind of evidence
 _TERMS: dict[str, list[str]] = _WORDS["terms"]  # what each is called in texts (a regular expression), and its meaning
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report.document import (
+    REJECTIONS,
     RESOURCES,
+    STAGES,
     Block,
     Cell,
     Code,
@@ -49,7 +51,7 @@ from tilewright.frontends.report.runs import (
 from tilewright.measure.floor import peak_tflops
 from tilewright.prompts.replies import whole_summary
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import LAUNCH_US, Attempt, Measured, Modelled, ModelTerm, Run, Stage, TensorSpec, TouchRecord
+from tilewright.records import LAUNCH_US, Attempt, Measured, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
@@ -384,35 +386,6 @@ def _plain_name(name: str) -> str:
 _MOVED = 0.03  # of a term: less is not worth a line
 _SAME = 0.005  # of a time: less is no difference
 
-_STAGES = {
-    Stage.DRAFT: "a first version",
-    Stage.REPAIR_BUILD: "mending what did not compile",
-    Stage.REPAIR_CRASH: "mending what crashed",
-    Stage.REPAIR_WRONG: "mending wrong results",
-    Stage.STRUCTURE: "another structure",
-    Stage.PROFILED: "a change guided by counters",
-}
-_RAN_OUT = (
-    "It was stopped at the limit of the time, the instructions or the memory that a case may take. So nobody knows "
-    "whether it is right: it may never end, or do far more work than is needed."
-)
-_LESSONS: dict[type, str] = {
-    records.BadReply: "The author's answer held no kernel file that could be read, so there was nothing to try.",
-    records.BadPlan: "The launch plan at the top of the file, which says how many blocks and threads run, is wrong. "
-    "That is found before anything is compiled.",
-    records.NotBuilt: "The compiler refused it. CUDA is C++: every name and type is checked before anything runs.",
-    records.Declined: "It says itself that it does not take some sizes that the task has to cover.",
-    records.Crashed: "It did something a program must not do. In Python that would be an exception at a line; on a GPU "
-    "it is silent, or the end of the process. The emulator names the line and the thread.",
-    records.WrongValues: "It ran to its end, and its results are not those of the reference, by more than rounding "
-    "explains.",
-    records.Unstable: "Its results differ from run to run, so they depend on which thread happens to come first.",
-    records.Impossible: "It was faster than the hardware can be, so it cannot have done the work.",
-    records.Duplicate: "It is the same file as an earlier attempt, so it was not tried again.",
-    records.NothingBetter: "The author looked for something better and found nothing, which is an answer too.",
-    records.NotFaster: "It was quickly seen to be slower than the best so far, so the rest was spared.",
-}  # fmt: skip
-
 
 def step_sections(
     folder: RunFolder, run: Run, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
@@ -422,7 +395,7 @@ def step_sections(
     for row in rows(run):
         attempt = row.attempt
         kept = "the best" if row.best else "kept" if row.kept else "not kept"
-        title = f"Step {attempt.number}: {_STAGES[attempt.stage]} ({kept})"
+        title = f"Step {attempt.number}: {STAGES[attempt.stage.value]} ({kept})"
         blocks = [
             *_what(folder, attempt, words),
             *_verdict(folder, attempt, words),
@@ -474,7 +447,7 @@ def _verdict(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[B
         yield words.say("Is it right? Nobody can say here: it cannot be run on this machine.")
     else:
         ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
-        lesson = _RAN_OUT if ran_out else _LESSONS.get(type(verdict.evidence), "")
+        lesson = REJECTIONS.get("ran out" if ran_out else type(verdict.evidence).__name__, "")
         right = f" {len(verdict.cases)} cases were right before that." if verdict.cases else ""
         why = f" ({said})" if (said := why_words(verdict)) else ""
         yield words.say(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")
