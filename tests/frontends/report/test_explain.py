@@ -151,7 +151,7 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     assert "1.60 times as fast as step 2" in text
     assert re.search(r"^\| \S*latency\S* \| 0.00 \| 13.0 \| more waiting \|$", text, re.MULTILINE)
     assert "Line 6 of the kernel file says so, with SWAP = 1 put in." in text
-    assert "\n   7  __global__ void double_it" in text
+    assert "\n   7 | __global__ void double_it" in text
     assert "| `__syncthreads()` |" in text
     assert "| `asm(...)` |" not in text
     assert "costs more than it needs" not in text  # of none of its lines there is anything to say

@@ -24,6 +24,7 @@ from tilewright.frontends.report.document import (
     Source,
     Table,
     Tone,
+    numbered,
     say,
     say_each,
 )
@@ -266,8 +267,7 @@ class _Writer:
     def _evidence(self) -> Iterator[Block]:
         if self._audit.speed.evidence:
             yield Fold("Where the time goes, by launch and line", (Source(self._audit.speed.evidence),))
-        numbered = "\n".join(f"{number:>4} | {line}" for number, line in enumerate(self._text.splitlines(), 1))
-        yield Fold("The kernel file", (Source(numbered, "cuda"),))
+        yield Fold("The kernel file", (Source(numbered(self._text), "cuda"),))
 
 
 # -- one kernel beside others --

@@ -1,4 +1,7 @@
-"""The document model of every report: sections of blocks. `rendering` shows it at a terminal, in Markdown and HTML."""
+"""The document model of every report: sections of blocks, and the words of lessons.
+
+`rendering` shows it in Markdown and HTML, `terminal` at a terminal.
+"""
 
 from __future__ import annotations
 
@@ -165,6 +168,10 @@ def say(*spans: Span, tone: Tone = Tone.PLAIN) -> Paragraph:
 def say_each(texts: Iterable[str], tone: Tone = Tone.PLAIN) -> list[Paragraph]:
     """A paragraph for each text that is not empty."""
     return [say(one, tone=tone) for one in texts if one]
+
+
+def numbered(text: str) -> str:
+    return "\n".join(f"{number:>4} | {line}" for number, line in enumerate(text.splitlines(), 1))
 
 
 # -- the words of lessons: terms that are linked from their first use, how CUDA is written, resources of the model --

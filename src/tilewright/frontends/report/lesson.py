@@ -23,8 +23,9 @@ from tilewright.frontends.report.document import (
     Source,
     Table,
     key_to,
+    numbered,
 )
-from tilewright.frontends.report.exercises import Exercise, exercises
+from tilewright.frontends.report.exercises import exercise_sections, exercises
 from tilewright.frontends.report.facts import Counted, Look, NotCountable, count_lines, look_at
 from tilewright.frontends.report.pictures import (
     Access,
@@ -91,7 +92,7 @@ class _Writer:
             Section("How it came about, step by step", tuple(self._progress(terms))),
             *step_sections(self._folder, run, self._words, terms),
             *([Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
-            *self._exercises(),
+            *(self._practice(self._best) if self._best else ()),
         ]
         return Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
 
@@ -226,6 +227,10 @@ class _Writer:
                 "little in the times."
             )
 
+    def _practice(self, best: Attempt) -> Iterator[Section]:
+        made = exercises(self._run, best, self._name, self._text, self._say)
+        return exercise_sections(made, self._place, self._words)
+
     def _terms(self) -> dict[int, tuple[ModelTerm, ...]]:
         """Of each attempt what the model says; of measured ones that were kept, by running them in the emulator."""
         made = {}
@@ -268,7 +273,7 @@ class _Writer:
             yield self._words.say("That is not known: the emulator could not count what this kernel does.")
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
-        yield Fold("The finished kernel file", (Source(_numbered(self._text), "cuda"),))
+        yield Fold("The finished kernel file", (Source(numbered(self._text), "cuda"),))
 
     def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
         measurement, counted = best.measurement, self._look.counted if self._look else None
@@ -307,38 +312,6 @@ class _Writer:
             for line in shown
         )
         yield Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
-
-    def _exercises(self) -> Iterator[Section]:
-        if self._best is None:
-            return
-        made = exercises(self._run, self._best, self._name, self._text, self._say)
-        if not made:
-            return
-        opening = self._words.say(
-            "Each has its commands and an answer that was obtained by running them. ",
-            f"Run them {self._place}. " if self._place else "",
-            "The edit is made in a copy; the run stays as it is. ",
-            Code("check"),
-            " takes the first value of each ",
-            Code("tune"),
-            " line, so where the autotuner took another, ",
-            Code("sed"),
-            " first puts that one there.",
-        )
-        yield Section("Exercises", (opening,))
-        for number, one in enumerate(made, start=1):
-            yield Section(f"{number}. {one.title}", tuple(self._exercise(one)), level=3)
-
-    def _exercise(self, one: Exercise) -> Iterator[Block]:
-        yield self._words.say(one.question)
-        if one.commands:
-            yield Source("\n".join(one.commands), "sh")
-        first, *rest = (self._words.say(text) for text in one.answer)
-        yield Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
-
-
-def _numbered(text: str) -> str:
-    return "".join(f"{number:4}  {line}" for number, line in enumerate(text.splitlines(keepends=True), start=1))
 
 
 def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
