@@ -12,8 +12,8 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.recordings import RIGHT, SOURCE, WRONG, record
 from tests.teaching.made_runs import EARLIER
 
-from tilewright.frontends.report.exam import exam_picture, exam_report
 from tilewright.frontends.report.rendering import markdown
+from tilewright.frontends.report.suite import exam_picture, exam_report
 from tilewright.prompts.question import system_text
 from tilewright.records import Budget, Modelled
 from tilewright.store import RunFolder, Store

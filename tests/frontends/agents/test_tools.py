@@ -17,11 +17,10 @@ from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
-from tilewright.frontends.agents.answers import Answer, measurement_facts
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.mcp_server import McpServer
-from tilewright.frontends.agents.session import Session
+from tilewright.frontends.agents.session import Answer, Session, measurement_facts
 from tilewright.frontends.agents.tools import TOOLS, Toolbox, tools_of
 from tilewright.frontends.api import judges
 from tilewright.frontends.cli.main import COMMANDS

@@ -10,7 +10,7 @@ import torch
 from tests.frontends.cli.test_audit import BROKEN, REFERENCE, RIGHT
 from tests.frontends.in_process import tilewright
 
-from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture
+from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_picture
 from tilewright.records import Timing, from_json
 
 # A warp for each row: the same op, faster.

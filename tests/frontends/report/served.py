@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, question, reply
 
 from tilewright.frontends.cli.view import ViewServer, listening
-from tilewright.frontends.report.shelf import Shelf, chosen
+from tilewright.frontends.report.site import Shelf, chosen
 from tilewright.records import Attempt
 from tilewright.store import RunFolder, Store
 

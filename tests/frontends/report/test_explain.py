@@ -15,11 +15,12 @@ from tests.frontends.report.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
 from tilewright.frontends.cli.view import name_and_place
-from tilewright.frontends.report.access_pictures import Access, access_picture, tile_picture, tile_words
 from tilewright.frontends.report.document import (
+    RESOURCES,
     Code,
     Document,
     Fold,
+    Glossary,
     Link,
     Paragraph,
     Picture,
@@ -29,12 +30,17 @@ from tilewright.frontends.report.document import (
     Table,
 )
 from tilewright.frontends.report.exercises import tuned_first
-from tilewright.frontends.report.glossary import RESOURCES, Glossary
-from tilewright.frontends.report.lesson import roofline_words
-from tilewright.frontends.report.lesson_steps import same_longest, step_sections
-from tilewright.frontends.report.pictures import Roofline, roofline_picture
+from tilewright.frontends.report.facts import count_lines
+from tilewright.frontends.report.lesson import roofline_words, same_longest, step_sections
+from tilewright.frontends.report.pictures import (
+    Access,
+    Roofline,
+    access_picture,
+    roofline_picture,
+    tile_picture,
+    tile_words,
+)
 from tilewright.frontends.report.rendering import markdown, whole_page
-from tilewright.frontends.report.site_facts import count_lines
 from tilewright.records import (
     LAUNCH_US,
     DType,
@@ -145,7 +151,7 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     assert "1.60 times as fast as step 2" in text
     assert re.search(r"^\| \S*latency\S* \| 0.00 \| 13.0 \| more waiting \|$", text, re.MULTILINE)
     assert "Line 6 of the kernel file says so, with SWAP = 1 put in." in text
-    assert "\n   7  __global__ void double_it" in text
+    assert "\n   7 | __global__ void double_it" in text
     assert "| `__syncthreads()` |" in text
     assert "| `asm(...)` |" not in text
     assert "costs more than it needs" not in text  # of none of its lines there is anything to say

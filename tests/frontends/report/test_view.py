@@ -18,7 +18,7 @@ from tests.frontends.report.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt, question
 from tests.suites.made_records import RECORDS, made_suite
 
-from tilewright.frontends.report.site import side_by_side
+from tilewright.frontends.report.run_report import side_by_side
 from tilewright.records import Crashed, Ending, FindingKind, FindingRecord, Measured, Rejected, Task, Timing
 from tilewright.records.verdict import Case
 from tilewright.store import RunFolder, Store

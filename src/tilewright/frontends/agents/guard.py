@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilewright.store import NoSuchRun, RunFolder, Store
+from tilewright.records import Precision
+from tilewright.store import NoSuchRun, Request, RunFolder, Store
 
 MOST_KERNEL_CHARACTERS = 200_000
 MOST_SOURCE_CHARACTERS = 60_000
 MOST_WORDS_CHARACTERS = 4_000
 MOST_SUMMARY_CHARACTERS = 1_000
 MOST_ENTRIES = 64
+MOST_ATTEMPTS = 100
 _MOST_ENTRY_CHARACTERS = 200
 
 _RUN_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -196,6 +198,50 @@ def _may_import(name: str) -> bool:
 def _is_hidden(name: str) -> bool:
     """`__class__`, `_C`, `_dynamo`: internals of an object or a module."""
     return (name.startswith("__") and name not in _HARMLESS_DUNDERS) or name in _PRIVATE_PARTS
+
+
+# -- what a tool is asked to do --
+
+
+def checked_request(words: str, source: str, function: str, precision: str) -> Request:
+    if bool(words.strip()) == bool(source.strip()):
+        raise Refused("give either words or source with function: one of the two says what is to be computed")
+    if source.strip():
+        text = checked_source(source)
+        target = source_target(text, function)
+        return Request(text, function=target.name, module=target.module, precision=_checked_precision(precision))
+    if function:
+        raise Refused("function goes with source; words need none")
+    return Request(checked_words(words), precision=_checked_precision(precision))
+
+
+def _checked_precision(text: str) -> Precision | None:
+    try:
+        return Precision(text) if text else None
+    except ValueError:
+        known = ", ".join(one.value for one in Precision)
+        raise Refused(f"precision {text[:40]!r} is not known; write one of {known}") from None
+
+
+def checked_count(name: str, number: int) -> int:
+    if not 1 <= number <= MOST_ATTEMPTS:
+        raise Refused(f"{name} is {number}; give 1 to {MOST_ATTEMPTS}")
+    return number
+
+
+def reply_text(kernel: str, edits: str, summary: str) -> str:
+    """What a model would reply."""
+    if bool(kernel.strip()) == bool(edits.strip()):
+        raise Refused("give either kernel, the whole file, or edits of the file that the question shows")
+    for name, text in (("kernel", kernel), ("edits", edits)):
+        checked_text(name, text, MOST_KERNEL_CHARACTERS)
+    line = " ".join(checked_text("summary", summary, MOST_SUMMARY_CHARACTERS).split())
+    head = f"Summary: {line or 'no summary given'}\n\n"
+    if edits.strip():
+        return head + edits.strip("\n") + "\n"
+    if kernel.lstrip().startswith("```"):  # fenced already, as a model would send it
+        return head + kernel.strip() + "\n"
+    return f"{head}```cuda\n{kernel.strip()}\n```\n"
 
 
 # -- answers --

@@ -23,15 +23,16 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from tilewright import __version__
-from tilewright.frontends.agents.answers import KERNEL, Answer
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Refused
+from tilewright.frontends.agents.session import Answer
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
 from tilewright.frontends.cli.terminal import finite
 from tilewright.kernel_file import contract
 from tilewright.prompts.advice import GPU_FAMILIES, card, family_card
 from tilewright.records import Kind, to_json
 from tilewright.store import StoreError
+from tilewright.store.attempt_folder import KERNEL
 
 INSTRUCTIONS = (
     "Tilewright turns a PyTorch operation into one verified CUDA kernel file. You are the author: specify says what is "

@@ -2,24 +2,28 @@
 
 Each does its work with the same code as the command line, and answers with text and facts. Between two calls nothing
 is kept but judges: runs lie in the store, and the lock of a run keeps two callers apart.
+An answer is a text for the agent to read, and the same facts as JSON values.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.exports import cuda_project as exports
 from tilewright.exports.cuda_project import Target
 from tilewright.exports.source import from_run
-from tilewright.frontends.agents import answers, guard
-from tilewright.frontends.agents.answers import Answer, printed
+from tilewright.frontends.agents import guard
 from tilewright.frontends.agents.author import AgentAuthor, AgentReporter, KeptJudges, Pending, Submission
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.api import choices, running
@@ -31,15 +35,190 @@ from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.checks import check_report
+from tilewright.frontends.report.document import Block, Document
 from tilewright.frontends.report.terminal import show
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.playbook.errors import PlaybookProblem
-from tilewright.records import Attempt, Budget, Emulation, Ending, Precision, Question, Reply, Run, Settings
+from tilewright.prompts.verdict_text import verdict_text
+from tilewright.records import (
+    Attempt,
+    Budget,
+    Emulation,
+    Ending,
+    Measured,
+    Measurement,
+    Question,
+    Reply,
+    Run,
+    Settings,
+    Specification,
+    Stage,
+)
 from tilewright.store import Request, RunBusy, RunFolder, Store
+from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks import TaskError, fit_specification
 from tilewright.verify import read_kernel
 
-MOST_ATTEMPTS = 100
+# -- answers --
+
+_WIDTH = 160
+ACCEPT = (
+    "Nothing has been run. This reference decides what is right: show it to the person who asked, and if it is what is "
+    "meant, call specify again with the same arguments and accept=true."
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def printed(shown: Document | Iterable[Block]) -> str:
+    """What the command line would print, as plain text."""
+    stream = io.StringIO()
+    show(Console(file=stream, width=_WIDTH, highlight=False, color_system=None, soft_wrap=True), shown)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip()
+
+
+def measurement_facts(measurement: Measurement | None) -> dict[str, Any]:
+    """`kind` keeps a modelled time apart from a measured one."""
+    if measurement is None:
+        return {"kind": "none"}
+    facts: dict[str, Any] = {
+        "kind": runs.kind_words(isinstance(measurement, Measured)),
+        "time_us": measurement.time_us,
+        "roofline_us": measurement.floor_us,
+        "fraction_of_roofline": measurement.fraction,
+        "gpu": measurement.gpu,
+    }
+    if isinstance(measurement, Measured):
+        facts["baselines_us"] = {one.name: one.median_us for one in measurement.baselines}
+    return facts
+
+
+def _attempt_facts(row: runs.Row) -> dict[str, Any]:
+    attempt = row.attempt
+    return {
+        "attempt": attempt.number,
+        "stage": attempt.stage.value,
+        "verdict": row.verdict,
+        "passed": attempt.passed,
+        "kept": row.kept,
+        "summary": row.summary,
+        **({"notes": list(attempt.notes)} if attempt.notes else {}),
+        "measurement": measurement_facts(attempt.measurement if attempt.passed else None),
+    }
+
+
+def _run_facts(run: Run) -> dict[str, Any]:
+    state = "ended" if run.ending else "open"
+    return {"run": run.id, "op": run.task.name, "author": run.settings.author, "state": state}
+
+
+def _diagnosis(folder: RunFolder, attempt: Attempt) -> str:
+    """The whole verdict, as an author reads it."""
+    return verdict_text(attempt.verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
+
+
+def run_answer(
+    folder: RunFolder, run: Run, question: Question | None, *, since: int = 0, brief: bool = False
+) -> Answer:
+    """The attempts of a run after number `since`, and the next question or why there is none.
+
+    `brief` leaves out what is the same in every question of the run.
+    """
+    rows = runs.rows(run)
+    fresh = [row for row in rows if row.attempt.number > since]
+    parts = [f"Attempt {row.attempt.number}, {row.attempt.stage.value}: {runs.attempt_words(row)}." for row in fresh]
+    stage = None if question is None else _stage(question)
+    for row in fresh:
+        if not row.attempt.passed and (stage is None or not stage.is_repair):  # the question of a repair has it
+            parts.append(_diagnosis(folder, row.attempt))
+    facts: dict[str, Any] = {
+        "run": run.id,
+        "op": run.task.name,
+        "device": run.environment.device,
+        "attempts": [_attempt_facts(row) | {"diagnosis": _diagnosis(folder, row.attempt)} for row in fresh],
+        "best": next((_attempt_facts(row) for row in rows if row.best), None),
+    }
+    if question is None:
+        facts |= {"state": "ended", "ending": run.ending.value if run.ending else ""}
+        parts.append(_ended_text(run))
+    else:
+        number = int(question.id.partition("-")[0])
+        facts |= {"state": "asks", "attempt": number, "stage": stage.value if stage else ""}
+        facts["attempts_left"] = run.settings.budget.attempts - len(run.attempts)
+        parts += [] if brief else [question.system]
+        parts.append(question.messages[-1].text)
+        parts.append(
+            f'Reply with a call: submit_kernel(run="{run.id}", attempt={number}, summary=..., and kernel=... (the '
+            "whole file) or edits=... (SEARCH/REPLACE edits of that file)). finish ends the run with its best file."
+        )
+    return Answer("\n\n".join(parts), facts)
+
+
+def _stage(question: Question) -> Stage | None:
+    """The stage of a question, which its first message names."""
+    first = question.messages[0].text.partition("\n")[0]
+    return next((one for one in Stage if first.endswith(f"stage: {one.value}.")), None)
+
+
+def _ended_text(run: Run) -> str:
+    ending = run.ending.words if run.ending else "it may go on"
+    if run.best is None:
+        return (
+            f"The run has ended ({ending}), and no attempt passed. advise with more_attempts or a hint opens it again."
+        )
+    time = runs.time_words(run.best.measurement)
+    note = "; it is provisional: bench or verify it on a GPU before it is relied on" if run.best.is_provisional else ""
+    return (
+        f"The run has ended ({ending}). Its best file is that of attempt {run.best.number}, {time}{note}. export "
+        "writes it; advise with more_attempts or a hint opens the run again."
+    )
+
+
+def specification_answer(specification: Specification, text: str) -> Answer:
+    """What words are taken to mean, before anything runs."""
+    facts = {
+        "state": "to be accepted",
+        "reference": specification.reference,
+        "inputs": specification.description,
+        "assumptions": list(specification.assumptions),
+    }
+    return Answer(f"{text}\n\n{ACCEPT}", facts)
+
+
+def runs_answer(found: Sequence[Run], most: int) -> Answer:
+    lines = [_run_line(one) for one in found[:most]] or ["no runs yet; specify begins one"]
+    older = max(0, len(found) - most)
+    lines += [f"and {older} older runs"] if older else []
+    facts = [_run_facts(one) | {"attempts": len(one.attempts)} for one in found[:most]]
+    return Answer("\n".join(lines), {"runs": facts, "older": older})
+
+
+def _run_line(run: Run) -> str:
+    line = run_report.run_line(run.id, run, None)
+    best = line.best or "none passed"
+    return f"{run.id}  {line.op} on {run.environment.device}, {runs.attempts_words(run)}, {best}; {line.state}"
+
+
+def history_answer(folder: RunFolder, run: Run) -> Answer:
+    text = printed(run_report.run_report(run, folder.worker))
+    attempts = [_attempt_facts(row) for row in runs.rows(run)]
+    return Answer(text, _run_facts(run) | {"ending": run.ending.value if run.ending else "", "attempts": attempts})
+
+
+def attempt_answer(folder: RunFolder, run: Run, attempt: Attempt) -> Answer:
+    source = folder.attempt(attempt.number).find_text(KERNEL) or ""
+    text = printed(run_report.attempt_report(run, attempt, source))
+    row = runs.rows(run)[attempt.number - 1]
+    facts = _attempt_facts(row) | {"run": run.id, "kernel": source, "diagnosis": _diagnosis(folder, attempt)}
+    return Answer(f"{text}\n\nIts file:\n\n```cuda\n{source.rstrip()}\n```", facts)
+
+
+# -- the actions --
+
 BUDGET_SECONDS = 4 * 3600.0  # of work on kernels; the agent's own time does not count
 FILE = "file"  # an export of the kernel file itself; the other forms are those of `exports`
 FORMS = (FILE, *(one.value for one in Target))
@@ -101,7 +280,7 @@ class Session:
         """The reference of a request or, once that is accepted, a run and its first question."""
         device = choices.choose_device(gpu or self._gpu or None, self._spool)
         request = replace(
-            _request(words, source, function, _precision(precision)),
+            guard.checked_request(words, source, function, precision),
             shapes=guard.checked_entries("shapes", shapes or {}),
             numbers=guard.checked_entries("numbers", numbers or {}),
             values=guard.checked_entries("values", values or {}),
@@ -111,7 +290,7 @@ class Session:
             return _preview(request)
         settings = Settings(
             author=self.author,
-            budget=Budget(attempts=_count("attempts", attempts), seconds=BUDGET_SECONDS),
+            budget=Budget(attempts=guard.checked_count("attempts", attempts), seconds=BUDGET_SECONDS),
             start=guard.checked_text("start_kernel", start_kernel, guard.MOST_KERNEL_CHARACTERS),
             spool=os.path.realpath(self._spool) if self._spool else "",
         )
@@ -129,7 +308,7 @@ class Session:
         except Pending as pending:
             assert reporter.run is not None  # or there would be no question
             folder = self.store.open_run(reporter.run.id)
-            return answers.run_answer(folder, folder.load(), pending.question)
+            return run_answer(folder, folder.load(), pending.question)
         except (TaskError, PlaybookProblem) as problem:
             raise Refused(in_arguments(problem)) from None
         if isinstance(result, KernelFound):
@@ -137,7 +316,7 @@ class Session:
             text = runs.found_words(entry, "", "fresh=true")
             text = f"{text}. Its file is attempt {entry.attempt} of run {entry.run}."
             return Answer(text, {"state": "found", "run": entry.run, "attempt": entry.attempt, "op": entry.op})
-        return answers.run_answer(result.folder, result.run, None)  # the file to start from was good enough
+        return run_answer(result.folder, result.run, None)  # the file to start from was good enough
 
     def submit_kernel(
         self, reporter: AgentReporter, *, run: str, attempt: int, kernel: str = "", edits: str = "", summary: str = ""
@@ -151,7 +330,7 @@ class Session:
             raise Refused(f"attempt {attempt} of run {run} is judged already; attempt {due} is next")
         if attempt != due:
             raise Refused(f"run {run} asks for attempt {due}, not {attempt}; advise has the question")
-        author = AgentAuthor(self.author, Submission(attempt, _reply_text(kernel, edits, summary)))
+        author = AgentAuthor(self.author, Submission(attempt, guard.reply_text(kernel, edits, summary)))
         answer = self._continued(folder, found, author, reporter, Addition(), brief=True)
         if author.is_empty:
             return answer
@@ -162,16 +341,18 @@ class Session:
         """The next question, in full. A submission that was not judged yet is judged first."""
         folder, found = self.opened(run)
         hint = guard.checked_text("hint", hint.strip(), guard.MOST_WORDS_CHARACTERS)
-        addition = Addition(attempts=_count("more_attempts", more_attempts) if more_attempts else None, hint=hint)
+        addition = Addition(
+            attempts=guard.checked_count("more_attempts", more_attempts) if more_attempts else None, hint=hint
+        )
         if found.ending is not None and addition == Addition():
-            return answers.run_answer(folder, found, None, since=len(found.attempts))
+            return run_answer(folder, found, None, since=len(found.attempts))
         return self._continued(folder, found, AgentAuthor(self.author), reporter, addition)
 
     def finish(self, reporter: AgentReporter, *, run: str) -> Answer:
         """End a run with the best it has."""
         folder, found = self.opened(run)
         if found.ending is not None:
-            return answers.run_answer(folder, found, None, since=len(found.attempts), brief=True)
+            return run_answer(folder, found, None, since=len(found.attempts), brief=True)
         return self._continued(folder, found, AgentAuthor(self.author, done=True), reporter, Addition(), brief=True)
 
     def _continued(
@@ -195,7 +376,7 @@ class Session:
         except EndsAtOnce as error:
             needed = "more_attempts" if error.ending is Ending.ATTEMPTS else "a hint that says what to try"
             raise Refused(f"{error.reason}; give {needed}") from None
-        return answers.run_answer(folder, folder.load(), question, since=len(run.attempts), brief=brief)
+        return run_answer(folder, folder.load(), question, since=len(run.attempts), brief=brief)
 
     def _resumed(self, folder: RunFolder, addition: Addition, author: AgentAuthor, reporter: AgentReporter) -> None:
         """Waits for a cancelled call of this process that is about to stop, and for no other."""
@@ -251,7 +432,7 @@ class Session:
             "compared": report.compared,
             "arguments": report.arguments,
         }
-        return Answer(printed(lambda console: show(console, check_report(file, report))), facts)
+        return Answer(printed(check_report(file, report)), facts)
 
     def bench(self, reporter: AgentReporter, *, run: str, attempt: int = 0) -> Answer:
         """Time a kernel that passed: on a GPU beside its baselines, otherwise by the performance model."""
@@ -259,7 +440,7 @@ class Session:
         chosen = _attempt(found, attempt) if attempt else _best(found)
         if not chosen.passed:
             raise Refused(f"attempt {chosen.number} of run {run} did not pass, and only what is right is timed")
-        kernel = read_kernel(folder.attempt(chosen.number).text(answers.KERNEL), found.task)
+        kernel = read_kernel(folder.attempt(chosen.number).text(KERNEL), found.task)
         assert isinstance(kernel, KernelFile)  # it passed
         device = choices.same_device(found.environment, found.task.gpu, found.settings.spool)
         tune = chosen.tune
@@ -269,20 +450,20 @@ class Session:
         if time is None:
             raise Refused(f"attempt {chosen.number} of run {run} cannot be timed here; history has why it was not")
         facts: dict[str, Any] = {"run": found.id, "attempt": chosen.number, "device": device.label}
-        text = printed(lambda console: show(console, run_report.measurement_blocks(time)))
+        text = printed(run_report.measurement_blocks(time))
         note = "" if not device.is_emulated else "\nModelled from emulated counts, not measured: no GPU is at hand."
-        return Answer(text + note, facts | answers.measurement_facts(time))
+        return Answer(text + note, facts | measurement_facts(time))
 
     def history(self, reporter: AgentReporter, *, run: str = "", attempt: int = 0) -> Answer:
         """All runs, one run, or one attempt in full."""
         if run:
             folder, found = self.opened(run)
             if attempt:
-                return answers.attempt_answer(folder, found, _attempt(found, attempt))
-            return answers.history_answer(folder, found)
+                return attempt_answer(folder, found, _attempt(found, attempt))
+            return history_answer(folder, found)
         if attempt:
             raise Refused("attempt goes with run; name the run")
-        return answers.runs_answer(self.store.runs().runs, _LISTED_RUNS)
+        return runs_answer(self.store.runs().runs, _LISTED_RUNS)
 
     def export(self, reporter: AgentReporter, *, run: str, destination: str, to: str = FILE) -> Answer:
         """Write the best kernel of a run below the session's root, in one of its forms."""
@@ -308,62 +489,21 @@ class Session:
         return Answer(text, {"run": found.id, "to": FILE, "attempt": best.number, "files": written})
 
 
-def _request(words: str, source: str, function: str, precision: Precision | None) -> Request:
-    if bool(words.strip()) == bool(source.strip()):
-        raise Refused("give either words or source with function: one of the two says what is to be computed")
-    if source.strip():
-        text = guard.checked_source(source)
-        target = guard.source_target(text, function)
-        return Request(text, function=target.name, module=target.module, precision=precision)
-    if function:
-        raise Refused("function goes with source; words need none")
-    return Request(guard.checked_words(words), precision=precision)
-
-
-def _precision(text: str) -> Precision | None:
-    try:
-        return Precision(text) if text else None
-    except ValueError:
-        known = ", ".join(one.value for one in Precision)
-        raise Refused(f"precision {text[:40]!r} is not known; write one of {known}") from None
-
-
 def _preview(request: Request) -> Answer:
     """The reference of a request, before anything runs."""
     if request.function:
         facts = {"state": "to be accepted", "reference": request.text, "inputs": dict(request.shapes)}
-        return Answer(f"{request.text.strip()}\n\nOf {request.module or request.function}. {answers.ACCEPT}", facts)
+        return Answer(f"{request.text.strip()}\n\nOf {request.module or request.function}. {ACCEPT}", facts)
     try:
         specified = PlaybookAuthor().specify(request.text, request.shapes, request.gpu, _no_question)
         specified = fit_specification(specified, request.shapes, request.numbers, request.values)
     except (TaskError, PlaybookProblem) as problem:
         raise Refused(in_arguments(problem)) from None
-    return answers.specification_answer(specified, specification_text(specified))
+    return specification_answer(specified, specification_text(specified))
 
 
 def _no_question(question: Question) -> Reply:
     raise AssertionError(f"the built-in grammar asked a model: {question.id}")
-
-
-def _count(name: str, number: int) -> int:
-    if not 1 <= number <= MOST_ATTEMPTS:
-        raise Refused(f"{name} is {number}; give 1 to {MOST_ATTEMPTS}")
-    return number
-
-
-def _reply_text(kernel: str, edits: str, summary: str) -> str:
-    """What a model would reply."""
-    if bool(kernel.strip()) == bool(edits.strip()):
-        raise Refused("give either kernel, the whole file, or edits of the file that the question shows")
-    for name, text in (("kernel", kernel), ("edits", edits)):
-        guard.checked_text(name, text, guard.MOST_KERNEL_CHARACTERS)
-    line = " ".join(guard.checked_text("summary", summary, guard.MOST_SUMMARY_CHARACTERS).split())
-    head = f"Summary: {line or 'no summary given'}\n\n"
-    if edits.strip():
-        return head + edits.strip("\n") + "\n"
-    if kernel.lstrip().startswith("```"):  # fenced already, as a model would send it
-        return head + kernel.strip() + "\n"
-    return f"{head}```cuda\n{kernel.strip()}\n```\n"
 
 
 def _attempt(run: Run, number: int) -> Attempt:

@@ -21,10 +21,9 @@ from typing import Any
 
 from tilewright import __version__
 from tilewright.child.process import Interrupted
-from tilewright.frontends.agents.answers import Answer
 from tilewright.frontends.agents.author import AgentReporter, Cancelled
 from tilewright.frontends.agents.guard import Redactor, Refused
-from tilewright.frontends.agents.session import FORMS, Session
+from tilewright.frontends.agents.session import FORMS, Answer, Session
 from tilewright.frontends.api.kernel_arguments import named_gpu
 from tilewright.frontends.cli.terminal import error_text, exit_code, finite
 from tilewright.kernel_file import contract

@@ -24,8 +24,8 @@ from tilewright.frontends.cli.judging import ADAPTED, Judged, for_op, judged_by_
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.report.audit import Audit, Speed, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
+from tilewright.frontends.report.facts import roofline_of
 from tilewright.frontends.report.rendering import write_page
-from tilewright.frontends.report.site_facts import roofline_of
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import ArgumentValue, Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.lint import lint_plan

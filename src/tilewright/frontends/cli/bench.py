@@ -16,7 +16,7 @@ from tilewright.frontends.api.judges import locked_gpu
 from tilewright.frontends.api.requests import MODEL_EAGER, EagerAnswer, EagerRequest, task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.judging import judged_by_checkers
-from tilewright.frontends.report.bench import BenchReport, BenchRow, bench_picture, bench_report
+from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned

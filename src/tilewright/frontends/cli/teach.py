@@ -34,10 +34,9 @@ from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.report.checks import CheckOutcome
-from tilewright.frontends.report.exam import exam_picture, exam_report
 from tilewright.frontends.report.rendering import markdown
-from tilewright.frontends.report.shelf import chosen
-from tilewright.frontends.report.suite import SuiteDisplay
+from tilewright.frontends.report.site import chosen
+from tilewright.frontends.report.suite import SuiteDisplay, exam_picture, exam_report
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import parse
 from tilewright.models import key_variables, providers

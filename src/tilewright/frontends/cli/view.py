@@ -42,8 +42,7 @@ from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.pictures import svg_plot
 from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
 from tilewright.frontends.report.runs import entry_words, waiting_words
-from tilewright.frontends.report.shelf import NotThere, Shelf, chosen
-from tilewright.frontends.report.site import Site
+from tilewright.frontends.report.site import NotThere, Shelf, Site, chosen
 from tilewright.frontends.report.terminal import show as print_document
 from tilewright.records import Attempt, Run
 from tilewright.store import NEWEST, RunFolder, Store, StoreError, line_authors, provenance_of, write_text

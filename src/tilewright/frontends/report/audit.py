@@ -1,4 +1,4 @@
-"""What an audit says of one kernel file: one record, which the terminal, Markdown, HTML and JSON all show."""
+"""What an audit says of one kernel file, and `bench` of several beside PyTorch: records, their reports, a picture."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.frontends.report import pictures
 from tilewright.frontends.report.checks import arguments_line
 from tilewright.frontends.report.document import (
+    Bar,
     Block,
+    Cell,
     Document,
     Excerpt,
     Fold,
+    Glossary,
     Line,
     Mark,
     Picture,
@@ -20,12 +24,13 @@ from tilewright.frontends.report.document import (
     Source,
     Table,
     Tone,
+    numbered,
     say,
+    say_each,
 )
-from tilewright.frontends.report.glossary import Glossary
-from tilewright.frontends.report.pictures import Roofline, roofline_picture
-from tilewright.frontends.report.runs import microseconds, scatter_words, speedup_words, time_words
-from tilewright.records import Measured, Modelled, ModelTerm
+from tilewright.frontends.report.runs import kind_words, microseconds, scatter_words, speedup_words, time_words
+from tilewright.records import Measured, Modelled, ModelTerm, Timing
+from tilewright.records.measurement import Interval
 
 
 class Weight(str, Enum):
@@ -75,7 +80,7 @@ class Speed:
     floor_is: str = ""  # what the roofline counts
     counters: tuple[str, ...] = ()  # the GPU's own, of the launch that takes longest
     evidence: str = ""  # a page: by launch and line
-    roofline: Roofline | None = None
+    roofline: pictures.Roofline | None = None
 
     @property
     def most_gain(self) -> float | None:
@@ -127,7 +132,7 @@ def expectation_words(speed: Speed) -> str:
     found, most = speed.measurement, speed.most_gain
     if found is None or most is None:
         return ""
-    kind = "measured" if isinstance(found, Measured) else "modelled"
+    kind = kind_words(isinstance(found, Measured))
     floor, time = microseconds(found.floor_us), microseconds(found.time_us)
     return f"at most {most:.2g}x: floor {floor} us of {time} us {kind}"
 
@@ -241,7 +246,7 @@ class _Writer:
             yield Table(("resource", "alone", "of what"), rows, ("alone",))
         if speed.roofline is not None:
             says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
-            yield Picture("roofline", roofline_picture(speed.roofline), says)
+            yield Picture("roofline", pictures.roofline_picture(speed.roofline), says)
 
     def _suggestions(self) -> Iterator[Block]:
         found = self._audit.suggestions
@@ -262,5 +267,86 @@ class _Writer:
     def _evidence(self) -> Iterator[Block]:
         if self._audit.speed.evidence:
             yield Fold("Where the time goes, by launch and line", (Source(self._audit.speed.evidence),))
-        numbered = "\n".join(f"{number:>4} | {line}" for number, line in enumerate(self._text.splitlines(), 1))
-        yield Fold("The kernel file", (Source(numbered, "cuda"),))
+        yield Fold("The kernel file", (Source(numbered(self._text), "cuda"),))
+
+
+# -- one kernel beside others --
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One contender. Without a GPU a time is modelled, and has no samples."""
+
+    name: str
+    time_us: float | None  # None: it has none
+    times_as_long: float | None = None  # as the kernel takes
+    interval: Interval | None = None  # where that lies, where it was measured
+    timing: Timing | None = None
+    judged: str = ""  # of a kernel file: whether it is right
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    file: str
+    op: str
+    gpu: str
+    device: str
+    measured: bool
+    arguments: dict[str, str]
+    guessed: bool
+    floor_us: float
+    rows: tuple[BenchRow, ...]  # the kernel first
+    wrong: tuple[str, ...]  # kernel files that are not right
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        return int(bool(self.wrong) or self.rows[0].time_us is None)
+
+
+def bench_report(report: BenchReport) -> Iterator[Block]:
+    yield say(f"{report.op}: {kind_words(report.measured)} times; shorter is better", tone=Tone.STRONG)
+    yield from (say(arguments_line(report.arguments, report.guessed)), say(report.device), say(""))
+    longest = max((row.time_us or 0.0 for row in report.rows), default=0.0)
+    rows: list[tuple[Cell, ...]] = []
+    for row in report.rows:
+        drawn: Cell = Bar(row.time_us / longest, not rows) if row.time_us and longest else ""
+        tone = Tone.BAD if row.name in report.wrong else Tone.GOOD
+        judged: Cell = (Mark(row.judged, tone),) if row.judged else ""
+        rows.append((row.name, drawn, _row_words(row), judged, row.note))
+    if longest:
+        rows.append(("roofline", Bar(report.floor_us / longest), f"{microseconds(report.floor_us)} us", "", ""))
+    yield Table(("", "", "", "", ""), tuple(rows))
+    yield from say_each(report.notes, Tone.FAIR)
+
+
+def _row_words(row: BenchRow) -> str:
+    if row.time_us is None:
+        return "no time"
+    lying = f" ({scatter_words(row.timing)})" if row.timing is not None else ""
+    ratio = ""
+    if row.times_as_long is not None:
+        between = f" ({row.interval.low:.2f} to {row.interval.high:.2f})" if row.interval is not None else ""
+        ratio = f", {row.times_as_long:.2f}x as long{between}"
+    return f"{microseconds(row.time_us)} us{lying}{ratio}"
+
+
+def bench_picture(report: BenchReport) -> str:
+    """A bar for each contender, with where its median lies; the roofline dashed."""
+    timed = [(row, row.time_us) for row in report.rows if row.time_us is not None]
+    longest = max([time_us for _, time_us in timed] + [report.floor_us, 1e-3])
+    chart = pictures.Chart((760, 96 + 30 * len(timed)), (170, 200, 62, 26), (0.0, longest))
+    for place, (row, time_us) in enumerate(timed):
+        y, end, wrong = 66 + 30 * place, chart.x(time_us), row.name in report.wrong
+        colour = pictures.BAD if wrong else pictures.GOOD if place == 0 else pictures.DOT
+        chart.body.append(pictures.text(chart.left - 8, y + 15, row.name, anchor="end"))
+        chart.body.append(pictures.rectangle(chart.left, y + 3, max(end - chart.left, 1.0), 16, colour))
+        if row.timing is not None:
+            low, high = chart.x(row.timing.interval_us.low), chart.x(row.timing.interval_us.high)
+            chart.body.append(pictures.line(low, y + 11, high, y + 11, pictures.INK))
+        said = [f"{microseconds(time_us)} us", speedup_words(row.times_as_long), "not right" if wrong else ""]
+        chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, said)), anchor="start"))
+    chart.upright(report.floor_us, f"roofline {microseconds(report.floor_us)} us", pictures.INK, "5 4")
+    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    return chart.page(f"{report.op} on {report.gpu}: {kind_words(report.measured)} time", sizes, 16)

@@ -23,6 +23,7 @@ from tilewright.frontends.report.document import (
     say,
     say_each,
 )
+from tilewright.frontends.report.runs import number_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, print_plan
 from tilewright.records import (
     KERNEL_FILE_NAME,
@@ -340,8 +341,7 @@ def _maker(file: str) -> str:
 
 def _verdict(report: CheckReport) -> str:
     reason = f": {report.reason}" if report.reason else ""
-    found = len(report.findings)
-    findings = f"{found} finding{'s' if found != 1 else ''}"
+    findings = number_of(len(report.findings), "finding")
     if report.outcome is CheckOutcome.CLEAN:
         if report.compared:
             return "clean: no findings, and the results agree with the reference"

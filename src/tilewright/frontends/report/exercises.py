@@ -6,14 +6,15 @@ import contextlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.api.kernel_arguments import SMALL_SHAPES, complete_arguments
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
-from tilewright.frontends.report.runs import microseconds
+from tilewright.frontends.report.document import Code, Fold, Glossary, Section, Source
+from tilewright.frontends.report.runs import microseconds, number_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
 from tilewright.records import LAUNCH_US, PROFILES, Attempt, Emulation, GpuProfile, Passed, Run, Task, TensorSpec
 from tilewright.tasks.errors import BadArgument
@@ -275,7 +276,7 @@ def _count(report: CheckReport) -> str:
         return "It does not get to its end:"
     many = len(report.findings)
     shown = f", of which these are the first {_MOST_FINDINGS}" if many > _MOST_FINDINGS else ""
-    return f"The check fails with {many} finding{'s' if many > 1 else ''}{shown}:"
+    return f"The check fails with {number_of(many, 'finding')}{shown}:"
 
 
 def _after(bench: Bench, edit: Edit, say: Say) -> CheckReport | None:
@@ -284,3 +285,30 @@ def _after(bench: Bench, edit: Edit, say: Say) -> CheckReport | None:
     except KernelFileError:
         return None
     return _checked(file, bench.arguments, bench.gpu, say)
+
+
+# -- as sections of the lesson --
+
+
+def exercise_sections(made: Sequence[Exercise], place: str, words: Glossary) -> Iterator[Section]:
+    """`place`: where the commands are to be run, "" where that goes without saying."""
+    if not made:
+        return
+    opening = words.say(
+        "Each has its commands and an answer that was obtained by running them. ",
+        f"Run them {place}. " if place else "",
+        "The edit is made in a copy; the run stays as it is. ",
+        Code("check"),
+        " takes the first value of each ",
+        Code("tune"),
+        " line, so where the autotuner took another, ",
+        Code("sed"),
+        " first puts that one there.",
+    )
+    yield Section("Exercises", (opening,))
+    for number, one in enumerate(made, start=1):
+        commands = [Source("\n".join(one.commands), "sh")] if one.commands else []
+        question = words.say(one.question)
+        first, *rest = (words.say(text) for text in one.answer)
+        answer = Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
+        yield Section(f"{number}. {one.title}", (question, *commands, answer), level=3)

@@ -127,12 +127,9 @@ def finished(made: Made) -> Finished:
     except KernelFileError:
         file = None
     has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
-    function = "the PyTorch function"
-    otherwise = (
-        f"Any other call runs {function} instead, and a warning says so once."
-        if has_reference
-        else f"Any other call raises NoKernelApplies: the call has no {function.removeprefix('the ')} to fall back to."
-    )
+    otherwise = "Any other call runs the PyTorch function instead, and a warning says so once."
+    if not has_reference:
+        otherwise = "Any other call raises NoKernelApplies: the call has no PyTorch function to fall back to."
     speed, is_slower = speed_words(made)
     only = tuple(_restrictions(made.task, file))
     checked = _checked(made, restricted=bool(only))
@@ -159,7 +156,7 @@ def speed_words(made: Made) -> tuple[str, bool]:
     found = made.measurement
     if found is None:
         return made.why_untimed or "it has no time: why is not on record", False
-    roofline = f"{found.fraction:.0%} of the roofline ({microseconds(found.floor_us)} us)"
+    roofline = runs.fraction_words(found)
     if not isinstance(found, Measured):
         return (
             f"not timed against PyTorch: no GPU here. Modelled for {found.gpu}: {microseconds(found.time_us)} us, "
@@ -199,7 +196,7 @@ def _shape(spec: TensorSpec) -> str:
 def _restrictions(task: Task, file: KernelFile | None) -> Iterator[str]:
     """Numbers that are pinned, sizes that are fixed or bounded: `step = 10`, `cols at most 512`."""
     numbers = {one.name for one in task.numbers}
-    said = [text for one in task.numbers if one.bounds is not None for text in one.bounds.conditions(one.name)]
+    said = runs.bound_words(task)
     for need in (one for one in file.plan.directives if isinstance(one, Need)) if file else ():
         for condition in _parts(need.condition):
             names = {one.id for one in walk(condition) if isinstance(one, Name)}
@@ -207,8 +204,7 @@ def _restrictions(task: Task, file: KernelFile | None) -> Iterator[str]:
                 said.append(print_expression(condition))
     yield from dict.fromkeys(one.replace(" == ", " = ") for one in said)
     yield from map(str, _limits(task, file))
-    if fixed := [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]:
-        yield ", ".join(fixed)
+    yield from filter(None, [runs.fixed_words(task)])
 
 
 def _parts(condition: Expr) -> Iterator[Expr]:
@@ -227,13 +223,10 @@ def _limits(task: Task, file: KernelFile | None) -> tuple[SizeLimit, ...]:
 def _takes(task: Task, file: KernelFile | None) -> str:
     """`any rows, cols; bf16 tensors; contiguous`."""
     narrow = {one.dimension for one in _limits(task, file)}
-    sizes = [f"{one.name}{runs.size_words(one, task)}" for one in task.free if one.varies and one.name not in narrow]
-    follow = [f"{one.name} = {one.formula}" for one in task.dimensions if one.varies and one.formula]
     leads = [one for one in (file.plan.directives if file else ()) if isinstance(one, Lead)]
     leading = [name for one in leads for name, _ in one.ranks]
     dtypes = {one.name: one.dtype.value for one in task.tensors if not one.optional}
-    said = [f"any {', '.join(sizes)}"] if sizes else []
-    said += [f"then {', '.join(follow)}"] if follow else []
+    said = runs.any_words(task, narrow) + runs.then_words(task)
     of = f" of {' and '.join(leading)}" if len(leading) < len(task.tensors) else ""
     said += [f"any leading dimensions{of}"] if leading else []
     if len({*dtypes.values()}) == 1:
@@ -284,7 +277,7 @@ def _checked(made: Made, restricted: bool) -> tuple[str, ...]:
 def verified_words(cases: int, devices: Sequence[str]) -> str:
     """`verified: right in 24 cases on H200 (emulated)`."""
     where = f" on {', '.join(dict.fromkeys(devices))}" if devices else ""
-    return f"verified: right in {cases} case{'s' if cases != 1 else ''}{where}"
+    return f"verified: right in {runs.number_of(cases, 'case')}{where}"
 
 
 def note_words(note: str) -> str:

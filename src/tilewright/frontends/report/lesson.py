@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
-from tilewright.frontends.report.access_pictures import Access, Look, access_picture, look_at, tile_picture, tile_words
 from tilewright.frontends.report.document import (
+    REJECTIONS,
+    RESOURCES,
+    STAGES,
     Block,
     Cell,
     Code,
     Document,
     Fold,
+    Glossary,
+    Paragraph,
     Picture,
     Section,
     Source,
     Table,
+    key_to,
+    numbered,
 )
-from tilewright.frontends.report.exercises import Exercise, exercises
-from tilewright.frontends.report.glossary import RESOURCES, Glossary, key_to
-from tilewright.frontends.report.lesson_steps import same_longest, step_sections
-from tilewright.frontends.report.pictures import Roofline, roofline_picture, svg_plot
+from tilewright.frontends.report.exercises import exercise_sections, exercises
+from tilewright.frontends.report.facts import Counted, Look, NotCountable, count_lines, look_at
+from tilewright.frontends.report.pictures import (
+    Access,
+    Roofline,
+    access_picture,
+    roofline_picture,
+    svg_plot,
+    tile_picture,
+    tile_words,
+)
+from tilewright.frontends.report.run_report import diff_text
 from tilewright.frontends.report.runs import (
+    Row,
     attempts_words,
     is_measured,
     microseconds,
+    number_of,
     rows,
     task_words,
     time_words,
     unmeasured_words,
+    why_words,
 )
-from tilewright.frontends.report.site_facts import Counted, NotCountable, count_lines
 from tilewright.measure.floor import peak_tflops
-from tilewright.records import LAUNCH_US, Attempt, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
+from tilewright.prompts.replies import whole_summary
+from tilewright.prompts.verdict_text import verdict_text
+from tilewright.records import LAUNCH_US, Attempt, Measured, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
@@ -73,7 +92,7 @@ class _Writer:
             Section("How it came about, step by step", tuple(self._progress(terms))),
             *step_sections(self._folder, run, self._words, terms),
             *([Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
-            *self._exercises(),
+            *(self._practice(self._best) if self._best else ()),
         ]
         return Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
 
@@ -162,8 +181,8 @@ class _Writer:
             yield self._words.say(
                 "One launch of ",
                 Code(launch.kernel),
-                f" runs {_many(launch.blocks, 'block')} of {_many(launch.threads, 'thread')}, that is "
-                f"{_many(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
+                f" runs {number_of(launch.blocks, 'block')} of {number_of(launch.threads, 'thread')}, that is "
+                f"{number_of(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
                 f"The compiler gave each thread {launch.registers} registers{shared}.",
             )
         if look.sizes:
@@ -208,6 +227,10 @@ class _Writer:
                 "little in the times."
             )
 
+    def _practice(self, best: Attempt) -> Iterator[Section]:
+        made = exercises(self._run, best, self._name, self._text, self._say)
+        return exercise_sections(made, self._place, self._words)
+
     def _terms(self) -> dict[int, tuple[ModelTerm, ...]]:
         """Of each attempt what the model says; of measured ones that were kept, by running them in the emulator."""
         made = {}
@@ -250,7 +273,7 @@ class _Writer:
             yield self._words.say("That is not known: the emulator could not count what this kernel does.")
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
-        yield Fold("The finished kernel file", (Source(_numbered(self._text), "cuda"),))
+        yield Fold("The finished kernel file", (Source(numbered(self._text), "cuda"),))
 
     def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
         measurement, counted = best.measurement, self._look.counted if self._look else None
@@ -274,7 +297,7 @@ class _Writer:
             for line, one in launch.lines.items():
                 if 0 < line <= len(source):
                     shares[line] = shares.get(line, 0.0) + launch.share * one.share
-                    costs[line] = costs.get(line) or one.costs
+                    costs[line] = costs.get(line) or launch.costs.get(line, "")
         of = " Shares are of the instructions of all launches together." if len(counted.launches) > 1 else ""
         yield self._words.say(f"The lines that do most ({counted.seen}).{of}")
         shown = sorted(shares, key=lambda line: (-shares[line], line))[:_MOST_LINES]
@@ -289,42 +312,6 @@ class _Writer:
             for line in shown
         )
         yield Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
-
-    def _exercises(self) -> Iterator[Section]:
-        if self._best is None:
-            return
-        made = exercises(self._run, self._best, self._name, self._text, self._say)
-        if not made:
-            return
-        opening = self._words.say(
-            "Each has its commands and an answer that was obtained by running them. ",
-            f"Run them {self._place}. " if self._place else "",
-            "The edit is made in a copy; the run stays as it is. ",
-            Code("check"),
-            " takes the first value of each ",
-            Code("tune"),
-            " line, so where the autotuner took another, ",
-            Code("sed"),
-            " first puts that one there.",
-        )
-        yield Section("Exercises", (opening,))
-        for number, one in enumerate(made, start=1):
-            yield Section(f"{number}. {one.title}", tuple(self._exercise(one)), level=3)
-
-    def _exercise(self, one: Exercise) -> Iterator[Block]:
-        yield self._words.say(one.question)
-        if one.commands:
-            yield Source("\n".join(one.commands), "sh")
-        first, *rest = (self._words.say(text) for text in one.answer)
-        yield Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
-
-
-def _numbered(text: str) -> str:
-    return "".join(f"{number:4}  {line}" for number, line in enumerate(text.splitlines(keepends=True), start=1))
 
 
 def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
@@ -365,3 +352,162 @@ def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
 
 def _plain_name(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
+# -- the steps, each with what was changed, why, what the referee said and what it gained --
+
+_MOVED = 0.03  # of a term: less is not worth a line
+_SAME = 0.005  # of a time: less is no difference
+
+
+def step_sections(
+    folder: RunFolder, run: Run, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
+) -> Iterator[Section]:
+    """`terms`: of attempts by number, what the model says of them."""
+    before: Attempt | None = None
+    for row in rows(run):
+        attempt = row.attempt
+        kept = "the best" if row.best else "kept" if row.kept else "not kept"
+        title = f"Step {attempt.number}: {STAGES[attempt.stage.value]} ({kept})"
+        blocks = [
+            *_what(folder, attempt, words),
+            *_verdict(folder, attempt, words),
+            *_gain(row, before, words, terms),
+        ]
+        yield Section(title, tuple(blocks), level=3)
+        before = attempt if row.kept else before
+
+
+def _what(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Block]:
+    """What the author says it did, and the difference to the file that it was given."""
+    if attempt.summary.strip():
+        yield words.say("The author's own words on it:")
+        yield words.quote(_own_words(folder, attempt))
+    for note in attempt.notes:
+        yield words.say(f"By algebra: {note}")
+    given = attempt.parent or (attempt.number - 1 if attempt.stage.is_repair and attempt.number > 1 else None)
+    if given is None or not folder.attempt(given).find_text(KERNEL):
+        lines = len((folder.attempt(attempt.number).find_text(KERNEL) or "").splitlines())
+        if lines:
+            yield words.say(f"It was written from nothing: {lines} lines.")
+        return
+    changed = diff_text(folder, replace(attempt, parent=given))
+    marks = [line[0] for line in changed.splitlines()[2:] if line]
+    if not marks:
+        yield words.say(f"The file is that of step {given}; nothing in it was changed.")
+        return
+    title = f"What it changed in step {given}: {marks.count('+')} lines new, {marks.count('-')} gone"
+    yield Fold(title, (Source(changed, "diff"),))
+
+
+def _own_words(folder: RunFolder, attempt: Attempt) -> str:
+    """The whole sentence from the reply, where the record has as much of it as a table shows."""
+    cut = attempt.summary.removesuffix("...")
+    replies = folder.attempt(attempt.number).replies() if cut != attempt.summary else ()
+    return next((said for one in replies if (said := whole_summary(one.text)).startswith(cut)), attempt.summary)
+
+
+def _verdict(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Block]:
+    verdict = attempt.verdict
+    if isinstance(verdict, records.Passed):
+        ratios = [one.error_ratio for one in verdict.cases if one.error_ratio is not None]
+        worst = f", the worst error {max(ratios):.0%} of what honest rounding allows" if ratios else ""
+        cases = number_of(len(verdict.cases), "case")
+        yield words.say(f"Is it right? Yes: {cases} of different sizes and values{worst}.")
+        return
+    text = verdict_text(verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
+    if isinstance(verdict, records.Unsupported):
+        yield words.say("Is it right? Nobody can say here: it cannot be run on this machine.")
+    else:
+        ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
+        lesson = REJECTIONS.get("ran out" if ran_out else type(verdict.evidence).__name__, "")
+        right = f" {len(verdict.cases)} cases were right before that." if verdict.cases else ""
+        why = f" ({said})" if (said := why_words(verdict)) else ""
+        yield words.say(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")
+    yield Fold("The diagnosis, as the author was given it", (Source(text, "text"),))
+
+
+def _gain(
+    row: Row, before: Attempt | None, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
+) -> Iterator[Block]:
+    attempt, measurement = row.attempt, row.attempt.measurement
+    if measurement is None or not attempt.passed:
+        return
+    share = f"{measurement.fraction:.0%} of the roofline"
+    said = f"Is it fast? {time_words(measurement)}, {share}."
+    if before is not None and before.time_us and row.time_us:
+        ratio = before.time_us / row.time_us
+        change = f"{ratio:.2f} times as fast as" if ratio >= 1 else f"{1 / ratio:.2f} times as slow as"
+        change = "no faster than" if abs(ratio - 1.0) < _SAME else change
+        said += f" That is {change} step {before.number}, the best until then ({microseconds(before.time_us)} us)."
+        if not row.kept:
+            little = "That is too little to tell from noise, so it" if ratio >= 1.0 + _SAME else "It"
+            said += f" {little} was put aside, and the next step began again from the best."
+    yield words.say(said)
+    if isinstance(measurement, Measured):
+        others = [f"{one.name} {microseconds(one.median_us)} us" for one in measurement.baselines]
+        if others:
+            yield words.say(f"Measured in turn with: {', '.join(others)}.")
+    yield from _tuned(attempt, before, words)
+    own, earlier = terms.get(attempt.number, ()), terms.get(before.number, ()) if before else ()
+    if own and earlier:
+        yield from _changed_terms(own, earlier, words)
+
+
+def _tuned(attempt: Attempt, before: Attempt | None, words: Glossary) -> Iterator[Block]:
+    tune = attempt.tune
+    if tune is None or len(tune.tried) < 2:
+        return
+    times = [time_us for _, time_us in tune.tried]
+    spread = f"from {microseconds(min(times))} to {microseconds(max(times))} us"
+    took = f"took {_constants(tune.choice)}"
+    if tune.choice == tune.tried[0][0] and min(times) < times[0]:
+        took = f"kept the file's first, {_constants(tune.choice)}, because none was clearly better"
+    said = f"The autotuner tried {len(times)} choices of the file's constants ({spread}) and {took}."
+    own, other = dict(tune.choice), before.tune.choice if before and before.tune else ()
+    if before and any(own.get(name, value) != value for name, value in other):
+        said += f" Step {before.number} has {_constants(other)}: part of what differs from it may be due to that."
+    yield words.say(said)
+
+
+def _constants(choice: tuple[tuple[str, int | bool], ...]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in choice)
+
+
+def same_longest(steps: Sequence[tuple[ModelTerm, ...]]) -> ModelTerm | None:
+    """The resource that takes longest in every step, if it takes as long in all of them."""
+    found = [max(terms, key=lambda one: one.time_us) for terms in steps]
+    if len(found) < 2 or len({one.name for one in found}) > 1:
+        return None
+    times = [one.time_us for one in found]
+    return found[-1] if max(times) - min(times) <= _MOVED * max(times) else None
+
+
+def _changed_terms(
+    own: tuple[ModelTerm, ...], earlier: tuple[ModelTerm, ...], words: Glossary
+) -> Iterator[Paragraph | Table]:
+    """The resources whose times moved, the largest change first, and the one that takes longest."""
+    then = {one.name: one for one in earlier}
+    now = {one.name: one for one in own}
+    names = list(dict.fromkeys((*now, *then)))
+    times = {name: tuple(side[name].time_us if name in side else 0.0 for side in (then, now)) for name in names}
+    moved = [name for name, (old, new) in times.items() if abs(new - old) > _MOVED * max(old, new, 1e-9)]
+    moved.sort(key=lambda name: -abs(times[name][1] - times[name][0]))
+    longest = max(own, key=lambda one: one.time_us).name
+    if not moved:
+        yield words.say("No resource of the model is used differently, so there is nothing to gain or lose.")
+        return
+    first = moved[0]
+    old, new = times[first]
+    verb = "less" if new < old else "more"
+    yield words.say(f"What changed most: {verb} time for {first} ({RESOURCES.get(first, 'see the table')}).")
+    rows_ = tuple(
+        (
+            words.cell(name),
+            microseconds(times[name][0]),
+            microseconds(times[name][1]),
+            words.cell(now[name].detail if name in now else "not used any more"),
+        )
+        for name in (*moved, *([] if longest in moved else [longest]))
+    )
+    yield Table(("resource", "before, us", "now, us", "now"), rows_)

@@ -1,14 +1,15 @@
-"""The pieces that pictures are drawn of: lines, texts, a page. Nothing here knows what is drawn."""
+"""Pictures as SVG: the charts' common pieces, a run, a roofline, and who touches which bytes in the emulator."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 
-from tilewright.frontends.report.runs import Row, is_measured, microseconds, rows
-from tilewright.records import Measured, Run, Timing
+from tilewright.devices.emulation.listing import WASTEFUL
+from tilewright.frontends.report.runs import Row, is_measured, kind_words, microseconds, rows
+from tilewright.records import SECTOR_BYTES, Measured, Run, TensorSpec, TouchRecord, WrittenPart
 
 INK, FAINT, GOOD, DOT, BAD, GREY = "#1f2933", "#d5dbe1", "#0b7a4b", "#2f6fb5", "#c2452d", "#5b6770"
 
@@ -40,8 +41,9 @@ def text(x: float, y: float, said: str, *, colour: str = INK, anchor: str = "mid
     )
 
 
-def rectangle(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
+def rectangle(x: float, y: float, width: float, height: float, colour: str, edge: str = "none") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect {place} fill="{colour}" stroke="{edge}"/>'
 
 
 def polyline(points: Iterable[tuple[float, float]], colour: str) -> str:
@@ -58,115 +60,113 @@ def titled(title: str, *marks: str) -> str:
     return f"<g><title>{escape(title)}</title>{''.join(marks)}</g>"
 
 
-def _timing(row: Row) -> Timing | None:
-    """The times of a measured attempt, which scatter."""
-    measurement = row.attempt.measurement
-    return measurement.kernel if isinstance(measurement, Measured) else None
+class Chart:
+    """A picture with axes, which go from `x[0]` to `x[1]` and from `y[0]` at the bottom to `y[1]`.
+
+    `margins`: left, right, top and bottom. `logs`: the axes on which equal ratios lie equally far apart.
+    """
+
+    def __init__(
+        self,
+        size: tuple[float, float],
+        margins: tuple[float, float, float, float],
+        x: tuple[float, float],
+        y: tuple[float, float] = (0.0, 1.0),
+        logs: str = "",
+    ) -> None:
+        self.width, self.height = size
+        self.left, self.right = margins[0], self.width - margins[1]
+        self.top, self.bottom = margins[2], self.height - margins[3]
+        self.body: list[str] = []
+        self._x, self._y, self._logs = x, y, logs
+
+    def x(self, value: float) -> float:
+        return self.left + (self.right - self.left) * _share(value, *self._x, "x" in self._logs)
+
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - self.top) * _share(value, *self._y, "y" in self._logs)
+
+    def upright(self, value: float, label: str = "", colour: str = FAINT, dashes: str = "") -> None:
+        """A line across the whole height, with its label below."""
+        self.body.append(line(self.x(value), self.top, self.x(value), self.bottom, colour, dashes))
+        self.body.append(text(self.x(value), self.bottom + 18, label))
+
+    def level(self, value: float, label: str = "", colour: str = FAINT, dashes: str = "") -> None:
+        """A line across the whole width, with its label on the left."""
+        self.body.append(line(self.left, self.y(value), self.right, self.y(value), colour, dashes))
+        self.body.append(text(self.left - 8, self.y(value) + 4, label, anchor="end"))
+
+    def curve(self, points: Iterable[tuple[float, float]], colour: str) -> None:
+        self.body.append(polyline([(self.x(x), self.y(y)) for x, y in points], colour))
+
+    def legend(self, *named: tuple[str, str]) -> None:
+        """Names with their colours, in a row below the title."""
+        for number, (name, colour) in enumerate(named):
+            place = self.left + 150 * number
+            self.body += [dot(place, 58, colour), text(place + 10, 62, name, anchor="start")]
+
+    def page(self, title: str, subtitle: str, left: float = 24) -> str:
+        return page(self.width, self.height, title, subtitle, left, self.body)
 
 
-def _kind(run: Run) -> str:
-    return "measured" if is_measured(run.attempts) else "modelled"
+def _share(value: float, low: float, high: float, log: bool) -> float:
+    return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
 
 
-def _floor_us(run: Run) -> float:
-    best = run.best
-    return best.measurement.floor_us if best and best.measurement else 0.0
+# -- a run: the time of each attempt --
 
-
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 76, 24, 56, 52
-MOST_INTERVALS = 80  # of more attempts they would touch each other, and each takes time to work out
-
-
-class _Frame:
-    """From attempts and microseconds to places on the page."""
-
-    def __init__(self, attempts: int, top_us: float) -> None:
-        self.attempts = max(attempts, 1)
-        self.top_us = top_us
-
-    def x(self, number: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (number - 0.5) / self.attempts
-
-    def y(self, time_us: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(time_us, self.top_us) / self.top_us
+_MARGINS = (76, 24, 56, 52)
+_MOST_INTERVALS = 80  # of more attempts they would touch each other, and each takes time to work out
 
 
 def svg_plot(run: Run) -> str:
     """The whole run: a dot for each time, a cross for what was rejected, a line for the best so far, the roofline."""
-    shown = rows(run)
-    times = [row.time_us for row in shown if row.time_us is not None]
-    frame = _Frame(len(shown), 1.08 * max([*times, _floor_us(run), 1e-3]))
-    body = [*_grid(run, frame), *_roofline(run, frame), *_best_line(shown, frame), *_marks(shown, frame)]
-    title = f"{run.task.name} on {run.task.gpu}: {_kind(run)} time by attempt"
-    return page(WIDTH, HEIGHT, title, f"run {run.id}, author {run.settings.author}", LEFT, body)
-
-
-def _grid(run: Run, frame: _Frame) -> list[str]:
-    parts = []
-    step = _round_step(frame.top_us / 5)
-    for tick in range(int(frame.top_us / step) + 1):
-        y = frame.y(tick * step)
-        parts.append(line(LEFT, y, WIDTH - RIGHT, y, FAINT))
-        parts.append(text(LEFT - 8, y + 4, f"{tick * step:g}", anchor="end"))
-    every = max(1, round(frame.attempts / 20))
-    for number in range(1, frame.attempts + 1, every):
-        parts.append(text(frame.x(number), HEIGHT - BOTTOM + 18, str(number)))
-    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "attempt"))
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    label = escape(f"{_kind(run)} time, us")
-    parts.append(
-        f'<text x="18" y="{middle:.1f}" fill="{INK}" text-anchor="middle" '
-        f'transform="rotate(-90 18 {middle:.1f})">{label}</text>'
-    )
-    return parts
-
-
-def _roofline(run: Run, frame: _Frame) -> list[str]:
-    floor_us = _floor_us(run)
-    if not floor_us:
-        return []
-    y = frame.y(floor_us)
-    return [
-        line(LEFT, y, WIDTH - RIGHT, y, INK, dashes="5 4"),
-        text(WIDTH - RIGHT, y - 6, f"roofline {microseconds(floor_us)} us", anchor="end"),
-    ]
-
-
-def _best_line(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
-    points: list[tuple[float, float]] = []
+    shown, best = rows(run), run.best
+    floor_us = best.measurement.floor_us if best and best.measurement else 0.0
+    kind = kind_words(is_measured(run.attempts))
+    count = max(len(shown), 1)
+    top_us = 1.08 * max([*(row.time_us or 0.0 for row in shown), floor_us, 1e-3])
+    chart = Chart((760, 420), _MARGINS, (0.5, count + 0.5), (0.0, top_us))
+    step = _round_step(top_us / 5)
+    for tick in range(int(top_us / step) + 1):
+        chart.level(tick * step, f"{tick * step:g}")
+    for number in range(1, count + 1, max(1, round(count / 20))):
+        chart.body.append(text(chart.x(number), chart.bottom + 18, str(number)))
+    chart.body.append(text((chart.left + chart.right) / 2, chart.height - 12, "attempt"))
+    label = text(0, 0, f"{kind} time, us")
+    chart.body.append(f'<g transform="translate(18 {(chart.top + chart.bottom) / 2:.1f}) rotate(-90)">{label}</g>')
+    if floor_us:
+        chart.level(floor_us, colour=INK, dashes="5 4")
+        said = f"roofline {microseconds(floor_us)} us"
+        chart.body.append(text(chart.right, chart.y(floor_us) - 6, said, anchor="end"))
+    kept = [(float(row.attempt.number), row.time_us) for row in shown if row.kept and row.time_us is not None]
+    if kept:
+        ends = [*(number for number, _ in kept[1:]), count + 0.5]
+        steps = (((number, time), (end, time)) for (number, time), end in zip(kept, ends, strict=True))
+        chart.curve([point for pair in steps for point in pair], GOOD)
     for row in shown:
-        if row.kept and row.time_us is not None:
-            if points:
-                points.append((frame.x(row.attempt.number), points[-1][1]))
-            points.append((frame.x(row.attempt.number), frame.y(row.time_us)))
-    if not points:
-        return []
-    points.append((frame.x(frame.attempts + 0.5), points[-1][1]))
-    return [polyline(points, GOOD)]
+        chart.body += _attempt_marks(chart, row, len(shown) <= _MOST_INTERVALS)
+    title = f"{run.task.name} on {run.task.gpu}: {kind} time by attempt"
+    return chart.page(title, f"run {run.id}, author {run.settings.author}", chart.left)
 
 
-def _marks(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
-    parts = []
-    for row in shown:
-        x = frame.x(row.attempt.number)
-        label = escape(f"{row.attempt.number}: {row.attempt.stage.value}, {row.verdict}. {row.attempt.summary}")
-        if row.time_us is None:
-            y = HEIGHT - BOTTOM - 8
-            colour = DOT if row.attempt.passed else BAD
-            mark = f'<path d="M{x - 5:.1f},{y - 5} l10,10 m0,-10 l-10,10" stroke="{colour}" stroke-width="2"/>'
-        else:
-            colour = GOOD if row.kept else DOT
-            mark = f'<circle cx="{x:.1f}" cy="{frame.y(row.time_us):.1f}" r="{6 if row.best else 4}" fill="{colour}"/>'
-            timing = _timing(row) if len(shown) <= MOST_INTERVALS else None
-            if timing is not None:
-                low, high = frame.y(timing.interval_us.low), frame.y(timing.interval_us.high)
-                mark += line(x, low, x, high, INK) + line(x - 4, low, x + 4, low, INK)
-                mark += line(x - 4, high, x + 4, high, INK)
-        parts.append(f"<g><title>{label}</title>{mark}</g>")
-        if row.best and row.time_us is not None:
-            parts.append(text(x, frame.y(row.time_us) - 12, f"{microseconds(row.time_us)} us", colour=GOOD))
-    return parts
+def _attempt_marks(chart: Chart, row: Row, intervals: bool) -> Iterator[str]:
+    attempt, x = row.attempt, chart.x(row.attempt.number)
+    said = f"{attempt.number}: {attempt.stage.value}, {row.verdict}. {attempt.summary}"
+    if row.time_us is None:
+        y, colour = chart.bottom - 8, DOT if attempt.passed else BAD
+        cross = f'<path d="M{x - 5:.1f},{y - 5} l10,10 m0,-10 l-10,10" stroke="{colour}" stroke-width="2"/>'
+        yield titled(said, cross)
+        return
+    marks = [dot(x, chart.y(row.time_us), GOOD if row.kept else DOT, 6 if row.best else 4)]
+    if intervals and isinstance(attempt.measurement, Measured):
+        lies = attempt.measurement.kernel.interval_us
+        low, high = chart.y(lies.low), chart.y(lies.high)
+        marks.append(line(x, low, x, high, INK))
+        marks += [line(x - 4, end, x + 4, end, INK) for end in (low, high)]
+    yield titled(said, *marks)
+    if row.best:
+        yield text(x, chart.y(row.time_us) - 12, f"{microseconds(row.time_us)} us", colour=GOOD)
 
 
 def _round_step(rough: float) -> float:
@@ -177,7 +177,7 @@ def _round_step(rough: float) -> float:
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough or factor == 10.0)
 
 
-_ROOFLINE_SIZE = (620, 380)
+# -- a kernel under the roofline --
 
 
 @dataclass(frozen=True)
@@ -227,45 +227,196 @@ def roofline_picture(found: Roofline) -> str:
 
     The mark over it is the roofline of its operation: below the lines, because it counts one launch.
     """
-    width, height = _ROOFLINE_SIZE
-    ridge = found.ridge
-    low, high = min(found.intensity, ridge) / 10, max(found.intensity, ridge) * 10
+    here, bandwidth = found.intensity, found.bandwidth_gbs / 1e3
+    low, high = min(here, found.ridge) / 10, max(here, found.ridge) * 10
     top = 2.5 * max(found.roof, *(peak for _, peak in found.peaks))
-    bottom = min(found.tflops / 4, low * found.bandwidth_gbs / 1e3)
-
-    def x(intensity: float) -> float:
-        return LEFT + (width - LEFT - RIGHT) * math.log(intensity / low) / math.log(high / low)
-
-    def y(tflops: float) -> float:
-        return height - BOTTOM - (height - TOP - BOTTOM) * math.log(tflops / bottom) / math.log(top / bottom)
-
-    body = []
+    bottom = min(found.tflops / 4, low * bandwidth)
+    chart = Chart((620, 380), _MARGINS, (low, high), (bottom, top), logs="xy")
     for tick in _decades(low, high):
-        body.append(line(x(tick), TOP, x(tick), height - BOTTOM, FAINT))
-        body.append(text(x(tick), height - BOTTOM + 18, f"{tick:g}"))
+        chart.upright(tick, f"{tick:g}")
     for tick in _decades(bottom, top):
-        body.append(line(LEFT, y(tick), width - RIGHT, y(tick), FAINT))
-        body.append(text(LEFT - 8, y(tick) + 4, f"{tick:g}", anchor="end"))
-    body.append(text((LEFT + width - RIGHT) / 2, height - 12, "operations for each byte of device memory"))
+        chart.level(tick, f"{tick:g}")
+    x, y, body = chart.x(here), chart.y, chart.body
+    middle = (chart.left + chart.right) / 2
+    body.append(text(middle, chart.height - 12, "operations for each byte of device memory"))
     for name, peak in found.peaks:
-        corner = peak * 1e3 / found.bandwidth_gbs
-        body.append(polyline([(x(low), y(low * found.bandwidth_gbs / 1e3)), (x(corner), y(peak))], DOT))
-        body.append(polyline([(x(corner), y(peak)), (x(high), y(peak))], DOT))
-        body.append(text(width - RIGHT, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
-    here = x(found.intensity)
-    body.append(line(here, y(found.tflops), here, y(found.roof), INK, dashes="5 4"))
-    body.append(line(here - 9, y(found.roof), here + 9, y(found.roof), INK))
-    body.append(text(here - 14, y(found.roof) + 4, f"roofline {microseconds(found.floor_us)} us", anchor="end"))
+        chart.curve([(low, low * bandwidth), (peak / bandwidth, peak), (high, peak)], DOT)
+        body.append(text(chart.right, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
+    body.append(line(x, y(found.tflops), x, y(found.roof), INK, dashes="5 4"))
+    body.append(line(x - 9, y(found.roof), x + 9, y(found.roof), INK))
+    body.append(text(x - 14, y(found.roof) + 4, f"roofline {microseconds(found.floor_us)} us", anchor="end"))
     said = f"{found.tflops:.3g} TFLOP/s in {microseconds(found.time_us)} us {found.time_is}"
-    body.append(titled(said, dot(here, y(found.tflops), GOOD, 6)))
+    body.append(titled(said, dot(x, y(found.tflops), GOOD, 6)))
     share = f"{found.share_words} of the roofline"
-    body.append(text(here + 12, y(found.tflops) + 5, share, colour=GOOD, anchor="start"))
+    body.append(text(x + 12, y(found.tflops) + 5, share, colour=GOOD, anchor="start"))
     subtitle = (
         f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"
     )
-    return page(width, height, f"Roofline of {found.gpu}", subtitle, LEFT, body)
+    return chart.page(f"Roofline of {found.gpu}", subtitle, chart.left)
 
 
 def _decades(low: float, high: float) -> list[float]:
     """The powers of ten in between."""
     return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
+
+
+# -- which bytes a warp and a block touch --
+
+MOST_WRITTEN = 1 << 20  # elements of an output that are asked after; of more, some indices are left out
+_WIDTH, _LEFT, _RIGHT, _TOP = 760, 76, 24, 62
+_CELL = 18  # height of one row of bytes
+_MOST_ROWS = 32  # of bytes
+_ROW_BYTES = 128  # four sectors
+_BOX_WIDTH, _BOX_HEIGHT = 420, 260
+_PARTLY = "#8fc9ab"
+
+
+@dataclass(frozen=True)
+class Access:
+    """One request of a warp in numbers."""
+
+    touch: TouchRecord
+
+    @property
+    def sectors(self) -> int:
+        return len({place // SECTOR_BYTES for place in self._bytes()})
+
+    @property
+    def fewest(self) -> int:
+        """Sectors that could carry these bytes."""
+        return -(-len(self._bytes()) // SECTOR_BYTES)
+
+    @property
+    def coalesced(self) -> bool:
+        """By the same measure as listings mark a line that wastes sectors."""
+        return self.sectors <= WASTEFUL * self.fewest
+
+    @property
+    def rows(self) -> list[int]:
+        """The stretches of 128 bytes that are touched, as their first bytes."""
+        return sorted({place // _ROW_BYTES * _ROW_BYTES for place in self._bytes()})
+
+    def _bytes(self) -> set[int]:
+        return {place for _, first in self.touch.offsets for place in range(first, first + self.touch.bytes)}
+
+    @property
+    def words(self) -> str:
+        what = "writes" if self.touch.writes else "reads"
+        lanes = len(self.touch.offsets)
+        who = "Each lane" if lanes == 32 else "One lane" if lanes == 1 else f"{lanes} of the 32 lanes"
+        whose = "s" if lanes in (1, 32) else ""
+        verb = what if whose else what[:-1]
+        judged = "coalesced" if self.coalesced else "not coalesced"
+        many = f"{self.sectors} sectors move where {self.fewest} could do: {judged}"
+        one = f"one sector of {SECTOR_BYTES} bytes moves"
+        return f"{who} {verb} {self.touch.bytes} bytes of {self.touch.tensor}; {many if self.sectors > 1 else one}."
+
+
+def access_picture(touch: TouchRecord, spec: TensorSpec | None) -> str:
+    """Rows of 128 bytes, a cell for each lane's bytes with the lane's number in it; red: moved in vain."""
+    access = Access(touch)
+    rows = access.rows
+    shown = rows[:_MOST_ROWS]
+    scale = (_WIDTH - _LEFT - _RIGHT) / _ROW_BYTES
+    body = []
+    for number, row in enumerate(shown):
+        y = _TOP + 14 + number * _CELL
+        body.append(text(_LEFT - 8, y + 13, f"{row:,}", colour=GREY, anchor="end"))
+        body += [_cell(_LEFT + place * scale, y, SECTOR_BYTES * scale, "white", FAINT) for place in range(0, 128, 32)]
+        body += _moved_in_vain(touch, row, y, scale)
+        body += _lanes(touch, row, y, scale)
+    height = _TOP + 14 + len(shown) * _CELL + 16
+    if len(rows) > len(shown):
+        body.append(text(_LEFT, height, f"and {len(rows) - len(shown)} more such stretches", anchor="start"))
+        height += 16
+    element = f", elements of {spec.dtype.itemsize} bytes" if spec else ""
+    verb = "written" if touch.writes else "read"
+    where = f" in line {touch.line}" if touch.line else ""
+    title = f"{touch.tensor}: bytes {verb} by the first warp{where}"
+    subtitle = (
+        f"each cell: a lane's {touch.bytes} bytes, by lane number; left: byte in the tensor{element}; boxes: sectors"
+    )
+    return page(_WIDTH, height + 8, title, subtitle, _LEFT, body)
+
+
+def _moved_in_vain(touch: TouchRecord, row: int, y: float, scale: float) -> list[str]:
+    """Sectors of which some byte is wanted, in the colour of waste; what is wanted is drawn over it."""
+    wanted = {
+        place // SECTOR_BYTES * SECTOR_BYTES
+        for _, first in touch.offsets
+        for place in (first, first + touch.bytes - 1)
+        if row <= place < row + _ROW_BYTES
+    }
+    return [_cell(_LEFT + (place - row) * scale, y, SECTOR_BYTES * scale, "#f3c9c0", FAINT) for place in sorted(wanted)]
+
+
+def _lanes(touch: TouchRecord, row: int, y: float, scale: float) -> list[str]:
+    by_place: dict[int, list[int]] = {}
+    for lane, first in touch.offsets:
+        if row <= first < row + _ROW_BYTES:
+            by_place.setdefault(first, []).append(lane)
+    parts = []
+    for first, lanes in sorted(by_place.items()):
+        x, width = _LEFT + (first - row) * scale, min(touch.bytes, _ROW_BYTES) * scale
+        colour = GOOD if touch.writes else DOT
+        named = str(lanes[0]) if len(lanes) == 1 else f"{lanes[0]}-{lanes[-1]}" if len(lanes) < 32 else "all"
+        label = text(x + width / 2, y + 13, named, colour="white", size=10) if width >= 7 * len(named) else ""
+        who = f"lane{'s' if len(lanes) > 1 else ''} {', '.join(map(str, lanes))}"
+        said = f"{who}: bytes {first:,} to {first + touch.bytes - 1:,}"
+        parts.append(titled(said, _cell(x, y, width, colour, "white"), label))
+    return parts
+
+
+def _cell(x: float, y: float, width: float, fill: str, edge: str) -> str:
+    return rectangle(x, y, width, _CELL - 3, fill, edge)
+
+
+def tile_words(part: WrittenPart, spec: TensorSpec) -> str:
+    """`The first block writes y[0:64, 0:48], 3,072 of 393,216 elements.`"""
+    ranges = ", ".join(_range(indices) for indices in part.indices)
+    place = f"{part.name}[{ranges}]" if ranges else part.name
+    share = "" if _is_thinned(part) else f": {sum(part.written):,} of {spec.numel:,} elements"
+    return f"The first block writes within {place}{share}."
+
+
+def _is_thinned(part: WrittenPart) -> bool:
+    """Whether indices may have been left out until what remains is little enough, so that nobody can count."""
+    return len(part.written) > MOST_WRITTEN // 2 and not _is_gapless(part)
+
+
+def _is_gapless(part: WrittenPart) -> bool:
+    return all(one[-1] - one[0] + 1 == len(one) for one in part.indices)
+
+
+def _is_whole(part: WrittenPart) -> bool:
+    """Whether every element between the first and the last of each axis was written."""
+    return all(part.written) and _is_gapless(part)
+
+
+def _range(indices: tuple[int, ...]) -> str:
+    return str(indices[0]) if len(indices) == 1 else f"{indices[0]}:{indices[-1] + 1}"
+
+
+def tile_picture(part: WrittenPart, spec: TensorSpec, blocks: int) -> str:
+    """The output as one rectangle, its last dimension from left to right; what the first block writes is filled in."""
+    columns = spec.shape[-1] if spec.shape else 1
+    rows = max(1, spec.numel // max(columns, 1))
+    first = last = 0
+    for size, indices in zip(spec.shape[:-1], part.indices[:-1], strict=True):
+        first, last = first * size + indices[0], last * size + indices[-1]
+    across = part.indices[-1] if part.indices else (0,)
+    x = _LEFT + _BOX_WIDTH * across[0] / columns
+    width = max(2.0, _BOX_WIDTH * (across[-1] - across[0] + 1) / columns)
+    y = _TOP + 8 + _BOX_HEIGHT * first / rows
+    height = max(2.0, _BOX_HEIGHT * (last - first + 1) / rows)
+    colour = GOOD if _is_whole(part) else _PARTLY
+    body = [
+        rectangle(_LEFT, _TOP + 8, _BOX_WIDTH, _BOX_HEIGHT, FAINT),
+        titled(tile_words(part, spec), rectangle(x, y, width, height, colour)),
+        text(_LEFT + _BOX_WIDTH / 2, _TOP + _BOX_HEIGHT + 26, f"{columns:,} columns"),
+        text(_LEFT + _BOX_WIDTH + 10, _TOP + 8 + _BOX_HEIGHT / 2, f"{rows:,} rows", anchor="start"),
+    ]
+    title = f"{part.name}: what the first of {blocks:,} blocks writes"
+    how = "green" if _is_whole(part) else "pale green: some elements within"
+    subtitle = f"{how}: the first block's part, at least two pixels; grey: what the other blocks write"
+    return page(_WIDTH, _TOP + _BOX_HEIGHT + 40, title, subtitle, _LEFT, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from tilewright.frontends.report.document import (
     Bar,
     Block,
     Cell,
+    Code,
     Document,
     Mark,
     Paragraph,
@@ -32,6 +34,8 @@ from tilewright.store import RunFolder, RunList
 _HASH_SHOWN = 12
 _TABLE_GAP = 2
 _LEFT_OUT = ("op", "GPU", "cost", "author", "when", "attempts", "state", "best")  # the first goes first
+_COLUMNS = ("run", "when", "op", "GPU", "author", "attempts", "best", "cost", "state")
+_FIELDS = {"run": "name", "GPU": "gpu"}  # of `RunLine`, where they are called otherwise
 _BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines of at least this width
 
 # -- the one table of attempts --
@@ -83,17 +87,21 @@ def _is_paid(run: Run) -> bool:
 
 def run_report(run: Run, worker: str = "") -> Document:
     """Everything about a run that fits on a page. `worker`: the process that works on it now."""
-    blocks = [
-        say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}"),
-        *task_blocks(run.task, run.best),
-        say(f"on {run.environment.device}"),
-        *say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints),
-        say(""),
-        attempts_table(run),
-        say(""),
-        say(f"{state_words(run, worker)}; {spend_words(run)}"),
-    ]
+    blocks = [*run_head(run), say(""), attempts_table(run), say(""), standing_words(run, worker)]
     return Document("", (Section("", tuple(blocks)),))
+
+
+def run_head(run: Run) -> Iterator[Block]:
+    """What was asked for, of whom and where."""
+    yield say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
+    yield from task_blocks(run.task, run.best)
+    yield say(f"on {run.environment.device}")
+    yield from say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
+
+
+def standing_words(run: Run, worker: str = "") -> Paragraph:
+    """Where a run stands, and what it has cost of what it may."""
+    return say(f"{state_words(run, worker)}; {spend_words(run)}")
 
 
 def state_words(run: Run, worker: str = "") -> str:
@@ -119,28 +127,28 @@ def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[Block]:
 def attempt_report(run: Run, attempt: Attempt, source: str) -> Document:
     """One attempt: what was asked, what it cost, the verdict in full with lines of its `source`, its times."""
     parent = f" from attempt {attempt.parent}" if attempt.parent else ""
+    title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
+    return Document(title, (Section("", tuple(attempt_blocks(attempt, source))),))
+
+
+def attempt_blocks(attempt: Attempt, source: str) -> Iterator[Block]:
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
     replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
     cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
-    blocks: list[Block] = [
-        say(attempt.summary),
-        *say_each(f"by algebra: {note}" for note in attempt.notes),
-        say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT),
-        say(""),
-        Source(verdict_text(attempt.verdict, source)),
-    ]
+    yield say(attempt.summary)
+    yield from say_each(f"by algebra: {note}" for note in attempt.notes)
+    yield say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT)
+    yield say("")
+    yield Source(verdict_text(attempt.verdict, source))
     if attempt.tune is not None and len(attempt.tune.tried) > 1:
-        blocks += _tune(attempt.tune)
+        yield from (say(""), say("constants tried by the autotuner", tone=Tone.STRONG), *_tune(attempt.tune))
     if attempt.measurement is not None:
-        blocks += [say(""), *measurement_blocks(attempt.measurement)]
-    blocks += say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
-    title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
-    return Document(title, (Section("", tuple(blocks)),))
+        yield from (say(""), *measurement_blocks(attempt.measurement))
+    yield from say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
 
 
 def _tune(tune: records.TuneResult) -> Iterator[Block]:
-    yield say("")
-    yield say("constants tried by the autotuner", tone=Tone.STRONG)
+    """Every choice of constants with its time, the fastest first."""
     rows = []
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         refused = next((one.verdict for one in tune.refused if one.choice == choice), None)
@@ -157,8 +165,7 @@ def _tune(tune: records.TuneResult) -> Iterator[Block]:
 def measurement_blocks(found: Measurement) -> Iterator[Block]:
     """Every contender with where its median lies, or every resource with its modelled time."""
     sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
-    of_roofline = f"{found.fraction:.0%} of the roofline ({microseconds(found.floor_us)} us)"
-    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {of_roofline}", tone=Tone.STRONG)
+    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {runs.fraction_words(found)}", tone=Tone.STRONG)
     yield from _measured(found) if isinstance(found, Measured) else _modelled(found)
 
 
@@ -204,14 +211,103 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
+# -- two files side by side --
+
+MOST_LINES = 4000  # of either text; beyond it a comparison takes too long
+_AROUND = 4  # equal lines shown next to a change
+
+
+@dataclass(frozen=True)
+class Half:
+    """One side of a row: a line's number and its text, of which `changed` is what the other side has not."""
+
+    number: int
+    before: str
+    changed: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows that belong together. A folded one is equal on both sides and far from any change."""
+
+    rows: tuple[tuple[Half | None, Half | None], ...]
+    equal: bool
+    folded: bool = False
+
+
+def side_by_side(left: str, right: str) -> list[Stretch]:
+    """Raises `ValueError` where a text is too long to compare."""
+    old, new = left.splitlines(), right.splitlines()
+    if max(len(old), len(new)) > MOST_LINES:
+        raise ValueError(f"texts of more than {MOST_LINES:,} lines are not compared")
+    made: list[Stretch] = []
+    codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    for position, (kind, a, b, c, d) in enumerate(codes):
+        if kind == "equal":
+            rows = tuple((Half(a + k + 1, old[a + k]), Half(c + k + 1, new[c + k])) for k in range(b - a))
+            made += _folded(rows, position == 0, position == len(codes) - 1)
+        else:
+            made.append(Stretch(tuple(_changed(old, new, (a, b), (c, d))), equal=False))
+    return made
+
+
+def _folded(rows: tuple[tuple[Half, Half], ...], first: bool, last: bool) -> Iterator[Stretch]:
+    """Equal lines in up to three stretches: those after a change, those far from any, those before the next."""
+    start = 0 if first else _AROUND
+    end = len(rows) if last else len(rows) - _AROUND
+    if end - start <= 2:
+        yield Stretch(rows, equal=True)
+        return
+    for part, folded in ((rows[:start], False), (rows[start:end], True), (rows[end:], False)):
+        if part:
+            yield Stretch(part, equal=True, folded=folded)
+
+
+def _changed(
+    old: list[str], new: list[str], left: tuple[int, int], right: tuple[int, int]
+) -> Iterator[tuple[Half | None, Half | None]]:
+    """Lines one by one beside each other; what is over on one side has nothing beside it."""
+    for i, j in itertools.zip_longest(range(*left), range(*right)):
+        if i is None or j is None:
+            yield (
+                Half(i + 1, "", old[i]) if i is not None else None,
+                Half(j + 1, "", new[j]) if j is not None else None,
+            )
+            continue
+        head = _shared(old[i], new[j])
+        tail = _shared(old[i][head:][::-1], new[j][head:][::-1])
+        yield _half(i, old[i], head, tail), _half(j, new[j], head, tail)
+
+
+def _half(index: int, text: str, head: int, tail: int) -> Half:
+    end = len(text) - tail
+    return Half(index + 1, text[:head], text[head:end], text[end:])
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 # -- where a kernel comes from --
+
+
+def standing_blocks(made: Provenance) -> Iterator[Block]:
+    """What a kernel is, its licence, and how well it was checked."""
+    licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
+    where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
+    worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
+    yield say(Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}")
+    yield say("kernel ", Code(made.kernel), ", task ", Code(made.task_hash), f"; licence: {licence}")
+    yield say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}")
+    yield from say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), Tone.FAIR)
+    yield from say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], Tone.FAIR)
 
 
 def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> Document:
     """`authors`: for every line of the kernel the attempt that wrote it."""
-    licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
-    where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
-    worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
     contributions = tuple(
         (
             str(one.attempt),
@@ -225,11 +321,7 @@ def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> 
     )
     numbered = enumerate(zip(authors, kernel.splitlines(), strict=True), start=1)
     blocks: list[Block] = [
-        say(Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}"),
-        say(f"kernel {made.kernel}, task {made.task_hash}; licence: {licence}"),
-        say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}"),
-        *say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), Tone.FAIR),
-        *say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], Tone.FAIR),
+        *standing_blocks(made),
         say(""),
         Table(("#", "lines", "stage", "author", "prompt", "summary"), contributions, ("#", "lines")),
         say(""),
@@ -299,17 +391,7 @@ def runs_report(listing: RunList, width: int) -> Iterator[Block]:
 
 def _runs_table(lines: Sequence[RunLine], width: int) -> Table:
     """Columns are left out until no cell but an author's or a state's must be broken; the run always stays."""
-    columns = {
-        "run": [one.name for one in lines],
-        "when": [one.when for one in lines],
-        "op": [one.op for one in lines],
-        "GPU": [one.gpu for one in lines],
-        "author": [one.author for one in lines],
-        "attempts": [str(one.attempts) for one in lines],
-        "best": [one.best for one in lines],
-        "cost": [one.cost for one in lines],
-        "state": [one.state for one in lines],
-    }
+    columns = {head: [str(getattr(one, _FIELDS.get(head, head))) for one in lines] for head in _COLUMNS}
     for least in _LEFT_OUT:
         needed = (
             min(max(map(len, (head, *cells))), _BREAKABLE.get(head, width)) + _TABLE_GAP

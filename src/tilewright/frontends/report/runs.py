@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from tilewright import records
@@ -151,6 +151,11 @@ def time_words(measurement: Measurement | None) -> str:
     return f"{microseconds(measurement.time_us)} us{modelled}"
 
 
+def fraction_words(measurement: Measurement) -> str:
+    """`80% of the roofline (9.86 us)`."""
+    return f"{measurement.fraction:.0%} of the roofline ({microseconds(measurement.floor_us)} us)"
+
+
 def unmeasured_words(attempt: Attempt) -> str:
     """Why an attempt that passed has no time, in a sentence; "" where it has one."""
     if attempt.measurement is not None or not attempt.passed:
@@ -220,8 +225,16 @@ def addition_words(run: Run) -> str:
 
 
 def attempts_words(run: Run) -> str:
-    count = len(run.attempts)
-    return f"{count} attempt{'s' if count != 1 else ''}"
+    return number_of(len(run.attempts), "attempt")
+
+
+def number_of(count: int, what: str) -> str:
+    """`1 attempt`, `2 attempts`."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def kind_words(measured: bool) -> str:
+    return "measured" if measured else "modelled"
 
 
 def is_measured(attempts: Iterable[Attempt]) -> bool:
@@ -252,14 +265,12 @@ def rounding_words(task: Task, kernel: str) -> str:
     exact = "for f32's own digits make it anew with --precision strict"
     if task.precision is records.Precision.HALF:
         return f"computes f32 work in 16 bits, as was allowed; {exact}"
+    what, allowed = "", ""
     if task.precision is records.Precision.TF32:
-        return f"computes f32 products in TF32, which keeps 10 bits after the point of 23, as was allowed; {exact}"
-    if task.precision is records.Precision.DTYPE and may_convolve(task):
-        said = (
-            "computes f32 convolutions in TF32, which keeps 10 bits after the point of 23, as PyTorch does by default"
-        )
-        return f"{said}; {exact}"
-    return ""
+        what, allowed = "products", "as was allowed"
+    elif task.precision is records.Precision.DTYPE and may_convolve(task):
+        what, allowed = "convolutions", "as PyTorch does by default"
+    return f"computes f32 {what} in TF32, which keeps 10 bits after the point of 23, {allowed}; {exact}" if what else ""
 
 
 def _precision_matters(task: Task) -> bool:
@@ -288,19 +299,36 @@ def _sizes(task: Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
     `less`: of which dimensions the kernel takes fewer sizes than the task asks for.
     """
     narrow = {one.dimension for one in less}
-    varying = [f"{one.name}{size_words(one, task)}" for one in task.free if one.varies and one.name not in narrow]
-    follow = [
-        f"{one.name} = {one.formula}{_room(one.formula)}" for one in task.dimensions if one.varies and one.formula
-    ]
-    fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
-    parts = [f"any {', '.join(varying)}"] if varying else []
     asked = [f"{one.name}{size_words(one, task)}" for one in task.free if one.name in narrow]
+    parts = any_words(task, narrow)
     parts += [f"only {records.SizeLimit.words(less)} (asked for: any {', '.join(asked)})"] if less else []
-    parts += [f"then {', '.join(follow)}"] if follow else []
-    parts += [f"always {', '.join(fixed)}"] if fixed else []
-    bounds = [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]
+    parts += then_words(task)
+    fixed, bounds = fixed_words(task), bound_words(task)
+    parts += [f"always {fixed}"] if fixed else []
     parts += [f"only {' and '.join(bounds)}"] if bounds else []
     return ["; ".join(parts)] if parts else []
+
+
+def any_words(task: Task, narrow: Collection[str]) -> list[str]:
+    """`any rows, cols (at least 5)`: dimensions whose sizes are free, but those that the kernel takes fewer of."""
+    free = [f"{one.name}{size_words(one, task)}" for one in task.free if one.varies and one.name not in narrow]
+    return [f"any {', '.join(free)}"] if free else []
+
+
+def then_words(task: Task) -> list[str]:
+    """`then out = rows - 2 (at least 1)`: dimensions whose sizes follow from others."""
+    made = [one for one in task.dimensions if one.varies]
+    follow = [f"{one.name} = {one.formula}{_room(one.formula)}" for one in made if one.formula]
+    return [f"then {', '.join(follow)}"] if follow else []
+
+
+def fixed_words(task: Task) -> str:
+    """`cols = 512`; those of size 1 go without saying."""
+    return ", ".join(f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1)
+
+
+def bound_words(task: Task) -> list[str]:
+    return [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]
 
 
 def _room(formula: SizeFormula) -> str:

@@ -1,4 +1,7 @@
-"""The pages, by address. They are the same when served and when written as files: all links are relative.
+"""Runs as pages. They are the same when served and when written as files: all links are relative.
+
+A page's address names a run by a name that its folder lists, and an attempt by its number, never by a path: what is not
+a run's own file cannot be asked for, and a run whose folder holds links is not read.
 
 index.html                      the runs
 suite.html                      the suite, where one is viewed
@@ -11,113 +14,181 @@ runs/RUN/attempt-N.html         an attempt; change-N.html: beside the file its a
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.document import Block
+from tilewright.frontends.report.document import Picture
+from tilewright.frontends.report.facts import NotCountable, attempt_facts, count_lines, source_lines
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
 from tilewright.frontends.report.rendering import POLICY, render
-from tilewright.frontends.report.run_report import RunLine, measurement_blocks, state_words, when
-from tilewright.frontends.report.runs import microseconds
-from tilewright.frontends.report.shelf import NotThere, Shelf, suite_runs
-from tilewright.frontends.report.site_facts import NotCountable, attempt_facts, count_lines, source_lines
-from tilewright.frontends.report.suite import (
-    counts_words,
-    fast_picture,
-    report_of,
-    speedup_picture,
-    task_cells,
-    verdict,
+from tilewright.frontends.report.run_report import (
+    RunLine,
+    attempt_blocks,
+    measurement_blocks,
+    run_head,
+    run_line,
+    side_by_side,
+    standing_blocks,
+    standing_words,
 )
+from tilewright.frontends.report.runs import microseconds
+from tilewright.frontends.report.suite import report_of, suite_report, task_cells
 from tilewright.records import Attempt, Run
-from tilewright.store import RunFolder, StoreError, line_authors, provenance_of
+from tilewright.store import NoSuchRun, RunFolder, Store, StoreError, line_authors, provenance_of, run_folders
 from tilewright.store.attempt_folder import KERNEL
+from tilewright.store.run_folder import HEADER
 from tilewright.suites import SuiteFolder
+from tilewright.suites.suite_folder import HEADER as SUITE_HEADER
+from tilewright.tasks.errors import BadArgument
 
-MOST_LINES = 4000  # of either text; beyond it a comparison takes too long
-_AROUND = 4  # equal lines shown next to a change
+# -- the runs that may be looked at --
+
+_KEPT_RUNS = 16
 
 
-@dataclass(frozen=True)
-class Half:
-    """One side of a row: a line's number and its text, of which `changed` is what the other side has not."""
-
-    number: int
-    before: str
-    changed: str = ""
-    after: str = ""
+class NotThere(Exception):
+    """Nothing is at this address; the message says what is missing."""
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Rows that belong together. A folded one is equal on both sides and far from any change."""
+class Choice:
+    """What is to be viewed: the folders that runs lie in, the suite they belong to if they do, and the run named."""
 
-    rows: tuple[tuple[Half | None, Half | None], ...]
-    equal: bool
-    folded: bool = False
+    places: tuple[Path, ...]
+    suite: SuiteFolder | None = None
+    run: str = ""
+    alone: bool = False  # nothing but that run may be seen
 
+    def folders(self) -> dict[str, RunFolder]:
+        """The runs there are, by name."""
+        if self.alone:
+            return {self.run: RunFolder(self.places[0] / self.run)}
+        found = {one.path.name: one for place in self.places for one in run_folders(place)}
+        return (
+            found
+            if self.suite is None
+            else {name: found[name] for name in suite_runs(self.suite).values() if name in found}
+        )
 
-def side_by_side(left: str, right: str) -> list[Stretch]:
-    """Raises `ValueError` where a text is too long to compare."""
-    old, new = left.splitlines(), right.splitlines()
-    if max(len(old), len(new)) > MOST_LINES:
-        raise ValueError(f"texts of more than {MOST_LINES:,} lines are not compared")
-    made: list[Stretch] = []
-    codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    for position, (kind, a, b, c, d) in enumerate(codes):
-        if kind == "equal":
-            rows = tuple((Half(a + k + 1, old[a + k]), Half(c + k + 1, new[c + k])) for k in range(b - a))
-            made += _folded(rows, position == 0, position == len(codes) - 1)
-        else:
-            made.append(Stretch(tuple(_changed(old, new, (a, b), (c, d))), equal=False))
-    return made
-
-
-def _folded(rows: tuple[tuple[Half, Half], ...], first: bool, last: bool) -> Iterator[Stretch]:
-    """Equal lines in up to three stretches: those after a change, those far from any, those before the next."""
-    start = 0 if first else _AROUND
-    end = len(rows) if last else len(rows) - _AROUND
-    if end - start <= 2:
-        yield Stretch(rows, equal=True)
-        return
-    for part, folded in ((rows[:start], False), (rows[start:end], True), (rows[end:], False)):
-        if part:
-            yield Stretch(part, equal=True, folded=folded)
+    def find(self, name: str) -> RunFolder | None:
+        """The run of this name, which must be one that a folder lists."""
+        if (self.alone and name != self.run) or (
+            self.suite is not None and name not in suite_runs(self.suite).values()
+        ):
+            return None
+        listing = [place for place in self.places[::-1] if place.is_dir() and name in os.listdir(place)]
+        return next((RunFolder(place / name) for place in listing if (place / name / HEADER).is_file()), None)
 
 
-def _changed(
-    old: list[str], new: list[str], left: tuple[int, int], right: tuple[int, int]
-) -> Iterator[tuple[Half | None, Half | None]]:
-    """Lines one by one beside each other; what is over on one side has nothing beside it."""
-    for i, j in itertools.zip_longest(range(*left), range(*right)):
-        if i is None or j is None:
-            yield (
-                Half(i + 1, "", old[i]) if i is not None else None,
-                Half(j + 1, "", new[j]) if j is not None else None,
-            )
-            continue
-        head = _shared(old[i], new[j])
-        tail = _shared(old[i][head:][::-1], new[j][head:][::-1])
-        yield _half(i, old[i], head, tail), _half(j, new[j], head, tail)
+def suite_runs(suite: SuiteFolder) -> dict[str, str]:
+    """By task, the run that its kernel was made in, or found to have been made in."""
+    begun = {task.id: suite.run_of(task.id) for task in suite.suite().tasks}
+    return {**begun, **{one.id: one.run for one in suite.records() if one.run}}
 
 
-def _half(index: int, text: str, head: int, tail: int) -> Half:
-    end = len(text) - tail
-    return Half(index + 1, text[:head], text[head:end], text[end:])
+def chosen(what: str | None, store: Store) -> Choice:
+    """Of nothing, all runs of this machine; of a suite's folder, the suite; of another folder, the runs in it."""
+    if not what:
+        return Choice((store.place,))
+    place = Path(what)
+    if (place / SUITE_HEADER).is_file():
+        suite = SuiteFolder(place)
+        suite.suite()  # refuses what it cannot read
+        return Choice((store.place, place / "runs"), suite)
+    if not (place / HEADER).is_file() and any((one.path / HEADER).is_file() for one in run_folders(place)):
+        return Choice((place,))
+    try:
+        path = store.open_run(what).path.resolve()
+    except NoSuchRun:
+        if place.is_dir():
+            raise BadArgument(f"{what}: neither a run, nor a suite, nor a folder of runs") from None
+        raise
+    return Choice((path.parent,), run=path.name, alone=path.parent != store.place.resolve())
 
 
-def _shared(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+class Shelf:
+    """What was read of the chosen runs. It may be asked by several threads."""
 
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self._lines: dict[str, tuple[object, RunLine]] = {}
+        self._runs: dict[str, tuple[object, Run]] = {}
+        self._lock = threading.Lock()
+
+    def folder(self, name: str) -> RunFolder:
+        found = self.choice.find(name)
+        if found is None:
+            raise NotThere("there is no such run here")
+        return found
+
+    def run(self, name: str) -> Run:
+        """Raises `NotThere` for one that cannot be read too, and says why."""
+        folder = self.folder(name)
+        stamp = folder.stamp
+        with self._lock:
+            known = self._runs.pop(name, None)
+            run = known[1] if known and known[0] == stamp else _read(folder)
+            self._runs[name] = (stamp, run)
+            while len(self._runs) > _KEPT_RUNS:
+                del self._runs[next(iter(self._runs))]
+        return run
+
+    def stamp(self, name: str) -> object:
+        """Another as soon as the run, or who works on it, is."""
+        folder = self.folder(name)
+        return folder.stamp, folder.worker
+
+    def lines(self, seconds: float) -> tuple[list[RunLine], int]:
+        """Every run in a line, newest first, and how many are still to be read: reading anew ends after `seconds`."""
+        deadline = time.monotonic() + seconds
+        newest_first = sorted(self.choice.folders().items(), key=lambda one: _changed_at(one[1]), reverse=True)
+        made, unread = [], 0
+        with self._lock:
+            for name, folder in newest_first:
+                stamp = (folder.stamp, folder.worker)
+                known = self._lines.get(name)
+                if known is None or known[0] != stamp:
+                    if time.monotonic() > deadline:
+                        unread += 1
+                        continue
+                    known = self._lines[name] = (stamp, _line(name, folder))
+                made.append(known[1])
+        return sorted(made, key=lambda line: line.created, reverse=True), unread
+
+
+def _changed_at(folder: RunFolder) -> float:
+    try:
+        return folder.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read(folder: RunFolder) -> Run:
+    if not folder.is_plain:
+        raise NotThere("this run's folder holds symbolic links or the like, which no run does; it is not read")
+    try:
+        return folder.load()
+    except (StoreError, OSError) as error:
+        raise NotThere(str(error)) from None
+
+
+def _line(name: str, folder: RunFolder) -> RunLine:
+    try:
+        return run_line(name, _read(folder), folder.worker)
+    except NotThere as problem:
+        return RunLine(name, problem=str(problem))
+    except (ArithmeticError, ValueError) as problem:  # such as a measured time of 0
+        return RunLine(name, problem=f"its numbers make no sense: {problem}")
+
+
+# -- the pages --
 
 _ATTEMPT_FILE = re.compile(r"(attempt|change|counters)-(\d{1,6})\.html", re.ASCII)
 _READING_SECONDS = 1.0  # a list of runs is served after, though some are unread
@@ -135,15 +206,6 @@ class Side:
     attempt: Attempt
 
 
-@dataclass(frozen=True)
-class SuiteRow:
-    name: str
-    verdict: str
-    reason: str
-    cells: list[str]
-    run: str  # "" where it cannot be looked at
-
-
 class Site:
     """`served`: pages are kept up to date and can be searched for two kernels; else they are files that stay."""
 
@@ -151,8 +213,8 @@ class Site:
         self._shelf = shelf
         self._served = served
         self._counts = counts
-        self._counted: dict[object, str] = {}
-        self._one_lesson = threading.Lock()
+        self._slow: dict[object, str] = {}
+        self._one_slow = threading.Lock()
 
     @property
     def home(self) -> str:
@@ -222,27 +284,22 @@ class Site:
     def _suite(self, folder: SuiteFolder) -> str:
         report = report_of(folder)
         suite, known = report.suite, self._shelf.choice.folders()
-        runs = {task: run for task, run in suite_runs(folder).items() if run in known}
-        pictures = [picture(suite, report.tasks) for picture in (speedup_picture, fast_picture)]
+        runs_of = {task: run for task, run in suite_runs(folder).items() if run in known}
         heads, cells = task_cells(report)
-        done = {one.id: (one, row[2:]) for one, row in zip(report.tasks, cells, strict=True)}
-        rows = []
-        for task in suite.tasks:
-            record, shown = done.get(task.id, (None, [""] * (len(heads) - 2)))
-            said = (verdict(record), record.reason) if record else ("waiting", "")
-            rows.append(SuiteRow(task.name, *said, shown, runs.get(task.id, "")))
+        done = {one.id: (row[1:], one.reason) for one, row in zip(report.tasks, cells, strict=True)}
+        waiting = (["waiting", *[""] * (len(heads) - 2)], "")
+        rows = [(task.name, runs_of.get(task.id, ""), *done.get(task.id, waiting)) for task in suite.tasks]
+        document = suite_report(report)
         return self._render(
             "suite",
             suite.title,
             0,
             _SOON_MS,
-            suite=suite,
-            standing=counts_words(report.summary),
-            against=report.summary.against,
-            pictures=pictures if report.summary.against else [],
+            figures=[one for one in document.sections[0].blocks if not isinstance(one, Picture)],
+            pictures=document.pictures,
             heads=heads[2:],
             rows=rows,
-            verdicts=sorted({row.verdict for row in rows}),
+            verdicts=sorted({row[2][0] for row in rows}),
         )
 
     def _suite_stamp(self) -> object:
@@ -283,21 +340,19 @@ class Site:
             _SOON_MS if worker else _LATER_MS,
             name=name,
             run=run,
-            when=when(run.created),
-            words=runs.task_words(run.task, run.best),
-            state=state_words(run, worker),
-            spent=runs.spend_words(run),
+            head=list(run_head(run)),
+            standing=[standing_words(run, worker)],
             rows=rows,
             longest=max((row.time_us or 0.0 for row in rows), default=0.0),
             begun=begun,
             plot=svg_plot(run) if rows else "",
-            kind="measured" if runs.is_measured(run.attempts) else "modelled",
-            times=_times(run.best),
+            kind=runs.kind_words(runs.is_measured(run.attempts)),
+            times=list(measurement_blocks(run.best.measurement)) if run.best and run.best.measurement else [],
         )
 
     def _attempt(self, name: str, folder: RunFolder, run: Run, number: int) -> str:
         facts = attempt_facts(folder, run, number)
-        if facts.attempt is None and not facts.texts:
+        if facts.is_empty:
             raise NotThere(f"this run has no attempt {number}")
         numbers = [one.number for one in run.attempts]
         return self._render(
@@ -310,7 +365,7 @@ class Site:
             facts=facts,
             attempt=facts.attempt,
             words=runs.verdict_words(facts.attempt.verdict) if facts.attempt else "unfinished",
-            times=_times(facts.attempt),
+            outcome=list(attempt_blocks(facts.attempt, facts.kernel)) if facts.attempt else [],
             previous=number - 1 if number - 1 in numbers else None,
             following=number + 1 if number + 1 in numbers else None,
         )
@@ -333,22 +388,22 @@ class Site:
             name=name,
             run=run,
             made=made,
+            standing=list(standing_blocks(made)),
             source=source,
         )
 
     def _counters(self, name: str, folder: RunFolder, run: Run, attempt: Attempt) -> str:
-        """Made once: what a finished attempt does never changes."""
         if not self._counts:
             raise NotThere("there is no such page")
-        key = (run.task.hash, attempt.kernel, attempt.tune.choice if attempt.tune else ())
         text = _kernel(folder, attempt)
-        found = self._counted.get((name, attempt.number, key))
-        if found is None:
+
+        def made() -> str:
+            counted, problem = None, ""
             try:
-                counted, problem = count_lines(run, attempt, text), ""
+                counted = count_lines(run, attempt, text)
             except NotCountable as reason:
-                counted, problem = None, str(reason)
-            found = self._counted[(name, attempt.number, key)] = self._render(
+                problem = str(reason)
+            return self._render(
                 "counters",
                 f"Counters of attempt {attempt.number} of {run.id}",
                 2,
@@ -361,22 +416,29 @@ class Site:
                 picture=roofline_picture(counted.roofline) if counted and counted.roofline else "",
                 source=source_lines(text, [], attempt.verdict),
             )
-        return found
+
+        choice = attempt.tune.choice if attempt.tune else ()
+        return self._once((name, attempt.number, run.task.hash, attempt.kernel, choice), made)
 
     def _lesson(self, name: str, folder: RunFolder, run: Run) -> str:
-        """Made once for as long as the run stays as it is: it takes longer than any other page."""
         from tilewright.frontends.report.lesson import lesson_of  # which pages that are quick need not wait for
 
-        key = ("lesson", name, folder.stamp)
-        with self._one_lesson:  # whoever reloads meanwhile waits for the same
-            found = self._counted.get(key)
-            if found is None:
-                try:
-                    lesson = lesson_of(folder, run, run.id, lambda _: None)
-                except (StoreError, OSError) as error:
-                    raise NotThere(str(error)) from None
-                found = self._counted[key] = self._render("lesson", lesson.title, 2, None, name=name, lesson=lesson)
-        return found
+        def made() -> str:
+            try:
+                lesson = lesson_of(folder, run, run.id, lambda _: None)
+            except (StoreError, OSError) as error:
+                raise NotThere(str(error)) from None
+            return self._render("lesson", lesson.title, 2, None, name=name, lesson=lesson)
+
+        return self._once(("lesson", name, folder.stamp), made)
+
+    def _once(self, key: object, made: Callable[[], str]) -> str:
+        """A page that takes long: made one at a time, and once for as long as what it is made of stays as it is."""
+        if key not in self._slow:
+            with self._one_slow:  # whoever reloads meanwhile waits for the same
+                if key not in self._slow:
+                    self._slow[key] = made()
+        return self._slow[key]
 
     # -- two kernels --
 
@@ -438,10 +500,6 @@ def run_address(name: str) -> str:
 
 def _name(quoted: str) -> str:
     return unquote(quoted, errors="surrogateescape")
-
-
-def _times(attempt: Attempt | None) -> tuple[Block, ...]:
-    return tuple(measurement_blocks(attempt.measurement)) if attempt and attempt.measurement else ()
 
 
 def _begun(folder: RunFolder, run: Run) -> int | None:

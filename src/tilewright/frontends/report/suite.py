@@ -1,4 +1,4 @@
-"""A suite's report: Markdown to read, JSON to compute with, pictures, and KernelBench's own files."""
+"""The reports of a suite and of an exam: Markdown to read, JSON to compute with, pictures, KernelBench's own files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,14 @@ from tilewright.frontends.report.document import (
     say_each,
 )
 from tilewright.frontends.report.rendering import markdown
-from tilewright.frontends.report.runs import microseconds, seconds_words, speedup_words, time_words
+from tilewright.frontends.report.runs import (
+    dollars_words,
+    kind_words,
+    microseconds,
+    seconds_words,
+    speedup_words,
+    time_words,
+)
 from tilewright.records import Measured, Precision, to_json
 from tilewright.store import write_text
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, Summary, TaskRecord, summarise
@@ -49,90 +56,59 @@ from tilewright.suites.figures import (
     fast_p,
     speedup,
 )
+from tilewright.teaching.exam import FEWEST_PAIRS, PASS_RATE, SPEED, TOKENS, Exam, Figure, Sitting
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 300, 40, 72, 40
-_ROW = 18
-_CURVES = (700, 420, 60, 40)  # width, height, left, right
 _COLOURS = dict(zip(BASELINES, (pictures.DOT, pictures.BAD, pictures.GOOD), strict=True))
-Across = Callable[[float], float]  # from a speedup to a place
 _MOST, _LEAST = 64.0, 0.125  # speedups that a picture tells apart
+_EVEN = (pictures.INK, "5 4")  # the line of what is as fast
+_ROW = 18
 
 
 def speedup_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
     """A row for each kernel with baselines: how many times as fast as eager and as torch.compile, on a log scale."""
-    rows = [(one, {name: speedup(one, name) for name in (EAGER, COMPILED)}) for one in records]
-    rows = [(one, ratios) for one, ratios in rows if any(ratios.values())]
-    found = [_bounded(ratio) for _, ratios in rows for ratio in ratios.values() if ratio is not None]
+    rows = []
+    for one in records:
+        ratios = {name: ratio for name in (EAGER, COMPILED) if (ratio := speedup(one, name))}
+        rows += [(one, ratios)] if ratios else []
+    found = [_bounded(ratio) for _, ratios in rows for ratio in ratios.values()]
     low = 2.0 ** math.floor(math.log2(min([*found, 0.5])))
     high = 2.0 ** math.ceil(math.log2(max([*found, 2.0])))
-    height = TOP + _ROW * max(len(rows), 1) + BOTTOM
-
-    def x(ratio: float) -> float:
-        place = math.log(_bounded(ratio) / low) / math.log(high / low)
-        return LEFT + (WIDTH - LEFT - RIGHT) * place
-
-    body = _scale(x, low, high, height)
+    count = max(len(rows), 1)
+    chart = pictures.Chart((860, 112 + _ROW * count), (300, 40, 72, 40), (low, high), (count, 0.0), logs="x")
+    for power in range(round(math.log2(low)), round(math.log2(high)) + 1):
+        chart.upright(2.0**power, f"{2.0**power:g}x", *(_EVEN if power == 0 else ()))
+    chart.legend(*((f"over {name}", _COLOURS[name]) for name in (EAGER, COMPILED)))
     for number, (record, ratios) in enumerate(rows):
-        body += _row(record, ratios, TOP + _ROW * (number + 0.5), x)
+        y, farthest = chart.y(number + 0.5), max(ratios.values(), key=lambda one: abs(math.log(one)))
+        marks = [pictures.line(chart.x(1.0), y, chart.x(_bounded(farthest)), y, pictures.FAINT)]
+        marks += [pictures.dot(chart.x(_bounded(ratio)), y, _COLOURS[name]) for name, ratio in ratios.items()]
+        said = ", ".join(f"{speedup_words(ratio)} {name}" for name, ratio in ratios.items())
+        label = pictures.text(chart.left - 12, y + 4, record.name[:44], anchor="end", size=11)
+        chart.body += [label, pictures.titled(f"{record.name}: {said}", *marks)]
     title = f"{suite.title} on {suite.gpu}: speedup of each kernel"
-    return pictures.page(WIDTH, height, title, f"author {suite.settings.author}; further right is faster", 24, body)
+    return chart.page(title, f"author {suite.settings.author}; further right is faster")
 
 
 def _bounded(ratio: float) -> float:
     return min(max(ratio, _LEAST), _MOST)
 
 
-def _scale(x: Across, low: float, high: float, height: float) -> list[str]:
-    parts = []
-    ratio = low
-    while ratio <= high:
-        colour, dashes = (pictures.INK, "5 4") if ratio == 1.0 else (pictures.FAINT, "")
-        parts.append(pictures.line(x(ratio), TOP, x(ratio), height - BOTTOM, colour, dashes))
-        parts.append(pictures.text(x(ratio), height - BOTTOM + 18, f"{ratio:g}x"))
-        ratio *= 2.0
-    for number, name in enumerate((EAGER, COMPILED)):
-        place = LEFT + 150 * number
-        parts += [
-            pictures.dot(place, 58, _COLOURS[name]),
-            pictures.text(place + 10, 62, f"over {name}", anchor="start"),
-        ]
-    return parts
-
-
-def _row(record: TaskRecord, ratios: dict[str, float | None], y: float, x: Across) -> list[str]:
-    known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
-    said = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in known.items())
-    marks = [pictures.line(x(1.0), y, x(max(known.values(), key=lambda one: abs(math.log(one)))), y, pictures.FAINT)]
-    marks += [pictures.dot(x(ratio), y, _COLOURS[name]) for name, ratio in known.items()]
-    label = pictures.text(LEFT - 12, y + 4, record.name[:44], anchor="end", size=11)
-    return [label, pictures.titled(f"{record.name}: {said}", *marks)]
-
-
 def fast_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
     """fast_p from 0 to 4: the fraction of all tasks whose kernel is right and more than p times as fast."""
-    width, height, left, right = _CURVES
     tasks, most = len(suite.tasks), 4.0
-
-    def across(p: float) -> float:
-        return left + (width - left - right) * p / most
-
-    def up(fraction: float) -> float:
-        return height - BOTTOM - (height - TOP - BOTTOM) * fraction
-
-    body = []
+    chart = pictures.Chart((700, 420), (60, 40, 72, 40), (0.0, most))
     for tenth in range(0, 11, 2):
-        body.append(pictures.line(left, up(tenth / 10), width - right, up(tenth / 10), pictures.FAINT))
-        body.append(pictures.text(left - 8, up(tenth / 10) + 4, f"{tenth * 10}%", anchor="end"))
-    body += [pictures.text(across(p / 2), height - BOTTOM + 18, f"{p / 2:g}x") for p in range(9)]
-    body.append(pictures.line(across(1.0), TOP, across(1.0), height - BOTTOM, pictures.INK, "5 4"))
-    for number, name in enumerate(BASELINES):
+        chart.level(tenth / 10, f"{tenth * 10}%")
+    for half in range(9):
+        chart.body.append(pictures.text(chart.x(half / 2), chart.bottom + 18, f"{half / 2:g}x"))
+    chart.upright(1.0, "", *_EVEN)
+    chart.legend(*((f"over {name}", _COLOURS[name]) for name in BASELINES))
+    for name in BASELINES:
         ratios = [ratio for one in records if (ratio := speedup(one, name)) is not None]
-        points = [(across(step / 50), up(fast_p(ratios, step / 50, tasks))) for step in range(int(50 * most) + 1)]
-        place = left + 150 * number
-        body += [pictures.polyline(points, _COLOURS[name]), pictures.dot(place, 58, _COLOURS[name])]
-        body.append(pictures.text(place + 10, 62, f"over {name}", anchor="start"))
+        steps = (step / 50 for step in range(int(50 * most) + 1))
+        chart.curve([(p, fast_p(ratios, p, tasks)) for p in steps], _COLOURS[name])
     title = f"{suite.title} on {suite.gpu}: fraction of {tasks} tasks beyond each speedup"
-    return pictures.page(width, height, title, f"author {suite.settings.author}", 24, body)
+    return chart.page(title, f"author {suite.settings.author}")
 
 
 MARKDOWN, DATA = "report.md", "report.json"
@@ -353,3 +329,120 @@ class SuiteDisplay:
             what = f"  {task.name:<40.40}  {seconds_words(time.monotonic() - began):>8}  {self._doing.get(id, '')}"
             lines.append(Text(what, style="dim", overflow="ellipsis", no_wrap=True))
         return Group(*lines)
+
+
+# -- an exam --
+
+
+def exam_report(exam: Exam) -> Document:
+    """The whole report."""
+    times = "Times are modelled, not measured." if exam.emulated else "Times are measured."
+    held = "They are held out: none is a task, or has the reference, of a run the skill was made of."
+    if not exam.held_out:
+        held = "Nobody knows whether they are held out: the skill has no record of its runs."
+    budget = exam.budget
+    each = f"{budget.attempts} attempts, {budget.tokens:,} tokens, {dollars_words(budget.dollars)}"
+    opening = (
+        say(
+            f"{len(exam.tasks)} task{'s' if len(exam.tasks) != 1 else ''} on {exam.device}, each sat with the skill "
+            f"and without, with the same budget: {each} and {seconds_words(budget.seconds)} a task. {held} {times} "
+            f"{exam.created}, tilewright {exam.tilewright}."
+        ),
+        say(
+            f"A change is by task, with a {exam.confidence:.0%} interval by bootstrap over tasks. From {FEWEST_PAIRS} "
+            "tasks on, one whose interval leaves out no change is marked *; of many figures some are marked by chance. "
+            "A task without a right kernel counts one attempt more than were allowed. Speed is the geometric mean, "
+            "over tasks solved both ways, of the time without the skill over the time with it."
+        ),
+    )
+    students = (Section(one, tuple(_figure_blocks(exam.figures[one]))) for one in exam.students)
+    heads = ("student", "task", "skill", "outcome", "right after", "attempts", "tokens", "cost", "time", "run")
+    sittings = Section("Sittings", (Table(heads, tuple(map(_sitting_cells, exam.sittings))),))
+    return Document(f"Exam of the skill {exam.skill}", (Section("", opening), *students, sittings))
+
+
+def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[Block]:
+    if not figures:
+        yield say("No task was sat both ways, so there is nothing to compare.")
+        return
+    rows = tuple(
+        (
+            one.name,
+            str(one.pairs),
+            _figure_words(one, one.without),
+            _figure_words(one, one.with_skill),
+            f"{_change(one, one.change)}{' *' if one.is_clear else ''}",
+            _interval_words(one),
+        )
+        for one in figures
+    )
+    yield Table(("", "tasks", "without", "with", "change", "interval"), rows)
+    if figures[0].pairs < FEWEST_PAIRS:
+        yield say(f"Fewer than {FEWEST_PAIRS} tasks: the intervals say little.")
+
+
+def _figure_words(figure: Figure, value: float) -> str:
+    if figure.name == PASS_RATE:
+        return f"{value:.0%}"
+    if figure.name == TOKENS:
+        return f"{value:,.0f}"
+    return f"{value:,.4g} us" if figure.name == SPEED else f"{value:.2f}"
+
+
+def _interval_words(figure: Figure) -> str:
+    if figure.interval is None:
+        return "none: one task"
+    return f"{_change(figure, figure.interval.low)} to {_change(figure, figure.interval.high)}"
+
+
+def _change(figure: Figure, value: float) -> str:
+    if figure.name == PASS_RATE:
+        return f"{100 * value:+.0f} points"
+    if figure.name == TOKENS:
+        return f"{value:+,.0f}"
+    return f"{value:.2f}x" if figure.name == SPEED else f"{value:+.2f}"
+
+
+def _sitting_cells(one: Sitting) -> tuple[str, ...]:
+    return (
+        one.student,
+        one.task,
+        one.arm.value,
+        f"not held: {' '.join(one.fault.split())[:160]}" if one.fault else one.verdict,
+        str(one.right_after or "never"),
+        str(one.attempts),
+        f"{one.tokens:,}",
+        "" if one.dollars is None else dollars_words(one.dollars),
+        time_words(one.measurement) if one.measurement else "",
+        one.run,
+    )
+
+
+def exam_picture(exam: Exam) -> str:
+    """Every row has a scale of its own, from nothing to the larger of its two values; a pass rate's is the whole."""
+    row, head, rows = 26, 30, sum(len(exam.figures[one]) for one in exam.students)
+    height = 108 + head * len(exam.students) + row * rows
+    chart = pictures.Chart((900, height), (270, 290, 84, 24), (0.0, 1.0))
+    chart.legend(("without the skill", pictures.GREY), ("with it", pictures.GOOD))
+    y = chart.top
+    for student in exam.students:
+        chart.body.append(pictures.text(24, y + 16, student[-100:], anchor="start", size=13))
+        y += head
+        for figure in exam.figures[student]:
+            chart.body += _figure_marks(chart, figure, y + row / 2)
+            y += row
+    title = f"Exam of the skill {exam.skill}: {len(exam.tasks)} tasks on {exam.device}"
+    under = f"change by task, with {exam.confidence:.0%} intervals; {kind_words(not exam.emulated)} times"
+    return chart.page(title, under)
+
+
+def _figure_marks(chart: pictures.Chart, figure: Figure, y: float) -> Iterator[str]:
+    most = 1.0 if figure.name == PASS_RATE else max(figure.without, figure.with_skill) or 1.0
+    before, after = chart.x(figure.without / most), chart.x(figure.with_skill / most)
+    said = f"{_figure_words(figure, figure.without)} without, {_figure_words(figure, figure.with_skill)} with"
+    ends = pictures.dot(before, y, pictures.GREY), pictures.dot(after, y, pictures.GOOD)
+    change = f"{_change(figure, figure.change)} ({_interval_words(figure)})"
+    yield pictures.text(chart.left - 12, y + 4, figure.name, anchor="end")
+    yield pictures.line(chart.left, y, chart.right, y, pictures.FAINT)
+    yield pictures.titled(said, pictures.line(before, y, after, y, pictures.INK), *ends)
+    yield pictures.text(chart.right + 14, y + 4, change, anchor="start", size=11)

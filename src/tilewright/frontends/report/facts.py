@@ -1,19 +1,20 @@
-"""What an attempt's page shows beside its record: its source line by line, its cases, findings, prompts and replies."""
+"""What is known of a kernel beside its record: an attempt's texts and lines, and what the emulator counts and sees."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright import records
-from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
-from tilewright.frontends.report.pictures import Roofline
+from tilewright.devices.emulation.listing import LineCounts, costly_lines, render_summary
+from tilewright.frontends.report.pictures import MOST_WRITTEN, Roofline
 from tilewright.frontends.report.run_report import prompts_of
-from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, ModelTerm, Run
+from tilewright.records import Attempt, GpuProfile, Measured, ModelTerm, Run, TensorSpec, TouchRecord, WrittenPart
 from tilewright.store import RunFolder, StoreError, line_authors
 from tilewright.store.attempt_folder import KERNEL
 
@@ -32,70 +33,44 @@ class SourceLine:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """What lies in an attempt's folder to be read."""
-
-    kernel: str = ""
-    prompts: tuple[str, ...] = ()
-    replies: tuple[str, ...] = ()
-    partial: str = ""  # of a reply that is coming in
-    problem: str = ""  # why the others are missing
-
-    def __bool__(self) -> bool:
-        return self != Texts()
-
-
-@dataclass(frozen=True)
 class AttemptFacts:
     """`attempt` is None while it is unfinished; what has come in so far is there all the same."""
 
     number: int
     attempt: Attempt | None
-    texts: Texts
-    verdict: str
+    kernel: str
+    prompts: tuple[str, ...]
+    replies: tuple[str, ...]
+    partial: str  # of a reply that is coming in
+    problem: str  # why some text is missing
     cases: tuple[records.CaseResult, ...]
     findings: tuple[records.FindingRecord, ...]
     source: tuple[SourceLine, ...]
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.attempt or self.kernel or self.prompts or self.replies or self.partial or self.problem)
+
 
 def attempt_facts(folder: RunFolder, run: Run, number: int) -> AttemptFacts:
     attempt = next((one for one in run.attempts if one.number == number), None)
-    verdict = attempt.verdict if attempt else None
-    texts = _texts(folder, number)
-    return AttemptFacts(
-        number=number,
-        attempt=attempt,
-        texts=texts,
-        verdict=verdict_text(verdict, texts.kernel) if verdict else "",
-        cases=() if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases,
-        findings=_findings(verdict),
-        source=source_lines(texts.kernel, _authors(folder, run, attempt), verdict),
-    )
-
-
-def _texts(folder: RunFolder, number: int) -> Texts:
-    place = folder.attempt(number)
+    verdict, place = attempt.verdict if attempt else None, folder.attempt(number)
+    kernel, partial, problem = "", "", ""
+    prompts: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
+    authors: list[int] = []
     try:
-        return Texts(
-            place.find_text(KERNEL) or "",
-            prompts_of(folder, number),
-            tuple(reply.text for reply in place.replies()),
-            _partial(folder, number),
-        )
+        kernel, prompts = place.find_text(KERNEL) or "", prompts_of(folder, number)
+        replies = tuple(reply.text for reply in place.replies())
+        coming = (place.find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
+        partial = next((text for text in coming if text), "")
     except (StoreError, OSError) as error:
-        return Texts(problem=str(error))
-
-
-def _partial(folder: RunFolder, number: int) -> str:
-    texts = (folder.attempt(number).find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
-    return next((text for text in texts if text), "")
-
-
-def _authors(folder: RunFolder, run: Run, attempt: Attempt | None) -> list[int]:
-    try:
-        return line_authors(folder, run, attempt) if attempt else []
-    except (StoreError, OSError):
-        return []
+        problem = str(error)
+    with contextlib.suppress(StoreError, OSError):
+        authors = line_authors(folder, run, attempt) if attempt else []
+    cases = () if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases
+    source = source_lines(kernel, authors, verdict)
+    return AttemptFacts(number, attempt, kernel, prompts, replies, partial, problem, cases, _findings(verdict), source)
 
 
 def _findings(verdict: records.Verdict | None) -> tuple[records.FindingRecord, ...]:
@@ -137,22 +112,11 @@ _ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the input
 
 
 @dataclass(frozen=True)
-class CountedLine:
-    """A line that ran, in one launch."""
-
-    share: float  # of the launch's thread instructions, 0 to 1
-    warp_instructions: int
-    lanes: float  # fraction of a warp's that are active
-    sectors: str  # for each request, and the fewest that could do
-    passes: str
-    costs: str  # why it costs more than it needs; "" where it does not
-
-
-@dataclass(frozen=True)
 class CountedLaunch:
     kernel: str
     summary: str
-    lines: dict[int, CountedLine]  # by their number in the file
+    lines: dict[int, LineCounts]  # by their number in the file
+    costs: dict[int, str]  # why a line costs more than it needs
     share: float  # of all launches' thread instructions, 0 to 1
 
 
@@ -192,7 +156,8 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
         CountedLaunch(
             one.summary.kernel,
             render_summary(one.summary),
-            _lines(one.lines, costly_lines(one)),
+            {line.line: line for line in one.lines},
+            {line.line: line.message for line in costly_lines(one)},
             instructions / (math.fsum(done) or 1.0),
         )
         for one, instructions in zip(listings, done, strict=True)
@@ -203,25 +168,6 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     measured = isinstance(attempt.measurement, Measured)
     roofline = roofline_of(model, run.task.profile, time_us, measured)
     return Counted(launches, seen, roofline, model.modelled.terms)
-
-
-def _lines(lines: tuple[LineCounts, ...], costly: tuple[CostlyLine, ...]) -> dict[int, CountedLine]:
-    costs = {one.line: one.message for one in costly}
-    return {
-        one.line: CountedLine(
-            one.share,
-            one.warp_instructions,
-            one.active_lanes / WARP_LANES,
-            _for_each(one.sectors, one.ideal_sectors, one.global_requests),
-            _for_each(one.passes, one.ideal_passes, one.shared_requests),
-            costs.get(one.line, ""),
-        )
-        for one in lines
-    }
-
-
-def _for_each(actual: int, ideal: int, requests: int) -> str:
-    return f"{actual / requests:.1f} ({ideal / requests:.1f})" if requests else ""
 
 
 def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: bool) -> Roofline | None:
@@ -250,3 +196,89 @@ def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: boo
     known = tuple((kind, peak) for kind, peak in peaks.items() if peak)
     time_is = "measured" if measured else "modelled"
     return Roofline(gpu.name, gpu.bandwidth_gbs, known, total, moved, time_us, time_is, floor_us) if known else None
+
+
+# -- the finished kernel, looked at in the emulator --
+
+_MOST_ELEMENTS = 32 << 20  # of all inputs: drawing as many takes a second
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """One launch of a plan at the task's sizes."""
+
+    kernel: str
+    line: int
+    blocks: int
+    threads: int  # of a block
+    shared_bytes: int  # of a block
+    registers: int  # of a thread
+    constants: tuple[tuple[str, str], ...] = ()  # those tuned, and those in its line
+
+
+@dataclass(frozen=True)
+class Look:
+    """`written` is what the first block of each launch wrote; empty where all blocks had to run."""
+
+    launches: tuple[LaunchShape, ...]
+    specs: dict[str, TensorSpec]  # inputs and outputs, at the sizes that were run
+    touches: tuple[TouchRecord, ...]
+    written: tuple[WrittenPart, ...]
+    counted: Counted | None
+    problem: str = ""  # why there are no counts, or nothing at all
+    sizes: str = ""  # that were run, where they are not the task's
+    blocks: int = 0  # of the last launch at those sizes
+
+
+def look_at(run: Run, attempt: Attempt, text: str) -> Look:
+    """Some seconds of emulation; a kernel that cannot be emulated gives a `Look` with a `problem`."""
+    from tilewright.devices.child_device import EmulatedDevice
+    from tilewright.devices.protocol import DeviceError
+    from tilewright.kernel_file import KernelFileError, parse
+    from tilewright.measure.emulated_counts import affordable_sizes
+    from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
+    from tilewright.records import Check, Emulation, Limits
+    from tilewright.toolchain import ToolchainError
+
+    counted, problem = None, ""
+    try:
+        counted = count_lines(run, attempt, text)
+    except NotCountable as reason:
+        problem = str(reason)
+    choice = dict(attempt.tune.choice) if attempt.tune else None
+    try:
+        file, task = parse(text, "kernel.cu"), run.task
+        real = prepare(file, task, choice)
+        sizes = affordable_sizes(task, _MOST_ELEMENTS)
+        built = real if sizes == task.sizes else prepare(file, task, real.evaluation.choice, sizes)
+        alone = not any(step.cooperative for step in built.plan.launches)
+        emulation = Emulation(
+            (Check.TOUCHES,), sampled_blocks=1 if alone else None, written_elements=MOST_WRITTEN if alone else 0
+        )
+        job = built.job("look", job_inputs(task, sizes), limits=Limits(seconds=_SECONDS), emulation=emulation)
+        with EmulatedDevice(task.profile) as emulator:
+            emulated = getattr(emulator.execute(job), "emulated", None)
+    except (KernelFileError, NotPrepared, DeviceError, ToolchainError) as error:
+        return Look((), {}, (), (), counted, problem or str(error))
+    launches = tuple(
+        LaunchShape(
+            step.kernel,
+            step.line,
+            math.prod(step.grid),
+            math.prod(step.block),
+            real.build.kernel(step.kernel).resources.static_smem_bytes + step.dynamic_smem_bytes if real.build else 0,
+            real.build.kernel(step.kernel).resources.registers if real.build else 0,
+            tuple(
+                (name, str(value).lower())
+                for name, value in real.evaluation.constants
+                if name in real.evaluation.choice or re.search(rf"\b{name}\b", text.splitlines()[step.line - 1])
+            ),
+        )
+        for step in real.plan.launches
+    )
+    specs = {**task.specs(sizes), **task.output_specs(sizes)}
+    touches, written = (emulated.touches, emulated.written) if emulated else ((), ())
+    smaller = "" if sizes == task.sizes else ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    blocks = math.prod(built.plan.launches[-1].grid) if built.plan.launches else 0
+    return Look(launches, specs, touches, written, counted, problem, smaller, blocks)
