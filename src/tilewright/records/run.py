@@ -306,7 +306,7 @@ class Ending(str, Enum):
             case Ending.GOOD_ENOUGH:
                 return "within the wanted fraction of the roofline"
             case Ending.AT_BOUND:
-                return "at the performance model's limit, which counts one launch and the bandwidth reached in practice"
+                return "as fast as the performance model allows: one launch at the bandwidth that kernels reach"
             case Ending.SETTLED:
                 return "no step paid any more"
             case Ending.AUTHOR_DONE:

@@ -59,9 +59,9 @@ def test_every_remedy_is_worded_for_both(kind: RemedyKind) -> None:
         (
             NotSupported("the playbook does not support mm"),
             "the playbook does not support mm; --model PROVIDER:NAME asks a model instead, "
-            "and --model relay:DIR anybody who answers files",
+            "and --model relay:DIR an agent or a person, by files",
             'the playbook does not support mm; model="PROVIDER:NAME" asks a model instead, '
-            'and model="relay:DIR" anybody who answers files',
+            'and model="relay:DIR" an agent or a person, by files',
         ),
     ],
 )

@@ -110,6 +110,8 @@ def test_a_kernel_for_one_number_says_so_before_anything_else() -> None:
     assert "**only for step = 10**" in markdown_of(own)
     assert 'class="strong">only for step = 10</b>' in notebook(answer_blocks(finished(own)))
     assert finished(made()).only == ()
+    free = replace(pinned(), text=PINNED.replace(" and step == 10", ""))
+    assert "works for: any n; any step; f32 tensors; contiguous." in said(free)
     told = replace(own, notes=("the file declines other numbers: step=11", "not emulated: why"))
     assert finished(told).checked[1:] == ("limit of the check: not emulated: why",)  # the first is told by `only`
 
@@ -167,5 +169,5 @@ def test_there_is_one_table_of_attempts() -> None:
         lines = shown.getvalue().splitlines()
         assert sum(line.split()[:2] == ["2", "structure"] for line in lines) == count
         assert ("the best is attempt 2" in shown.getvalue()) == (not table)  # where rows were seen as they were made
-        assert sum("stage" in line and "speedup" in line for line in lines) == count
+        assert sum("stage" in line and "vs best" in line for line in lines) == count
         assert sum("▏" in line or "█" in line for line in lines) <= 2 * count  # bars stand in its rows alone

@@ -163,7 +163,7 @@ OPTION_WORDS = {
     RemedyKind.ALLOW_DEGENERATE: "--allow-degenerate makes it anyway",
     RemedyKind.WRITE_FUNCTION: "give it as a PyTorch function, FILE.py:function with --shape",
     RemedyKind.CHOOSE_MODEL: (
-        "--model PROVIDER:NAME asks a model instead, and --model relay:DIR anybody who answers files"
+        "--model PROVIDER:NAME asks a model instead, and --model relay:DIR an agent or a person, by files"
     ),
 }
 
@@ -177,7 +177,7 @@ KEYWORD_WORDS = {
     RemedyKind.ALLOW_DEGENERATE: "allow_degenerate=True makes it anyway",
     RemedyKind.WRITE_FUNCTION: "give a PyTorch function instead of words",
     RemedyKind.CHOOSE_MODEL: (
-        'model="PROVIDER:NAME" asks a model instead, and model="relay:DIR" anybody who answers files'
+        'model="PROVIDER:NAME" asks a model instead, and model="relay:DIR" an agent or a person, by files'
     ),
 }
 

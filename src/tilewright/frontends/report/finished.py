@@ -129,7 +129,10 @@ def finished(made: Made) -> Finished:
     has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
     otherwise = "Any other call runs the PyTorch function instead, and a warning says so once."
     if not has_reference:
-        otherwise = "Any other call raises NoKernelApplies: the call has no PyTorch function to fall back to."
+        otherwise = (
+            "Any other call raises NoKernelApplies: this file comes without a PyTorch function to fall back to; "
+            "load(..., reference=function) gives it one."
+        )
     speed, is_slower = speed_words(made)
     only = tuple(_restrictions(made.task, file))
     checked = _checked(made, restricted=bool(only))
@@ -138,7 +141,7 @@ def finished(made: Made) -> Finished:
         is_slower=is_slower,
         time_with="" if isinstance(made.measurement, Measured) else _bench_command(made),
         only=only,
-        takes=_takes(made.task, file),
+        takes=_takes(made.task, file, only),
         otherwise=otherwise,
         gradients=_gradients(made, has_reference),
         call=call_text(made),
@@ -220,8 +223,8 @@ def _limits(task: Task, file: KernelFile | None) -> tuple[SizeLimit, ...]:
     return size_limits_of_files(task, [file], task.profile) if file is not None else ()
 
 
-def _takes(task: Task, file: KernelFile | None) -> str:
-    """`any rows, cols; bf16 tensors; contiguous`."""
+def _takes(task: Task, file: KernelFile | None, restrictions: Sequence[str]) -> str:
+    """`any rows, cols; any eps; bf16 tensors; contiguous`."""
     narrow = {one.dimension for one in _limits(task, file)}
     leads = [one for one in (file.plan.directives if file else ()) if isinstance(one, Lead)]
     leading = [name for one in leads for name, _ in one.ranks]
@@ -229,6 +232,9 @@ def _takes(task: Task, file: KernelFile | None) -> str:
     said = runs.any_words(task, narrow) + runs.then_words(task)
     of = f" of {' and '.join(leading)}" if len(leading) < len(task.tensors) else ""
     said += [f"any leading dimensions{of}"] if leading else []
+    restricted = {name for one in restrictions for name in re.findall(r"\w+", one)}
+    numbers = [one.name for one in task.numbers if one.bounds is None and one.name not in restricted]
+    said += [f"any {', '.join(numbers)}"] if numbers else []
     if len({*dtypes.values()}) == 1:
         said.append(f"{next(iter(dtypes.values()))} tensors")
     else:

@@ -58,7 +58,7 @@ def attempts_table(run: Run) -> Table | Paragraph:
 def attempt_heads(run: Run) -> tuple[str, ...]:
     kind = "measured us" if runs.is_measured(run.attempts) or not run.environment.emulated else "modelled us"
     cost = ("cost",) if _is_paid(run) else ()
-    return ("#", "stage", "result", kind, "speedup", "", "roofline", "", *cost, "summary")
+    return ("#", "stage", "result", kind, "vs best", "", "roofline", "", *cost, "summary")
 
 
 def attempt_cells(row: Row, run: Run) -> tuple[Cell, ...]:
