@@ -9,7 +9,7 @@ import pytest
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.cli.judging import reach
 from tilewright.importing.calls import CallArgument
-from tilewright.importing.shapes import Extent, extents, in_order
+from tilewright.importing.shapes import Extent, extents, ordered_sizes
 from tilewright.kernel_file import parse
 from tilewright.records import PROFILES
 
@@ -70,9 +70,9 @@ def test_what_is_no_product_is_not_known() -> None:
 def test_a_size_that_an_index_is_multiplied_by_lies_further_in() -> None:
     product = Extent(1, ("M", "N", "K"))
     aliases = {"b": "right", "n": "N", "": "M"}
-    assert in_order(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
-    assert in_order(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
+    assert ordered_sizes(product, "right", "sum += b[k * n + col];", aliases) == ["M", "K", "N"]
+    assert ordered_sizes(Extent(3, ("N", "C")), "x", "x[3 * (i * C + c)]", {"x": "x"}) == ["N", "C * 3"]
     macro = "b[OFFSET(i, j, n)] = 0;"
-    assert in_order(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
+    assert ordered_sizes(Extent(1, ("N", "K")), "right", macro, aliases) == ["K", "N"]
     stride = "int C3 = C * 3; y[b * T * C3 + t * C3] = 0;"
-    assert in_order(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]
+    assert ordered_sizes(Extent(3, ("B", "T", "C")), "y", stride, {"y": "y"}) == ["B", "T", "C * 3"]
