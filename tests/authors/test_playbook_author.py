@@ -11,7 +11,7 @@ from tests.tasks.in_process import HereReference
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.devices.child_device import EmulatedDevice
-from tilewright.playbook.errors import NotSupported, NotUnderstood
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.understanding import understand
 from tilewright.records import (
     PROFILES,
@@ -34,6 +34,7 @@ from tilewright.records.json_form import from_json, to_json
 from tilewright.records.verdict import Case
 from tilewright.tasks import TaskOptions, task_from_specification
 from tilewright.verify import Referee
+from tilewright.words import NotUnderstood
 
 AUTHOR: Author = PlaybookAuthor()
 
@@ -194,8 +195,8 @@ def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
 
 
 def test_words_outside_the_grammar_are_refused() -> None:
-    with pytest.raises(NotUnderstood, match=r"sort.*model"):
-        AUTHOR.specify("sort each row", {}, "H200", no_model)
+    with pytest.raises(NotUnderstood, match=r"frobnicate.*model"):
+        AUTHOR.specify("frobnicate each row", {}, "H200", no_model)
 
 
 # -- what was proposed before --

@@ -1,4 +1,4 @@
-"""The author that needs no model: a grammar for words, and structures for rows and elements."""
+"""The author that needs no model: a catalogue for words, and structures for rows and elements."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from tilewright.authors import Ask
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import with_least_sizes
-from tilewright.playbook.specification import specification
 from tilewright.playbook.understanding import understand
 from tilewright.records import Proposal, Situation, Specification, Stage
 from tilewright.tasks import task_op_line
+from tilewright.words import read
 
 _COMMENT_WIDTH = 100
 _INSTEAD = "; the playbook repairs no file but its own, so this is one"
@@ -30,8 +30,8 @@ class PlaybookAuthor:
     reads_evidence = False
 
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
-        """The reference for a request in words; raises `NotUnderstood` for words outside the grammar."""
-        return specification(words, shapes)
+        """The reference for a request in words; raises `NotUnderstood` for words without a reading."""
+        return read(words, shapes)
 
     def propose(self, situation: Situation, ask: Ask) -> Proposal | None:
         answer = understand(situation.task)

@@ -9,10 +9,6 @@ class PlaybookProblem(RefusedRequest):
     """The playbook has no answer."""
 
 
-class NotUnderstood(PlaybookProblem):
-    """Words that the grammar does not know, or shapes that do not go with them."""
-
-
 class NotSupported(PlaybookProblem):
     """An operation, shape or dtype that no structure of the playbook computes; a model may."""
 
@@ -26,9 +22,3 @@ def not_together(one: str, other: str) -> NotSupported:
     return NotSupported(
         f"the playbook writes {first} and {second}, but not in one kernel; give it a function for each of the two"
     )
-
-
-def outside_grammar(found: str, near: str = "") -> NotUnderstood:
-    """Words for which there are others, or a function, or a model. `near`: a request like it that works."""
-    instead = (f'the nearest it reads is "{near}", and ' if near else "") + "docs/playbook.md lists the words"
-    return NotUnderstood(f"{found}; {instead}", Remedy(RemedyKind.WRITE_FUNCTION), Remedy(RemedyKind.CHOOSE_MODEL))

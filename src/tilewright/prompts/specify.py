@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from tilewright.prompts.rendering import render
 from tilewright.prompts.replies import Fence, ReplyProblem, read_fences
 from tilewright.records import Specification
+from tilewright.words import nearest, reference
 
+_NEAR = 3  # entries of the catalogue that are shown
 _IMPORTS = frozenset({"torch", "math"})
 _LANGUAGES = {"python": ("python", "py"), "toml": ("toml",)}
 
@@ -17,7 +19,9 @@ _LANGUAGES = {"python": ("python", "py"), "toml": ("toml",)}
 def specify_texts(words: str, shapes: Mapping[str, str], gpu: str) -> tuple[str, str]:
     """The system text and the question for a request in words; `shapes` as the person gave them, `4096x1024:bf16`."""
     given = ", ".join(f"{name} = {shape}" for name, shape in shapes.items())
-    return render("specify_system"), render("specify", words=" ".join(words.split()), shapes=given, gpu=gpu)
+    near = [reference(one.name) for one in nearest(words, _NEAR)]
+    question = render("specify", words=" ".join(words.split()), shapes=given, gpu=gpu, near=near)
+    return render("specify_system"), question
 
 
 def specify_correction_text(problem: str) -> str:

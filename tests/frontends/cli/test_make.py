@@ -405,8 +405,11 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         (["FUNCTION", "-o", "/proc/k.cu"], "nothing can be written in /proc"),
         (["FUNCTION", "-o", "no/such/k.cu"], "make it, or give another file with -o"),
         (["FUNCTION", "--start", "EMPTY"], "no launch plan"),
-        (["make my coffee"], "the playbook does not understand"),
-        (["rmsnorm", "--shape", "y=16x64"], "--shape y: the task has no such tensor; it has x, weight"),
+        (["make my coffee"], "names no operation"),
+        (
+            ["rmsnorm", "--shape", "x=16x64", "--shape", "weight=64", "--shape", "y=4"],
+            "--shape y: the task has no such tensor; it has x, weight",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, arguments: list[str], message: str) -> None:

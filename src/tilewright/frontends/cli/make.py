@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import sys
 import tempfile
 import time
@@ -34,6 +32,7 @@ from tilewright.frontends.api.running import (
     run_with_backward,
 )
 from tilewright.frontends.cli import terminal
+from tilewright.frontends.cli.words import settled_words
 from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import (
     Finished,
@@ -56,11 +55,8 @@ from tilewright.frontends.report.runs import (
 )
 from tilewright.frontends.report.terminal import cell_text, show
 from tilewright.kernel_file import KernelFileError, tuned_path
-from tilewright.playbook.errors import PlaybookProblem
-from tilewright.playbook.foresight import foresee
-from tilewright.playbook.specification import specification
 from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task
-from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, StoreError, write_text
+from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
 from tilewright.tasks.errors import BadArgument
 
 _ASKING = "the author is at work"
@@ -175,7 +171,7 @@ def make(
     )
     chosen = author_name(model, author, os.environ)
     if chosen == PLAYBOOK:
-        refuse_foreseen(asked, anew=fresh or bool(start))
+        asked = settled_words(asked, fresh or bool(start), Path())
     budget = Budget(attempts, tokens, dollars, seconds)
     settings = terminal.settings_of(
         chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence
@@ -509,43 +505,3 @@ def check_output(output: Path | None, said: str = "-o") -> None:
     for path in (output, tuned_path(output)):
         if path.exists() and not os.access(path, os.W_OK):
             raise BadArgument(f"{said} {output}: {path} cannot be written; give another file with -o")
-
-
-# Requests that the built-in author is sure to refuse are refused before torch is imported.
-
-_FUNCTION = re.compile(r"(?P<path>\S+\.py)(?::(?P<name>\w+))?")
-_LONGEST_PATH = 1000
-
-
-def refuse_foreseen(request: Request, anew: bool) -> None:
-    """Raises what the playbook would; not where the library may have a kernel, for which no author is asked."""
-    try:
-        _foresee(request)
-    except PlaybookProblem:
-        if anew or not _may_be_known(request):
-            raise
-
-
-def _foresee(request: Request) -> None:
-    text = request.text.strip()
-    found = _FUNCTION.fullmatch(text)
-    if found is None:
-        if text and ":" not in text and ".py" not in text and not _is_path(text):
-            specification(text, request.shapes)
-        return
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        source = Path(found["path"]).expanduser().read_text(encoding="utf-8")
-        foresee(source, found["name"] or "Model")
-
-
-def _is_path(text: str) -> bool:
-    return len(text) < _LONGEST_PATH and Path(text).expanduser().exists()
-
-
-def _may_be_known(request: Request) -> bool:
-    for kernel in Store().library.all():
-        with contextlib.suppress(StoreError):
-            asked = kernel.request()
-            if asked is not None and asked.text == request.text:
-                return True
-    return False

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 from tests.playbook.agreement import load_structure
-from tests.playbook.requests import REQUESTS, Request
-from tests.playbook.test_requests import drawn
+from tests.words.asked import REQUESTS, Request
+from tests.words.test_requests import drawn
 
-from tilewright.playbook.specification import specification
 from tilewright.playbook.understanding import understand
 from tilewright.tasks import TaskOptions, task_from_specification
+from tilewright.words import read
 
 _QUICK = ("vector add", "x @ w + b", "max pooling 2x2", "cross entropy", "sum over dims 1 and 2", "rotary embedding")
 
 
 def _check(asked: Request, folder: Path, *, all_structures: bool) -> None:
-    made = specification(asked.words, asked.shapes)
+    made = read(asked.words, asked.shapes)
     task = task_from_specification(made, TaskOptions())
     described = tomllib.loads(made.description)
     inputs = drawn(described)
