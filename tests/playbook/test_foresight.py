@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.frontends.api.requests import task_of
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.foresight import foresee
+from tilewright.playbook.errors import NotSupported, precheck
 from tilewright.store import Request
 
 _SORTING = """\
@@ -33,13 +32,13 @@ def f(x):
 )
 def test_what_has_no_structure_is_named(body: str, said: str) -> None:
     with pytest.raises(NotSupported, match=said):
-        foresee(f"def f(x, w):\n    return {body}\n", "f")
+        precheck(f"def f(x, w):\n    return {body}\n", "f")
 
 
 def test_layers_of_a_module_are_seen() -> None:
     source = "class Model:\n    def __init__(self):\n        self.c = nn.LSTM(3, 3)\n"
     with pytest.raises(NotSupported, match="lstm"):
-        foresee(source, "Model")
+        precheck(source, "Model")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_layers_of_a_module_are_seen() -> None:
     ],
 )
 def test_anything_else_is_left_to_tracing(source: str) -> None:
-    foresee(source, "f")
+    precheck(source, "f")
 
 
 def test_it_is_said_before_anything_runs(tmp_path: Path) -> None:
@@ -60,6 +59,6 @@ def test_it_is_said_before_anything_runs(tmp_path: Path) -> None:
     path.write_text(_SORTING)
     request = Request(f"{path}:f", shapes={"x": "2x3x8x8"})
     with pytest.raises(NotSupported, match="sorting"):
-        task_of(request, foresee)
+        task_of(request, precheck)
     with pytest.raises(Exception, match="the reference was run"):
         task_of(request)

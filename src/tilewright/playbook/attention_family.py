@@ -11,7 +11,7 @@ from tilewright.playbook.attention.draft import draft
 from tilewright.playbook.attention.program import PRODUCTS, SOFTMAXES, Attention, attention_program
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
-from tilewright.playbook.products.family import PRODUCTS as PRODUCTS_FAMILY
+from tilewright.playbook.products.catalogue import PRODUCTS as PRODUCTS_FAMILY
 
 # The most promising first: id, summary, what it takes, how it is written.
 _WAYS: tuple[tuple[str, str, Callable[[Attention], bool], Callable[[Attention, str], str]], ...] = (

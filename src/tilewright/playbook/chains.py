@@ -10,9 +10,11 @@ from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, replace
 
+from tilewright.playbook.analysis import RULES, program_of, row_space
 from tilewright.playbook.axes import Axes
-from tilewright.playbook.catalogue import Way, best_way, draft_way, every_way, ways
-from tilewright.playbook.families import Answer, Structure
+from tilewright.playbook.catalogue import Way, best_way, draft, draft_way, every_structure, every_way, structures, ways
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
 from tilewright.playbook.lowering import Item, Lowering
 from tilewright.playbook.row_program import Load, NumberKind, Reduce, RowProgram, Value, arguments_of, renumbered
@@ -192,3 +194,21 @@ def _structure(chain: Chain, first: Way, second: Way) -> Structure:
 
     summary = f"{first.summary}; then, over rows, {second.summary}"
     return Structure(f"{first.id}-then-{second.id}", summary, write)
+
+
+# -- rows: --
+
+
+def _rows_answer(traced: TracedTask) -> Answer:
+    space = row_space(traced)
+    try:
+        program = program_of(space)
+    except NotSupported:
+        chain = chain_of(space)
+        if chain is None:
+            raise
+        return chain_answer(chain)
+    return Answer(draft(program), structures(program), every_structure(program))
+
+
+ROWS = Family("rows", frozenset(RULES), lambda traced: traced.targets - {"getitem"} <= RULES.keys(), _rows_answer)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.playbook.attention_family import ATTENTION
+from tilewright.playbook.chains import ROWS
 from tilewright.playbook.class_losses.structures import CLASS_LOSSES
 from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
@@ -14,8 +15,7 @@ from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves import MOVES_FAMILY
 from tilewright.playbook.pooling_family import POOLING_FAMILY
-from tilewright.playbook.products.family import PRODUCTS
-from tilewright.playbook.rows_family import ROWS
+from tilewright.playbook.products.catalogue import PRODUCTS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.top_k import TOP_K
 from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of

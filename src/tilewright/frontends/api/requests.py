@@ -27,8 +27,7 @@ from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.reporter import Reporter, reminding
 from tilewright.frontends.report.runs import seconds_words
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.foresight import foresee
+from tilewright.playbook.errors import NotSupported, precheck
 from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.store import Header, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
 from tilewright.tasks import TaskError
@@ -86,7 +85,7 @@ def _precheck(store: Store, settings: records.Settings, fresh: bool) -> tasks.Pr
 
     def check(source: str, function: str) -> None:
         try:
-            foresee(source, function)
+            precheck(source, function)
         except NotSupported:
             if fresh or all(source.strip() not in one.task().reference for one in store.library.all()):
                 raise

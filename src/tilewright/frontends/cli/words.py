@@ -14,8 +14,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.playbook.errors import PlaybookProblem
-from tilewright.playbook.foresight import foresee
+from tilewright.playbook.errors import PlaybookProblem, precheck
 from tilewright.records import Specification
 from tilewright.store import Request, Store, StoreError
 from tilewright.words import NotUnderstood, SeveralReadings, nearest, read, reference
@@ -108,7 +107,7 @@ def _precheck(request: Request) -> None:
         return
     with contextlib.suppress(OSError, UnicodeDecodeError):
         source = Path(found["path"]).expanduser().read_text(encoding="utf-8")
-        foresee(source, found["name"] or "Model")
+        precheck(source, found["name"] or "Model")
 
 
 def _is_path(text: str) -> bool:

@@ -18,7 +18,7 @@ from tilewright.playbook.convolutions.catalogue import (
 )
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Structure, TracedTask
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.chains import (
     best_ways,
@@ -28,6 +28,8 @@ from tilewright.playbook.products.chains import (
     with_weights,
 )
 from tilewright.playbook.products.draft import draft_product
+from tilewright.playbook.products.graph import CONVOLUTION
+from tilewright.playbook.products.graph import PRODUCTS as MATRIX_PRODUCTS
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
@@ -243,3 +245,11 @@ def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure
     id = "-then-".join([way.id, *(one.id for one in chosen)])
     write = partial(chain_text, chain, way.write, chosen)
     return Structure(id, summary, write, resort=way.resort)
+
+
+# -- products and convolutions, with pointwise work on their sums and rows after them --
+
+TARGETS = MATRIX_PRODUCTS | {CONVOLUTION}
+_KEPT = TARGETS | {"triu", "tril", "diag_embed"}
+
+PRODUCTS = Family("products", _KEPT, lambda traced: bool(traced.targets & TARGETS), answer)
