@@ -196,7 +196,7 @@ def _structure(chain: Chain, first: Way, second: Way) -> Structure:
     return Structure(f"{first.id}-then-{second.id}", summary, write)
 
 
-# -- rows: --
+# -- the family of rows --
 
 
 def _rows_answer(traced: TracedTask) -> Answer:

@@ -25,7 +25,7 @@ def not_together(one: str, other: str) -> NotSupported:
     )
 
 
-# -- what no family computes and the source already says, so that nobody waits for a reference to be run and traced --
+# -- refused before anything is traced --
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (
     ("whole attention layers", frozenset(("multi_head_attention_forward", "multiheadattention"))),

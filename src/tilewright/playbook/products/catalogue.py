@@ -247,7 +247,7 @@ def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure
     return Structure(id, summary, write, resort=way.resort)
 
 
-# -- products and convolutions, with pointwise work on their sums and rows after them --
+# -- the family of GEMMs and convolutions --
 
 TARGETS = MATRIX_PRODUCTS | {CONVOLUTION}
 _KEPT = TARGETS | {"triu", "tril", "diag_embed"}
