@@ -63,7 +63,7 @@ def test_a_word_that_may_say_something_is_never_dropped_in_silence(word: str) ->
 @pytest.mark.parametrize(
     ("words", "requests"),
     [
-        ("fast gelu", {"exact GELU", "quick gelu"}),
+        ("fast gelu", {"tanh gelu", "quick gelu"}),
         (
             "mean pool",
             {"masked mean pooling over the sequence", "sequence mean pooling", "average pool layer"},
@@ -97,3 +97,12 @@ def test_names_of_given_shapes_are_used() -> None:
     assert "def causal_attention(q, k, v)" in made.reference
     made = read("matmul with bias", {"p": "8x16:f32", "r": "16x4:f32"})
     assert "p is the a" in made.assumptions
+
+
+def test_a_reading_that_is_offered_is_what_its_phrase_gets() -> None:
+    with pytest.raises(SeveralReadings) as several:
+        read("fast gelu", {})
+    codes = [read(one.request, {}).reference for one in several.value.readings]
+    assert len(set(codes)) == len(codes)
+    assert 'approximate="tanh"' in codes[0]
+    assert "tanh" in several.value.readings[0].means

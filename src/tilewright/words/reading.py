@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.words.attempts import Attempt
 from tilewright.words.catalogue import fillers, nearest
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
-from tilewright.words.mentions import Mention, Request, choices, explained, meaning, mentions, replace_names
+from tilewright.words.mentions import Mention, Request, Step, choices, explained, meaning, mentions, replace_names
 from tilewright.words.tokens import Token
 
 _AT_LENGTH = 6  # words that a description has at least
@@ -96,8 +96,7 @@ class Reader:
 
     def several(self, requests: list[Request]) -> SeveralReadings:
         readings = tuple(
-            Reading(", then ".join(one.operation.request for one in request.steps), meaning(request.steps))
-            for request in requests[:3]
+            Reading(", then ".join(map(_phrase, request.steps)), meaning(request.steps)) for request in requests[:3]
         )
         return SeveralReadings(f'"{self.words}" may mean several things', readings)
 
@@ -117,3 +116,9 @@ class Reader:
         near = near or (more[0] if more else None)
         found = f'it is not understood what {listed} means in "{self.words}"{as_far}'
         return unread(found, near.name if near else "", near.request if near and not request.steps else "")
+
+
+def _phrase(step: Step) -> str:
+    """A request for a step with its options: "tanh gelu"."""
+    options = [one.phrases[0] for one in step.operation.options if one.name in step.options]
+    return " ".join((*options, step.operation.phrases[0])) if options else step.operation.request
