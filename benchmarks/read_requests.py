@@ -48,6 +48,8 @@ def judged(one: dict[str, Any]) -> tuple[str, str]:
         return "asked, as it should be" if ambiguous else "asked", str(error)
     except NotUnderstood as error:
         return "refused, as it should be" if impossible or ambiguous else "refused", str(error)
+    except Exception as error:  # a bug of the reader
+        return "ERROR", f"{type(error).__name__}: {error}"
     if impossible:
         return "WRONG", made.reference
     said = "; ".join(made.assumptions)

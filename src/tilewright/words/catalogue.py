@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from tilewright.records import DType
-from tilewright.words.text import joined, stem, words_of
+from tilewright.words.text import joined, stem, stems, words_of
 
 FILES = ("rows", "elements", "matrices", "images", "attention", "moves", "losses", "models")
 _DESCRIBED = ("images", "losses", "models", "attention", "moves")
@@ -216,8 +216,9 @@ def fillers() -> frozenset[str]:
     return frozenset(stem(one) for one in vocabulary()["fillers"].split())
 
 
-def _stems(*texts: str) -> frozenset[str]:
-    return frozenset(stem(word) for text in texts for word in words_of(text))
+def contents(phrase: str) -> frozenset[str]:
+    """The stems of a phrase that say something."""
+    return stems(phrase) - fillers()
 
 
 @cache
@@ -225,8 +226,25 @@ def hints(name: str) -> frozenset[str]:
     """The stems that an entry uses of itself: whoever says them says what the entry does anyway."""
     one = operations()[name]
     tensors = (argument.name for argument in one.arguments)
-    negations = _stems("no not without except instead unless never")
-    return _stems(one.says, *one.phrases, *one.hints, *one.assume, *tensors) - negations
+    negations = stems("no not without except instead unless never")
+    return stems(one.says, *one.phrases, *one.hints, *one.assume, *tensors) - negations
+
+
+@cache
+def harmless() -> frozenset[str]:
+    """The stems of nouns that say where an operation is used or of what: tensors, dimensions, models."""
+    told = vocabulary()
+    texts = [*told["axes"].values(), *told["sizes"].values(), *told["dimensions"], told["asides"], told["models"]]
+    return stems(*texts, told["values"], told["tensors"], told["connectors"])
+
+
+@cache
+def operative() -> frozenset[str]:
+    """The stems that say what is computed: those of the names of operations and options."""
+    phrases = [phrase for one in operations().values() for phrase in one.phrases]
+    phrases += [p for one in operations().values() for o in one.options for p in (*o.phrases, *o.alone)]
+    single = {joined(phrase) for one in operations().values() for phrase in one.phrases}
+    return (stems(*phrases) - harmless() | single) - fillers()
 
 
 @cache
@@ -235,7 +253,7 @@ def _index() -> tuple[list[tuple[Operation, frozenset[str], dict[str, int]]], di
     entries = []
     for one in operations().values():
         phrases = {key: len(key) for key in map(joined, one.phrases)}
-        entries.append((one, _stems(one.says, *one.phrases) - fillers(), phrases))
+        entries.append((one, stems(one.says, *one.phrases) - fillers(), phrases))
     counts = Counter(word for _, own, _ in entries for word in own)
     return entries, {word: math.log(1 + len(entries) / count) for word, count in counts.items()}
 

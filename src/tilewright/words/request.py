@@ -10,8 +10,7 @@ from tilewright.records import Specification
 from tilewright.words.catalogue import names, operations
 from tilewright.words.errors import NotUnderstood, SeveralReadings, unread
 from tilewright.words.formulas import Formula, read_formula
-from tilewright.words.mentions import Request, Step, mentions
-from tilewright.words.reading import Reader
+from tilewright.words.reading import Request, Step, read_rest, read_tokens
 from tilewright.words.specification import written
 from tilewright.words.text import joined, plain
 from tilewright.words.tokens import tokens
@@ -74,6 +73,7 @@ def _is_among(number: float, units: tuple[int, ...], values: set[float]) -> bool
 
 
 def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
+    problem: NotUnderstood | None = None
     formula, rest, label = _formula_of(text)
     if formula is None:
         said = _called(text)
@@ -82,20 +82,23 @@ def _specification(text: str, shapes: Mapping[str, str]) -> Specification:
                 f'"{text}" is not read as a formula; its names may be letters such as x and y, gate, weight and bias'
             )
         try:
-            request = Reader(text, tokens(said), frozenset(shapes)).read()
+            request = read_tokens(text, tokens(said), shapes)
             return written(text, request, None, shapes)
         except SeveralReadings:
             raise
-        except NotUnderstood:
-            inside = _formula_inside(text)
+        except NotUnderstood as error:
+            problem, inside = error, _formula_inside(text)
             if inside is None:
                 raise
             formula, rest, label = inside
-    request = Request(())
-    if rest or label:
-        request = Reader(text, tokens(_called(rest)), frozenset(shapes)).read_rest()
-        request = _labelled(text, label, request) if label else request
-    return written(text, request, formula, shapes)
+    try:
+        request = Request()
+        if rest or label:
+            request = read_rest(text, tokens(_called(rest)), shapes)
+            request = _labelled(text, label, request) if label else request
+        return written(text, request, formula, shapes)
+    except NotUnderstood as error:
+        raise problem or error from None
 
 
 def _formula_of(text: str) -> tuple[Formula | None, str, str]:
@@ -174,15 +177,7 @@ def _labelled(text: str, label: str, request: Request) -> Request:
     some = tokens(label)
     loose = [one.text for one in some if one.kind in ("number", "shape", "layout", "axis")]
     loose += [one.text for one in some if one.text in ("not", "no", "without", "except", "then", "->", "+")]
-    listed = mentions(some)
-    if (
-        loose
-        or len(
-            {name.operation for one in listed[:1] for name in one.names}
-            | {name.operation for one in listed[1:] for name in one.names}
-        )
-        > 3
-    ):
+    if loose:
         raise unread(f'it is not understood what {", ".join(loose)} means in "{text}"')
     named = tuple((one.value[2], one.value[1]) for one in some if one.kind == "size")
     note = f'it is read from the formula; "{label}" is taken for its name'
@@ -216,4 +211,4 @@ def _called(text: str) -> str:
 def reference(name: str) -> Specification:
     """The reference of an entry as it stands in the catalogue, with everything that it assumes."""
     operation = operations()[name]
-    return written(operation.request, Request((Step(operation, 0, 0),)), None, {})
+    return written(operation.request, Request((Step(operation),)), None, {})

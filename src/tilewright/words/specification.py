@@ -12,7 +12,7 @@ from tilewright.words.building import Builder, Dimensions, Tensor, Value, comput
 from tilewright.words.catalogue import Operation, vocabulary
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
 from tilewright.words.formulas import Formula, write_formula
-from tilewright.words.mentions import Request, Step
+from tilewright.words.reading import Request, Step
 
 _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh", "round", "erf", "sin", "cos", "rsqrt"))  # of C++
 _INTEGERS = re.compile("sum|max|min|add|transpose|where|histogram")  # operations that are read of whole numbers too
@@ -53,7 +53,7 @@ class _Draft:
         self, request: Request, formula: Formula | None, given: Given, renamed: dict[str, str], rank: int | None
     ) -> None:
         self.request, self.given, self.rank = request, given, rank
-        layout = next((names for _, names in request.layouts), ())
+        layout = request.layout
         self.builder = Builder(renamed, rank, tuple(layout) if rank in (None, len(layout)) else ())
         self.names: list[str] = []
         self.says: list[str] = []
@@ -155,6 +155,12 @@ class _Draft:
                     raise NotUnderstood(f"{what}; give its shape")
             builder.rank = builder.rank or wanted
             return said
+        if said.startswith("="):
+            wanted_kinds = {said[1:], vocabulary()["kinds"].get(said[1:], "")}
+            found = [at for at, name in enumerate(names) if wanted_kinds & {name, vocabulary()["kinds"].get(name, name)}]
+            if len(found) == 1:
+                return (found[0],)
+            raise NotUnderstood(f'which dimension "{step.axis_said}" is cannot be told; say it as "over dim 1"')
         if said in ("rows?", "columns?"):
             base = step.operation.request
             readings = (
@@ -213,8 +219,8 @@ class _Draft:
         for names, shape in self.request.shapes:
             if not names or first in names:
                 return len(shape) if len(dimensions) != 2 or len(shape) < 6 else None
-        if self.request.layouts:
-            return len(self.request.layouts[0][1])
+        if self.request.layout:
+            return len(self.request.layout)
         roles = {role for role, _ in self.request.sizes}
         if {"batch", "sequence"} <= roles and roles & {"hidden", "classes", "channels"}:
             return 3

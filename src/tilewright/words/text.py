@@ -19,49 +19,8 @@ _ENDINGS = (
     (r"(?<=...)e$", ""),
 )
 _KEPT = frozenset(
-    [
-        "ring",
-        "string",
-        "nothing",
-        "red",
-        "thing",
-        "loss",
-        "less",
-        "cross",
-        "this",
-        "is",
-        "as",
-        "embed",
-        "bias",
-        "axis",
-        "process",
-        "class",
-        "mass",
-        "mish",
-        "address",
-        "all",
-        "mamba",
-        "bwd",
-        "relu",
-        "gelu",
-        "silu",
-        "selu",
-        "celu",
-        "elu",
-        "need",
-        "feed",
-        "speed",
-        "add",
-        "off",
-        "diff",
-        "cell",
-        "null",
-        "hellinger",
-        "roll",
-        "shell",
-        "biased",
-        "unbiased",
-    ]
+    """ring string nothing red thing loss less cross this is as embed bias axis process class mass mish address all mamba
+    bwd relu gelu silu selu celu elu need feed speed add off diff cell null hellinger roll shell biased unbiased""".split()
 )
 _STEMS: dict[str, str] = {}
 _ENDED = tuple((re.compile(pattern), end) for pattern, end in _ENDINGS)
@@ -91,6 +50,10 @@ def stem(word: str) -> str:
         known = known.replace("greyscal", "grayscal").replace("behaviour", "behavior")
         _STEMS[word] = known
     return known
+
+
+def stems(*texts: str) -> frozenset[str]:
+    return frozenset(stem(word) for text in texts for word in words_of(text))
 
 
 def joined(phrase: str) -> str:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tilewright.words.catalogue import operations, vocabulary
-from tilewright.words.layouts import dimensions_of, marked
+from tilewright.words.catalogue import names, operations, vocabulary
 from tilewright.words.text import ARTICLES, joined, plain, spelled, stem, words_of
 
 NUMBER = r"(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:e[-+]?\d+)?"
-_MULTIPLES = {"k": 1024, "m": 1 << 20, "g": 1 << 30, "million": 10**6, "billion": 10**9, "thousand": 1000, "": 1}
+_UNITS = {"k": 1024, "m": 1 << 20, "million": 10**6, "billion": 10**9, "thousand": 1000, "": 1}
 _SIDE = r"\d+[km]?(?![\w.])"
 _TOKEN = re.compile(
     r"(?P<layout>⟦[^⟧]*⟧)|"
@@ -22,7 +21,10 @@ _TOKEN = re.compile(
     rf"|(?P<rank>[123]d\b)|(?P<number>{NUMBER}(?: ?(?:million|billion|thousand)\b|[km](?![a-z]))?)"
     r"|(?P<word>[a-z]+\d*(?:[a-z]+\d*)*)|(?P<mark>->|\S)"
 )
-_JOINS = frozenset(("=", ":", "of", "is", "size", "to", "equal", "at", "are", "=="))
+_ONE = r"(?:[A-Za-z]\w*|\d+)(?: ?[*/+] ?(?:[A-Za-z]\w*|\d+))*"
+_GROUP = re.compile(rf"[\[(] ?({_ONE}(?: ?, ?{_ONE})*) ?,? ?[\])]")
+_JOINS = frozenset("= : of is size to equal at are ==".split())
+_BEFORE_AXIS = frozenset("over along across on of in for per by through down wrt each every at within around among".split())
 _LONGEST = 7  # words of a phrase
 
 
@@ -39,267 +41,220 @@ class Token:
 def tokens(words: str) -> list[Token]:
     """The tokens of a request, with sizes and the like as one token each."""
     found = list(_split(_prepared(words)))
-    for turn in (_inverted, _dtypes, _layouts, _axes, _sizes, _named_tensors):
-        found = turn(found)
+    for turn in (_corrected, _dtypes, _layouts, _axes, _sizes, _named_tensors):
+        found = list(turn(found))
     return found
 
 
+# -- text --
+
+
 def _prepared(words: str) -> str:
-    text = re.sub(
-        r"(?<!\w)(?:- ?inf(?:inity)?|(?:minus|negative|neg) inf(?:inity)?)\b", "neginf", marked(plain(words)).lower()
-    )
+    infinite = r"(?<!\w)(?:- ?inf(?:inity)?|(?:minus|negative|neg) inf(?:inity)?)\b"
+    text = re.sub(infinite, "neginf", _GROUP.sub(_marked, plain(words)).lower())
     text = re.sub(r"(?<=x)\d{1,3}(?:,\d{3})+(?!\d)", lambda one: one[0].replace(",", ""), text)
     for pattern, instead in vocabulary()["rewrite"]:
         text = re.sub(pattern, instead, text)
-    text = re.sub(
-        r"(?<![\d,(\[] )(?<![\w,.(\[])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d| ?[\])])",
-        lambda one: one[0].replace(",", ""),
-        text,
-    )
+    thousands = r"(?<![\d,(\[] )(?<![\w,.(\[])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d| ?[\])])"
+    text = re.sub(thousands, lambda one: one[0].replace(",", ""), text)
     text = re.sub(r"(?<![\w.])1 ?/ ?sqrt\((\d+)\)", lambda one: repr(float(one[1]) ** -0.5), text)
     text = re.sub(rf"(?<![\w./])({NUMBER}) ?/ ?({NUMBER})(?![\w/])", _quotient, text)
     text = re.sub(r"(?<=[a-z])(?<!\de)[-_](?=[a-z0-9])|(?<=\d)-(?=[a-z])", " ", text)
-    return re.sub(r"(?<=[a-z])(?=[([])|(?<=[a-z])'s\b", " ", text)
+    return re.sub(r"(?<=[a-z])(?=[(\[])|(?<=[a-z])'s\b", " ", text)
 
 
 def _quotient(said: re.Match[str]) -> str:
-    return (
-        said[0]
-        if float(said[2]) == 0 or float(said[1]) == 0 or (float(said[1]) < 1 and "." in said[1])
-        else repr(float(said[1]) / float(said[2]))
-    )
+    one, other = float(said[1]), float(said[2])
+    return said[0] if not one or not other or (one < 1 and "." in said[1]) else repr(one / other)
+
+
+def _marked(found: re.Match[str]) -> str:
+    """A shape by letters between ⟦ and ⟧: of capitals, and of names of dimensions."""
+    parts = [one.strip() for one in found[1].split(",")]
+    known = vocabulary()["dimensions"]
+    letters = all(re.match(r"[A-Z]|\d", one) or one.lower() in known for one in parts)
+    named = len(parts) > 1 and all(one in known and one.isalpha() for one in parts) and not {*parts} <= {*"qkvabxyzw"}
+    long = len(parts) == 1 and len(parts[0]) > 2 and "," not in found[0]
+    entry = any(len(one) > 1 and joined(one) in names() for one in parts)
+    if not letters or long or entry or not (named or any(re.match(r"[A-Z]", one) for one in parts)):
+        return found[0]
+    return f" ⟦{','.join(one.replace(' ', '') for one in parts)}⟧ "
+
+
+def _dimensions(text: str) -> tuple[str, ...]:
+    """The names of the dimensions between ⟦ and ⟧."""
+    known, some = vocabulary()["dimensions"], text.strip("⟦⟧").lower().split(",")
+    heads = "w" not in some and len(some) > 2
+    return tuple("heads" if one == "h" and heads else known.get(one, one) for one in some)
 
 
 def _split(text: str) -> Iterator[Token]:
     before = ""
     for found in _TOKEN.finditer(text):
         kind, said = str(found.lastgroup), found[0]
-        kind = "word" if kind == "rank" else kind
         if kind == "layout":
-            yield Token(kind, said.replace("⟦", "(").replace("⟧", ")"), dimensions_of(said))
+            yield Token(kind, said.replace("⟦", "(").replace("⟧", ")"), _dimensions(said))
         elif kind == "shape" and before == "-":
             yield Token("word", f"-{said}", None, said)
         elif kind == "shape":
-            yield Token(kind, said, tuple(_whole(one) for one in re.findall(r"\d+[km]?", said)))
+            yield Token(kind, said, tuple(int(_whole(one)) for one in re.findall(r"\d+[km]?", said)))
         elif kind == "number":
             sign = before == "-" and text[found.start() - 1 : found.start()] == "-"
             yield Token(kind, f"-{said}" if sign else said, None, "#")
-        elif said == "-" and re.match(r"[\d.]", text[found.end() : found.end() + 1]) and _may_sign(text, found.start()):
-            before = said
-            continue
-        else:
-            yield Token(kind, said, None, stem(said) if kind == "word" else said)
+        elif said != "-" or not re.match(r"[\d.]", text[found.end() :][:1]) or not _may_sign(text, found.start()):
+            word = kind in ("word", "rank")
+            yield Token("word" if word else kind, said, None, stem(said) if word else said)
         before = said
 
 
 def _may_sign(text: str, place: int) -> bool:
-    return (
-        place == 0
-        or re.search(r"[\w)\]] ?$", text[:place]) is None
-        or re.search(r"[a-z(=,] $|[=(,]$", text[:place]) is not None
-    )
+    first = re.search(r"[\w)\]] ?$", text[:place]) is None
+    return first or re.search(r"[a-z(=,] $|[=(,]$", text[:place]) is not None
 
 
-def _whole(text: str) -> int:
-    return _multiplied(int(text.rstrip("km")), text.lstrip("0123456789"))
-
-
-def _multiplied(value: float, unit: str) -> int:
-    """8k is 8192, and 100k is 100000."""
-    binary = unit in ("m", "g") or (value == int(value) and int(value) & (int(value) - 1) == 0)
-    return int(value * (_MULTIPLES[unit] if binary or unit not in ("k", "m") else 1000))
+def _whole(text: str) -> str:
+    """A number as it was said, 8k as 8192 and 100k as 100000."""
+    found = re.fullmatch(rf"(-?{NUMBER}) ?([a-z]*)", text)
+    if found is None or not found[2]:
+        return text
+    value = float(found[1])
+    binary = found[2] in ("k", "m") and value == int(value) and int(value) & (int(value) - 1) == 0
+    return str(int(value * (_UNITS[found[2]] if binary or len(found[2]) > 1 else {"k": 10**3, "m": 10**6}[found[2]])))
 
 
 def number_of(token: Token) -> str:
-    """A number as it was said, 8k as 8192."""
-    found = re.fullmatch(rf"(-?{NUMBER}) ?([a-z]*)", token.text)
-    if found is None or not found[2]:
-        return token.text
-    return str(_multiplied(float(found[1]), found[2]))
+    return _whole(token.text)
 
 
-def _inverted(some: list[Token]) -> list[Token]:
+def _corrected(some: list[Token]) -> Iterator[Token]:
     """Words that are mistyped, as they are meant; `value` has what was typed."""
-    known = known_words()
-    found = []
+    known, right = _known()
     for one in some:
-        if one.kind == "word" and one.stem not in known_stems() and len(one.text) > 4 and one.text.isalpha():
+        if one.kind == "word" and one.stem not in right and len(one.text) > 4 and one.text.isalpha():
             meant = spelled(one.text, known)
             if meant is not None and one.text[0] in meant[:2]:
                 one = replace(one, text=meant, stem=stem(meant), value=one.text)
-        found.append(one)
-    return found
+        yield one
 
 
 @cache
-def known_words() -> frozenset[str]:
-    """Every word that the catalogue or the vocabulary has."""
+def _known() -> tuple[frozenset[str], frozenset[str]]:
+    """Every word that the catalogue or the vocabulary has, and their stems."""
     told = vocabulary()
-    texts = [
-        told["fillers"],
-        told["connectors"],
-        told["models"],
-        *told["sizes"],
-        *told["sizes"].values(),
-        *told["axes"].values(),
-    ]
-    texts += [phrase for one in told["dtypes"].values() for phrase in [one]] + [told["tensors"], told["values"]]
+    texts = [told[one] for one in ("fillers", "connectors", "models", "tensors", "values", "asides")]
+    texts += [*told["sizes"], *told["sizes"].values(), *told["axes"].values(), *told["dtypes"].values()]
     for one in operations().values():
         texts += [one.says, *one.phrases, *one.hints, *one.assume, *one.absent]
         texts += [phrase for option in one.options for phrase in (*option.phrases, *option.assume)]
-    return frozenset(word for text in texts for word in words_of(text))
+    words = frozenset(word for text in texts for word in words_of(text))
+    return words, frozenset(map(stem, words))
 
 
-@cache
-def known_stems() -> frozenset[str]:
-    return frozenset(map(stem, known_words()))
+# -- phrases of the vocabulary --
 
 
 @cache
 def _lookup(table: str) -> dict[str, str]:
-    found = {}
-    for role, phrases in vocabulary()[table].items():
-        for phrase in phrases.split(";"):
-            found[joined(phrase)] = role
-    return found
+    listed = ((role, phrases.split(";")) for role, phrases in vocabulary()[table].items())
+    return {joined(phrase): role for role, phrases in listed for phrase in phrases}
 
 
-def _phrase_at(some: list[Token], place: int, table: dict[str, str]) -> tuple[str, int] | None:
+def _phrase_at(some: list[Token], place: int, table: str) -> tuple[str, int] | None:
     """What the longest phrase from a place on stands for, and where it ends."""
-    key, best = "", None
+    key, best, known = "", None, _lookup(table)
     for end in range(place, min(len(some), place + _LONGEST)):
-        if some[end].kind == "word" and some[end].text in ARTICLES and (end > place or table is not _lookup("sizes")):
+        if some[end].kind == "word" and some[end].text in ARTICLES and (end > place or table != "sizes"):
             continue
         if some[end].kind not in ("word", "number"):
             break
         key += some[end].stem
-        if key in table:
-            best = (table[key], end + 1)
+        if key in known:
+            best = (known[key], end + 1)
     return best
 
 
-def _replaced(some: list[Token], kind: str, table: dict[str, str], value: Any = None) -> list[Token]:
-    found: list[Token] = []
+def _texts(some: list[Token]) -> str:
+    return " ".join(one.text for one in some)
+
+
+def _dtypes(some: list[Token]) -> Iterator[Token]:
     place = 0
     while place < len(some):
-        said = _phrase_at(some, place, table)
-        if said is None:
-            found.append(some[place])
+        said = _phrase_at(some, place, "dtypes")
+        half = some[place].text == "half" and said is not None and said[1] == place + 1
+        if said is None or (half and not _is_dtype(some, place)):
+            yield some[place]
             place += 1
-            continue
-        text = " ".join(one.text for one in some[place : said[1]])
-        found.append(Token(kind, text, said[0] if value is None else value))
-        place = said[1]
-    return found
-
-
-def _dtypes(some: list[Token]) -> list[Token]:
-    found = _replaced(some, "dtype", _lookup("dtypes"))
-    return [
-        replace(one, kind="word", stem="half", value=None)
-        if one.kind == "dtype" and one.text == "half" and not _is_dtype(found, place)
-        else one
-        for place, one in enumerate(found)
-    ]
+        else:
+            yield Token("dtype", _texts(some[place : said[1]]), said[0])
+            place = said[1]
 
 
 def _is_dtype(some: list[Token], place: int) -> bool:
-    """Whether "half" is f16: "in half", "to half", and not the first half of a row."""
-    before = some[place - 1].text if place else ""
+    """Whether "half" is f16: "in half", "to half", "4096x4096 half", and not the first half of a row."""
+    before = some[place - 1] if place else Token("", "")
     after = some[place + 1].text if place + 1 < len(some) else ""
-    return (before in ("in", "to", "as", "into") and after not in ("of", "the")) or (
-        after in ("precision", "tensor", "in", "out", "input", "inputs")
-        and before not in ("first", "second", "the", "other")
-    )
+    if before.kind == "shape" or (before.text in ("in", "to", "as", "into") and after not in ("of", "the")):
+        return True
+    of = before.text not in ("first", "second", "the", "other", "each", "one")
+    return after in ("precision", "tensor", "in", "out", "input", "inputs") and of
 
 
-def _letters(some: list[Token], place: int) -> tuple[tuple[str, ...], int] | None:
-    """The names of dimensions from a place on: (batch, heads, seq, dim), [B, S, D], B x H x S, b,h,s,d."""
-    opened = some[place].text in ("(", "[")
-    at, found = place + opened, []
-    known = vocabulary()["dimensions"]
-    while at < len(some) and some[at].kind in ("word", "number"):
-        end = at
-        parts = [some[end].text]
-        while (
-            end + 1 < len(some) and some[end + 1].kind in ("word", "number") and some[end + 1].text not in ("x", "by")
-        ):
-            if not opened and some[end + 1].kind == "word" and some[end + 1].text not in ("size", "dim", "len"):
-                break
-            end += 1
-            parts.append(some[end].text)
-        said = " ".join(parts)
-        own = said if opened and " " not in said and (len(said) == 1 or said.isdigit()) else None
-        name = known.get(said, own)
-        if name is None:
-            break
-        found.append(name)
-        at = end + 1
-        if at < len(some) and some[at].text in (",", "x", "*") and at + 1 < len(some):
-            at += 1
-            continue
-        break
-    closed = opened and at < len(some) and some[at].text in (")", "]")
-    if opened and not closed:
-        return None
-    enough = len(found) >= (2 if opened else 3)
-    if not enough or all(one.isdigit() for one in found):
-        return None
-    return tuple(found), at + closed
+# -- layouts --
 
 
-def _layouts(some: list[Token]) -> list[Token]:
-    found: list[Token] = []
+def _layouts(some: list[Token]) -> Iterator[Token]:
     place, told = 0, vocabulary()["layouts"]
     while place < len(some):
         one = some[place]
         said = _letters(some, place) if one.text in ("(", "[") or one.kind == "word" else None
         if one.kind == "word" and one.text in told:
             said = (tuple(told[one.text].split()), place + 1)
-        if said is None or not _may_be_layout(some, place, said[1]):
-            found.append(one)
+        if said is None or _is_call(some, place, said[1]):
+            yield one
             place += 1
-            continue
-        found.append(Token("layout", " ".join(t.text for t in some[place : said[1]]), said[0]))
-        place = said[1]
-    return found
+        else:
+            yield Token("layout", _texts(some[place : said[1]]), said[0])
+            place = said[1]
 
 
-def _may_be_layout(some: list[Token], place: int, end: int) -> bool:
+def _letters(some: list[Token], place: int) -> tuple[tuple[str, ...], int] | None:
+    """The names of dimensions from a place on: (batch, heads, seq, dim), [B, S, D], B x H x S, b,h,s,d."""
+    opened, known = some[place].text in ("(", "["), vocabulary()["dimensions"]
+    at, found = place + opened, []
+    while at < len(some) and some[at].kind in ("word", "number"):
+        end = at + 1
+        while end < len(some) and some[end].kind in ("word", "number") and some[end].text not in ("x", "by"):
+            if not opened and some[end].text not in ("size", "dim", "len"):
+                break
+            end += 1
+        said = _texts(some[at:end])
+        own = said if opened and " " not in said and (len(said) == 1 or said.isdigit()) else None
+        if known.get(said, own) is None:
+            break
+        found.append(str(known.get(said, own)))
+        at = end
+        if not (at + 1 < len(some) and some[at].text in (",", "x", "*")):
+            break
+        at += 1
+    closed = opened and at < len(some) and some[at].text in (")", "]")
+    if (opened and not closed) or len(found) < (2 if opened else 3) or all(one.isdigit() for one in found):
+        return None
+    heads = "width" not in found and len(found) > 2
+    return tuple("heads" if one == "h" and heads else one for one in found), at + closed
+
+
+def _is_call(some: list[Token], place: int, end: int) -> bool:
     """A call's arguments are no layout: attention(q, k, v)."""
-    names_only = {one.text for one in some[place:end] if one.kind == "word"} - {"x", "by"}
-    return not names_only <= set("qkv") and not (
-        names_only <= set("xyzabw") and "b" in names_only and len(names_only) < 3
-    )
+    letters = {one.text for one in some[place:end] if one.kind == "word"} - {"x", "by"}
+    return letters <= set("qkv") or (letters <= set("xyzabw") and "b" in letters and len(letters) < 3)
 
 
-_BEFORE_AXIS = frozenset(
-    [
-        "over",
-        "along",
-        "across",
-        "on",
-        "of",
-        "in",
-        "for",
-        "per",
-        "by",
-        "through",
-        "down",
-        "wrt",
-        "each",
-        "every",
-        "at",
-        "within",
-        "around",
-        "among",
-    ]
-)
+# -- dimensions --
 
 
-def _axes(some: list[Token]) -> list[Token]:
+def _axes(some: list[Token]) -> Iterator[Token]:
     """Dimensions that are said with a preposition before them, or by themselves as "rowwise"."""
-    found: list[Token] = []
     place = 0
     while place < len(some):
         start = place
@@ -308,89 +263,130 @@ def _axes(some: list[Token]) -> list[Token]:
         before = [one.text for one in some[place:start] if one.text not in ARTICLES]
         said = _axis_at(some, start, before[-1] if before else some[place - 1].text if place else "")
         if said is None:
-            found.append(some[place])
+            yield some[place]
             place += 1
             continue
-        text = " ".join(one.text for one in some[place : said[1]])
-        found.append(Token("axis", text, said[0]))
+        yield Token("axis", _texts(some[place : said[1]]), said[0])
         place = said[1]
-    return found
+        sized = [one.text for one in some[place : place + 3]]
+        if sized[:1] == ["("] and sized[2:] == [")"] and some[place + 1].kind == "number":
+            role = _phrase_at(some, start, "sizes")  # "over the hidden dim (1024)"
+            if role is not None:
+                yield Token("size", _texts(some[start : place + 3]), (role[0], _whole(sized[1]), ""))
+                place += 3
 
 
 def _axis_at(some: list[Token], place: int, before: str) -> tuple[Any, int] | None:
     if place >= len(some):
         return None
-    if some[place].stem in ("dim", "axi", "ax", "axis", "dimension") and place + 1 < len(some):
-        at = place + 1
-        while at < len(some) and some[at].text in ("=", "(", "[", ":", "is"):
-            at += 1
-        if at < len(some) and some[at].kind == "shape" and some[at].text[0] in "([":
-            return some[at].value, at + 1
-        many: list[int] = []
-        while at < len(some) and some[at].kind == "number" and re.fullmatch(r"-?\d", some[at].text):
-            many.append(int(some[at].text))
-            at += 1
-            if (
-                len(some) > at + 1
-                and some[at].text in (",", "and")
-                and re.fullmatch(r"-?\d", some[at + 1].text)
-                and some[place].text.endswith("s")
-            ):
-                at += 1
-        at += (
-            bool(many)
-            and at < len(some)
-            and some[at].text == ")"
-            and "(" in (some[place + 1].text, some[min(place + 2, len(some) - 1)].text)
-        )
-        return (tuple(many), at) if many else None
-    found = _phrase_at(some, place, _lookup("axes"))
-    if found is None:
-        return None
+    if some[place].stem in ("dim", "axi", "ax", "axis", "dimension"):
+        return _numbered(some, place)
+    named = _named_axis(some, place, before)
+    found = _phrase_at(some, place, "axes")
+    if found is None or (named and named[1] > found[1]):
+        return named
     role, end = found
     word, last = some[place].text, some[end - 1].text
     alone = last.endswith("wise") or "dim" in last or "axi" in last or (role == "all" and before != "to")
     if end < len(some) and (some[end].kind == "number" or some[end].text in ("=", "of", ":")):
         return None  # "batch 32"
-    if place and some[place - 1].kind in ("number", "shape"):
+    if (place and some[place - 1].kind in ("number", "shape")) or not (alone or before in _BEFORE_AXIS):
         return None  # "16 channels"
-    if alone or before in _BEFORE_AXIS:
-        if role == "row" and word.startswith("row") and before in ("over", "along", "across", "down"):
-            role = "rows?"
-        if role == "sequence" and some[place].stem == "token" and before not in ("over", "across", "along"):
-            role = "row"
-        if role == "column" and before in ("over", "along", "across") and word.endswith("s"):
-            role = "columns?"
-        return role, end
+    if role == "row" and word.startswith("row") and before in ("over", "along", "across", "down"):
+        role = "rows?"
+    if role == "sequence" and some[place].stem == "token" and before not in ("over", "across", "along"):
+        role = "row"
+    if role == "column" and before in ("over", "along", "across") and word.endswith("s"):
+        role = "columns?"
+    return role, end
+
+
+def _numbered(some: list[Token], place: int) -> tuple[Any, int] | None:
+    """The dimensions of "dim 1", "dims 1 and 2", "axis=(2, 3)"."""
+    at = place + 1
+    while at < len(some) and some[at].text in ("=", "(", "[", ":", "is"):
+        at += 1
+    if at < len(some) and some[at].kind == "shape" and some[at].text[0] in "([":
+        return some[at].value, at + 1
+    many: list[int] = []
+    while at < len(some) and some[at].kind == "number" and re.fullmatch(r"-?\d", some[at].text):
+        many.append(int(some[at].text))
+        at += 1
+        more = some[place].text.endswith("s") and len(some) > at + 1 and some[at].text in (",", "and")
+        at += more and re.fullmatch(r"-?\d", some[at + 1].text) is not None
+    opened = "(" in [one.text for one in some[place + 1 : place + 3]]
+    return (tuple(many), at + (opened and at < len(some) and some[at].text == ")")) if many else None
+
+
+def _named_axis(some: list[Token], place: int, before: str) -> tuple[str, int] | None:
+    """A dimension by its name or its letter: "over the depth dim", "over T" of a tensor (B, T, D)."""
+    name = vocabulary()["dimensions"].get(some[place].text, some[place].text)
+    if before not in ("over", "along", "across", "down") or some[place].kind != "word":
+        return None
+    if place + 1 < len(some) and some[place + 1].stem in ("dim", "dimension", "axi", "axis"):
+        return f"={name}", place + 2
+    if any(one.kind == "layout" and some[place].text in re.findall(r"\w+", one.text) for one in some):
+        return f"={name}", place + 1
     return None
 
 
-def _sizes(some: list[Token]) -> list[Token]:
+# -- sizes --
+
+
+def _sizes(some: list[Token]) -> Iterator[Token]:
     """Sizes and settings by their names: batch 32, 8 heads, eps=1e-6, kernel size 3."""
-    table, found, place = _lookup("sizes"), [], 0
+    place = 0
     while place < len(some):
-        one = some[place]
-        after = _phrase_at(some, place + 1, table) if one.kind in ("number", "shape") else None
-        if (
-            after
-            and (one.kind == "number" or after[0] in ("window", "image"))
-            and not _has_number(some, after[1], after[0])
-        ) and not _is_letter(some[place + 1 : after[1]]):
-            text = " ".join(t.text for t in some[place : after[1]])
-            found.append(Token("size", text, (after[0], _values(one), _noun(some[place + 1 : after[1]]))))
-            place = after[1]
-            continue
-        said = _phrase_at(some, place, table) if one.kind == "word" else None
-        if said:
-            value = _value_after(some, said[1], _is_letter(some[place : said[1]]), said[0])
-            if value is not None:
-                text = " ".join(t.text for t in some[place : value[1]])
-                found.append(Token("size", text, (said[0], value[0], _noun(some[place : said[1]]))))
-                place = value[1]
-                continue
-        found.append(one)
-        place += 1
-    return found
+        said = _size_before(some, place) or _size_after(some, place)
+        if said is None:
+            yield some[place]
+            place += 1
+        else:
+            yield Token("size", _texts(some[place : said[1]]), said[0])
+            place = said[1]
+
+
+def _size_before(some: list[Token], place: int) -> tuple[tuple[str, str, str], int] | None:
+    """A number before its name: "8 heads"."""
+    one = some[place]
+    after = _phrase_at(some, place + 1, "sizes") if one.kind in ("number", "shape") else None
+    if after is None or (one.kind == "shape" and after[0] not in ("window", "image")):
+        return None
+    if _is_letter(some[place + 1 : after[1]]) or _has_number(some, after[1]):
+        return None
+    return (after[0], _values(one), _noun(some[place + 1 : after[1]])), after[1]
+
+
+def _size_after(some: list[Token], place: int) -> tuple[tuple[str, str, str], int] | None:
+    """A number after its name: "eps=1e-6", "betas 0.9, 0.999"."""
+    said = _phrase_at(some, place, "sizes") if some[place].kind == "word" else None
+    if said is None:
+        return None
+    role, at = said
+    own, letter = some[place:at], _is_letter(some[place:at])
+    while at < len(some) and some[at].text in _JOINS:
+        at += 1
+    rest = some[at : at + 4]
+    noun = _noun(own)
+    if [one.text for one in rest[::2]][:2] == ["(", ")"] and rest[1].kind == "number" and at == said[1]:
+        return (role, _values(rest[1]), noun), at + 3
+    if letter and (at == said[1] or some[said[1]].text not in ("=", "is", ":")):
+        return None
+    if role == "betas":
+        numbers = [one for one in some[at : at + 5] if one.kind == "number"][:2]
+        last = next((n for n in range(at, len(some)) if some[n] is numbers[-1]), at) if numbers else at
+        texts = {one.text for one in some[at:last]} - {one.text for one in numbers}
+        if len(numbers) < 2 or not texts <= {"(", "/", ",", "and"}:
+            return None
+        closed = last + 1 < len(some) and some[last + 1].text == ")" and "(" in texts
+        return (role, " ".join(map(number_of, numbers)), noun), last + 1 + closed
+    if role == "padding" and rest and rest[0].text == "same":
+        return (role, "same", noun), at + 1
+    if not rest or rest[0].kind not in ("number", "shape"):
+        return None
+    if rest[0].kind == "shape" and role not in ("window", "stride", "padding", "dilation"):
+        return None
+    return (role, _values(rest[0]), noun), at + 1
 
 
 def _noun(some: list[Token]) -> str:
@@ -405,81 +401,44 @@ def _values(token: Token) -> str:
     return str(token.value) if token.kind == "shape" else number_of(token)
 
 
-def _has_number(some: list[Token], place: int, role: str) -> bool:
+def _has_number(some: list[Token], place: int) -> bool:
     """Whether a number follows that belongs to the name before it: "heads 8 seq 512"."""
     at = place
     while at < len(some) and some[at].text in ("=", ":"):
         at += 1
     if at >= len(some) or some[at].kind != "number":
         return False
-    following = _phrase_at(some, at + 1, _lookup("sizes"))
-    return following is None or at > place
+    return at > place or _phrase_at(some, at + 1, "sizes") is None
 
 
-def _value_after(some: list[Token], place: int, letter: bool, role: str) -> tuple[str, int] | None:
-    at = place
-    while at < len(some) and some[at].text in _JOINS:
-        at += 1
-    if (
-        at == place
-        and at + 2 < len(some)
-        and some[at].text == "("
-        and some[at + 1].kind == "number"
-        and some[at + 2].text == ")"
-    ):
-        return _values(some[at + 1]), at + 3
-    if role == "betas" and at < len(some) and some[at].text == "(":
-        at += 1
-    if letter and (at == place or some[place].text not in ("=", "is", ":")):
-        return None
-    if at >= len(some) or some[at].kind not in ("number", "shape"):
-        if at < len(some) and role == "padding" and some[at].text == "same":
-            return "same", at + 1
-        return None
-    if some[at].kind == "shape" and role not in ("window", "stride", "padding", "dilation"):
-        return None
-    if role == "betas":
-        more = at + 1
-        while more < len(some) and some[more].text in ("/", ",", "and"):
-            more += 1
-        if more < len(some) and some[more].kind == "number":
-            closed = more + 1 < len(some) and some[more + 1].text == ")"
-            return f"{number_of(some[at])} {number_of(some[more])}", more + 1 + closed
-        return None
-    return _values(some[at]), at + 1
+# -- tensors --
 
 
-def _named_tensors(some: list[Token]) -> list[Token]:
+def _named_tensors(some: list[Token]) -> Iterator[Token]:
     """Names of tensors after one another: "of a and b", "q, k, v", "between prediction and target"."""
-    found: list[Token] = []
     place = 0
     while place < len(some):
         many, end = [], place
         while end < len(some) and _is_tensor(some, end):
             many.append(some[end].text)
-            joins = end + 1
-            while joins < len(some) and joins < end + 3 and some[joins].text in (",", "and", "&"):
+            end += 1
+            joins = end
+            while joins < len(some) and joins < end + 2 and some[joins].text in (",", "and", "&"):
                 joins += 1
-            if joins == end + 1 or joins >= len(some) or not _is_tensor(some, joins):
-                end += 1
+            beside = {some[end - 1].text, *(one.text for one in some[joins : joins + 1])} <= set("qkvpgm")
+            if (joins == end and not beside) or not (joins < len(some) and _is_tensor(some, joins)):
                 break
             end = joins
         if len(many) < 2:
-            found.append(some[place])
+            yield some[place]
             place += 1
-            continue
-        found.append(Token("names", " ".join(one.text for one in some[place:end]), tuple(many)))
-        place = end
-    return found
+        else:
+            yield Token("names", _texts(some[place:end]), tuple(many))
+            place = end
 
 
 def _is_tensor(some: list[Token], place: int) -> bool:
     one = some[place]
-    if one.kind != "word" or (one.text in ("x",) and place + 1 < len(some) and some[place + 1].kind == "number"):
+    if one.kind != "word" or (one.text == "x" and place + 1 < len(some) and some[place + 1].kind == "number"):
         return False
-    return one.text in _tensors() or re.fullmatch(r"[a-z]\d?", one.text) is not None
-
-
-@cache
-def _tensors() -> frozenset[str]:
-    return frozenset(vocabulary()["tensors"].split())
+    return one.text in vocabulary()["tensors"].split() or re.fullmatch(r"[a-z]\d?", one.text) is not None
