@@ -32,13 +32,14 @@ from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unr
 from tilewright.words.text import ARTICLES, joined, stem, stems, words_of
 from tilewright.words.tokens import Token, number_of
 
-_MOST, _MOST_TOKENS, _LONGEST, _WINDOW = 24, 160, 8, 9
+_MOST, _MOST_TOKENS, _LONGEST, _WINDOW, _MOST_STEPS = 24, 120, 8, 9, 12
 _THEN = frozenset(("then", ";", "->", ".", "|", "!", "?", "followed", "finally", "afterwards"))
 _NEGATIONS = frozenset("no not without except instead unless never excluding skip skipping non zero".split())
 _MODIFIES = frozenset("with using except but plus minus times only".split())
 _MARKS = frozenset(",.;:()[]{}!?'\"`/&|-+*=%#~$@^<>…_\\") | {"->"}
 _ASKS = frozenset("also too both additionally well return returns returning gimme".split())  # a result that is asked for
-_COUNTS = frozenset("zero one two three four five six seven eight nine ten twice double triple half quarter".split())
+_NUMBERS = "zero one two three four five six seven eight nine ten".split()
+_COUNTS = frozenset((*_NUMBERS, "twice", "double", "triple", "half", "quarter"))
 _OF_SHAPE = frozenset("( [ is are : = of shape given size has with layout both have".split())
 _BACK = frozenset("of on after from over to".split())
 _PAIRS = {"row_sum": "add", "difference": "subtract", "row_prod": "multiply", "row_max": "maximum"}
@@ -254,8 +255,10 @@ def _phrases_at(some: list[Token], place: int) -> list[tuple[int, tuple[Name, ..
             solid += 1
             parts = ("#", one.text) if one.kind == "number" else (one.stem or "".join(re.findall(r"\w+", one.text)),)
             longer = [key + part for key in keys for part in parts]
+            here = tuple(dict.fromkeys(name for key in longer for name in known.get(key, ())))
             keys = [*longer, *keys] if one.kind == "shape" and end > place else longer
-        here = tuple(dict.fromkeys(name for key in keys for name in known.get(key, ())))
+        if one.kind == "names":
+            here = tuple(dict.fromkeys(name for key in keys for name in known.get(key, ())))
         if here and (one.kind != "names" or here != (found[-1][1] if found else ())):
             found.append((end + 1, here))
     return found
@@ -301,6 +304,8 @@ class _Attempt:
                 self.steps.append(Step(operations()[name.operation], one.start, one.end, own))
             self.used |= {at for at in range(one.start, one.end) if self._is_said(one, at)}
         if entry:
+            again = [one for one in self.steps[1:] if not one.options]
+            self.left += [self._text(one.start, one.end) for one in again[1:]]
             first = self.steps[0] if self.steps else Step(operations()[entry])
             self.steps = [replace(first, options=[o for s in self.steps for o in s.options])]
             colon = first.end and self._words(first.end, first.end + 1)[:1] in ([":"], ["("], ["="])
@@ -311,12 +316,19 @@ class _Attempt:
         """The request, what is left of the words, and how far they are from it."""
         if not self.entry:
             self._drop_repeats()
+        if len(self.steps) > _MOST_STEPS:
+            raise unread(f"the request has {len(self.steps)} steps; ask for fewer")
         self._take_options()
         sizes, shapes, layout = self._take_facts()
         self._take_axes()
         dtype, to = self._take_dtypes()
         steps = self._ordered()
         inplace = self._take_word("inplace")
+        if self._take_word("keepdim"):
+            for step in [one for one in steps if one.operation.kind == "reduce"][-1:]:
+                code = step.operation.code.replace("{dim}", "{kept}")
+                step.operation = replace(step.operation, code=code, kind="row", gives=None)
+                self.notes.append("the dimension that is reduced stays, with a size of 1")
         self._take_rest()
         if self.unused:
             self.notes.append("not used: " + ", ".join(f'"{one}"' for one in dict.fromkeys(self.unused)))
@@ -361,7 +373,7 @@ class _Attempt:
         kind = self.tokens[place].kind
         if kind not in ("shape", "names"):
             return kind in ("word", "number", "layout")
-        kept = [one for at, one in enumerate(self.tokens[: mention.end]) if at >= mention.start and at != place]
+        kept = [t for at, t in enumerate(self.tokens[: mention.end]) if at >= mention.start and at != place]
         return all(end != len(kept) or mention.names[0] not in some for end, some in _phrases_at(kept, 0))
 
     def _drop_repeats(self) -> None:
@@ -397,7 +409,8 @@ class _Attempt:
         for mention in self.options:
             name = mention.names[0]
             step = self._nearest(mention.start, lambda one, name=name: one.operation.name == name.operation)
-            if step is None:
+            parted = step and {"then", "->", "+", "followed"} & set(self._words(step.end, mention.start))
+            if step is None or (parted and self.tokens[mention.start].text != "then"):
                 self.used -= set(range(mention.start, mention.end))
                 continue
             step.options += [name.option] if name.option not in step.options else []
@@ -467,16 +480,25 @@ class _Attempt:
         """Refuses neighbours whose order or meaning cannot be told: "sigmoid and tanh", "mean absolute value"."""
         if "first" in between or between == [",", "of"]:
             raise self._unordered(one, other)
+        span = self.tokens[one.end : other.start]
+        named = [t.text for t in span if t.kind == "names" or t.text == "x"]
+        factor = {"times", "*", "multiplied"} & set(between)
+        anew = {*_THEN} & set(between) and between[-1:] == named[-1:] == ["x"]
+        if named and (anew or factor or {"plus", "+", "minus"} & set(between)):
+            raise self._unordered(one, other)
         if {*_THEN, ",", "after", "before", ":", "("} & set(between):
             return
         plain = [_is_plain(step) for step in (one, other)]
         joint = one.operation.kind == other.operation.kind == "reduce"
-        signs = between in (["+"], ["plus"]) and all(plain)
-        beside = between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce")
-        part = between in (["with"], ["with", "its"]) and plain[0] and _acts(other)
-        bare = not between and not _acts(one) and not one.operation.leads and plain[0]
-        factor = {"times", "*", "multiplied", "minus"} & set(between)
-        if signs or beside or part or bare or factor:
+        reads = not between or (named and len(between) < 3 and between[-1] == named[-1])
+        if (
+            (reads and (named or not _acts(one)) and not one.operation.leads)
+            or (factor and one.operation.name in ("bias", "residual", "shift_by"))
+            or (between == ["of"] and one.operation.name in ("center", "minus_max", "over_sum", "over_max"))
+            or (between in (["+"], ["plus"]) and all(plain))
+            or (between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce"))
+            or (between in (["with"], ["with", "its"]) and plain[0] and _acts(other))
+        ):
             raise self._unordered(one, other)
 
     def _unordered(self, one: Step, other: Step) -> NotUnderstood:
@@ -526,8 +548,9 @@ class _Attempt:
         pairs = [(role, value)]
         if role == "betas" and " " in value:
             pairs = [("beta1", value.split()[0]), ("beta2", value.split()[1])]
+        result = {"out", "output", "result"} & set(self._words(place - 3, place))
         for name, text in pairs:
-            more = vocabulary()["settings"]
+            more = {"rows": ["nodes", "slots"]} if result else vocabulary()["settings"]
             for each in dict.fromkeys((noun, name, *more.get(name, ()), *more.get(noun, ()))):
                 step = self._nearest(place, lambda one, each=each: one.takes_number(each))
                 if step is not None:
@@ -559,7 +582,8 @@ class _Attempt:
             start, end = (step.end, place) if step.end <= place else (place + 1, step.start)
             far = bool(_THEN & set(self._words(start, end))) or end - start > 6
         after = self.tokens[place + 1] if place + 1 < len(self.tokens) else one
-        of_size = after.kind == "size" and after.text[0].isalpha() and one.text.isdigit()
+        of_size = after.kind == "size" and after.value[0] in vocabulary()["bound"] and after.text[0].isalpha()
+        of_size = of_size and one.text.isdigit()
         large = step is not None and step.operation.bare[:1] == ("window",) and not re.fullmatch(r"\d|1\d", one.text)
         if step is None or not free(step) or far or of_size or large:
             self.left += [] if self._is_told(one.text) else [one.text]
@@ -614,6 +638,9 @@ class _Attempt:
         if not owners and {"->", "into", "out", "output", "result", "return", "returns", "gives"} & set(
             self._words(place - 2, place)
         ):
+            before = [t.value for t in self.tokens[:place] if t.kind == "layout"][:1]
+            if before and before[0] != one.value and sorted(before[0]) == sorted(one.value):
+                self.left.append(one.text)  # the dimensions in another order
             self.notes.append(f"not used: the shape {one.text} of the result, which follows from the others")
             return ()
         if not self.steps:
@@ -660,6 +687,10 @@ class _Attempt:
         if self._words(place - 1, place)[:1] in (["of"], ["between"], ["for"]) and len(many) == 2:
             step.operation = operations()[_PAIRS.get(step.operation.name, step.operation.name)]
         own = [a.name for a in step.chosen.arguments]
+        known = {name for one in own for name in _called(one)}
+        if any(len(_called(n)) > 1 and not _called(n) & known for n in many if n not in "abcuw"):
+            self.left.append(one.text)
+            return
         if len(many) == len(own) or (len(many) == len(own) - 1 and set(many) & set(own)):
             short = all(len(name) <= 2 for name in many) and len(set(many)) == len(many) == len(own)
             step.called = many if short else ()
@@ -685,7 +716,7 @@ class _Attempt:
                 if beside and other.operation.goes_over and other.axis is None:
                     other.axis, other.axis_said = one.value, one.text
         for step in self.steps:
-            after = " ".join(self._words(step.end, step.end + 3))
+            after = " ".join(self._words(step.end, step.end + 4))
             whole = re.match(r"of (?:\w+ )?(?:matrix|array|tensor|vector)\b", after)
             alone = step.operation.kind == "reduce" and len(step.operation.arguments) == 1
             if whole and step.axis is None and alone:
@@ -737,6 +768,10 @@ class _Attempt:
         place = 0
         while place < len(self.tokens):
             one = self.tokens[place]
+            if one.stem in ("row", "column", "col") and place not in self.used:
+                for step in self.steps:  # "sum the rows": of each row, or of each column?
+                    if step.operation.goes_over and step.axis is None and one.stem not in stems(*step.operation.hints):
+                        step.axis, step.axis_said = "rows?", one.text
             if place > after and one.stem in operative():
                 values, known = set(), frozenset()
             if one.kind == "mark" and one.text not in _MARKS:
@@ -747,10 +782,18 @@ class _Attempt:
             if one.text in _NEGATIONS:
                 place = self._negated(place, absent)
                 continue
+            if {"each", "every", "per"} & set(self._words(place - 1, place)) and one.text in values - {"x"} and one.stem not in known:
+                self.left.append(one.text)
             free = one.stem in fillers() or one.stem in known or one.text in values
             if not free and not self._is_aside(place):
                 (self.left if self._changes(place) else self.unused).append(one.text)
             place += 1
+
+    def _in_formula(self, place: int) -> bool:
+        """Whether a letter stands in a formula that explains an operation: "distances (a - b)^2 of all rows"."""
+        end = max((step.end for step in self.steps if step.end <= place), default=0)
+        near = {one.text for one in self.tokens[max(0, place - 1) : place + 2]}
+        return bool(end and near & set("@*=^[]+/.") and {":", "=", "("} & set(self._words(end, place)))
 
     def _clause(self, place: int) -> list[str]:
         """The words around a place up to the next comma or stop."""
@@ -769,6 +812,8 @@ class _Attempt:
     def _is_aside(self, place: int) -> bool:
         """A word that says nothing new: a dtype that a tensor has anyway, where the operation comes from."""
         one, (before, after) = self.tokens[place], (self._words(place - 2, place), self._words(place + 1, place + 2))
+        if one.text in ("over", "across", "along") and self.tokens[place + 1 : place + 2]:
+            return self.tokens[place + 1].kind in ("size", "shape", "dtype")
         if one.text == "accumulates32":
             self.notes.append("not used: that it is computed in f32 on the way, as kernels do anyway")
             return True
@@ -776,6 +821,8 @@ class _Attempt:
             return any("1 / sqrt(" in said for s in self.steps for said in s.chosen.assume)
         if before[-1:] == ["like"] or before in (["as", "in"], ["used", "in"], ["used", "by"]) or after == ["style"]:
             self.notes.append(f'not used: "{one.text}", which is taken for where it comes from')
+            return True
+        if one.text in _NUMBERS and any(_NUMBERS.index(one.text) == len(s.chosen.arguments) for s in self.steps):
             return True
         wanted = vocabulary()["whole"].get(one.text, "")
         found = {str(a.dtype) for s in self.steps for a in s.chosen.arguments if a.dtype}
@@ -786,9 +833,13 @@ class _Attempt:
         """Whether a word may change what is computed: an entry or an option has it in its name, a preposition brings
         it, it stands right before an operation, or it is a step of its own."""
         one = self.tokens[place]
+        if re.fullmatch(r"[a-z]\d?", one.text):
+            return not self._in_formula(place)
         if re.match(r"-|\dd$", one.text) or one.text in _COUNTS or one.stem in operative():
             return True
-        if _ASKS & set(self._clause(place)):
+        if _ASKS & set(self._clause(place)) or _MODIFIES & set(self._words(place - 1, place)):
+            return True
+        if {"each", "every", "per"} & set(self._words(place - 1, place)):
             return True
         if one.stem in harmless():
             return False
@@ -798,7 +849,7 @@ class _Attempt:
         )
         adjective = any(step.start == place + 1 for step in self.steps)
         adjective = adjective and bool(re.search(r"(?:[^e]ed|ive|al|ic|ar|less|wise|free|ing|ted)$", one.text))
-        return before[-1:] != [] and before[-1] in _MODIFIES or adjective or (alone and bool(self.steps))
+        return bool(_MODIFIES & set(before[-1:])) or adjective or (alone and bool(self.steps))
 
     def _negated(self, place: int, absent: frozenset[str]) -> int:
         """ "no mask", "without bias": of what the steps go without anyway; else it is left. Where it ends."""

@@ -195,11 +195,12 @@ def _called(text: str) -> str:
         inside = [one.strip() for one in said[2].split(",") if one.strip()]
         numbers = [one for one in inside if re.fullmatch(r"-?[\d.]+(?:e-?\d+)?", one)]
         name = re.sub(r"(?<=[a-z])(?=[123]d\b)", " ", said[1].lower().replace("_", " "))
+        inside = [one for one in inside if not re.fullmatch("[A-Z]", one)]
         found = [one for one in names().get(joined(name), ()) if one.whole]
         settings = [one for one in inside if "=" in one]
-        if not found or len(numbers) + len(settings) != len(inside) or not inside:
+        if not found or len(numbers) + len(settings) != len(inside):
             return said[0]
-        calls = operations()[found[0].operation].calls
+        calls = operations()[found[0].operation].calls or operations()[found[0].operation].bare
         if len(numbers) > len(calls):
             return said[0]
         pairs = [f"{key}={value}" for key, value in zip(calls, numbers, strict=False)]

@@ -51,7 +51,8 @@ def tokens(words: str) -> list[Token]:
 
 def _prepared(words: str) -> str:
     infinite = r"(?<!\w)(?:- ?inf(?:inity)?|(?:minus|negative|neg) inf(?:inity)?)\b"
-    text = re.sub(infinite, "neginf", _GROUP.sub(_marked, plain(words)).lower())
+    text = re.sub(r"\b[A-Z](?:x[A-Z])+\b", lambda one: f"[{one[0].replace('x', ', ')}]", plain(words))
+    text = re.sub(infinite, "neginf", _GROUP.sub(_marked, text).lower())
     text = re.sub(r"(?<=x)\d{1,3}(?:,\d{3})+(?!\d)", lambda one: one[0].replace(",", ""), text)
     for pattern, instead in vocabulary()["rewrite"]:
         text = re.sub(pattern, instead, text)
@@ -288,7 +289,8 @@ def _axis_at(some: list[Token], place: int, before: str) -> tuple[Any, int] | No
     role, end = found
     word, last = some[place].text, some[end - 1].text
     alone = last.endswith("wise") or "dim" in last or "axi" in last or (role == "all" and before != "to")
-    if end < len(some) and (some[end].kind == "number" or some[end].text in ("=", "of", ":")):
+    after = [one.kind if one.kind == "number" else one.text for one in some[end : end + 2]]
+    if after[:1] in (["number"], ["="], [":"]) or after == ["of", "number"]:
         return None  # "batch 32"
     if (place and some[place - 1].kind in ("number", "shape")) or not (alone or before in _BEFORE_AXIS):
         return None  # "16 channels"
@@ -423,7 +425,7 @@ def _named_tensors(some: list[Token]) -> Iterator[Token]:
             many.append(some[end].text)
             end += 1
             joins = end
-            while joins < len(some) and joins < end + 2 and some[joins].text in (",", "and", "&"):
+            while joins < len(some) and joins < end + 2 and some[joins].text in (",", "and", "&", "/"):
                 joins += 1
             beside = {some[end - 1].text, *(one.text for one in some[joins : joins + 1])} <= set("qkvpgm")
             if (joins == end and not beside) or not (joins < len(some) and _is_tensor(some, joins)):
