@@ -10,8 +10,9 @@ from tilewright.records import Specification
 from tilewright.words.catalogue import names, operations
 from tilewright.words.errors import NotUnderstood, SeveralReadings, unread
 from tilewright.words.formulas import Formula, read_formula
-from tilewright.words.reading import Request, Step, read_rest, read_tokens
+from tilewright.words.reading import read_rest, read_tokens
 from tilewright.words.specification import written
+from tilewright.words.steps import Request, Step
 from tilewright.words.text import joined, plain
 from tilewright.words.tokens import tokens
 

@@ -12,7 +12,7 @@ from tilewright.words.building import Builder, Dimensions, Tensor, Value, comput
 from tilewright.words.catalogue import Operation, vocabulary
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
 from tilewright.words.formulas import Formula, write_formula
-from tilewright.words.reading import Request, Step
+from tilewright.words.steps import Request, Step
 
 _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh", "round", "erf", "sin", "cos", "rsqrt"))  # of C++
 _INTEGERS = re.compile("sum|max|min|add|transpose|where|histogram")  # operations that are read of whole numbers too
@@ -157,7 +157,9 @@ class _Draft:
             return said
         if said.startswith("="):
             wanted_kinds = {said[1:], vocabulary()["kinds"].get(said[1:], "")}
-            found = [at for at, name in enumerate(names) if wanted_kinds & {name, vocabulary()["kinds"].get(name, name)}]
+            found = [
+                at for at, name in enumerate(names) if wanted_kinds & {name, vocabulary()["kinds"].get(name, name)}
+            ]
             if len(found) == 1:
                 return (found[0],)
             raise NotUnderstood(f'which dimension "{step.axis_said}" is cannot be told; say it as "over dim 1"')

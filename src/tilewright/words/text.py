@@ -18,9 +18,15 @@ _ENDINGS = (
     (r"(?<=..)([bdgklmnprt])\1$", r"\1"),
     (r"(?<=...)e$", ""),
 )
-_KEPT = frozenset(
-    """ring string nothing red thing loss less cross this is as embed bias axis process class mass mish address all mamba
-    bwd relu gelu silu selu celu elu need feed speed add off diff cell null hellinger roll shell biased unbiased""".split()
+
+
+def listed(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_KEPT = listed(
+    """ring string nothing red thing loss less cross this is as embed bias axis process class mass mish address all
+    mamba bwd relu gelu silu selu celu elu need feed speed add off diff cell null hellinger roll shell biased unbiased"""
 )
 _STEMS: dict[str, str] = {}
 _ENDED = tuple((re.compile(pattern), end) for pattern, end in _ENDINGS)
@@ -61,7 +67,7 @@ def joined(phrase: str) -> str:
     return "".join(stem(one) for one in words_of(phrase) if one not in ARTICLES)
 
 
-ARTICLES = frozenset(("a", "an", "the", "its", "their"))
+ARTICLES = listed("a an the its their")
 
 
 def distance(one: str, other: str, most: int) -> int:

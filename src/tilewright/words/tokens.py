@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from tilewright.words.catalogue import names, operations, vocabulary
-from tilewright.words.text import ARTICLES, joined, plain, spelled, stem, words_of
+from tilewright.words.text import ARTICLES, joined, listed, plain, spelled, stem, words_of
 
 NUMBER = r"(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:e[-+]?\d+)?"
 _UNITS = {"k": 1024, "m": 1 << 20, "million": 10**6, "billion": 10**9, "thousand": 1000, "": 1}
@@ -23,8 +23,8 @@ _TOKEN = re.compile(
 )
 _ONE = r"(?:[A-Za-z]\w*|\d+)(?: ?[*/+] ?(?:[A-Za-z]\w*|\d+))*"
 _GROUP = re.compile(rf"[\[(] ?({_ONE}(?: ?, ?{_ONE})*) ?,? ?[\])]")
-_JOINS = frozenset("= : of is size to equal at are ==".split())
-_BEFORE_AXIS = frozenset("over along across on of in for per by through down wrt each every at within around among".split())
+_JOINS = listed("= : of is size to equal at are ==")
+_BEFORE_AXIS = listed("over along across on of in for per by through down wrt each every at within around among")
 _LONGEST = 7  # words of a phrase
 
 

@@ -1,0 +1,271 @@
+"""What a request says beside the names of operations: numbers, sizes, shapes and the tensors that have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from tilewright.words.catalogue import Operation, hints, operations, parsed_arguments, vocabulary
+from tilewright.words.steps import THEN, Step, tensors, words_in
+from tilewright.words.text import listed, stem
+from tilewright.words.tokens import Token, number_of
+
+_OF_SHAPE = listed("( [ is are : = of shape given size has with layout both have")
+_PAIRS = {"row_sum": "add", "difference": "subtract", "row_prod": "multiply", "row_max": "maximum"}
+_PAIRS["row_min"] = "minimum"
+
+
+class Facts:
+    """What tokens say of steps. What cannot be placed is `left`."""
+
+    tokens: list[Token]
+    given: Collection[str]
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.left: list[str] = []
+        self.notes: list[str] = []
+        self.used: set[int] = set()
+        self.bound: dict[str, str] = {}
+
+    def _text(self, start: int, end: int) -> str:
+        return " ".join(one.text for one in self.tokens[start:end])
+
+    def _words(self, start: int, end: int) -> list[str]:
+        return words_in(self.tokens, start, end)
+
+    def _nearest(self, place: int, accepts: Callable[[Step], bool]) -> Step | None:
+        """The step that what is said there belongs to: the last before it that takes it, else the next."""
+        before = [one for one in self.steps if one.start <= place and accepts(one)]
+        after = [one for one in self.steps if one.start > place and accepts(one)]
+        if before and after and self._parted(before[-1].end, place) and not self._parted(place, after[0].start):
+            return after[0]
+        return before[-1] if before else after[0] if after else None
+
+    def _parted(self, start: int, end: int) -> bool:
+        return bool({*THEN, "+", ",", "and", "with"} & set(self._words(start, end)))
+
+    def _take_facts(self) -> tuple[list[tuple[str, str]], list[Any], tuple[str, ...]]:
+        """Sizes by their names, shapes with the names of their tensors, and the layout of the first tensor."""
+        sizes: list[tuple[str, str]] = []
+        shapes: list[Any] = []
+        layout: tuple[str, ...] = ()
+        for place, one in enumerate(self.tokens):
+            if one.kind == "size":
+                self._give(place, one, sizes)
+            elif one.kind == "shape" and place not in self.used:
+                shapes += self._take_shape(place, one)
+            elif one.kind == "layout" and place not in self.used:
+                layout = self._take_layout(place, one, sizes) or layout
+        for place, one in enumerate(self.tokens):
+            if one.kind == "number":
+                self._take_number(place, one)
+            elif one.kind == "names" and place not in self.used:
+                self._take_names(place, one)
+        for step in self.steps:  # one bound of two: which one must be said
+            if step.operation.bare == ("low", "high") and len(step.numbers) == 1:
+                (name,) = step.numbers
+                if any(t.kind == "size" and t.value[0] == name for t in self.tokens):
+                    step.options += [o.name for o in step.operation.options if o.name == name]
+                else:
+                    self.left.append(f"{step.numbers[name]}, from below or from above,")
+        return sizes, shapes, layout
+
+    def _give(self, place: int, token: Token, sizes: list[tuple[str, str]]) -> None:
+        role, value, noun = token.value
+        pairs = [(role, value)]
+        if role == "betas" and " " in value:
+            pairs = [("beta1", value.split()[0]), ("beta2", value.split()[1])]
+        result = {"out", "output", "result"} & set(self._words(place - 3, place))
+        for name, text in pairs:
+            more = {"rows": ["nodes", "slots"]} if result else vocabulary()["settings"]
+            for each in dict.fromkeys((noun, name, *more.get(name, ()), *more.get(noun, ()))):
+                step = self._nearest(place, partial(Step.takes_number, name=each))
+                if step is not None:
+                    step.give(each, text)
+                    break
+            else:
+                if name not in vocabulary()["bound"] and name != "image":
+                    self.left.append(token.text)
+                    continue
+                reducing = self._nearest(place, lambda one: one.operation.kind in ("reduce", "scan"))
+                over = {"over", "across", "along", "of"} & set(self._words(place - 1, place))
+                if reducing and over and name in ("rows", "tokens", "sequence", "channels"):
+                    reducing.axis, reducing.axis_said = "rows?", token.text
+                sizes.append((noun if len(noun) == 1 else name, text))
+
+    def _take_number(self, place: int, one: Token) -> None:
+        """A number without a name goes to the step near it that takes another one."""
+        inside = next((s for s in self.steps if s.start <= place < s.end and place in self.used), None)
+        if place in self.used and inside is None:
+            return
+        self.used.add(place)
+
+        def free(step: Step) -> bool:
+            return any(name not in step.numbers for name in step.operation.bare)
+
+        step = inside or self._nearest(place, free)
+        far = False
+        if step is not None and inside is None:
+            start, end = (step.end, place) if step.end <= place else (place + 1, step.start)
+            far = bool(THEN & set(self._words(start, end))) or end - start > 6
+        after = self.tokens[place + 1] if place + 1 < len(self.tokens) else one
+        of_size = after.kind == "size" and after.value[0] in vocabulary()["bound"] and after.text[0].isalpha()
+        of_size = of_size and one.text.isdigit()
+        large = step is not None and step.operation.bare[:1] == ("window",) and not re.fullmatch(r"\d|1\d", one.text)
+        if step is None or not free(step) or far or of_size or large:
+            self.left += [] if self._is_told(one.text) else [one.text]
+            return
+        step.give(next(name for name in step.operation.bare if name not in step.numbers), number_of(one))
+
+    def _is_told(self, number: str) -> bool:
+        """Whether a number is one that a step has anyway, or says in its hints."""
+        for step in self.steps:
+            one = step.chosen
+            if number == str(len(one.arguments)):
+                return True
+            told = (*one.hints, *one.assume, *one.numbers.values(), *one.params.values(), *step.numbers.values())
+            found = re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?", " ".join(told))
+            if abs(float(number_of(Token("number", number)))) in {abs(float(each)) for each in found}:
+                return True
+        return False
+
+    def _take_shape(self, place: int, one: Token) -> list[Any]:
+        """A shape; a small one is a window where a step has one, and a pair the numbers of a step with two."""
+        step = self._nearest(place, lambda one: one.takes_number("window") and "window" not in one.numbers)
+        if step is not None and max(one.value) < 16:
+            equal = len(set(one.value)) == 1 and len(one.value) < 3
+            step.give("window", str(one.value[0]) if equal else str(one.value))
+            return []
+        step = self._nearest(place, lambda one: len(one.operation.bare) == 2 and not one.numbers)
+        if step is not None and len(one.value) == 2 and one.text[0] in "([" and step.operation.kind == "map":
+            step.numbers.update(zip(step.operation.bare, map(str, one.value), strict=True))
+            return []
+        return [(self._owners(place), one.value)]
+
+    def _owners(self, place: int) -> tuple[str, ...]:
+        """The tensors that a shape or a layout is said of: "x is [B, S]", "a (512 x 1024)"."""
+        at = place - 1
+        while at >= 0 and self.tokens[at].text in _OF_SHAPE:
+            at -= 1
+        one = self.tokens[at] if at >= 0 else None
+        if one is None or at in self.used or one.kind not in ("names", "word"):
+            return ()
+        if one.kind == "names":
+            self.used.add(at)
+            return tuple(one.value)
+        said = {t.text for t in self.tokens[at + 1 : place]} & {"is", ":", "=", "("} or self.tokens[place].text[
+            0
+        ] in "(["
+        if (one.text == "a" and not said) or not (one.text in tensors() or one.text in self.given or one.text == "a"):
+            return ()
+        self.used.add(at)
+        return (one.text,)
+
+    def _take_layout(self, place: int, one: Token, sizes: list[tuple[str, str]]) -> tuple[str, ...]:
+        """A shape by letters: that of the tensor before it, which selects the variant that takes it in that order."""
+        owners = self._owners(place)
+        if not owners and {"->", "into", "out", "output", "result", "return", "returns", "gives"} & set(
+            self._words(place - 2, place)
+        ):
+            before = [t.value for t in self.tokens[:place] if t.kind == "layout"][:1]
+            if before and before[0] != one.value and sorted(before[0]) == sorted(one.value):
+                self.left.append(one.text)  # the dimensions in another order
+            self.notes.append(f"not used: the shape {one.text} of the result, which follows from the others")
+            return ()
+        if not self.steps:
+            return one.value if owners in ((), ("x",)) else ()
+        if not all(any(_patterns(step.chosen, (one,)) for step in self.steps) for one in owners):
+            owners = ()
+        for step in self.steps:
+            for more in ([], *([o.name] for o in step.operation.options if "takes" in o.changes)):
+                if more and (more[0] in step.options or step.operation.rivals((*step.options, *more))):
+                    continue
+                operation = step.operation.with_options((*step.options, *more))
+                fitting = [each for each in _patterns(operation, owners) if _fits(each, one.value)]
+                if not fitting or (owners and len(fitting) < len(_patterns(operation, owners))):
+                    continue
+                step.options += more
+                pattern = fitting[0]
+                if not self._agrees(one, pattern):
+                    continue
+                if step is self.steps[0] and pattern == operation.arguments[0].dimensions:
+                    return tuple(one.value)
+                pairs = zip(pattern, one.value, strict=True) if "..." not in pattern else ()
+                sizes += [(n, said) for n, said in pairs if said.isdigit() and n != said and not step.takes_number(n)]
+                return ()
+        self.left.append(f"{' and '.join(owners)} {one.text}".strip())
+        return ()
+
+    def _agrees(self, one: Token, pattern: tuple[str, ...]) -> bool:
+        """Whether a dimension that tensors share has one letter: not weight (T,) beside x (B, T, D) with rows of D."""
+        fixed = [name for name in pattern if name != "..."]
+        letters = one.text.strip("()").split(",")
+        pairs = list(zip(fixed, letters[-len(fixed) :] if fixed else [], strict=False))
+        before = set(self.bound.values())
+        clash = any(self.bound.get(n, said) != said in before and not said.isdigit() for n, said in pairs)
+        self.bound = {**dict(pairs), **self.bound}
+        return not clash
+
+    def _take_names(self, place: int, one: Token) -> None:
+        """Names of tensors go to the step before them that takes as many."""
+        step = self._nearest(place, lambda one: not one.called)
+        if step is None:
+            self.left.append(one.text)
+            return
+        many = one.value
+        if self._words(place - 1, place)[:1] in (["of"], ["between"], ["for"]) and len(many) == 2:
+            step.operation = operations()[_PAIRS.get(step.operation.name, step.operation.name)]
+        own = [a.name for a in step.chosen.arguments]
+        known = {name for one in own for name in _called(one)}
+        if any(len(_called(n)) > 1 and not _called(n) & known for n in many if n not in "abcuw"):
+            self.left.append(one.text)
+            return
+        if len(many) == len(own) or (len(many) == len(own) - 1 and set(many) & set(own)):
+            short = all(len(name) <= 2 for name in many) and len(set(many)) == len(many) == len(own)
+            step.called = many if short else ()
+        elif not set(many) <= {*own, *self.given} and not all(stem(n) in hints(step.operation.name) for n in many):
+            self.left.append(one.text)
+
+
+# -- shapes by letters --
+
+
+def _kinds(layout: tuple[str, ...]) -> list[str]:
+    kinds = vocabulary()["kinds"]
+    image = "width" in layout or "w" in layout
+    found = [kinds.get(one, one if one in "mnk" else "") for one in layout]
+    return ["height" if image and one in ("h", "height") else kind for one, kind in zip(layout, found, strict=True)]
+
+
+def _fits(pattern: tuple[str, ...], layout: tuple[str, ...]) -> bool:
+    """Whether a tensor that an operation takes may have that shape: its rank, and no two dimensions changed about."""
+    fixed = tuple(one.partition("=")[0].strip() for one in pattern if one != "...")
+    if len(layout) < len(fixed) or ("..." not in pattern and len(layout) != len(fixed)):
+        return False
+    at = pattern.index("...") if "..." in pattern else len(fixed)
+    after = len(fixed) - at
+    said, own = _kinds(layout), _kinds(fixed)
+    pairs = [*zip(said[:at], own[:at], strict=False), *(zip(said[-after:], own[at:], strict=True) if after else ())]
+    numbers = [
+        *zip(layout[:at], fixed[:at], strict=False),
+        *(zip(layout[-after:], fixed[at:], strict=True) if after else ()),
+    ]
+    if any(one.isdigit() and other.isdigit() and one != other for one, other in numbers):
+        return False
+    return not any(a and b and a != b and (a in own or b in said) for a, b in pairs)
+
+
+def _patterns(operation: Operation, owners: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The dimensions of the tensors with these names, of all where there are none."""
+    takes = re.sub(r"\{(\w+)\}", lambda one: str(operation.slots.get(one[1], one[1])), operation.takes)
+    listed = parsed_arguments(takes)
+    wanted = {name for one in owners for name in _called(one)}
+    return [one.dimensions for one in listed if not owners or wanted & {*_called(one.name), *one.name.split("_")}]
+
+
+def _called(name: str) -> set[str]:
+    """A name of a tensor, and the others that it may have."""
+    return {name, *vocabulary()["tensor_names"].get(name, "").split()}
