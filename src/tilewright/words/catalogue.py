@@ -234,7 +234,8 @@ def hints(name: str) -> frozenset[str]:
 def harmless() -> frozenset[str]:
     """The stems of nouns that say where an operation is used or of what: tensors, dimensions, models."""
     told = vocabulary()
-    texts = [*told["axes"].values(), *told["sizes"].values(), *told["dimensions"], told["asides"], told["models"]]
+    sizes = [phrases for role, phrases in told["sizes"].items() if role in told["bound"]]
+    texts = [*told["axes"].values(), *sizes, *told["dimensions"], told["asides"], told["models"]]
     return stems(*texts, told["values"], told["tensors"], told["connectors"])
 
 

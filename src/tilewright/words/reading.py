@@ -28,6 +28,7 @@ from tilewright.words.catalogue import (
 from tilewright.words.errors import NotUnderstood, Reading, SeveralReadings, unread
 from tilewright.words.facts import Facts
 from tilewright.words.steps import (
+    NEGATIONS,
     THEN,
     Mention,
     Request,
@@ -36,20 +37,23 @@ from tilewright.words.steps import (
     is_joint,
     meaning,
     mentions_of,
+    near,
     of_entry,
     ordered,
     phrase_of,
     phrases_at,
     tensors,
 )
-from tilewright.words.text import listed, stems, words_of
+from tilewright.words.text import listed, stems
 from tilewright.words.tokens import Token
 
-_MOST, _MOST_TOKENS, _WINDOW, _MOST_STEPS = 24, 120, 9, 12
-_NEGATIONS = listed("no not without except instead unless never excluding skip skipping non zero")
+_MOST, _MOST_TOKENS, _MOST_STEPS = 24, 120, 12
 _MODIFIES = listed("with using except but plus minus times only")
 _MARKS = frozenset(",.;:()[]{}!?'\"`/&|-+*=%#~$@^<>…_\\") | {"->"}
 _ASKS = listed("also too both additionally well return returns returning gimme")  # a result that is asked for
+_CONTEXT = listed("for in of from on like between inside as at to during so because that which when")
+_DOMAIN = listed("rows columns channels tokens elements entries values positions pixels")
+_ORDINALS = listed("second third fourth last other top bottom nth")
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _COUNTS = frozenset(_NUMBERS) | listed("twice double triple half quarter")
 
@@ -63,8 +67,8 @@ def read_tokens(words: str, some: list[Token], given: Collection[str]) -> Reques
     readings, problem = _readings(tries)
     complete = any(not left for _, _, left in readings.values())
     entries = dict.fromkeys(name.operation for one in found for name in one.names)
-    entries |= {} if complete else dict.fromkeys(one.name for one in nearest(words, 8) if _describes(some, one))
-    alone, _ = _readings([_Attempt(some, given, *of_entry(found, one)) for one in entries])
+    entries |= {} if complete else dict.fromkeys(one.name for one in nearest(words, 12) if _describes(some, one))
+    alone, _ = _readings([_Attempt(some, given, *of_entry(some, found, one)) for one in entries])
     readings |= {key: one for key, one in alone.items() if not one[2] and key not in readings}
     if not readings:
         raise problem or _nothing(words, some)
@@ -110,7 +114,7 @@ def _describes(some: list[Token], one: Operation) -> bool:
     """Whether the words describe an entry that they do not name: it has most of them, and two at least."""
     said = {t.stem for t in some if t.kind == "word"} - fillers() - harmless()
     own = said & hints(one.name)
-    return len(own) > 1 and len(own) > 0.6 * len(said)
+    return (len(own) > 1 and len(own) > 0.6 * len(said)) or bool(of_entry(some, [], one.name)[3])
 
 
 def _unknown(words: str, left: list[str], request: Request) -> NotUnderstood:
@@ -138,11 +142,13 @@ class _Attempt(Facts):
         found: tuple[Mention, ...],
         entry: str = "",
         others: tuple[Mention, ...] = (),
+        apart: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
         self.tokens, self.given, self.entry = some, given, entry
         self.unused: list[str] = []  # words that say nothing of an operation
         self.options: list[Mention] = []
+        self.stated: list[Mention] = []  # what is said of something: "keys are quantized"
         for one in found:
             name = one.names[0]
             if name.option and not self._introduces(found, one):
@@ -157,6 +163,7 @@ class _Attempt(Facts):
             first = self.steps[0] if self.steps else Step(operations()[entry])
             self.steps = [replace(first, options=[o for s in self.steps for o in s.options])]
             colon = first.end and self._words(first.end, first.end + 1)[:1] in ([":"], ["("], ["="])
+            self.used |= apart
             if not found or not (first.operation.describes or colon):
                 self.left += [self._text(one.start, one.end) for one in others]
 
@@ -206,6 +213,8 @@ class _Attempt(Facts):
         asked = {"return", "returns", "returning"} & set(self._words(one.start - 3, one.start))
         if asked and found[0] is not one and {"also", "too", "both", "well"} & set(self._clause(one.start)):
             self.left.append(self._text(one.start, one.end))
+        if before[-1:] in (["is"], ["are"]) and self._words(one.start - 2, one.start - 1) not in (["b"], ["a"]):
+            self.stated.append(one)
         state = before[-1:] in (["already"], ["stored"], ["is"], ["are"]) and one.end == one.start + 1 and one.start > 1
         leads = operations()[one.names[0].operation].leads and len(found) > 1
         return state or (leads and after in (["scores"], ["logits"], ["probs"]))
@@ -244,7 +253,7 @@ class _Attempt(Facts):
         self.steps = kept
 
     def _explained(self, step: Step) -> frozenset[str]:
-        return hints(step.operation.name) - _NEGATIONS
+        return hints(step.operation.name) - NEGATIONS
 
     def _take_options(self) -> None:
         """Options by their phrases, and by phrases whose words all stand near a step in any order."""
@@ -269,16 +278,10 @@ class _Attempt(Facts):
             if at not in self.used and one.kind == "word" and step is self._nearest(at, lambda _: True)
         }
         for phrase in phrases:
-            wanted = contents(phrase)
-            if len(wanted) < 2 or not wanted <= set(free.values()) or not _NEGATIONS.isdisjoint(words_of(phrase)):
-                continue
-            for start in (at for at, said in free.items() if said in wanted):
-                near = {at: said for at, said in free.items() if start <= at < start + _WINDOW and said in wanted}
-                negated = any(_NEGATIONS & set(self._words(at - 3, at)) for at in near)
-                if wanted <= set(near.values()) and "#" not in phrase and not negated:
-                    step.options.append(option)
-                    self.used |= set(near)
-                    return
+            if places := near(self.tokens, free, phrase):
+                step.options.append(option)
+                self.used |= places
+                return
 
     # -- dimensions and dtypes --
 
@@ -342,11 +345,15 @@ class _Attempt(Facts):
         """Every other word says nothing, says what a step does anyway, is not used, or is left."""
         known = frozenset().union(*map(self._explained, self.steps))
         absent = frozenset().union(*(stems(" ".join(s.operation.absent)) for s in self.steps))
-        known -= absent - frozenset().union(*(stems(" ".join(s.operation.hints)) for s in self.steps))
-        known |= frozenset().union(*(stems(" ".join(s.chosen.assume)) for s in self.steps)) - _NEGATIONS
+        refused = absent - frozenset().union(*(stems(*s.operation.hints, *s.chosen.params) for s in self.steps))
+        known -= refused
+        known |= frozenset().union(*(stems(" ".join(s.chosen.assume)) for s in self.steps)) - NEGATIONS
         letters = {each for t in self.tokens if t.kind == "layout" for each in re.findall(r"[a-z]\w*", t.text)}
         values = {*vocabulary()["values"].split(), *vocabulary()["connectors"].split()}
         values |= {*vocabulary()["models"].split(), *letters, *self.given}
+        for one in self.stated:
+            if not contents(self._text(one.start, one.end)) <= known:
+                self.left.append(self._text(one.start, one.end))
         after = self._steps_after() if self.entry else len(self.tokens)
         place = 0
         while place < len(self.tokens):
@@ -362,14 +369,11 @@ class _Attempt(Facts):
             if one.kind != "word" or place in self.used:
                 place += 1
                 continue
-            if one.text in _NEGATIONS:
+            if one.text in NEGATIONS:
                 place = self._negated(place, absent)
                 continue
-            if (
-                {"each", "every", "per"} & set(self._words(place - 1, place))
-                and one.text in values - {"x"}
-                and one.stem not in known
-            ):
+            noun = one.text in values - {"x"} and one.stem not in known
+            if one.stem in refused or self._restricts(place, noun):
                 self.left.append(one.text)
             free = one.stem in fillers() or one.stem in known or one.text in values
             if not free and not self._is_aside(place):
@@ -387,6 +391,16 @@ class _Attempt(Facts):
         ends = [at for at, one in enumerate(self.tokens) if one.text in {",", ".", ";", ":", "(", ")", "->", "then"}]
         start = max((at for at in ends if at < place), default=-1)
         return self._words(start + 1, min((at for at in ends if at > place), default=len(self.tokens)))
+
+    def _restricts(self, place: int, noun: bool) -> bool:
+        """Whether a word says of which elements or in which place: "the last 5 rows", "second largest", "each image"."""
+        one = self.tokens[place]
+        following = self.tokens[place + 1].kind if place + 1 < len(self.tokens) else ""
+        if one.text in {*_ORDINALS, "first"} and following in ("size", "number"):
+            return True
+        if one.text in _ORDINALS and any(step.start == place + 1 for step in self.steps):
+            return True
+        return noun and bool({"each", "every", "per"} & set(self._words(place - 1, place)))
 
     def _steps_after(self) -> int:
         """Where a step after the entry may begin: at a "then" behind its name, if no colon or bracket explains it."""
@@ -424,25 +438,16 @@ class _Attempt(Facts):
             return not self._in_formula(place)
         if re.match(r"-|\dd$", one.text) or one.text in _COUNTS or one.stem in operative():
             return True
-        if _ASKS & set(self._clause(place)) or _MODIFIES & set(self._words(place - 1, place)):
+        before, after = self._words(place - 1, place), self._words(place + 1, place + 2)
+        if _ASKS & set(self._clause(place)) or {*_MODIFIES, "each", "every", "per"} & set(before):
             return True
-        if {"each", "every", "per"} & set(self._words(place - 1, place)):
-            return True
+        if any(step.start == place + 1 for step in self.steps) or _DOMAIN & set(after):
+            return True  # "sparse attention", "the valid tokens"
         if one.stem in harmless():
             return False
-        before = [t for t in self._words(place - 3, place) if t not in ("my", "some", "any", "own")]
-        alone = before[-1:] in ([], ["then"], ["+"], ["->"], ["and"]) and self._words(place + 1, place + 2) in (
-            [],
-            ["then"],
-            ["+"],
-            ["->"],
-            ["and"],
-            [","],
-            ["."],
-        )
-        adjective = any(step.start == place + 1 for step in self.steps)
-        adjective = adjective and bool(re.search(r"(?:[^e]ed|ive|al|ic|ar|less|wise|free|ing|ted)$", one.text))
-        return bool(_MODIFIES & set(before[-1:])) or adjective or (alone and bool(self.steps))
+        end = max((step.end for step in self.steps if step.end <= place), default=0)
+        between = set(self._words(end, place))
+        return not ({"for", "in"} & between or (end and between & {*_CONTEXT, ",", "(", ":"}))
 
     def _negated(self, place: int, absent: frozenset[str]) -> int:
         """ "no mask", "without bias": of what the steps go without anyway; else it is left. Where it ends."""
