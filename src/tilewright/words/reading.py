@@ -351,9 +351,8 @@ class _Attempt(Facts):
         letters = {each for t in self.tokens if t.kind == "layout" for each in re.findall(r"[a-z]\w*", t.text)}
         values = {*vocabulary()["values"].split(), *vocabulary()["connectors"].split()}
         values |= {*vocabulary()["models"].split(), *letters, *self.given}
-        for one in self.stated:
-            if not contents(self._text(one.start, one.end)) <= known:
-                self.left.append(self._text(one.start, one.end))
+        stated = (self._text(one.start, one.end) for one in self.stated)
+        self.left += [said for said in stated if not contents(said) <= known]
         after = self._steps_after() if self.entry else len(self.tokens)
         place = 0
         while place < len(self.tokens):
@@ -393,7 +392,7 @@ class _Attempt(Facts):
         return self._words(start + 1, min((at for at in ends if at > place), default=len(self.tokens)))
 
     def _restricts(self, place: int, noun: bool) -> bool:
-        """Whether a word says of which elements or in which place: "the last 5 rows", "second largest", "each image"."""
+        """Whether a word says of which elements or which place: "the last 5 rows", "second largest", "each image"."""
         one = self.tokens[place]
         following = self.tokens[place + 1].kind if place + 1 < len(self.tokens) else ""
         if one.text in {*_ORDINALS, "first"} and following in ("size", "number"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tilewright.words.catalogue import Name, Operation, names, vocabulary
+from tilewright.words.catalogue import Name, Operation, contents, names, operations, vocabulary
 from tilewright.words.errors import NotUnderstood, unread
 from tilewright.words.text import ARTICLES, joined, listed, words_of
 from tilewright.words.tokens import Token

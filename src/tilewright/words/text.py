@@ -25,8 +25,10 @@ def listed(words: str) -> frozenset[str]:
 
 
 _KEPT = listed(
-    """ring string nothing red thing loss less cross this is as embed bias axis process class mass mish address all
-    mamba bwd relu gelu silu selu celu elu need feed speed add off diff cell null hellinger roll shell biased unbiased"""
+    """ring string
+    nothing red thing loss less cross this is as embed bias axis process class mass mish address
+    all mamba bwd relu gelu silu selu celu elu need feed speed add off diff cell null hellinger roll shell biased
+    unbiased"""
 )
 _STEMS: dict[str, str] = {}
 _ENDED = tuple((re.compile(pattern), end) for pattern, end in _ENDINGS)
