@@ -91,7 +91,7 @@ def read_rest(words: str, some: list[Token], given: Collection[str]) -> Request:
     attempt = _Attempt(some, given, tuple(Mention(one.start, one.end, one.names[:1]) for one in found))
     request, left, _ = attempt.request()
     named = {one.text: (one.value[2] or one.value[0], one.value[1]) for one in some if one.kind == "size"}
-    if unclear := [one for one in left if one not in named]:
+    if unclear := [one for one in left if one not in named] or [one.text for one in some if one.text == "x"]:
         raise _unknown(words, unclear, request)
     return replace(request, settings=tuple(pair for text, pair in named.items() if text in left))
 
@@ -396,7 +396,7 @@ class _Attempt(Facts):
         one = self.tokens[place]
         following = self.tokens[place + 1].kind if place + 1 < len(self.tokens) else ""
         if one.text in {*_ORDINALS, "first"} and following in ("size", "number"):
-            return True
+            return not self.tokens[place + 1].text.startswith("dim")
         if one.text in _ORDINALS and any(step.start == place + 1 for step in self.steps):
             return True
         return noun and bool({"each", "every", "per"} & set(self._words(place - 1, place)))
