@@ -7,11 +7,11 @@ left out; other words are listed as not used.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from itertools import islice, pairwise
 
 from tilewright.words.catalogue import (
     Operation,
@@ -63,7 +63,7 @@ def read_tokens(words: str, some: list[Token], given: Collection[str]) -> Reques
     if len(some) > _MOST_TOKENS:
         raise unread("the request is too long; say it in fewer words")
     found = mentions_of(some)
-    tries = [_Attempt(some, given, chosen) for chosen in itertools.islice(choices(found), _MOST)]
+    tries = [_Attempt(some, given, chosen) for chosen in islice(choices(found), _MOST)]
     readings, problem = _readings(tries)
     complete = any(not left for _, _, left in readings.values())
     entries = dict.fromkeys(name.operation for one in found for name in one.names)
@@ -142,7 +142,7 @@ class _Attempt(Facts):
         found: tuple[Mention, ...],
         entry: str = "",
         others: tuple[Mention, ...] = (),
-        apart: frozenset[int] = frozenset(),
+        places: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
         self.tokens, self.given, self.entry = some, given, entry
@@ -158,12 +158,15 @@ class _Attempt(Facts):
                 self.steps.append(Step(operations()[name.operation], one.start, one.end, own))
             self.used |= {at for at in range(one.start, one.end) if self._is_said(one, at)}
         if entry:
-            again = [one for one in self.steps[1:] if not one.options]
-            self.left += [self._text(one.start, one.end) for one in again[1:]]
+            for before, one in pairwise(self.steps):
+                apart = {"of", "and", "on", "+", "then", "->"} & set(self._words(before.end, one.start))
+                self.left += [self._text(one.start, one.end)] if apart and not one.options else []
             first = self.steps[0] if self.steps else Step(operations()[entry])
             self.steps = [replace(first, options=[o for s in self.steps for o in s.options])]
             colon = first.end and self._words(first.end, first.end + 1)[:1] in ([":"], ["("], ["="])
-            self.used |= apart
+            self.used |= places
+            if places:
+                self.steps[0].start, self.steps[0].end = min(places), max(places) + 1
             if not found or not (first.operation.describes or colon):
                 self.left += [self._text(one.start, one.end) for one in others]
 
@@ -281,6 +284,8 @@ class _Attempt(Facts):
             if places := near(self.tokens, free, phrase):
                 step.options.append(option)
                 self.used |= places
+            if places:
+                self.steps[0].start, self.steps[0].end = min(places), max(places) + 1
                 return
 
     # -- dimensions and dtypes --
@@ -397,6 +402,11 @@ class _Attempt(Facts):
         following = self.tokens[place + 1].kind if place + 1 < len(self.tokens) else ""
         if one.text in {*_ORDINALS, "first"} and following in ("size", "number"):
             return not self.tokens[place + 1].text.startswith("dim")
+        next_word = self.tokens[place + 1] if place + 1 < len(self.tokens) else one
+        if one.text in {*_ORDINALS, "first"} and next_word.stem in stems(*_DOMAIN, "head key query sample"):
+            return place + 1 not in self.used
+        if one.text == "half" and next_word.text == "of":
+            return True
         if one.text in _ORDINALS and any(step.start == place + 1 for step in self.steps):
             return True
         return noun and bool({"each", "every", "per"} & set(self._words(place - 1, place)))
@@ -435,8 +445,16 @@ class _Attempt(Facts):
         one = self.tokens[place]
         if re.fullmatch(r"[a-z]\d?", one.text):
             return not self._in_formula(place)
-        if re.match(r"-|\dd$", one.text) or one.text in _COUNTS or one.stem in operative():
+        if re.match(r"-|\dd$|.*ed$|(?:tf|fp|bf|nf|mxfp|int|uint|[fui])\d+$|complex\d*$", one.text):
             return True
+        if one.text in {*_COUNTS, "itself", "themselves", "another"} or one.stem in operative():
+            return True
+        if any(step.start < place < step.end for step in self.steps):
+            return True
+        if any(step.end <= place for step in self.steps) and any(
+            step.start > place and not THEN & set(self._words(place, step.start)) for step in self.steps
+        ):
+            return True  # between two operations: "matmul ignoring the diagonal"
         before, after = self._words(place - 1, place), self._words(place + 1, place + 2)
         if _ASKS & set(self._clause(place)) or {*_MODIFIES, "each", "every", "per"} & set(before):
             return True

@@ -18,6 +18,7 @@ THEN = listed("then ; -> . | ! ? followed finally afterwards")
 _BACK = listed("of on after from over to")
 _MODIFIERS = ("pad", "pad2d", "reflect_pad", "weight_norm", "row_absmax", "standardize")  # "conv with reflect padding"
 NEGATIONS = listed("no not without except instead unless never excluding skip skipping non zero")
+_ADDS = listed("with using plus minus times only")
 _LONGEST, _WINDOW = 8, 9  # words of a phrase, and of one whose words are apart
 
 
@@ -188,17 +189,17 @@ def of_entry(
 
 def _apart(some: list[Token], phrases: tuple[str, ...]) -> frozenset[int]:
     free = {at: one.stem for at, one in enumerate(some) if one.kind == "word"}
-    return next(filter(None, (near(some, free, phrase) for phrase in phrases)), frozenset())
+    return next(filter(None, (near(some, free, phrase, NEGATIONS | _ADDS) for phrase in phrases)), frozenset())
 
 
-def near(some: list[Token], free: dict[int, str], phrase: str) -> frozenset[int]:
+def near(some: list[Token], free: dict[int, str], phrase: str, parts: frozenset[str] = NEGATIONS) -> frozenset[int]:
     """Where the words of a phrase stand near each other in any order; nowhere if one is missing or negated."""
     wanted = contents(phrase)
     if len(wanted) < 2 or not wanted <= set(free.values()) or NEGATIONS & set(words_of(phrase)) or "#" in phrase:
         return frozenset()
     for start in (at for at, said in free.items() if said in wanted):
         places = {at: said for at, said in free.items() if start <= at < start + _WINDOW and said in wanted}
-        negated = any(NEGATIONS & set(words_in(some, at - 3, at)) for at in places)
+        negated = any(parts & set(words_in(some, at - 3, at)) for at in places)
         if wanted <= set(places.values()) and not negated:
             return frozenset(places)
     return frozenset()
@@ -252,10 +253,11 @@ def _check_order(some: list[Token], one: Step, other: Step, between: list[str]) 
         or (between and between[0] == "but")
         or between in (["by"], ["with"] if other.operation.name in _MODIFIERS else ["by"])
         or (between == ["of"] and one.operation.name in ("center", "minus_max", "over_sum", "over_max"))
-        or (between in (["+"], ["plus"]) and all(plain))
+        or (between in (["+"], ["plus"]) and not one.operation.leads and not acts(other))
         or (between == ["and"] and not joint and (plain[0] or other.operation.kind == "reduce"))
-        or (between in (["with"], ["with", "its"]) and plain[0] and acts(other))
+        or (between[:1] == ["with"] and not one.operation.leads)
         or (between[:1] == ["with"] and len(between) > 1 and other.operation.kind == "row")
+        or (not between and acts(one) and acts(other))
     ):
         raise _unordered(some, one, other)
 
