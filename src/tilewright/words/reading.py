@@ -158,9 +158,9 @@ class _Attempt(Facts):
                 self.steps.append(Step(operations()[name.operation], one.start, one.end, own))
             self.used |= {at for at in range(one.start, one.end) if self._is_said(one, at)}
         if entry:
-            for before, one in pairwise(self.steps):
-                apart = {"of", "and", "on", "+", "then", "->"} & set(self._words(before.end, one.start))
-                self.left += [self._text(one.start, one.end)] if apart and not one.options else []
+            for before, again in pairwise(self.steps):
+                apart = {"of", "and", "on", "+", "then", "->"} & set(self._words(before.end, again.start))
+                self.left += [self._text(again.start, again.end)] if apart and not again.options else []
             first = self.steps[0] if self.steps else Step(operations()[entry])
             self.steps = [replace(first, options=[o for s in self.steps for o in s.options])]
             colon = first.end and self._words(first.end, first.end + 1)[:1] in ([":"], ["("], ["="])
