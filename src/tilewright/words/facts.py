@@ -25,6 +25,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        self.entry = ""
         self.left: list[str] = []
         self.notes: list[str] = []
         self.used: set[int] = set()
@@ -87,6 +88,7 @@ class Facts:
                     step.give(each, text)
                     break
             else:
+                self._choose_by_size(name)
                 if name not in vocabulary()["bound"] and name != "image":
                     self.left.append(token.text)
                     continue
@@ -96,6 +98,18 @@ class Facts:
                     reducing.axis, reducing.axis_said = "rows?", token.text
                 sizes.append((noun if len(noun) == 1 else name, text))
 
+    def _choose_by_size(self, role: str) -> None:
+        """A size of a dimension that only a variant has asks for it: "8 kv heads"."""
+        for step in self.steps:
+            if any(role in pattern for pattern in _patterns(step.chosen, ())):
+                return
+            for option in step.operation.options:
+                more = (*step.options, option.name)
+                patterns = _patterns(step.operation.with_options(more), ())
+                if any(role in pattern for pattern in patterns) and not step.operation.rivals(more):
+                    step.options.append(option.name)
+                    return
+
     def _take_number(self, place: int, one: Token) -> None:
         """A number without a name goes to the step near it that takes another one."""
         inside = next((s for s in self.steps if s.start <= place < s.end and place in self.used), None)
@@ -104,13 +118,13 @@ class Facts:
         self.used.add(place)
 
         def free(step: Step) -> bool:
-            return any(name not in step.numbers for name in step.operation.bare)
+            return any(name not in step.numbers for name in step.chosen.bare)
 
         step = inside or self._nearest(place, free)
         far = False
         if step is not None and inside is None:
             start, end = (step.end, place) if step.end <= place else (place + 1, step.start)
-            far = bool(THEN & set(self._words(start, end))) or end - start > 6
+            far = not self.entry and (bool(THEN & set(self._words(start, end))) or end - start > 6)
         after = self.tokens[place + 1] if place + 1 < len(self.tokens) else one
         of_size = after.kind == "size" and after.value[0] in vocabulary()["bound"] and after.text[0].isalpha()
         of_size = of_size and one.text.isdigit()
@@ -118,7 +132,7 @@ class Facts:
         if step is None or not free(step) or far or of_size or large:
             self.left += [] if self._is_told(one.text) else [one.text]
             return
-        step.give(next(name for name in step.operation.bare if name not in step.numbers), number_of(one))
+        step.give(next(name for name in step.chosen.bare if name not in step.numbers), number_of(one))
 
     def _is_told(self, number: str) -> bool:
         """Whether a number is one that a step has anyway, or says in its hints."""

@@ -44,8 +44,8 @@ from tilewright.words.steps import (
     phrases_at,
     tensors,
 )
-from tilewright.words.text import listed, stems
-from tilewright.words.tokens import Token
+from tilewright.words.text import joined, listed, stems
+from tilewright.words.tokens import Token, number_of
 
 _MOST, _MOST_TOKENS, _MOST_STEPS = 24, 120, 12
 _MODIFIES = listed("with using except but plus minus times only")
@@ -212,7 +212,8 @@ class _Attempt(Facts):
         """Whether it is named and not done: "b is already transposed", "attention scores"."""
         before, after = self._words(one.start - 2, one.start), self._words(one.end, one.end + 1)
         if before[-1:] in (["*"], ["^"]) or (before[-1:] == ["/"] and before[0][:1].isdigit()):
-            self.left.append(self._text(max(0, one.start - 2), one.end))
+            self.stated.append(Mention(max(0, one.start - 2), one.end, one.names))
+            return {":", "=", "("} & set(self._words(0, one.start)) != set()
         asked = {"return", "returns", "returning"} & set(self._words(one.start - 3, one.start))
         if asked and found[0] is not one and {"also", "too", "both", "well"} & set(self._clause(one.start)):
             self.left.append(self._text(one.start, one.end))
@@ -225,8 +226,8 @@ class _Attempt(Facts):
     def _is_said(self, mention: Mention, place: int) -> bool:
         """Whether a token is a part of a mention; a shape or names within it may be none: "conv 1x1"."""
         kind = self.tokens[place].kind
-        if kind not in ("shape", "names"):
-            return kind in ("word", "number", "layout")
+        if kind not in ("shape", "names", "axis"):
+            return kind in ("word", "number", "layout", "mark")
         kept = [t for at, t in enumerate(self.tokens[: mention.end]) if at >= mention.start and at != place]
         return all(end != len(kept) or mention.names[0] not in some for end, some in phrases_at(kept, 0))
 
@@ -244,7 +245,8 @@ class _Attempt(Facts):
                 bias = bias and "bias" in before.chosen.takes and bool(between & {"with", "and"})
                 arguments = stems(" ".join(a.name for a in before.operation.arguments))
                 explains = any(own <= self._explained(s) for s in kept if s.operation.hints) and (
-                    set(self._words(kept[0].start, one.start)) & {":", "(", ".", "=", "ie"}
+                    set(self._words(kept[0].start, one.start)) & {":", ".", "=", "ie"}
+                    or "(" in between
                     or (before.operation.describes and not parted)
                 )
                 argument = own <= arguments and not parted
@@ -268,11 +270,19 @@ class _Attempt(Facts):
                 self.used -= set(range(mention.start, mention.end))
                 continue
             step.options += [name.option] if name.option not in step.options else []
+            self._give_numbers(step, mention)
             step.start = mention.start if mention.end == step.start else step.start
         for step in self.steps:
             for option in step.operation.options:
                 if option.name not in step.options and not step.operation.rivals((*step.options, option.name)):
                     self._take_scattered(step, option.name, option.phrases)
+
+    def _give_numbers(self, step: Step, mention: Mention) -> None:
+        """Numbers within the phrase of an option: "top 4 of 64"."""
+        said = [one for one in self.tokens[mention.start : mention.end] if one.kind == "number"]
+        if said and mention.names[0] not in names().get(joined(self._text(mention.start, mention.end)), ()):
+            for name, one in zip(step.chosen.bare, said, strict=False):
+                step.give(name, number_of(one))
 
     def _take_scattered(self, step: Step, option: str, phrases: tuple[str, ...]) -> None:
         free = {
@@ -377,7 +387,8 @@ class _Attempt(Facts):
                 place = self._negated(place, absent)
                 continue
             noun = one.text in values - {"x"} and one.stem not in known
-            if one.stem in refused or self._restricts(place, noun):
+            both = one.text == "both" and {"return", "returns", "returning", "output"} & set(self._clause(place))
+            if both or one.stem in refused or self._restricts(place, noun):
                 self.left.append(one.text)
             free = one.stem in fillers() or one.stem in known or one.text in values
             if not free and not self._is_aside(place):

@@ -55,7 +55,7 @@ def lost_numbers(text: str, made: Specification, given: bool) -> list[str]:
     told = f"{made.reference} {made.description} {' '.join(made.assumptions)}".replace("_", " ")
     values = {float(one) for one in re.findall(_NUMBER, told)}
     values |= {f(one) for one in values if 1e-30 < one < 1e30 for f in _DERIVED}
-    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text.lower())
+    text = re.sub(r"(?<![\d.,\[(-])(\d{1,3}(?:,\d{3})+)(?![\d\])])", lambda one: one[1].replace(",", ""), text.lower())
     text = re.sub(r"\[0, ?1\]|\b0 (?:to|and) 1\b", "", text)  # the range of an entry
     if given:  # sizes in the words give way to given shapes
         text = re.sub(r"\(\d+(?:, ?\d+)+\)|\d+(?: ?x ?\d+)+", "", text)

@@ -145,27 +145,25 @@ def phrases_at(some: list[Token], place: int) -> list[tuple[int, tuple[Name, ...
     found: list[tuple[int, tuple[Name, ...]]] = []
     for end in range(place, len(some)):
         one = some[end]
-        if one.kind in ("axis", "size") or (one.kind == "word" and one.text in ARTICLES):
+        if solid and one.text == "->" and {some[end - 1].kind, some[end - 2].kind} & {"layout"}:
+            keys = [f"{key}to" for key in keys]
+            continue
+        if (
+            one.kind in ("size", "dtype")
+            or (one.kind == "word" and one.text in ARTICLES)
+            or one.text in ("+", "&", "/")
+        ):
             if not solid:
                 break
             continue
-        if one.kind == "names":
-            if not solid:
-                break
-            keys += [key + joined(one.text) for key in keys]
-        elif solid and one.text in ("+", "&", "/"):
-            continue
-        elif one.kind not in ("word", "number", "shape", "layout") or solid == _LONGEST:
+        if one.kind == "mark" or solid == _LONGEST:
             break
-        else:
-            solid += 1
-            parts = ("#", one.text) if one.kind == "number" else (one.stem or "".join(re.findall(r"\w+", one.text)),)
-            longer = [key + part for key in keys for part in parts]
-            here = tuple(dict.fromkeys(name for key in longer for name in known.get(key, ())))
-            keys = [*longer, *keys] if one.kind == "shape" and end > place else longer
-        if one.kind == "names":
-            here = tuple(dict.fromkeys(name for key in keys for name in known.get(key, ())))
-        if here and (one.kind != "names" or here != (found[-1][1] if found else ())):
+        parts = ("#", one.text) if one.kind == "number" else (one.stem or joined(one.text),)
+        longer = [key + part for key in keys for part in parts]
+        may_skip = solid > 0 and one.kind in ("shape", "names", "axis")
+        keys = [*longer, *keys] if may_skip else longer
+        solid += not may_skip
+        if here := tuple(dict.fromkeys(name for key in longer for name in known.get(key, ()))):
             found.append((end + 1, here))
     return found
 

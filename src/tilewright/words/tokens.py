@@ -51,7 +51,10 @@ def tokens(words: str) -> list[Token]:
 
 def _prepared(words: str) -> str:
     infinite = r"(?<!\w)(?:- ?inf(?:inity)?|(?:minus|negative|neg) inf(?:inity)?)\b"
-    text = re.sub(r"\b[A-Z](?:x[A-Z])+\b", lambda one: f"[{one[0].replace('x', ', ')}]", plain(words))
+    text = re.sub(
+        r"\b[BCDEHKLMNSTW](?: [BCDEHKLMNSTW]){2,4}\b", lambda one: f"[{one[0].replace(' ', ', ')}]", plain(words)
+    )
+    text = re.sub(r"\b[A-Z](?:x[A-Z])+\b", lambda one: f"[{one[0].replace('x', ', ')}]", text)
     text = re.sub(infinite, "neginf", _GROUP.sub(_marked, text).lower())
     text = re.sub(r"(?<=x)\d{1,3}(?:,\d{3})+(?!\d)", lambda one: one[0].replace(",", ""), text)
     for pattern, instead in vocabulary()["rewrite"]:
@@ -352,6 +355,8 @@ def _size_before(some: list[Token], place: int) -> tuple[tuple[str, str, str], i
     """A number before its name: "8 heads"."""
     one = some[place]
     after = _phrase_at(some, place + 1, "sizes") if one.kind in ("number", "shape") else None
+    if place and some[place - 1].text in ("top", "largest", "smallest", "bottom"):
+        return None  # "top 10 logits"
     if after is None or (one.kind == "shape" and after[0] not in ("window", "image")):
         return None
     if _is_letter(some[place + 1 : after[1]]) or _has_number(some, after[1]):
@@ -362,8 +367,10 @@ def _size_before(some: list[Token], place: int) -> tuple[tuple[str, str, str], i
 def _size_after(some: list[Token], place: int) -> tuple[tuple[str, str, str], int] | None:
     """A number after its name: "eps=1e-6", "betas 0.9, 0.999"."""
     said = _phrase_at(some, place, "sizes") if some[place].kind == "word" else None
-    if said is None:
-        return None
+    inner = _phrase_at(some, place + 1, "sizes") if said and said[1] > place + 1 else None
+    named = any(one.whole for one in names().get(some[place].stem, ()))
+    if said is None or (inner is not None and inner[1] == said[1] and named):
+        return None  # "rope theta 500000": the first word is an operation
     role, at = said
     own, letter = some[place:at], _is_letter(some[place:at])
     while at < len(some) and some[at].text in _JOINS:
@@ -374,6 +381,8 @@ def _size_after(some: list[Token], place: int) -> tuple[tuple[str, str, str], in
         return (role, _values(rest[1]), noun), at + 3
     if letter and (at == said[1] or some[said[1]].text not in ("=", "is", ":")):
         return None
+    if role == "betas" and sum(one.kind == "number" for one in some[at : at + 3]) < 2:
+        role = "beta"
     if role == "betas":
         numbers = [one for one in some[at : at + 5] if one.kind == "number"][:2]
         last = next((n for n in range(at, len(some)) if some[n] is numbers[-1]), at) if numbers else at
