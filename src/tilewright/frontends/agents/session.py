@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tilewright import records
 from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.exports import cuda_project as exports
 from tilewright.exports.cuda_project import Target
@@ -40,20 +41,6 @@ from tilewright.frontends.report.terminal import show
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import (
-    Attempt,
-    Budget,
-    Emulation,
-    Ending,
-    Measured,
-    Measurement,
-    Question,
-    Reply,
-    Run,
-    Settings,
-    Specification,
-    Stage,
-)
 from tilewright.store import Request, RunBusy, RunFolder, Store
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks import TaskError, fit_specification
@@ -81,18 +68,18 @@ def printed(shown: Document | Iterable[Block]) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip()
 
 
-def measurement_facts(measurement: Measurement | None) -> dict[str, Any]:
+def measurement_facts(measurement: records.Measurement | None) -> dict[str, Any]:
     """`kind` keeps a modelled time apart from a measured one."""
     if measurement is None:
         return {"kind": "none"}
     facts: dict[str, Any] = {
-        "kind": runs.kind_words(isinstance(measurement, Measured)),
+        "kind": runs.kind_words(isinstance(measurement, records.Measured)),
         "time_us": measurement.time_us,
         "roofline_us": measurement.floor_us,
         "fraction_of_roofline": measurement.fraction,
         "gpu": measurement.gpu,
     }
-    if isinstance(measurement, Measured):
+    if isinstance(measurement, records.Measured):
         facts["baselines_us"] = {one.name: one.median_us for one in measurement.baselines}
     return facts
 
@@ -111,18 +98,18 @@ def _attempt_facts(row: runs.Row) -> dict[str, Any]:
     }
 
 
-def _run_facts(run: Run) -> dict[str, Any]:
+def _run_facts(run: records.Run) -> dict[str, Any]:
     state = "ended" if run.ending else "open"
     return {"run": run.id, "op": run.task.name, "author": run.settings.author, "state": state}
 
 
-def _diagnosis(folder: RunFolder, attempt: Attempt) -> str:
+def _diagnosis(folder: RunFolder, attempt: records.Attempt) -> str:
     """The whole verdict, as an author reads it."""
     return verdict_text(attempt.verdict, folder.attempt(attempt.number).find_text(KERNEL) or "")
 
 
 def run_answer(
-    folder: RunFolder, run: Run, question: Question | None, *, since: int = 0, brief: bool = False
+    folder: RunFolder, run: records.Run, question: records.Question | None, *, since: int = 0, brief: bool = False
 ) -> Answer:
     """The attempts of a run after number `since`, and the next question or why there is none.
 
@@ -158,13 +145,13 @@ def run_answer(
     return Answer("\n\n".join(parts), facts)
 
 
-def _stage(question: Question) -> Stage | None:
+def _stage(question: records.Question) -> records.Stage | None:
     """The stage of a question, which its first message names."""
     first = question.messages[0].text.partition("\n")[0]
-    return next((one for one in Stage if first.endswith(f"stage: {one.value}.")), None)
+    return next((one for one in records.Stage if first.endswith(f"stage: {one.value}.")), None)
 
 
-def _ended_text(run: Run) -> str:
+def _ended_text(run: records.Run) -> str:
     ending = run.ending.words if run.ending else "it may go on"
     if run.best is None:
         return (
@@ -178,7 +165,7 @@ def _ended_text(run: Run) -> str:
     )
 
 
-def specification_answer(specification: Specification, text: str) -> Answer:
+def specification_answer(specification: records.Specification, text: str) -> Answer:
     """What words are taken to mean, before anything runs."""
     facts = {
         "state": "to be accepted",
@@ -189,7 +176,7 @@ def specification_answer(specification: Specification, text: str) -> Answer:
     return Answer(f"{text}\n\n{ACCEPT}", facts)
 
 
-def runs_answer(found: Sequence[Run], most: int) -> Answer:
+def runs_answer(found: Sequence[records.Run], most: int) -> Answer:
     lines = [_run_line(one) for one in found[:most]] or ["no runs yet; specify begins one"]
     older = max(0, len(found) - most)
     lines += [f"and {older} older runs"] if older else []
@@ -197,19 +184,19 @@ def runs_answer(found: Sequence[Run], most: int) -> Answer:
     return Answer("\n".join(lines), {"runs": facts, "older": older})
 
 
-def _run_line(run: Run) -> str:
+def _run_line(run: records.Run) -> str:
     line = run_report.run_line(run.id, run, None)
     best = line.best or "none passed"
     return f"{run.id}  {line.op} on {run.environment.device}, {runs.attempts_words(run)}, {best}; {line.state}"
 
 
-def history_answer(folder: RunFolder, run: Run) -> Answer:
+def history_answer(folder: RunFolder, run: records.Run) -> Answer:
     text = printed(run_report.run_report(run, folder.worker))
     attempts = [_attempt_facts(row) for row in runs.rows(run)]
     return Answer(text, _run_facts(run) | {"ending": run.ending.value if run.ending else "", "attempts": attempts})
 
 
-def attempt_answer(folder: RunFolder, run: Run, attempt: Attempt) -> Answer:
+def attempt_answer(folder: RunFolder, run: records.Run, attempt: records.Attempt) -> Answer:
     source = folder.attempt(attempt.number).find_text(KERNEL) or ""
     text = printed(run_report.attempt_report(run, attempt, source))
     row = runs.rows(run)[attempt.number - 1]
@@ -248,7 +235,7 @@ class Session:
         """End the processes that wait for the next kernel."""
         self._kept.close()
 
-    def opened(self, name: str) -> tuple[RunFolder, Run]:
+    def opened(self, name: str) -> tuple[RunFolder, records.Run]:
         folder = guard.open_run(self.store, name)
         run = folder.find_run()
         if run is None:
@@ -273,7 +260,7 @@ class Session:
         gpu: str = "",
         precision: str = "",
         start_kernel: str = "",
-        attempts: int = Budget.attempts,
+        attempts: int = records.Budget.attempts,
         fresh: bool = False,
         accept: bool = False,
     ) -> Answer:
@@ -288,9 +275,9 @@ class Session:
         )
         if not accept:
             return _preview(request)
-        settings = Settings(
+        settings = records.Settings(
             author=self.author,
-            budget=Budget(attempts=guard.checked_count("attempts", attempts), seconds=BUDGET_SECONDS),
+            budget=records.Budget(attempts=guard.checked_count("attempts", attempts), seconds=BUDGET_SECONDS),
             start=guard.checked_text("start_kernel", start_kernel, guard.MOST_KERNEL_CHARACTERS),
             spool=os.path.realpath(self._spool) if self._spool else "",
         )
@@ -358,7 +345,7 @@ class Session:
     def _continued(
         self,
         folder: RunFolder,
-        run: Run,
+        run: records.Run,
         author: AgentAuthor,
         reporter: AgentReporter,
         addition: Addition,
@@ -368,13 +355,13 @@ class Session:
         """Continue a run until the agent has to answer."""
         if run.settings.author != self.author:
             addition = replace(addition, author=self.author)
-        question: Question | None = None
+        question: records.Question | None = None
         try:
             self._resumed(folder, addition, author, reporter)
         except Pending as pending:
             question = pending.question
         except EndsAtOnce as error:
-            needed = "more_attempts" if error.ending is Ending.ATTEMPTS else "a hint that says what to try"
+            needed = "more_attempts" if error.ending is records.Ending.ATTEMPTS else "a hint that says what to try"
             raise Refused(f"{error.reason}; give {needed}") from None
         return run_answer(folder, folder.load(), question, since=len(run.attempts), brief=brief)
 
@@ -423,7 +410,7 @@ class Session:
                 path = Path(folder) / "reference.py"
                 path.write_text(task.reference, encoding="utf-8")
                 reference = path, task.function
-            options = CheckOptions(profile, Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
+            options = CheckOptions(profile, records.Emulation(schedules=3), reference, seconds=_CHECK_SECONDS)
             report = check_file(file, arguments, guessed, options, reporter.working)
         facts = {
             "outcome": report.outcome.value,
@@ -502,17 +489,17 @@ def _preview(request: Request) -> Answer:
     return specification_answer(specified, specification_text(specified))
 
 
-def _no_question(question: Question) -> Reply:
+def _no_question(question: records.Question) -> records.Reply:
     raise AssertionError(f"the built-in grammar asked a model: {question.id}")
 
 
-def _attempt(run: Run, number: int) -> Attempt:
+def _attempt(run: records.Run, number: int) -> records.Attempt:
     if not 1 <= number <= len(run.attempts):
         raise Refused(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
     return run.attempts[number - 1]
 
 
-def _best(run: Run) -> Attempt:
+def _best(run: records.Run) -> records.Attempt:
     if run.best is None:
         raise Refused(f"no attempt of run {run.id} has passed, so it has no kernel; submit_kernel sends one")
     return run.best

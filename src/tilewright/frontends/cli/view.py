@@ -25,16 +25,7 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 import typer
 
 from tilewright import __version__
-from tilewright.frontends.cli.terminal import (
-    JsonOption,
-    RunArgument,
-    check_writable,
-    deliver,
-    print_exactly,
-    print_json,
-    progress,
-    stdout_console,
-)
+from tilewright.frontends.cli import terminal
 from tilewright.frontends.report import run_report
 from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
@@ -69,14 +60,16 @@ class AttemptReport:
     replies: tuple[str, ...]
 
 
-def runs(as_json: JsonOption = False) -> None:
+def runs(as_json: terminal.JsonOption = False) -> None:
     """List the runs of this machine, newest first."""
     listing = Store().runs()
-    deliver(listing, as_json, lambda console: print_document(console, run_report.runs_report(listing, console.width)))
+    terminal.deliver(
+        listing, as_json, lambda console: print_document(console, run_report.runs_report(listing, console.width))
+    )
 
 
 def show(
-    run: RunArgument = NEWEST,
+    run: terminal.RunArgument = NEWEST,
     number: Annotated[
         int | None,
         typer.Argument(metavar="N", min=1, help="One of its attempts, by number, in full.", show_default=False),
@@ -92,7 +85,7 @@ def show(
     ] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
-    as_json: JsonOption = False,
+    as_json: terminal.JsonOption = False,
 ) -> None:
     """Show a run: its task, a table of attempts and its progress; or a part of it, such as attempt N."""
     if number is not None and attempt not in (None, number):
@@ -104,7 +97,7 @@ def show(
         raise BadArgument(
             "--kernel, --provenance, --attempt, --diff, --prompt and --reply show different things; give one of them"
         )
-    check_writable("--plot", plot, ".svg")
+    terminal.check_writable("--plot", plot, ".svg")
     folder = Store().open_run(run)
     loaded = folder.load()
     if plot is not None:
@@ -112,7 +105,7 @@ def show(
     part = next(iter(parts), "")
     at = next((one for one in numbers.values() if one is not None), None)
     if as_json:
-        print_json(_part_record(folder, loaded, part, at))
+        terminal.print_json(_part_record(folder, loaded, part, at))
     elif part:
         _print_part(folder, loaded, part, at or 0)
     elif plot is None:
@@ -122,7 +115,7 @@ def show(
 
 
 def _print_whole(folder: RunFolder, run: Run) -> None:
-    console = stdout_console()
+    console = terminal.stdout_console()
     print_document(console, run_report.run_report(run, folder.worker))
     if run.best is None:
         return
@@ -152,12 +145,12 @@ def _part_record(folder: RunFolder, run: Run, part: str, number: int | None) -> 
 
 
 def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
-    console = stdout_console()
+    console = terminal.stdout_console()
     if part in ("kernel", "provenance"):
         best = _best(run)
         kernel = folder.attempt(best.number).text("kernel.cu")
         if part == "kernel":
-            print_exactly(kernel)
+            terminal.print_exactly(kernel)
             return
         authors = line_authors(folder, run, best)
         print_document(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
@@ -166,11 +159,11 @@ def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
     elif part == "prompt":
         if not (prompts := run_report.prompts_of(folder, number)):
             raise BadArgument(f"attempt {number} of {run.id} asked no model")
-        print_exactly("\n".join(prompts))
+        terminal.print_exactly("\n".join(prompts))
     elif part == "reply":
         if not (replies := folder.attempt(number).replies()):
             raise BadArgument(f"attempt {number} of {run.id} has no reply of a model")
-        print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
+        terminal.print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     else:
         attempt = _attempt(run, number)
         source = folder.attempt(number).find_text("kernel.cu") or ""
@@ -410,7 +403,7 @@ def export_site(shelf: Shelf, folder: Path) -> int:
         raise BadArgument("--export: there is no run to write")
     site = Site(shelf, served=False, counts=bool(shelf.choice.run))
     written = 0
-    with progress() as say:
+    with terminal.progress() as say:
         for address in site.addresses():
             say(f"writing {address}")
             place = folder / unquote(address, errors="surrogateescape")
@@ -423,14 +416,14 @@ def export_site(shelf: Shelf, folder: Path) -> int:
 
 
 def explain(
-    run: RunArgument = NEWEST,
+    run: terminal.RunArgument = NEWEST,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="FILE.html, all in one; or FILE.md, with its pictures."),
     ] = None,
 ) -> None:
     """Explain a run as a lesson for beginners in CUDA: why each step was taken and what it gained, with exercises."""
-    check_writable("-o", output, ".md", ".html")
+    terminal.check_writable("-o", output, ".md", ".html")
     is_markdown = output is not None and output.suffix.lower() in (".md", ".markdown")
     if output is not None and is_markdown and (place := pictures_folder(output)).is_file():
         raise BadArgument(f"-o {output}: its pictures go to {place}, which is a file; give another name")
@@ -438,11 +431,11 @@ def explain(
     done = folder.load()
     if not done.attempts:
         raise BadArgument(f"run {done.id} has no finished attempt, so there is nothing to explain yet")
-    with progress() as say:
+    with terminal.progress() as say:
         called, place_words = name_and_place(folder, run, output)
         lesson = lesson_of(folder, done, called, say, place_words)
     if output is None:
-        print_exactly(markdown(lesson, None))
+        terminal.print_exactly(markdown(lesson, None))
         return
     count = write_page(lesson, output)
     print(f"wrote {output}" + (f" and {count} pictures in {pictures_folder(output)}" if count else ""))

@@ -7,27 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures
 from tilewright.frontends.report.checks import arguments_line
-from tilewright.frontends.report.document import (
-    Bar,
-    Block,
-    Cell,
-    Document,
-    Excerpt,
-    Fold,
-    Glossary,
-    Line,
-    Mark,
-    Picture,
-    Section,
-    Source,
-    Table,
-    Tone,
-    numbered,
-    say,
-    say_each,
-)
 from tilewright.frontends.report.runs import kind_words, microseconds, scatter_words, speedup_words, time_words
 from tilewright.records import Measured, Modelled, ModelTerm, Timing
 from tilewright.records.measurement import Interval
@@ -114,7 +96,12 @@ class Audit:
         return 3 if self.correctness.passed is None else 0
 
 
-_TONES = {Weight.WRONG: Tone.BAD, Weight.FAULT: Tone.BAD, Weight.COST: Tone.FAIR, Weight.REMARK: Tone.STRONG}
+_TONES = {
+    Weight.WRONG: doc.Tone.BAD,
+    Weight.FAULT: doc.Tone.BAD,
+    Weight.COST: doc.Tone.FAIR,
+    Weight.REMARK: doc.Tone.STRONG,
+}
 _LITTLE = 1.01  # times as fast: less is nothing
 _HINTED = 8
 GAINS = "gains are modelled: the most that mending the one thing alone can bring"
@@ -184,7 +171,7 @@ def hint_words(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-def audit_report(audit: Audit, text: str) -> Document:
+def audit_report(audit: Audit, text: str) -> doc.Document:
     """`text`: the kernel file's, which is folded away."""
     return _Writer(audit, text).report()
 
@@ -192,46 +179,46 @@ def audit_report(audit: Audit, text: str) -> Document:
 class _Writer:
     def __init__(self, audit: Audit, text: str) -> None:
         self._audit, self._text = audit, text
-        self._words = Glossary()
+        self._words = doc.Glossary()
 
-    def report(self) -> Document:
+    def report(self) -> doc.Document:
         audit = self._audit
         sections = [
-            Section("", tuple(self._short())),
-            Section("Is it right?", tuple(self._correctness())),
-            Section("How fast is it?", tuple(self._speed())),
-            Section("What to do, the most urgent first", tuple(self._suggestions())),
+            doc.Section("", tuple(self._short())),
+            doc.Section("Is it right?", tuple(self._correctness())),
+            doc.Section("How fast is it?", tuple(self._speed())),
+            doc.Section("What to do, the most urgent first", tuple(self._suggestions())),
         ]
         if audit.advice:
             said = tuple(self._words.say(line) for line in audit.advice)
-            sections.append(Section(f"What pays for this kind of work: {audit.kind}", said))
-        tone = {0: Tone.GOOD, 3: Tone.FAIR}.get(audit.exit_status, Tone.BAD)
-        sections.append(Section("In short", (say(Mark(summary_words(audit), tone)), *self._evidence())))
-        return Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._words.entries())
+            sections.append(doc.Section(f"What pays for this kind of work: {audit.kind}", said))
+        tone = {0: doc.Tone.GOOD, 3: doc.Tone.FAIR}.get(audit.exit_status, doc.Tone.BAD)
+        sections.append(doc.Section("In short", (doc.say(doc.Mark(summary_words(audit), tone)), *self._evidence())))
+        return doc.Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._words.entries())
 
-    def _short(self) -> Iterator[Block]:
+    def _short(self) -> Iterator[doc.Block]:
         audit = self._audit
-        yield say(f"{audit.file}  {audit.identity[:12]}")
+        yield doc.say(f"{audit.file}  {audit.identity[:12]}")
         if audit.imported_from:
-            yield say(
+            yield doc.say(
                 f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
                 f"`tilewright import {audit.imported_from}` writes it"
             )
-        yield say(arguments_line(audit.arguments, audit.guessed))
-        yield say(audit.device)
+        yield doc.say(arguments_line(audit.arguments, audit.guessed))
+        yield doc.say(audit.device)
         for note in audit.notes:
-            yield self._words.say(note, tone=Tone.FAIR)
+            yield self._words.say(note, tone=doc.Tone.FAIR)
 
-    def _correctness(self) -> Iterator[Block]:
+    def _correctness(self) -> Iterator[doc.Block]:
         found = self._audit.correctness
-        tone = {True: Tone.GOOD, False: Tone.BAD, None: Tone.FAIR}[found.passed]
-        yield say(Mark(found.words, tone), f": by {found.judge}")
+        tone = {True: doc.Tone.GOOD, False: doc.Tone.BAD, None: doc.Tone.FAIR}[found.passed]
+        yield doc.say(doc.Mark(found.words, tone), f": by {found.judge}")
         if found.text:
-            yield Source(found.text)
+            yield doc.Source(found.text)
         for note in found.notes:
-            yield self._words.say(note, tone=Tone.FAIR)
+            yield self._words.say(note, tone=doc.Tone.FAIR)
 
-    def _speed(self) -> Iterator[Block]:
+    def _speed(self) -> Iterator[doc.Block]:
         speed = self._audit.speed
         said = time_words(speed.measurement) if speed.measurement else speed.problem
         yield self._words.say(f"{said}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
@@ -243,31 +230,31 @@ class _Writer:
         if speed.terms:
             yield self._words.say("The time that each resource alone would need, modelled from emulated counts:")
             rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
-            yield Table(("resource", "alone", "of what"), rows, ("alone",))
+            yield doc.Table(("resource", "alone", "of what"), rows, ("alone",))
         if speed.roofline is not None:
             says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
-            yield Picture("roofline", pictures.roofline_picture(speed.roofline), says)
+            yield doc.Picture("roofline", pictures.roofline_picture(speed.roofline), says)
 
-    def _suggestions(self) -> Iterator[Block]:
+    def _suggestions(self) -> Iterator[doc.Block]:
         found = self._audit.suggestions
         yield self._words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if found else "Nothing was found to mend.")
         for number, one in enumerate(found, 1):
             where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
-            much = Tone.GOOD if one.gain and one.gain > _LITTLE else Tone.FAINT
-            head = Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
-            yield say(head, where, Mark(f"  {gain}" if gain else "", much))
+            much = doc.Tone.GOOD if one.gain and one.gain > _LITTLE else doc.Tone.FAINT
+            head = doc.Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
+            yield doc.say(head, where, doc.Mark(f"  {gain}" if gain else "", much))
             if one.line is not None:
-                yield Excerpt((Line(one.line, one.source),))
+                yield doc.Excerpt((doc.Line(one.line, one.source),))
             yield self._words.say(f"  {one.evidence}")
             if one.why:
-                yield self._words.say(f"  why: {one.why}", tone=Tone.FAINT)
+                yield self._words.say(f"  why: {one.why}", tone=doc.Tone.FAINT)
             if one.remedy:
                 yield self._words.say(f"  do:  {one.remedy}")
 
-    def _evidence(self) -> Iterator[Block]:
+    def _evidence(self) -> Iterator[doc.Block]:
         if self._audit.speed.evidence:
-            yield Fold("Where the time goes, by launch and line", (Source(self._audit.speed.evidence),))
-        yield Fold("The kernel file", (Source(numbered(self._text), "cuda"),))
+            yield doc.Fold("Where the time goes, by launch and line", (doc.Source(self._audit.speed.evidence),))
+        yield doc.Fold("The kernel file", (doc.Source(doc.numbered(self._text), "cuda"),))
 
 
 # -- one kernel beside others --
@@ -305,20 +292,20 @@ class BenchReport:
         return int(bool(self.wrong) or self.rows[0].time_us is None)
 
 
-def bench_report(report: BenchReport) -> Iterator[Block]:
-    yield say(f"{report.op}: {kind_words(report.measured)} times; shorter is better", tone=Tone.STRONG)
-    yield from (say(arguments_line(report.arguments, report.guessed)), say(report.device), say(""))
+def bench_report(report: BenchReport) -> Iterator[doc.Block]:
+    yield doc.say(f"{report.op}: {kind_words(report.measured)} times; shorter is better", tone=doc.Tone.STRONG)
+    yield from (doc.say(arguments_line(report.arguments, report.guessed)), doc.say(report.device), doc.say(""))
     longest = max((row.time_us or 0.0 for row in report.rows), default=0.0)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[doc.Cell, ...]] = []
     for row in report.rows:
-        drawn: Cell = Bar(row.time_us / longest, not rows) if row.time_us and longest else ""
-        tone = Tone.BAD if row.name in report.wrong else Tone.GOOD
-        judged: Cell = (Mark(row.judged, tone),) if row.judged else ""
+        drawn: doc.Cell = doc.Bar(row.time_us / longest, not rows) if row.time_us and longest else ""
+        tone = doc.Tone.BAD if row.name in report.wrong else doc.Tone.GOOD
+        judged: doc.Cell = (doc.Mark(row.judged, tone),) if row.judged else ""
         rows.append((row.name, drawn, _row_words(row), judged, row.note))
     if longest:
-        rows.append(("roofline", Bar(report.floor_us / longest), f"{microseconds(report.floor_us)} us", "", ""))
-    yield Table(("", "", "", "", ""), tuple(rows))
-    yield from say_each(report.notes, Tone.FAIR)
+        rows.append(("roofline", doc.Bar(report.floor_us / longest), f"{microseconds(report.floor_us)} us", "", ""))
+    yield doc.Table(("", "", "", "", ""), tuple(rows))
+    yield from doc.say_each(report.notes, doc.Tone.FAIR)
 
 
 def _row_words(row: BenchRow) -> str:

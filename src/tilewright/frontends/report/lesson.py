@@ -7,35 +7,10 @@ from dataclasses import replace
 
 from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
-from tilewright.frontends.report.document import (
-    REJECTIONS,
-    RESOURCES,
-    STAGES,
-    Block,
-    Cell,
-    Code,
-    Document,
-    Fold,
-    Glossary,
-    Paragraph,
-    Picture,
-    Section,
-    Source,
-    Table,
-    key_to,
-    numbered,
-)
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report import pictures
 from tilewright.frontends.report.exercises import exercise_sections, exercises
 from tilewright.frontends.report.facts import Counted, Look, NotCountable, count_lines, look_at
-from tilewright.frontends.report.pictures import (
-    Access,
-    Roofline,
-    access_picture,
-    roofline_picture,
-    svg_plot,
-    tile_picture,
-    tile_words,
-)
 from tilewright.frontends.report.run_report import diff_text
 from tilewright.frontends.report.runs import (
     Row,
@@ -61,7 +36,7 @@ _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
 
-def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> Document:
+def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> doc.Document:
     """The whole lesson. `name`: the run as the reader's commands call it, in the folder that `place` says in words.
 
     Emulation takes seconds, at most minutes.
@@ -72,12 +47,12 @@ def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "")
 class _Writer:
     def __init__(self, folder: RunFolder, run: Run, name: str, say: Say, place: str) -> None:
         self._folder, self._run, self._name, self._say, self._place = folder, run, name, say, place
-        self._words = Glossary()
+        self._words = doc.Glossary()
         self._best = run.best
         self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
         self._look: Look | None = None
 
-    def lesson(self) -> Document:
+    def lesson(self) -> doc.Document:
         run = self._run
         if self._best is not None:
             self._say("running the best kernel in the emulator")
@@ -85,20 +60,20 @@ class _Writer:
         terms = self._terms()
         sections = [
             self._opening(),
-            Section("What is computed", tuple(self._task())),
-            Section("How fast could it be?", tuple(self._roofline())),
-            *([Section("Reading CUDA", tuple(self._key(key)))] if (key := tuple(key_to(self._text))) else []),
-            *([Section("How the finished kernel shares out the work", tuple(self._shape()))] if self._look else []),
-            Section("How it came about, step by step", tuple(self._progress(terms))),
+            doc.Section("What is computed", tuple(self._task())),
+            doc.Section("How fast could it be?", tuple(self._roofline())),
+            *([doc.Section("Reading CUDA", tuple(self._key(key)))] if (key := tuple(doc.key_to(self._text))) else []),
+            *([doc.Section("How the finished kernel shares out the work", tuple(self._shape()))] if self._look else []),
+            doc.Section("How it came about, step by step", tuple(self._progress(terms))),
             *step_sections(self._folder, run, self._words, terms),
-            *([Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
+            *([doc.Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
             *(self._practice(self._best) if self._best else ()),
         ]
-        return Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
+        return doc.Document(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._words.entries())
 
     # -- sections --
 
-    def _opening(self) -> Section:
+    def _opening(self) -> doc.Section:
         run, best = self._run, self._best
         reached = f"the best takes {time_words(best.measurement)}" if best else "none passed"
         if best is not None and best.measurement is None:
@@ -119,22 +94,22 @@ class _Writer:
         ]
         if not is_measured(run.attempts):
             blocks.append(self._words.say(modelled))
-        return Section("What this is", tuple(blocks))
+        return doc.Section("What this is", tuple(blocks))
 
-    def _task(self) -> Iterator[Block]:
+    def _task(self) -> Iterator[doc.Block]:
         task = self._run.task
         if task.words.strip():
             yield self._words.say("It was asked for in these words:")
             yield self._words.quote(task.words)
         yield self._words.say("In PyTorch it is the following, and that is also what every kernel was compared with:")
-        yield Source(task.reference, "python")
+        yield doc.Source(task.reference, "python")
         rows_ = [_tensor_row(name, spec, "read") for name, spec in task.specs().items()]
         rows_ += [_tensor_row(name, spec, "written") for name, spec in task.output_specs().items()]
-        yield Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows_))
+        yield doc.Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows_))
         for line in task_words(task, self._best)[2:]:
             yield self._words.say(f"{line[:1].upper()}{line[1:]}." if ": " in line else f"Sizes in a call: {line}.")
 
-    def _roofline(self) -> Iterator[Block]:
+    def _roofline(self) -> Iterator[doc.Block]:
         task = self._run.task
         gpu, measurement = task.profile, self._best.measurement if self._best else None
         memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
@@ -161,14 +136,14 @@ class _Writer:
         if counted and counted.roofline and self._best:
             moved = next((one.detail for one in counted.terms if one.name == "device memory"), "")
             words = roofline_words(task.gpu, counted.roofline, moved, self._terms_of_best(self._best))
-            yield Picture("roofline", roofline_picture(counted.roofline), self._words.cell(words))
+            yield doc.Picture("roofline", pictures.roofline_picture(counted.roofline), self._words.cell(words))
 
-    def _key(self, key: tuple[tuple[str, str], ...]) -> Iterator[Block]:
+    def _key(self, key: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
         yield self._words.say("CUDA is C++ with a few words more. Those that occur in the finished kernel:")
-        rows_ = tuple(((Code(written),), self._words.cell(meaning)) for written, meaning in key)
-        yield Table(("it is written", "and it says"), rows_)
+        rows_ = tuple(((doc.Code(written),), self._words.cell(meaning)) for written, meaning in key)
+        yield doc.Table(("it is written", "and it says"), rows_)
 
-    def _shape(self) -> Iterator[Block]:
+    def _shape(self) -> Iterator[doc.Block]:
         look = self._look
         assert look is not None
         if look.problem:
@@ -180,7 +155,7 @@ class _Writer:
             constants = f", with {values} put in" if values else ""
             yield self._words.say(
                 "One launch of ",
-                Code(launch.kernel),
+                doc.Code(launch.kernel),
                 f" runs {number_of(launch.blocks, 'block')} of {number_of(launch.threads, 'thread')}, that is "
                 f"{number_of(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
                 f"The compiler gave each thread {launch.registers} registers{shared}.",
@@ -190,8 +165,10 @@ class _Writer:
         for part in look.written:
             spec = look.specs.get(part.name)
             if spec is not None and look.launches:
-                svg = tile_picture(part, spec, look.blocks)
-                yield Picture(f"tile-{_plain_name(part.name)}", svg, self._words.cell(tile_words(part, spec)))
+                svg = pictures.tile_picture(part, spec, look.blocks)
+                yield doc.Picture(
+                    f"tile-{_plain_name(part.name)}", svg, self._words.cell(pictures.tile_words(part, spec))
+                )
         chosen = _chosen(look.touches)
         if chosen:
             yield self._words.say(
@@ -200,16 +177,16 @@ class _Writer:
                 f"called coalesced if at most {WASTEFUL:g} times as many sectors move as could carry its bytes."
             )
         for number, touch in enumerate(chosen, start=1):
-            svg = access_picture(touch, look.specs.get(touch.tensor))
-            yield Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, self._access(touch))
+            svg = pictures.access_picture(touch, look.specs.get(touch.tensor))
+            yield doc.Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, self._access(touch))
 
-    def _access(self, touch: TouchRecord) -> Cell:
+    def _access(self, touch: TouchRecord) -> doc.Cell:
         lines = self._text.splitlines()
         line = touch.line if touch.line and touch.line <= len(lines) else None
-        where = (f" Line {line}: ", Code(lines[line - 1].strip())) if line else ()
-        return (*self._words.linked(Access(touch).words), *where)
+        where = (f" Line {line}: ", doc.Code(lines[line - 1].strip())) if line else ()
+        return (*self._words.linked(pictures.Access(touch).words), *where)
 
-    def _progress(self, terms: dict[int, tuple[ModelTerm, ...]]) -> Iterator[Block]:
+    def _progress(self, terms: dict[int, tuple[ModelTerm, ...]]) -> Iterator[doc.Block]:
         run = self._run
         yield self._words.say(
             "Each step begins from the best kernel so far, and is kept only if it is right and faster. What is wrong "
@@ -217,7 +194,9 @@ class _Writer:
         )
         if len(run.attempts) > 1:
             kept = ", ".join(str(row.attempt.number) for row in rows(run) if row.kept)
-            yield Picture("progress", svg_plot(run), f"Times by step; lower is better. Kept: {kept or 'none'}.")
+            yield doc.Picture(
+                "progress", pictures.svg_plot(run), f"Times by step; lower is better. Kept: {kept or 'none'}."
+            )
         if not run.attempts:
             yield self._words.say("No step of this run is finished.")
         if held := same_longest([found for found in terms.values() if found]):
@@ -227,7 +206,7 @@ class _Writer:
                 "little in the times."
             )
 
-    def _practice(self, best: Attempt) -> Iterator[Section]:
+    def _practice(self, best: Attempt) -> Iterator[doc.Section]:
         made = exercises(self._run, best, self._name, self._text, self._say)
         return exercise_sections(made, self._place, self._words)
 
@@ -251,7 +230,7 @@ class _Writer:
         except NotCountable:
             return ()
 
-    def _costs(self) -> Iterator[Block]:
+    def _costs(self) -> Iterator[doc.Block]:
         best = self._best
         assert best is not None
         terms = self._terms_of_best(best)
@@ -264,16 +243,16 @@ class _Writer:
                 (
                     self._words.cell(one.name),
                     microseconds(one.time_us),
-                    *map(self._words.cell, (one.detail, RESOURCES.get(one.name, ""))),
+                    *map(self._words.cell, (one.detail, doc.RESOURCES.get(one.name, ""))),
                 )
                 for one in terms
             )
-            yield Table(("resource", "us", "counted", "what it is"), table)
+            yield doc.Table(("resource", "us", "counted", "what it is"), table)
         else:
             yield self._words.say("That is not known: the emulator could not count what this kernel does.")
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
-        yield Fold("The finished kernel file", (Source(numbered(self._text), "cuda"),))
+        yield doc.Fold("The finished kernel file", (doc.Source(doc.numbered(self._text), "cuda"),))
 
     def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
         measurement, counted = best.measurement, self._look.counted if self._look else None
@@ -289,7 +268,7 @@ class _Writer:
             replace(one, detail=words.get((one.name, microseconds(one.time_us)), one.detail)) for one in modelled.terms
         )
 
-    def _lines(self, counted: Counted) -> Iterator[Block]:
+    def _lines(self, counted: Counted) -> Iterator[doc.Block]:
         source = self._text.splitlines()
         shares: dict[int, float] = {}
         costs: dict[int, str] = {}
@@ -305,13 +284,13 @@ class _Writer:
         cells = tuple(
             (
                 f"{line}",
-                (Code(source[line - 1].strip()),),
+                (doc.Code(source[line - 1].strip()),),
                 f"{shares[line]:.0%}",
                 *([self._words.cell(costs[line])] * costly),
             )
             for line in shown
         )
-        yield Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
+        yield doc.Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
 
 
 def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
@@ -319,7 +298,7 @@ def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
     return name, role, shape, spec.dtype.value, f"{spec.storage_bytes / 1e6:,.2f}"
 
 
-def roofline_words(gpu: str, found: Roofline, moved: str, terms: tuple[ModelTerm, ...]) -> str:
+def roofline_words(gpu: str, found: pictures.Roofline, moved: str, terms: tuple[ModelTerm, ...]) -> str:
     """`moved`: how the bytes come about; `terms`: of the finished kernel, the longest first."""
     return (
         f"The kernel does {found.intensity:,.3g} operations for each byte it moves. Of memory and arithmetic, memory "
@@ -330,7 +309,7 @@ def roofline_words(gpu: str, found: Roofline, moved: str, terms: tuple[ModelTerm
     )
 
 
-def _held_up(found: Roofline, terms: tuple[ModelTerm, ...]) -> str:
+def _held_up(found: pictures.Roofline, terms: tuple[ModelTerm, ...]) -> str:
     """What takes longest: it need be neither memory nor arithmetic."""
     if not terms:
         return ""
@@ -361,24 +340,24 @@ _SAME = 0.005  # of a time: less is no difference
 
 
 def step_sections(
-    folder: RunFolder, run: Run, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
-) -> Iterator[Section]:
+    folder: RunFolder, run: Run, words: doc.Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
+) -> Iterator[doc.Section]:
     """`terms`: of attempts by number, what the model says of them."""
     before: Attempt | None = None
     for row in rows(run):
         attempt = row.attempt
         kept = "the best" if row.best else "kept" if row.kept else "not kept"
-        title = f"Step {attempt.number}: {STAGES[attempt.stage.value]} ({kept})"
+        title = f"Step {attempt.number}: {doc.STAGES[attempt.stage.value]} ({kept})"
         blocks = [
             *_what(folder, attempt, words),
             *_verdict(folder, attempt, words),
             *_gain(row, before, words, terms),
         ]
-        yield Section(title, tuple(blocks), level=3)
+        yield doc.Section(title, tuple(blocks), level=3)
         before = attempt if row.kept else before
 
 
-def _what(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Block]:
+def _what(folder: RunFolder, attempt: Attempt, words: doc.Glossary) -> Iterator[doc.Block]:
     """What the author says it did, and the difference to the file that it was given."""
     if attempt.summary.strip():
         yield words.say("The author's own words on it:")
@@ -397,7 +376,7 @@ def _what(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Bloc
         yield words.say(f"The file is that of step {given}; nothing in it was changed.")
         return
     title = f"What it changed in step {given}: {marks.count('+')} lines new, {marks.count('-')} gone"
-    yield Fold(title, (Source(changed, "diff"),))
+    yield doc.Fold(title, (doc.Source(changed, "diff"),))
 
 
 def _own_words(folder: RunFolder, attempt: Attempt) -> str:
@@ -407,7 +386,7 @@ def _own_words(folder: RunFolder, attempt: Attempt) -> str:
     return next((said for one in replies if (said := whole_summary(one.text)).startswith(cut)), attempt.summary)
 
 
-def _verdict(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[Block]:
+def _verdict(folder: RunFolder, attempt: Attempt, words: doc.Glossary) -> Iterator[doc.Block]:
     verdict = attempt.verdict
     if isinstance(verdict, records.Passed):
         ratios = [one.error_ratio for one in verdict.cases if one.error_ratio is not None]
@@ -420,16 +399,16 @@ def _verdict(folder: RunFolder, attempt: Attempt, words: Glossary) -> Iterator[B
         yield words.say("Is it right? Nobody can say here: it cannot be run on this machine.")
     else:
         ran_out = isinstance(verdict.evidence, records.Crashed) and verdict.evidence.ran_out
-        lesson = REJECTIONS.get("ran out" if ran_out else type(verdict.evidence).__name__, "")
+        lesson = doc.REJECTIONS.get("ran out" if ran_out else type(verdict.evidence).__name__, "")
         right = f" {len(verdict.cases)} cases were right before that." if verdict.cases else ""
         why = f" ({said})" if (said := why_words(verdict)) else ""
         yield words.say(f"Is it right? No: {verdict.reason}{why}. {lesson}{right}")
-    yield Fold("The diagnosis, as the author was given it", (Source(text, "text"),))
+    yield doc.Fold("The diagnosis, as the author was given it", (doc.Source(text, "text"),))
 
 
 def _gain(
-    row: Row, before: Attempt | None, words: Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
-) -> Iterator[Block]:
+    row: Row, before: Attempt | None, words: doc.Glossary, terms: Mapping[int, tuple[ModelTerm, ...]]
+) -> Iterator[doc.Block]:
     attempt, measurement = row.attempt, row.attempt.measurement
     if measurement is None or not attempt.passed:
         return
@@ -454,7 +433,7 @@ def _gain(
         yield from _changed_terms(own, earlier, words)
 
 
-def _tuned(attempt: Attempt, before: Attempt | None, words: Glossary) -> Iterator[Block]:
+def _tuned(attempt: Attempt, before: Attempt | None, words: doc.Glossary) -> Iterator[doc.Block]:
     tune = attempt.tune
     if tune is None or len(tune.tried) < 2:
         return
@@ -484,8 +463,8 @@ def same_longest(steps: Sequence[tuple[ModelTerm, ...]]) -> ModelTerm | None:
 
 
 def _changed_terms(
-    own: tuple[ModelTerm, ...], earlier: tuple[ModelTerm, ...], words: Glossary
-) -> Iterator[Paragraph | Table]:
+    own: tuple[ModelTerm, ...], earlier: tuple[ModelTerm, ...], words: doc.Glossary
+) -> Iterator[doc.Paragraph | doc.Table]:
     """The resources whose times moved, the largest change first, and the one that takes longest."""
     then = {one.name: one for one in earlier}
     now = {one.name: one for one in own}
@@ -500,7 +479,7 @@ def _changed_terms(
     first = moved[0]
     old, new = times[first]
     verb = "less" if new < old else "more"
-    yield words.say(f"What changed most: {verb} time for {first} ({RESOURCES.get(first, 'see the table')}).")
+    yield words.say(f"What changed most: {verb} time for {first} ({doc.RESOURCES.get(first, 'see the table')}).")
     rows_ = tuple(
         (
             words.cell(name),
@@ -510,4 +489,4 @@ def _changed_terms(
         )
         for name in (*moved, *([] if longest in moved else [longest]))
     )
-    yield Table(("resource", "before, us", "now, us", "now"), rows_)
+    yield doc.Table(("resource", "before, us", "now, us", "now"), rows_)

@@ -16,25 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tilewright.frontends.report.document import (
-    Bar,
-    Block,
-    Cell,
-    Code,
-    Document,
-    Excerpt,
-    Fold,
-    Items,
-    Link,
-    Mark,
-    Paragraph,
-    Picture,
-    Quote,
-    Source,
-    Span,
-    Table,
-    Tone,
-)
+from tilewright.frontends.report import document as doc
 from tilewright.store import write_text
 
 BAR_CELLS = 16
@@ -46,13 +28,13 @@ def bar(share: float, cells: int = BAR_CELLS) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def plain_text(blocks: Iterable[Block]) -> str:
+def plain_text(blocks: Iterable[doc.Block]) -> str:
     """Sentences and code as they are, for who has no terminal of ours."""
     lines = []
     for block in blocks:
-        if isinstance(block, Paragraph):
+        if isinstance(block, doc.Paragraph):
             lines.append("".join(one if isinstance(one, str) else one.text for one in block.spans))
-        elif isinstance(block, Source):
+        elif isinstance(block, doc.Source):
             lines.append(block.text.rstrip())
     return "\n".join(lines)
 
@@ -62,10 +44,10 @@ def plain_text(blocks: Iterable[Block]) -> str:
 _MARKS = re.compile(r"[\\`*\[\]|~#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _STROKE = re.compile(r"(?<!\\)\|")  # which ends a cell even within code
 _AT_START = re.compile(r"^(\s*)([-+=:>]|\d+[.)](?=\s))")
-_IN_BOLD = (Tone.STRONG, Tone.GOOD, Tone.FAIR, Tone.BAD)
+_IN_BOLD = (doc.Tone.STRONG, doc.Tone.GOOD, doc.Tone.FAIR, doc.Tone.BAD)
 
 
-def markdown(document: Document, pictures: str | None) -> str:
+def markdown(document: doc.Document, pictures: str | None) -> str:
     """`pictures`: what stands before a picture's file name in a link; None where there are no such files."""
     parts = [f"# {_plain(document.title)}"]
     for section in document.sections:
@@ -77,54 +59,54 @@ def markdown(document: Document, pictures: str | None) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _block(block: Block, pictures: str | None) -> str:
+def _block(block: doc.Block, pictures: str | None) -> str:
     match block:
-        case Paragraph(spans):
+        case doc.Paragraph(spans):
             return _line_start("".join(map(_span, spans)))
-        case Quote(spans):
+        case doc.Quote(spans):
             return "> " + _line_start("".join(map(_span, spans)).strip())
-        case Items(items):
+        case doc.Items(items):
             return "\n".join(f"- {_line_start(_cell(one))}" for one in items)
-        case Source(text, language):
+        case doc.Source(text, language):
             return _fenced(text, language)
-        case Excerpt(lines):
+        case doc.Excerpt(lines):
             said = [note for one in lines for note in one.notes]
             code = "\n".join(f"{one.number or '-':>4} | {one.text.rstrip()}" for one in lines)
-            return "\n\n".join([_fenced(code, "cuda"), *([_block(Items(tuple(said)), pictures)] if said else [])])
-        case Picture(name, _, says):
+            return "\n\n".join([_fenced(code, "cuda"), *([_block(doc.Items(tuple(said)), pictures)] if said else [])])
+        case doc.Picture(name, _, says):
             shown = [f"![{name}]({pictures}{name}.svg)"] if pictures is not None else []
             return "\n\n".join([*shown, *([f"*{_cell(says)}*"] if says else [])])
-        case Table(heads, rows):
+        case doc.Table(heads, rows):
             head, *others = (f"| {' | '.join(map(_table_cell, line))} |" for line in (heads, *rows))
             return "\n".join([head, f"|{'---|' * len(heads)}", *others])
-        case Fold(title, blocks):
+        case doc.Fold(title, blocks):
             inner = "\n\n".join(_block(one, pictures) for one in blocks)
             return f"<details><summary>{escape(_one_line(title))}</summary>\n\n{inner}\n\n</details>"
 
 
-def _table_cell(cell: Cell) -> str:
+def _table_cell(cell: doc.Cell) -> str:
     return _STROKE.sub(r"\\|", _cell(cell))
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: doc.Cell) -> str:
     match cell:
-        case Bar(share):
+        case doc.Bar(share):
             return bar(share)
         case str():
             return _marked(_one_line(cut(cell)))
     return "".join(map(_span, cell))
 
 
-def _span(span: Span) -> str:
+def _span(span: doc.Span) -> str:
     match span:
-        case Code(text):
+        case doc.Code(text):
             line = _one_line(cut(text))
             fence = "`" * (_longest_run(line) + 1)
             room = " " if line.startswith("`") or line.endswith("`") else ""
             return f"{fence}{room}{line}{room}{fence}"
-        case Link(text, anchor, file):
+        case doc.Link(text, anchor, file):
             return f"[{_plain(text)}]({file or f'#{anchor}'})"
-        case Mark(text, tone):
+        case doc.Mark(text, tone):
             return f"**{_marked(_one_line(text))}**" if tone in _IN_BOLD and text.strip() else _marked(text)
         case _:
             return _marked(span)
@@ -221,17 +203,17 @@ def encoded(page: str) -> bytes:
     return page.encode("utf-8", "replace")
 
 
-def notebook(blocks: Iterable[Block]) -> str:
+def notebook(blocks: Iterable[doc.Block]) -> str:
     """Blocks for a cell of a notebook: no script, nothing fetched, colours that read on light and on dark."""
     return render("notebook", blocks=tuple(blocks), styles=_styles("notebook"))
 
 
-def whole_page(document: Document) -> str:
+def whole_page(document: doc.Document) -> str:
     """One HTML file that needs nothing beside it."""
     return render("document_file", document=document, styles=_styles("style"))
 
 
-def write_page(document: Document, output: Path) -> int:
+def write_page(document: doc.Document, output: Path) -> int:
     """As the file's name says. Returns how many pictures there are beside it."""
     if output.suffix.lower() in (".html", ".htm"):
         output.write_bytes(encoded(whole_page(document)))

@@ -9,22 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tilewright import records
+from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import runs
-from tilewright.frontends.report.document import (
-    Bar,
-    Block,
-    Cell,
-    Code,
-    Document,
-    Mark,
-    Paragraph,
-    Section,
-    Source,
-    Table,
-    Tone,
-    say,
-    say_each,
-)
 from tilewright.frontends.report.rendering import notebook
 from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
@@ -41,13 +27,13 @@ _BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines
 # -- the one table of attempts --
 
 
-def attempts_table(run: Run) -> Table | Paragraph:
+def attempts_table(run: Run) -> doc.Table | doc.Paragraph:
     """A row for each attempt, with a bar that is as long as the part of the roofline it reaches."""
     if not run.attempts:
-        return say("no attempt is finished yet")
+        return doc.say("no attempt is finished yet")
     made = runs.rows(run)
-    tones = tuple(Tone.GOOD if row.best else Tone.PLAIN if row.kept else Tone.FAINT for row in made)
-    return Table(
+    tones = tuple(doc.Tone.GOOD if row.best else doc.Tone.PLAIN if row.kept else doc.Tone.FAINT for row in made)
+    return doc.Table(
         attempt_heads(run),
         tuple(attempt_cells(row, run) for row in made),
         ("#", *attempt_heads(run)[3:5], "roofline", "cost"),
@@ -61,7 +47,7 @@ def attempt_heads(run: Run) -> tuple[str, ...]:
     return ("#", "stage", "result", kind, "vs best", "", "roofline", "", *cost, "summary")
 
 
-def attempt_cells(row: Row, run: Run) -> tuple[Cell, ...]:
+def attempt_cells(row: Row, run: Run) -> tuple[doc.Cell, ...]:
     """`speedup` is over the best attempt before it."""
     attempt, measurement = row.attempt, row.attempt.measurement if row.time_us is not None else None
     return (
@@ -72,7 +58,7 @@ def attempt_cells(row: Row, run: Run) -> tuple[Cell, ...]:
         runs.speedup_words(row.speedup),
         "best" if row.best else "kept" if row.kept else "",
         "" if measurement is None else f"{measurement.fraction:.0%}",
-        "" if measurement is None else Bar(min(measurement.fraction, 1.0), row.best),
+        "" if measurement is None else doc.Bar(min(measurement.fraction, 1.0), row.best),
         *((dollars_words(attempt.dollars) if attempt.replies else "",) if _is_paid(run) else ()),
         row.summary,
     )
@@ -85,23 +71,23 @@ def _is_paid(run: Run) -> bool:
 # -- one run --
 
 
-def run_report(run: Run, worker: str = "") -> Document:
+def run_report(run: Run, worker: str = "") -> doc.Document:
     """Everything about a run that fits on a page. `worker`: the process that works on it now."""
-    blocks = [*run_head(run), say(""), attempts_table(run), say(""), standing_words(run, worker)]
-    return Document("", (Section("", tuple(blocks)),))
+    blocks = [*run_head(run), doc.say(""), attempts_table(run), doc.say(""), standing_words(run, worker)]
+    return doc.Document("", (doc.Section("", tuple(blocks)),))
 
 
-def run_head(run: Run) -> Iterator[Block]:
+def run_head(run: Run) -> Iterator[doc.Block]:
     """What was asked for, of whom and where."""
-    yield say(Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
+    yield doc.say(doc.Mark(run.id), f"  {when(run.created)}  by {run.settings.author}")
     yield from task_blocks(run.task, run.best)
-    yield say(f"on {run.environment.device}")
-    yield from say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
+    yield doc.say(f"on {run.environment.device}")
+    yield from doc.say_each(f"hint after attempt {made}: {hint}" for made, hint in run.settings.hints)
 
 
-def standing_words(run: Run, worker: str = "") -> Paragraph:
+def standing_words(run: Run, worker: str = "") -> doc.Paragraph:
     """Where a run stands, and what it has cost of what it may."""
-    return say(f"{state_words(run, worker)}; {spend_words(run)}")
+    return doc.say(f"{state_words(run, worker)}; {spend_words(run)}")
 
 
 def state_words(run: Run, worker: str = "") -> str:
@@ -112,64 +98,68 @@ def state_words(run: Run, worker: str = "") -> str:
     return f"ended: {run.ending_words}"
 
 
-def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[Block]:
+def task_blocks(task: Task, best: Attempt | None = None) -> Iterator[doc.Block]:
     """What must be computed, in a few lines."""
     asked = f": {' '.join(task.words.split())}" if task.words else ""
-    yield say(f"{task.name} for {task.gpu}{asked}")
-    yield from say_each((f"  {line}" for line in runs.task_words(task, best)), Tone.FAINT)
+    yield doc.say(f"{task.name} for {task.gpu}{asked}")
+    yield from doc.say_each((f"  {line}" for line in runs.task_words(task, best)), doc.Tone.FAINT)
     if task.degenerate:
-        yield say(f"  degenerate, so passing proves nothing: {task.degenerate}", tone=Tone.FAIR)
+        yield doc.say(f"  degenerate, so passing proves nothing: {task.degenerate}", tone=doc.Tone.FAIR)
 
 
 # -- one attempt --
 
 
-def attempt_report(run: Run, attempt: Attempt, source: str) -> Document:
+def attempt_report(run: Run, attempt: Attempt, source: str) -> doc.Document:
     """One attempt: what was asked, what it cost, the verdict in full with lines of its `source`, its times."""
     parent = f" from attempt {attempt.parent}" if attempt.parent else ""
     title = f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}"
-    return Document(title, (Section("", tuple(attempt_blocks(attempt, source))),))
+    return doc.Document(title, (doc.Section("", tuple(attempt_blocks(attempt, source))),))
 
 
-def attempt_blocks(attempt: Attempt, source: str) -> Iterator[Block]:
+def attempt_blocks(attempt: Attempt, source: str) -> Iterator[doc.Block]:
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
     replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
     cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
-    yield say(attempt.summary)
-    yield from say_each(f"by algebra: {note}" for note in attempt.notes)
-    yield say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=Tone.FAINT)
-    yield say("")
-    yield Source(verdict_text(attempt.verdict, source))
+    yield doc.say(attempt.summary)
+    yield from doc.say_each(f"by algebra: {note}" for note in attempt.notes)
+    yield doc.say(f"{cost}{runs.seconds_words(attempt.seconds)}", tone=doc.Tone.FAINT)
+    yield doc.say("")
+    yield doc.Source(verdict_text(attempt.verdict, source))
     if attempt.tune is not None and len(attempt.tune.tried) > 1:
-        yield from (say(""), say("constants tried by the autotuner", tone=Tone.STRONG), *_tune(attempt.tune))
+        yield from (
+            doc.say(""),
+            doc.say("constants tried by the autotuner", tone=doc.Tone.STRONG),
+            *_tune(attempt.tune),
+        )
     if attempt.measurement is not None:
-        yield from (say(""), *measurement_blocks(attempt.measurement))
-    yield from say_each([runs.unmeasured_words(attempt)], Tone.FAIR)
+        yield from (doc.say(""), *measurement_blocks(attempt.measurement))
+    yield from doc.say_each([runs.unmeasured_words(attempt)], doc.Tone.FAIR)
 
 
-def _tune(tune: records.TuneResult) -> Iterator[Block]:
+def _tune(tune: records.TuneResult) -> Iterator[doc.Block]:
     """Every choice of constants with its time, the fastest first."""
     rows = []
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         refused = next((one.verdict for one in tune.refused if one.choice == choice), None)
         said = "chosen" if choice == tune.choice else verdict_words(refused) if refused else ""
         rows.append((microseconds(time_us), ", ".join(f"{name}={value}" for name, value in choice), said))
-    yield Table(("us", "constants", ""), tuple(rows), ("us",))
+    yield doc.Table(("us", "constants", ""), tuple(rows), ("us",))
     left = [f"{count} {what}" for count, what in ((tune.skipped, "not tried"), (tune.failed, "failed")) if count]
-    yield from say_each([", ".join(left)], Tone.FAINT)
+    yield from doc.say_each([", ".join(left)], doc.Tone.FAINT)
 
 
 # -- times --
 
 
-def measurement_blocks(found: Measurement) -> Iterator[Block]:
+def measurement_blocks(found: Measurement) -> Iterator[doc.Block]:
     """Every contender with where its median lies, or every resource with its modelled time."""
     sizes = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
-    yield say(f"{time_words(found)} on {found.gpu} at {sizes}, {runs.fraction_words(found)}", tone=Tone.STRONG)
+    yield doc.say(f"{time_words(found)} on {found.gpu} at {sizes}, {runs.fraction_words(found)}", tone=doc.Tone.STRONG)
     yield from _measured(found) if isinstance(found, Measured) else _modelled(found)
 
 
-def _measured(found: Measured) -> Iterator[Block]:
+def _measured(found: Measured) -> Iterator[doc.Block]:
     timings = [found.kernel, *found.baselines, *([found.control] if found.control else [])]
     longest = max(one.median_us for one in timings)
     rows = []
@@ -178,24 +168,24 @@ def _measured(found: Measured) -> Iterator[Block]:
         if one is not found.kernel:
             ratio = found.times_as_long(one)
             beside = f"{one.median_us / found.time_us:.3f}x", f"{ratio.low:.3f} to {ratio.high:.3f}"
-        drawn = Bar(one.median_us / longest, one is found.kernel)
+        drawn = doc.Bar(one.median_us / longest, one is found.kernel)
         rows.append((one.name, microseconds(one.median_us), runs.scatter_words(one), drawn, *beside))
     heads = ("measured", "us", "95% interval", "", "over the kernel", "95% interval of it")
-    yield Table(heads, tuple(rows), ("us", "over the kernel"))
+    yield doc.Table(heads, tuple(rows), ("us", "over the kernel"))
     notes = [f"kernel and baselines {found.precision.words}"] if found.precision is not None else []
     notes += [runs.conditions_words(found.conditions)] if found.conditions is not None else []
-    yield from say_each((*notes, *found.notes), Tone.FAINT)
+    yield from doc.say_each((*notes, *found.notes), doc.Tone.FAINT)
 
 
-def _modelled(found: Modelled) -> Iterator[Block]:
+def _modelled(found: Modelled) -> Iterator[doc.Block]:
     longest = max((term.time_us for term in found.terms), default=0.0) or 1.0
-    rows = [(one.name, microseconds(one.time_us), Bar(one.time_us / longest), one.detail) for one in found.terms]
-    yield Table(("modelled", "us", "", "counted"), tuple(rows), ("us",))
+    rows = [(one.name, microseconds(one.time_us), doc.Bar(one.time_us / longest), one.detail) for one in found.terms]
+    yield doc.Table(("modelled", "us", "", "counted"), tuple(rows), ("us",))
     sampled = f"{found.sampled_blocks} of {found.grid_blocks:,} blocks sampled"
     rest = f"occupancy {found.occupancy:.0%}, {found.spill_bytes} bytes spilled"
     told = f" (+- {found.uncertainty:.0%})" if found.uncertainty else ""
     said = f"a modelled time{told} ranks candidates and is no measurement"
-    yield say(f"{rest}, {sampled}; {said}", tone=Tone.FAINT)
+    yield doc.say(f"{rest}, {sampled}; {said}", tone=doc.Tone.FAINT)
 
 
 def diff_text(folder: RunFolder, attempt: Attempt) -> str:
@@ -294,19 +284,19 @@ def _shared(one: str, other: str) -> int:
 # -- where a kernel comes from --
 
 
-def standing_blocks(made: Provenance) -> Iterator[Block]:
+def standing_blocks(made: Provenance) -> Iterator[doc.Block]:
     """What a kernel is, its licence, and how well it was checked."""
     licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
     where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
     worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
-    yield say(Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}")
-    yield say("kernel ", Code(made.kernel), ", task ", Code(made.task_hash), f"; licence: {licence}")
-    yield say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}")
-    yield from say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), Tone.FAIR)
-    yield from say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], Tone.FAIR)
+    yield doc.say(doc.Mark(made.op), f"  run {made.run} of {made.created}, tilewright {made.tilewright}")
+    yield doc.say("kernel ", doc.Code(made.kernel), ", task ", doc.Code(made.task_hash), f"; licence: {licence}")
+    yield doc.say(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}")
+    yield from doc.say_each((f"{PROVISIONAL}, not verified: {one}" for one in made.unjudged), doc.Tone.FAIR)
+    yield from doc.say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], doc.Tone.FAIR)
 
 
-def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> Document:
+def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> doc.Document:
     """`authors`: for every line of the kernel the attempt that wrote it."""
     contributions = tuple(
         (
@@ -320,14 +310,14 @@ def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> 
         for one in made.contributions
     )
     numbered = enumerate(zip(authors, kernel.splitlines(), strict=True), start=1)
-    blocks: list[Block] = [
+    blocks: list[doc.Block] = [
         *standing_blocks(made),
-        say(""),
-        Table(("#", "lines", "stage", "author", "prompt", "summary"), contributions, ("#", "lines")),
-        say(""),
-        Source("\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)),
+        doc.say(""),
+        doc.Table(("#", "lines", "stage", "author", "prompt", "summary"), contributions, ("#", "lines")),
+        doc.say(""),
+        doc.Source("\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)),
     ]
-    return Document("", (Section("", tuple(blocks)),))
+    return doc.Document("", (doc.Section("", tuple(blocks)),))
 
 
 # -- all runs --
@@ -374,10 +364,10 @@ def run_line(name: str, run: Run, worker: str | None) -> RunLine:
     )
 
 
-def runs_report(listing: RunList, width: int) -> Iterator[Block]:
+def runs_report(listing: RunList, width: int) -> Iterator[doc.Block]:
     """One line for each run, newest first, then what waits to be accepted and what cannot be read."""
     if not (listing.runs or listing.waiting or listing.broken):
-        yield say('no runs yet; begin with: tilewright make "softmax over the last dimension"')
+        yield doc.say('no runs yet; begin with: tilewright make "softmax over the last dimension"')
     if listing.runs:
         yield _runs_table([run_line(run.id, run, listing.workers.get(run.id)) for run in listing.runs], width)
     for one in listing.waiting:
@@ -385,11 +375,11 @@ def runs_report(listing: RunList, width: int) -> Iterator[Block]:
         worker = listing.workers.get(one.id)
         state = f"{worker} is on it" if worker else f"tilewright resume {one.id} --yes"
         line = f"{one.id}  {when(one.created)}  has no accepted specification yet: {words[:60]!r}; {state}"
-        yield say(line, tone=Tone.FAIR)
-    yield from say_each((f"{one.path} cannot be read: {one.problem}" for one in listing.broken), Tone.BAD)
+        yield doc.say(line, tone=doc.Tone.FAIR)
+    yield from doc.say_each((f"{one.path} cannot be read: {one.problem}" for one in listing.broken), doc.Tone.BAD)
 
 
-def _runs_table(lines: Sequence[RunLine], width: int) -> Table:
+def _runs_table(lines: Sequence[RunLine], width: int) -> doc.Table:
     """Columns are left out until no cell but an author's or a state's must be broken; the run always stays."""
     columns = {head: [str(getattr(one, _FIELDS.get(head, head))) for one in lines] for head in _COLUMNS}
     for least in _LEFT_OUT:
@@ -401,7 +391,9 @@ def _runs_table(lines: Sequence[RunLine], width: int) -> Table:
             break
         del columns[least]
     rows = tuple(zip(*columns.values(), strict=True))
-    return Table(tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns) - frozenset(_BREAKABLE))
+    return doc.Table(
+        tuple(columns), rows, ("attempts", "best", "cost"), whole=frozenset(columns) - frozenset(_BREAKABLE)
+    )
 
 
 def when(created: str) -> str:
@@ -420,9 +412,9 @@ def html_of(thing: object) -> str:
         case Measured() | Modelled():
             return notebook(measurement_blocks(thing))
         case records.Passed() | records.Rejected() | records.Unsupported():
-            tone = Tone.BAD if isinstance(thing, records.Rejected) else Tone.GOOD
-            return notebook([say(runs.verdict_words(thing), tone=tone), Source(verdict_text(thing))])
-    return notebook([Source(str(thing))])
+            tone = doc.Tone.BAD if isinstance(thing, records.Rejected) else doc.Tone.GOOD
+            return notebook([doc.say(runs.verdict_words(thing), tone=tone), doc.Source(verdict_text(thing))])
+    return notebook([doc.Source(str(thing))])
 
 
 def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:

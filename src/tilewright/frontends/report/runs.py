@@ -13,19 +13,6 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.prompts.task_text import PRODUCT_KINDS
-from tilewright.records import (
-    Attempt,
-    Dimension,
-    Ending,
-    Measured,
-    Measurement,
-    NumberInput,
-    Rejected,
-    Run,
-    SizeFormula,
-    Task,
-    Verdict,
-)
 from tilewright.store import LibraryEntry
 from tilewright.tasks import derivative_words, may_convolve, task_op_line
 
@@ -38,7 +25,7 @@ _NARROW = re.compile(r"\b(wg)?mma|tf32|tfloat32|__half|bfloat16", re.IGNORECASE)
 class Row:
     """One attempt in a few words. `speedup`: the best time before it over its own."""
 
-    attempt: Attempt
+    attempt: records.Attempt
     verdict: str
     time_us: float | None
     speedup: float | None
@@ -54,10 +41,10 @@ class Row:
         return f"{why} ({said})" if why else said
 
 
-def rows(run: Run) -> tuple[Row, ...]:
+def rows(run: records.Run) -> tuple[Row, ...]:
     """Every attempt of a run, in order."""
     made: list[Row] = []
-    before: Attempt | None = None
+    before: records.Attempt | None = None
     said: set[str] = set()
     best = run.best
     for attempt in run.attempts:
@@ -69,7 +56,7 @@ def rows(run: Run) -> tuple[Row, ...]:
     return tuple(made)
 
 
-def waiting_words(run: Run) -> str:
+def waiting_words(run: records.Run) -> str:
     """Which attempt would be much faster than the best and is only kept behind it until a GPU judges it; "" if none."""
     best = run.best
     if best is None or not isinstance(best.measurement, records.Modelled) or best.is_provisional:
@@ -84,7 +71,7 @@ def waiting_words(run: Run) -> str:
     return f"{said}: make it where there is one, or with --spool DIR (see it: tilewright show {run.id} {first.number})"
 
 
-def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Row:
+def _row(attempt: records.Attempt, before: records.Attempt | None, kept: bool, best: bool) -> Row:
     time_us = attempt.time_us
     earlier_us = before.time_us if before else None
     speedup = earlier_us / time_us if earlier_us and time_us else None
@@ -92,7 +79,7 @@ def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Ro
     return Row(attempt, verdict_words(attempt.verdict), time_us, speedup, kept, best, less=less)
 
 
-def _less_words(attempt: Attempt, before: Attempt) -> str:
+def _less_words(attempt: records.Attempt, before: records.Attempt) -> str:
     """What a faster attempt has less of than the one it did not take the place of; "" where noise may explain it."""
     if attempt.is_provisional and not before.is_provisional:
         return "kept behind one that passed until a GPU judges it"
@@ -101,30 +88,30 @@ def _less_words(attempt: Attempt, before: Attempt) -> str:
     return ""
 
 
-def limit_words(attempt: Attempt | None) -> str:
+def limit_words(attempt: records.Attempt | None) -> str:
     """Which of the sizes that the task asks for a kernel takes: `n a multiple of 4`; "" where it takes them all."""
     return records.SizeLimit.words(_limits_of(attempt))
 
 
-def _limits_of(attempt: Attempt | None) -> tuple[records.SizeLimit, ...]:
+def _limits_of(attempt: records.Attempt | None) -> tuple[records.SizeLimit, ...]:
     return attempt.verdict.limits if attempt is not None and isinstance(attempt.verdict, records.Passed) else ()
 
 
-def verdict_words(verdict: Verdict) -> str:
+def verdict_words(verdict: records.Verdict) -> str:
     """A word or two for a table."""
     match verdict:
         case records.Passed():
             return PROVISIONAL if verdict.is_provisional else "passed"
-        case Rejected():
+        case records.Rejected():
             return verdict.reason
         case records.Unsupported():
             return "cannot run here"
 
 
-def why_words(verdict: Verdict) -> str:
+def why_words(verdict: records.Verdict) -> str:
     """Why a candidate failed, in a few words; empty where its reason or the author's own line says it."""
     said = ""
-    evidence = verdict.evidence if isinstance(verdict, Rejected) else None
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
     match evidence:
         case records.BadPlan(problems=(first, *_)):
             said = (f"line {first.line}: " if first.line else "") + first.message
@@ -143,20 +130,20 @@ def why_words(verdict: Verdict) -> str:
     return textwrap.shorten(said, _WHY_CHARACTERS, placeholder=" ...")
 
 
-def time_words(measurement: Measurement | None) -> str:
+def time_words(measurement: records.Measurement | None) -> str:
     """`12.3 us`, or `12.3 us modelled`: a modelled time is never shown as a measured one."""
     if measurement is None:
         return "no time"
-    modelled = "" if isinstance(measurement, Measured) else " modelled"
+    modelled = "" if isinstance(measurement, records.Measured) else " modelled"
     return f"{microseconds(measurement.time_us)} us{modelled}"
 
 
-def fraction_words(measurement: Measurement) -> str:
+def fraction_words(measurement: records.Measurement) -> str:
     """`80% of the roofline (9.86 us)`."""
     return f"{measurement.fraction:.0%} of the roofline ({microseconds(measurement.floor_us)} us)"
 
 
-def unmeasured_words(attempt: Attempt) -> str:
+def unmeasured_words(attempt: records.Attempt) -> str:
     """Why an attempt that passed has no time, in a sentence; "" where it has one."""
     if attempt.measurement is not None or not attempt.passed:
         return ""
@@ -206,7 +193,7 @@ def seconds_words(seconds: float) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
-def spend_words(run: Run) -> str:
+def spend_words(run: records.Run) -> str:
     """What a run has cost so far, of what it may."""
     budget, tokens = run.settings.budget, run.usage.all_input_tokens + run.usage.output_tokens
     parts = [f"{len(run.attempts)} of {budget.attempts} attempts"]
@@ -217,14 +204,14 @@ def spend_words(run: Run) -> str:
     return ", ".join([*parts, seconds_words(run.seconds)])
 
 
-def addition_words(run: Run) -> str:
+def addition_words(run: records.Run) -> str:
     """What to add to a run that ended, so that it goes on with a chance. The playbook reads no hints."""
-    if run.ending is Ending.SECONDS:
+    if run.ending is records.Ending.SECONDS:
         return "--seconds S"
     return "--model PROVIDER:NAME" if run.settings.author == "playbook" else "--hint ..."
 
 
-def attempts_words(run: Run) -> str:
+def attempts_words(run: records.Run) -> str:
     return number_of(len(run.attempts), "attempt")
 
 
@@ -237,15 +224,15 @@ def kind_words(measured: bool) -> str:
     return "measured" if measured else "modelled"
 
 
-def is_measured(attempts: Iterable[Attempt]) -> bool:
+def is_measured(attempts: Iterable[records.Attempt]) -> bool:
     """Whether the times of these attempts were measured on a GPU rather than modelled."""
-    return any(isinstance(one.measurement, Measured) for one in attempts)
+    return any(isinstance(one.measurement, records.Measured) for one in attempts)
 
 
 # -- a task --
 
 
-def task_words(task: Task, best: Attempt | None = None) -> list[str]:
+def task_words(task: records.Task, best: records.Attempt | None = None) -> list[str]:
     """Lines for a person, who sees here that a result is of another dtype, or a size fixed, than was meant.
 
     `best`: the attempt whose kernel is kept, which may take fewer sizes than the task asks for.
@@ -256,7 +243,7 @@ def task_words(task: Task, best: Attempt | None = None) -> list[str]:
     return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
 
 
-def rounding_words(task: Task, kernel: str) -> str:
+def rounding_words(task: records.Task, kernel: str) -> str:
     """Where a kernel computes f32 products with less than f32's digits, as its task allows: how; "" where not."""
     f32 = any(one.dtype is records.DType.F32 for one in task.tensors)
     code = re.sub(r"//.*|/\*[\s\S]*?\*/", "", kernel)
@@ -273,27 +260,27 @@ def rounding_words(task: Task, kernel: str) -> str:
     return f"computes f32 {what} in TF32, which keeps 10 bits after the point of 23, {allowed}; {exact}" if what else ""
 
 
-def _precision_matters(task: Task) -> bool:
+def _precision_matters(task: records.Task) -> bool:
     """Whether f32 values are multiplied and added up, or something else than usual was asked for."""
     f32 = any(one.dtype is records.DType.F32 for one in task.tensors)
     return f32 and (task.kind in PRODUCT_KINDS or task.precision is not records.Precision.DTYPE)
 
 
-def input_words(task: Task) -> list[str]:
+def input_words(task: records.Task) -> list[str]:
     """`x = bf16[4096, 1024]`, `eps = 1e-05`."""
     specs = task.specs()
     return [
-        f"{one.name} = {one.value if isinstance(one, NumberInput) else specs.get(one.name, 'None')}"
+        f"{one.name} = {one.value if isinstance(one, records.NumberInput) else specs.get(one.name, 'None')}"
         for one in task.inputs
     ]
 
 
-def _results(task: Task) -> str:
+def _results(task: records.Task) -> str:
     results = ", ".join(f"{name} = {spec}" for name, spec in task.output_specs().items())
     return f" -> {results}" if results else ""
 
 
-def _sizes(task: Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
+def _sizes(task: records.Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
     """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying.
 
     `less`: of which dimensions the kernel takes fewer sizes than the task asks for.
@@ -309,35 +296,35 @@ def _sizes(task: Task, less: tuple[records.SizeLimit, ...] = ()) -> list[str]:
     return ["; ".join(parts)] if parts else []
 
 
-def any_words(task: Task, narrow: Collection[str]) -> list[str]:
+def any_words(task: records.Task, narrow: Collection[str]) -> list[str]:
     """`any rows, cols (at least 5)`: dimensions whose sizes are free, but those that the kernel takes fewer of."""
     free = [f"{one.name}{size_words(one, task)}" for one in task.free if one.varies and one.name not in narrow]
     return [f"any {', '.join(free)}"] if free else []
 
 
-def then_words(task: Task) -> list[str]:
+def then_words(task: records.Task) -> list[str]:
     """`then out = rows - 2 (at least 1)`: dimensions whose sizes follow from others."""
     made = [one for one in task.dimensions if one.varies]
     follow = [f"{one.name} = {one.formula}{_room(one.formula)}" for one in made if one.formula]
     return [f"then {', '.join(follow)}"] if follow else []
 
 
-def fixed_words(task: Task) -> str:
+def fixed_words(task: records.Task) -> str:
     """`cols = 512`; those of size 1 go without saying."""
     return ", ".join(f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1)
 
 
-def bound_words(task: Task) -> list[str]:
+def bound_words(task: records.Task) -> list[str]:
     return [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]
 
 
-def _room(formula: SizeFormula) -> str:
+def _room(formula: records.SizeFormula) -> str:
     """Said of what several sizes together must leave room for; of one alone its least is said."""
     shrinks = any(term.coefficient < 0 for term in formula.terms) or formula.constant < 0 or formula.divisor > 1
     return " (at least 1)" if shrinks and len(formula.names) > 1 else ""
 
 
-def size_words(one: Dimension, task: Task) -> str:
+def size_words(one: records.Dimension, task: records.Task) -> str:
     """` (at least 5, a multiple of 4)`; "" where any size is taken."""
     limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [least] if (least := task.least_words(one)) else []

@@ -23,21 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tilewright.frontends.report import runs
+from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.document import Picture
 from tilewright.frontends.report.facts import NotCountable, attempt_facts, count_lines, source_lines
 from tilewright.frontends.report.pictures import roofline_picture, svg_plot
 from tilewright.frontends.report.rendering import POLICY, render
-from tilewright.frontends.report.run_report import (
-    RunLine,
-    attempt_blocks,
-    measurement_blocks,
-    run_head,
-    run_line,
-    side_by_side,
-    standing_blocks,
-    standing_words,
-)
 from tilewright.frontends.report.runs import microseconds
 from tilewright.frontends.report.suite import report_of, suite_report, task_cells
 from tilewright.records import Attempt, Run
@@ -118,7 +108,7 @@ class Shelf:
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
-        self._lines: dict[str, tuple[object, RunLine]] = {}
+        self._lines: dict[str, tuple[object, run_report.RunLine]] = {}
         self._runs: dict[str, tuple[object, Run]] = {}
         self._lock = threading.Lock()
 
@@ -145,7 +135,7 @@ class Shelf:
         folder = self.folder(name)
         return folder.stamp, folder.worker
 
-    def lines(self, seconds: float) -> tuple[list[RunLine], int]:
+    def lines(self, seconds: float) -> tuple[list[run_report.RunLine], int]:
         """Every run in a line, newest first, and how many are still to be read: reading anew ends after `seconds`."""
         deadline = time.monotonic() + seconds
         newest_first = sorted(self.choice.folders().items(), key=lambda one: _changed_at(one[1]), reverse=True)
@@ -179,13 +169,13 @@ def _read(folder: RunFolder) -> Run:
         raise NotThere(str(error)) from None
 
 
-def _line(name: str, folder: RunFolder) -> RunLine:
+def _line(name: str, folder: RunFolder) -> run_report.RunLine:
     try:
-        return run_line(name, _read(folder), folder.worker)
+        return run_report.run_line(name, _read(folder), folder.worker)
     except NotThere as problem:
-        return RunLine(name, problem=str(problem))
+        return run_report.RunLine(name, problem=str(problem))
     except (ArithmeticError, ValueError) as problem:  # such as a measured time of 0
-        return RunLine(name, problem=f"its numbers make no sense: {problem}")
+        return run_report.RunLine(name, problem=f"its numbers make no sense: {problem}")
 
 
 # -- the pages --
@@ -256,7 +246,7 @@ class Site:
             if not line.problem:
                 yield from self._run_addresses(line.name)
 
-    def _written(self, lines: list[RunLine]) -> list[RunLine]:
+    def _written(self, lines: list[run_report.RunLine]) -> list[run_report.RunLine]:
         """Of files, only those of the run that was named, if one was."""
         named = self._shelf.choice.run
         return lines if self._served or not named else [line for line in lines if line.name == named]
@@ -340,14 +330,16 @@ class Site:
             _SOON_MS if worker else _LATER_MS,
             name=name,
             run=run,
-            head=list(run_head(run)),
-            standing=[standing_words(run, worker)],
+            head=list(run_report.run_head(run)),
+            standing=[run_report.standing_words(run, worker)],
             rows=rows,
             longest=max((row.time_us or 0.0 for row in rows), default=0.0),
             begun=begun,
             plot=svg_plot(run) if rows else "",
             kind=runs.kind_words(runs.is_measured(run.attempts)),
-            times=list(measurement_blocks(run.best.measurement)) if run.best and run.best.measurement else [],
+            times=list(run_report.measurement_blocks(run.best.measurement))
+            if run.best and run.best.measurement
+            else [],
         )
 
     def _attempt(self, name: str, folder: RunFolder, run: Run, number: int) -> str:
@@ -365,7 +357,7 @@ class Site:
             facts=facts,
             attempt=facts.attempt,
             words=runs.verdict_words(facts.attempt.verdict) if facts.attempt else "unfinished",
-            outcome=list(attempt_blocks(facts.attempt, facts.kernel)) if facts.attempt else [],
+            outcome=list(run_report.attempt_blocks(facts.attempt, facts.kernel)) if facts.attempt else [],
             previous=number - 1 if number - 1 in numbers else None,
             following=number + 1 if number + 1 in numbers else None,
         )
@@ -388,7 +380,7 @@ class Site:
             name=name,
             run=run,
             made=made,
-            standing=list(standing_blocks(made)),
+            standing=list(run_report.standing_blocks(made)),
             source=source,
         )
 
@@ -469,7 +461,7 @@ class Site:
         stretches, problem = [], ""
         try:
             if right is not None and (left is not None or template == "change"):
-                stretches = side_by_side(left.text if left else "", right.text)
+                stretches = run_report.side_by_side(left.text if left else "", right.text)
         except ValueError as error:
             problem = str(error)
         title = f"{left.title if left else 'nothing'} beside {right.title}" if right else "Compare"

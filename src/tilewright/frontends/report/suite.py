@@ -17,20 +17,8 @@ from rich.text import Text
 
 from tilewright.frontends.api.judges import GpuUse, gpu_use
 from tilewright.frontends.cli.terminal import finite
+from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures
-from tilewright.frontends.report.document import (
-    Block,
-    Cell,
-    Document,
-    Items,
-    Link,
-    Mark,
-    Picture,
-    Section,
-    Table,
-    say,
-    say_each,
-)
 from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.runs import (
     dollars_words,
@@ -150,19 +138,19 @@ def _json(value: object) -> str:
     return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
 
 
-def suite_report(report: SuiteReport) -> Document:
+def suite_report(report: SuiteReport) -> doc.Document:
     suite, summary = report.suite, report.summary
-    short = [*say_each(_heading(report)), *_figures(summary)]
+    short = [*doc.say_each(_heading(report)), *_figures(summary)]
     if summary.against:
         for name, picture in ((SPEEDUPS, speedup_picture), (CURVES, fast_picture)):
-            short.append(Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
-    sections = [Section("", tuple(short)), Section("Tasks", (_tasks(report),))]
+            short.append(doc.Picture(name.removesuffix(".svg"), picture(suite, report.tasks), ""))
+    sections = [doc.Section("", tuple(short)), doc.Section("Tasks", (_tasks(report),))]
     failed = [one for one in report.tasks if one.status is not Status.MADE]
     if failed:
-        reasons = tuple((Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
-        sections.append(Section("Tasks without a kernel", (Items(reasons),)))
-    sections.append(Section("How to read it", tuple(say_each(_legend(report)))))
-    return Document(suite.title, tuple(sections))
+        reasons = tuple((doc.Mark(one.name), f": {one.status.value}: {one.reason}") for one in failed)
+        sections.append(doc.Section("Tasks without a kernel", (doc.Items(reasons),)))
+    sections.append(doc.Section("How to read it", tuple(doc.say_each(_legend(report)))))
+    return doc.Document(suite.title, tuple(sections))
 
 
 def _heading(report: SuiteReport) -> Iterator[str]:
@@ -188,7 +176,7 @@ def counts_words(summary: Summary) -> str:
     return "; ".join([said, ", ".join(others)]) if others else said
 
 
-def _figures(summary: Summary) -> Iterator[Block]:
+def _figures(summary: Summary) -> Iterator[doc.Block]:
     if summary.against:
         rows = tuple(
             (
@@ -202,10 +190,10 @@ def _figures(summary: Summary) -> Iterator[Block]:
             for one in summary.against
         )
         fast = (f"fast_{p:g}" for p, _ in summary.against[0].fast)
-        yield Table(("", *fast, "geometric mean", "arithmetic mean", "compared", "below 0.98x"), rows)
+        yield doc.Table(("", *fast, "geometric mean", "arithmetic mean", "compared", "below 0.98x"), rows)
     median, mean = summary.roofline_median, summary.roofline_geometric_mean
     if median and mean:
-        yield say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
+        yield doc.say(f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}.")
 
 
 def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
@@ -229,12 +217,12 @@ def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _tasks(report: SuiteReport) -> Table:
+def _tasks(report: SuiteReport) -> doc.Table:
     heads, cells = task_cells(report)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[doc.Cell, ...]] = []
     for one, (name, *others) in zip(report.tasks, cells, strict=True):
-        rows.append(((Link(name, file=one.kernel),) if one.kernel else name, *others))
-    return Table(tuple(heads), tuple(rows))
+        rows.append(((doc.Link(name, file=one.kernel),) if one.kernel else name, *others))
+    return doc.Table(tuple(heads), tuple(rows))
 
 
 def verdict(record: TaskRecord) -> str:
@@ -334,7 +322,7 @@ class SuiteDisplay:
 # -- an exam --
 
 
-def exam_report(exam: Exam) -> Document:
+def exam_report(exam: Exam) -> doc.Document:
     """The whole report."""
     times = "Times are modelled, not measured." if exam.emulated else "Times are measured."
     held = "They are held out: none is a task, or has the reference, of a run the skill was made of."
@@ -343,27 +331,27 @@ def exam_report(exam: Exam) -> Document:
     budget = exam.budget
     each = f"{budget.attempts} attempts, {budget.tokens:,} tokens, {dollars_words(budget.dollars)}"
     opening = (
-        say(
+        doc.say(
             f"{len(exam.tasks)} task{'s' if len(exam.tasks) != 1 else ''} on {exam.device}, each sat with the skill "
             f"and without, with the same budget: {each} and {seconds_words(budget.seconds)} a task. {held} {times} "
             f"{exam.created}, tilewright {exam.tilewright}."
         ),
-        say(
+        doc.say(
             f"A change is by task, with a {exam.confidence:.0%} interval by bootstrap over tasks. From {FEWEST_PAIRS} "
             "tasks on, one whose interval leaves out no change is marked *; of many figures some are marked by chance. "
             "A task without a right kernel counts one attempt more than were allowed. Speed is the geometric mean, "
             "over tasks solved both ways, of the time without the skill over the time with it."
         ),
     )
-    students = (Section(one, tuple(_figure_blocks(exam.figures[one]))) for one in exam.students)
+    students = (doc.Section(one, tuple(_figure_blocks(exam.figures[one]))) for one in exam.students)
     heads = ("student", "task", "skill", "outcome", "right after", "attempts", "tokens", "cost", "time", "run")
-    sittings = Section("Sittings", (Table(heads, tuple(map(_sitting_cells, exam.sittings))),))
-    return Document(f"Exam of the skill {exam.skill}", (Section("", opening), *students, sittings))
+    sittings = doc.Section("Sittings", (doc.Table(heads, tuple(map(_sitting_cells, exam.sittings))),))
+    return doc.Document(f"Exam of the skill {exam.skill}", (doc.Section("", opening), *students, sittings))
 
 
-def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[Block]:
+def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[doc.Block]:
     if not figures:
-        yield say("No task was sat both ways, so there is nothing to compare.")
+        yield doc.say("No task was sat both ways, so there is nothing to compare.")
         return
     rows = tuple(
         (
@@ -376,9 +364,9 @@ def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[Block]:
         )
         for one in figures
     )
-    yield Table(("", "tasks", "without", "with", "change", "interval"), rows)
+    yield doc.Table(("", "tasks", "without", "with", "change", "interval"), rows)
     if figures[0].pairs < FEWEST_PAIRS:
-        yield say(f"Fewer than {FEWEST_PAIRS} tasks: the intervals say little.")
+        yield doc.say(f"Fewer than {FEWEST_PAIRS} tasks: the intervals say little.")
 
 
 def _figure_words(figure: Figure, value: float) -> str:
