@@ -7,17 +7,14 @@ An answer is a text for the agent to read, and the same facts as JSON values.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from tilewright import records
 from tilewright.authors.playbook_author import PlaybookAuthor
@@ -36,8 +33,7 @@ from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.make import place_kernel
 from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.checks import check_report
-from tilewright.frontends.report.document import Block, Document
-from tilewright.frontends.report.terminal import show
+from tilewright.frontends.report.rendering import plain_text
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.prompts.verdict_text import verdict_text
@@ -48,7 +44,6 @@ from tilewright.verify import read_kernel
 
 # -- answers --
 
-_WIDTH = 160
 ACCEPT = (
     "Nothing has been run. This reference decides what is right: show it to the person who asked, and if it is what is "
     "meant, call specify again with the same arguments and accept=true."
@@ -59,13 +54,6 @@ ACCEPT = (
 class Answer:
     text: str
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-def printed(shown: Document | Iterable[Block]) -> str:
-    """What the command line would print, as plain text."""
-    stream = io.StringIO()
-    show(Console(file=stream, width=_WIDTH, highlight=False, color_system=None, soft_wrap=True), shown)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip()
 
 
 def measurement_facts(measurement: records.Measurement | None) -> dict[str, Any]:
@@ -191,14 +179,14 @@ def _run_line(run: records.Run) -> str:
 
 
 def history_answer(folder: RunFolder, run: records.Run) -> Answer:
-    text = printed(run_report.run_report(run, folder.worker))
+    text = plain_text(run_report.run_report(run, folder.worker))
     attempts = [_attempt_facts(row) for row in runs.rows(run)]
     return Answer(text, _run_facts(run) | {"ending": run.ending.value if run.ending else "", "attempts": attempts})
 
 
 def attempt_answer(folder: RunFolder, run: records.Run, attempt: records.Attempt) -> Answer:
     source = folder.attempt(attempt.number).find_text(KERNEL) or ""
-    text = printed(run_report.attempt_report(run, attempt, source))
+    text = plain_text(run_report.attempt_report(run, attempt, source))
     row = runs.rows(run)[attempt.number - 1]
     facts = _attempt_facts(row) | {"run": run.id, "kernel": source, "diagnosis": _diagnosis(folder, attempt)}
     return Answer(f"{text}\n\nIts file:\n\n```cuda\n{source.rstrip()}\n```", facts)
@@ -209,6 +197,7 @@ def attempt_answer(folder: RunFolder, run: records.Run, attempt: records.Attempt
 BUDGET_SECONDS = 4 * 3600.0  # of work on kernels; the agent's own time does not count
 FILE = "file"  # an export of the kernel file itself; the other forms are those of `exports`
 FORMS = (FILE, *(one.value for one in Target))
+_SUBMIT = "submit_kernel sends one"
 _BUSY_SECONDS = 30.0  # to wait for a call that was cancelled and is about to stop
 _CHECK_SECONDS = 120.0
 _LISTED_RUNS = 30
@@ -279,7 +268,7 @@ class Session:
             author=self.author,
             budget=records.Budget(attempts=guard.checked_count("attempts", attempts), seconds=BUDGET_SECONDS),
             start=guard.checked_text("start_kernel", start_kernel, guard.MOST_KERNEL_CHARACTERS),
-            spool=os.path.realpath(self._spool) if self._spool else "",
+            spool=choices.spool_path(self._spool),
         )
         try:
             result = running.run_request(
@@ -419,12 +408,12 @@ class Session:
             "compared": report.compared,
             "arguments": report.arguments,
         }
-        return Answer(printed(check_report(file, report)), facts)
+        return Answer(plain_text(check_report(file, report)), facts)
 
     def bench(self, reporter: AgentReporter, *, run: str, attempt: int = 0) -> Answer:
         """Time a kernel that passed: on a GPU beside its baselines, otherwise by the performance model."""
         folder, found = self.opened(run)
-        chosen = _attempt(found, attempt) if attempt else _best(found)
+        chosen = runs.attempt_of(found, attempt) if attempt else runs.best_of(found, _SUBMIT)
         if not chosen.passed:
             raise Refused(f"attempt {chosen.number} of run {run} did not pass, and only what is right is timed")
         kernel = read_kernel(folder.attempt(chosen.number).text(KERNEL), found.task)
@@ -437,7 +426,7 @@ class Session:
         if time is None:
             raise Refused(f"attempt {chosen.number} of run {run} cannot be timed here; history has why it was not")
         facts: dict[str, Any] = {"run": found.id, "attempt": chosen.number, "device": device.label}
-        text = printed(run_report.measurement_blocks(time))
+        text = plain_text(run_report.measurement_blocks(time))
         note = "" if not device.is_emulated else "\nModelled from emulated counts, not measured: no GPU is at hand."
         return Answer(text + note, facts | measurement_facts(time))
 
@@ -446,7 +435,7 @@ class Session:
         if run:
             folder, found = self.opened(run)
             if attempt:
-                return attempt_answer(folder, found, _attempt(found, attempt))
+                return attempt_answer(folder, found, runs.attempt_of(found, attempt))
             return history_answer(folder, found)
         if attempt:
             raise Refused("attempt goes with run; name the run")
@@ -457,7 +446,7 @@ class Session:
         if to not in FORMS:
             raise Refused(f"to {to[:40]!r} is no form of an export; write one of {', '.join(FORMS)}")
         folder, found = self.opened(run)
-        best = _best(found)
+        best = runs.best_of(found, _SUBMIT)
         if to != FILE:
             target = guard.path_below(self.root, destination)
             done = exports.export(from_run(folder), Target(to), target, say=reporter.working)
@@ -491,15 +480,3 @@ def _preview(request: Request) -> Answer:
 
 def _no_question(question: records.Question) -> records.Reply:
     raise AssertionError(f"the built-in grammar asked a model: {question.id}")
-
-
-def _attempt(run: records.Run, number: int) -> records.Attempt:
-    if not 1 <= number <= len(run.attempts):
-        raise Refused(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
-    return run.attempts[number - 1]
-
-
-def _best(run: records.Run) -> records.Attempt:
-    if run.best is None:
-        raise Refused(f"no attempt of run {run.id} has passed, so it has no kernel; submit_kernel sends one")
-    return run.best

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,6 +28,8 @@ from tilewright.records import (
     ARCHITECTURES,
     PROFILES,
     TYPICAL,
+    USUAL_BASELINES,
+    Budget,
     Environment,
     GpuProfile,
     Question,
@@ -241,17 +243,30 @@ def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
 # -- settings --
 
 
-def with_checked(
-    settings: Settings, *, base_url: str | None, spool: str | os.PathLike[str] | None, against: str, licence: str
+def settings_of(
+    author: str,
+    budget: Budget,
+    base_url: str | None,
+    spool: str | os.PathLike[str] | None,
+    baselines: Iterable[str] = USUAL_BASELINES,
+    against: str = "",
+    licence: str = "",
 ) -> Settings:
-    """The settings with these options, checked. Paths become absolute: a run may be resumed from another folder."""
-    return replace(
-        settings,
-        base_url=checked_url(base_url, settings.author),
-        spool=os.path.realpath(spool) if spool else "",
+    """A run's settings with these options, checked; raises `BadArgument`."""
+    return Settings(
+        author=author,
+        budget=budget,
+        base_url=checked_url(base_url, author),
+        spool=spool_path(spool),
+        baselines=checked_baselines(baselines),
         against=checked_against(against, elsewhere=bool(spool)),
         licence=checked_licence(licence),
     )
+
+
+def spool_path(spool: str | os.PathLike[str] | None) -> str:
+    """A spool's folder as a run may store it: it may be resumed from another folder."""
+    return os.path.realpath(spool) if spool else ""
 
 
 def checked_against(text: str, elsewhere: bool = False) -> str:

@@ -21,7 +21,8 @@ from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.api import choices
 from tilewright.frontends.api.choices import ChosenDevice
 from tilewright.measure import Stopwatch
-from tilewright.records import PROFILES, Execution, GpuProfile, Job, Precision, Settings, Task, Watch
+from tilewright.measure.floor import FlopRequest
+from tilewright.records import PROFILES, REACHED_BANDWIDTH, Execution, GpuProfile, Job, Precision, Settings, Task, Watch
 from tilewright.reference import AnyReference, Reference, ReferenceLimits, ReferenceProblem, start_ahead
 from tilewright.reference.protocol import MEASURE, WARM, ConvolutionRequest, PrecisionAnswer
 from tilewright.reference.spooled import SpoolReference
@@ -69,6 +70,7 @@ def judges(
                 against=settings.against,
                 say=say,
                 turn=lock.turn if lock is not None else nullcontext,
+                model_eager=eager_model,
             ) as stopwatch,
         ):
             yield referee, stopwatch
@@ -292,3 +294,30 @@ def _reference_on(device: ChosenDevice, task: Task) -> Iterator[AnyReference]:
             reference.call(WARM, ConvolutionRequest(task), PrecisionAnswer)
         with locked_gpu(device.index):
             yield reference
+
+
+# -- the time of eager PyTorch where no GPU can tell it --
+
+
+def eager_model(task: Task, reference: AnyReference) -> tuple[float, int]:
+    """A lower bound of the reference's time in eager PyTorch, and its kernels. Raises what `AnyReference.call` does."""
+    return reference.call(f"{__name__}:model_eager", FlopRequest(task), tuple[float, int])
+
+
+def model_eager(function: Callable[..., Any], request: FlopRequest) -> tuple[float, int]:
+    """In a child process: the function's operations on the meta device, each at the speed of a copy."""
+    import torch
+
+    from tilewright.frontends.finding.costs import modelled_us
+    from tilewright.frontends.finding.recording import record_function
+    from tilewright.measure.work import least_traffic
+    from tilewright.reference.torch_calls import own_arguments
+
+    gpu = request.task.profile
+    arguments = own_arguments(request.task, "meta")
+    with torch.device("meta"):
+        operations = record_function(lambda: function(**arguments))
+    times = [modelled_us(one, gpu) for one in operations]
+    evicted = least_traffic(request.task, gpu).evicted_bytes
+    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
+    return (sum(times) + evicted_us) / REACHED_BANDWIDTH, sum(time > 0 for time in times)

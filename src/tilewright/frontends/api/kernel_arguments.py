@@ -119,25 +119,16 @@ def needed_shapes(file: KernelFile, given: Mapping[str, ArgumentValue]) -> Neede
             for at, size in enumerate(spec.shape):
                 found._numbers[name, at] = size
     for directive in file.plan.directives:
-        for part in _parts(directive.condition) if isinstance(directive, syntax.Need) else ():
+        for part in syntax.conjuncts(directive.condition) if isinstance(directive, syntax.Need) else ():
             if isinstance(part, syntax.Compare) and part.operator == "==":
                 found.set_equal(part.left, part.right)
     return found
 
 
-def _parts(condition: syntax.Expr) -> Iterator[syntax.Expr]:
-    if isinstance(condition, syntax.Logical) and condition.operator == "and":
-        yield from _parts(condition.left)
-        yield from _parts(condition.right)
-    else:
-        yield condition
-
-
 def _term(node: syntax.Expr) -> _Term | None:
     match node:
         case syntax.Index(
-            base=syntax.Attribute(base=syntax.Name(id=name), name="shape"),
-            position=syntax.Literal(value=int() as at),
+            base=syntax.Attribute(base=syntax.Name(id=name), name="shape"), position=syntax.Literal(value=int() as at)
         ) if at >= 0:
             return name, at
     return None
@@ -270,10 +261,7 @@ def _content(kind: str, words: Sequence[str], seed: int) -> Content:
 
 
 def complete_arguments(
-    file: KernelFile,
-    given: Mapping[str, ArgumentValue],
-    gpu: GpuProfile,
-    guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
+    file: KernelFile, given: Mapping[str, ArgumentValue], gpu: GpuProfile, guesses: Sequence[Shapes] = (GUESSED_SHAPES,)
 ) -> tuple[dict[str, ArgumentValue], bool]:
     """The given arguments with shapes guessed for the others from a list of `guesses`, and whether one was guessed."""
     wanted = [p for p in file.plan.op.tensors if not p.optional and p.name not in given]

@@ -14,7 +14,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -473,38 +473,3 @@ def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, st
     specs = {name: one for name, one in arguments.items() if isinstance(one, records.TensorSpec)}
     shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
     return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
-
-
-# -- the cost of a reference where no GPU can time it --
-
-MODEL_EAGER = "tilewright.frontends.api.requests:model_eager"
-
-
-@dataclass(frozen=True)
-class EagerRequest:
-    task: records.Task
-
-
-@dataclass(frozen=True)
-class EagerAnswer:
-    time_us: float
-    kernels: int
-
-
-def model_eager(function: Callable[..., Any], request: EagerRequest) -> EagerAnswer:
-    """A lower bound of the time of a reference in eager PyTorch, which is run on the meta device in a child process."""
-    import torch
-
-    from tilewright.frontends.finding.costs import modelled_us
-    from tilewright.frontends.finding.recording import record_function
-    from tilewright.measure.work import least_traffic
-    from tilewright.reference.torch_calls import own_arguments
-
-    gpu = request.task.profile
-    arguments = own_arguments(request.task, "meta")
-    with torch.device("meta"):
-        operations = record_function(lambda: function(**arguments))
-    times = [modelled_us(one, gpu) for one in operations]
-    evicted = least_traffic(request.task, gpu).evicted_bytes
-    evicted_us = evicted / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
-    return EagerAnswer((sum(times) + evicted_us) / records.REACHED_BANDWIDTH, sum(time > 0 for time in times))

@@ -13,7 +13,14 @@ from typing import Annotated
 import typer
 
 from tilewright.devices.emulation.listing import costly_lines
-from tilewright.frontends.api.choices import ChosenDevice, author_name, choose_device, open_devices
+from tilewright.frontends.api.choices import (
+    ChosenDevice,
+    author_name,
+    choose_device,
+    open_devices,
+    settings_of,
+    spool_path,
+)
 from tilewright.frontends.api.judges import judges
 from tilewright.frontends.api.kernel_arguments import complete_arguments, parse_arguments
 from tilewright.frontends.api.requests import argument_words, task_of_file, task_of_reference
@@ -24,9 +31,10 @@ from tilewright.frontends.cli.judging import ADAPTED, Judged, for_op, judged_by_
 from tilewright.frontends.cli.make import Delivery, check_output, make_run
 from tilewright.frontends.report.audit import Audit, Speed, Suggestion, Weight, audit_report, hint_words
 from tilewright.frontends.report.checks import describe_arguments
-from tilewright.frontends.report.facts import roofline_of
+from tilewright.frontends.report.document import REMEDIES
+from tilewright.frontends.report.emulated import roofline_of
 from tilewright.frontends.report.rendering import write_page
-from tilewright.frontends.report.terminal import show as print_document
+from tilewright.frontends.report.runs import named_values
 from tilewright.kernel_file import ArgumentValue, Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned, parse
 from tilewright.lint import lint_plan
 from tilewright.lint.catalogue import RULES
@@ -97,9 +105,8 @@ def audit(
     """Report on a kernel you have: is it correct, where does its time go, what would each fix gain, line by line."""
     settings = Settings(author="")
     if improve:
-        settings = terminal.settings_of(
-            author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds), base_url, spool
-        )
+        writer = author_name(model, author, os.environ)
+        settings = settings_of(writer, Budget(attempts, tokens, dollars, seconds), base_url, spool)
         if not reference and file.suffix != ".py":
             raise BadArgument("--improve needs a reference to judge by; give --reference FILE.py:FUNCTION")
         if as_json:
@@ -118,7 +125,7 @@ def audit(
         defines=tuple(define or ()),
         keep_references=True,
     )
-    device = choose_device(gpu, terminal.spool_path(spool))
+    device = choose_device(gpu, spool_path(spool))
     with contextlib.ExitStack() as stack:
         with terminal.progress() as say:
             subject = read_subject(asked, reference, PROFILES[device.gpu], say, stack)
@@ -126,7 +133,7 @@ def audit(
         report = audit_report(found, subject.file.text)
         for page in filter(None, (markdown, html)):
             write_page(report, page)
-        terminal.deliver(found, as_json, lambda console: print_document(console, report))
+        terminal.deliver(found, as_json, report)
         if not as_json:
             for page in filter(None, (markdown, html)):
                 print(f"wrote {page}")
@@ -174,7 +181,7 @@ def read_subject(
     _, near = evaluate_tuned(file, arguments, gpu, TunedChoices.load(path))
     if near is None:
         return Subject(file, arguments, guessed, known)
-    shown = ", ".join(f"{name} = {value}" for name, value in near.winner.choice)
+    shown = named_values(dict(near.winner.choice))
     note = f"timed with {shown}: {near.why(gpu)}; judged with the first choices of the file"
     return Subject(file, arguments, guessed, known, choice=near.choice, notes=(note,))
 
@@ -357,23 +364,6 @@ _AT_BOUND = 1.05  # of the least that the model gives the task
 _MOST_WAITS, _LEAST_WAIT = 2, 0.15  # lines where the GPU's counters saw warps wait; of all samples
 _BY_LINES = {LintRule.NARROW_LOAD: what_if.vectorised, LintRule.ACCIDENTAL_DOUBLE: what_if.in_f32}
 
-# What helps against each resource of the model.
-_REMEDIES = {
-    "device memory": "move fewer bytes: read each input once, keep what is used again in registers or shared memory, "
-    "fuse with the operations before and after, store 16-bit values",
-    "L2 cache": "let neighbouring lanes touch neighbouring elements, and read shared things once per block through "
-    "shared memory; add up in registers before atomics",
-    "L1 and shared memory": "fewer and wider exchanges: 16 bytes a lane, values kept in registers, rows padded or "
-    "swizzled, neighbouring lanes at neighbouring elements",
-    "issue slots": "fewer instructions: vector loads, index arithmetic outside loops and in 32 bits, unrolled loops, "
-    "tensor cores for products",
-    "special functions": "__expf, exp2f with the factor folded in, one reciprocal for many divisions",
-    "tensor cores": "larger tiles, and on Hopper wgmma fed by TMA, which reach more of the peak than mma.sync",
-    "starting blocks": "fewer and longer blocks: more elements for each thread, or blocks that stay and go on",
-    "latency": "more loads under way: vectors, unrolled loops, cp.async ahead of use; more blocks, or a long row "
-    "shared by several blocks",
-}
-
 
 @dataclass(frozen=True)
 class Timed:
@@ -454,7 +444,7 @@ def _bottleneck(model: PlanModel) -> Iterator[Suggestion]:
         f"{term.time_us:.1f} us alone, {term.time_us / modelled.time_us:.0%} of the whole as modelled: {term.detail}"
     )
     why = "of all resources it takes the longest; what others take hides behind it"
-    remedy, gain = _REMEDIES.get(term.name, ""), what_if.speedup_without(model, term.name)
+    remedy, gain = REMEDIES.get(term.name, ""), what_if.speedup_without(model, term.name)
     yield Suggestion(Weight.COST, f"bound by {term.name}", kernel, None, "", evidence, why, remedy, gain)
 
 

@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from tilewright.devices.protocol import Device
-from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices
-from tilewright.frontends.api.judges import locked_gpu
-from tilewright.frontends.api.requests import MODEL_EAGER, EagerAnswer, EagerRequest, task_of_file, task_of_reference
+from tilewright.frontends.api.choices import ChosenDevice, choose_device, gpu_reference, open_devices, spool_path
+from tilewright.frontends.api.judges import eager_model, locked_gpu
+from tilewright.frontends.api.requests import task_of_file, task_of_reference
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.judging import judged_by_checkers
 from tilewright.frontends.report.audit import BenchReport, BenchRow, bench_picture, bench_report
 from tilewright.frontends.report.checks import describe_arguments
-from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import Choice, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.measure.baselines import BASELINES, EAGER
 from tilewright.measure.emulated_counts import NotCounted, count_plan
@@ -62,14 +61,14 @@ def bench(
         raise BadArgument(
             f"--against {', '.join(said)}: PyTorch's code is not known; give --reference FILE.py:FUNCTION"
         )
-    device = choose_device(gpu, terminal.spool_path(spool))
+    device = choose_device(gpu, spool_path(spool))
     with terminal.progress() as say:
         kernel = terminal.read_kernel(file, shape, set_, PROFILES[device.gpu], say, small=False)
         with terminal.reference_of(reference, kernel.arguments, kernel) as known:
             report = _Bench(file, kernel, others, known, device, say).run()
     if plot is not None:
         write_text(plot, bench_picture(report))
-    terminal.deliver(report, as_json, lambda console: print_document(console, bench_report(report)))
+    terminal.deliver(report, as_json, bench_report(report))
     terminal.exit_with(report.exit_status)
 
 
@@ -187,12 +186,12 @@ class _Bench:
         if name != EAGER or reference is None:
             return BenchRow(name, None, note="not modelled: what it compiles is known on a GPU only")
         try:
-            found: EagerAnswer = reference.call(MODEL_EAGER, EagerRequest(task), EagerAnswer)
+            time_us, kernels = eager_model(task, reference)
         except (ReferenceProblem, RuntimeError) as problem:
             return BenchRow(name, None, note=f"not modelled: {str(problem).splitlines()[0]}")
-        plural = "s one after the other" if found.kernels != 1 else ""
-        note = f"its {found.kernels} kernel{plural} at the speed of a copy, from their sizes alone"
-        return BenchRow(name, found.time_us, note=note)
+        plural = "s one after the other" if kernels != 1 else ""
+        note = f"its {kernels} kernel{plural} at the speed of a copy, from their sizes alone"
+        return BenchRow(name, time_us, note=note)
 
 
 def _beside_first(rows: list[BenchRow]) -> tuple[BenchRow, ...]:

@@ -19,7 +19,6 @@ from tilewright.devices.emulation.listing import costly_lines, make_listing
 from tilewright.frontends.api.kernel_arguments import choose_profiles, parse_contents
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.report import checks
-from tilewright.frontends.report.terminal import show as print_document
 from tilewright.importing.calls import is_block
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, TunedChoices, evaluate_tuned
 from tilewright.lint import lint_plan
@@ -42,8 +41,7 @@ def build(
     file: terminal.FileArgument,
     arch: terminal.ArchesOption = None,
     gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}."),
+        list[str] | None, typer.Option(metavar="GPU", help=f"GPU to build for; may be repeated: {', '.join(PROFILES)}.")
     ] = None,
     shape: terminal.ShapeOption = None,
     set_: terminal.SetOption = None,
@@ -64,7 +62,7 @@ def build(
         for result in builds:
             (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
             (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
-    terminal.deliver(report, as_json, lambda console: print_document(console, checks.build_report(kernel.file, report)))
+    terminal.deliver(report, as_json, checks.build_report(kernel.file, report))
     for result in builds if sass and not as_json else ():
         terminal.stdout_console().print(sass_text(result), markup=False, highlight=False)
     terminal.exit_with(int(not report.succeeded))
@@ -89,13 +87,13 @@ def lint(
         raise BadArgument(f"{file_.name}:{refusal}") from None
     if isinstance(built, records.BuildFailure):
         failure = built
-        terminal.deliver(failure, as_json, lambda console: print_document(console, checks.failure_report(failure)))
+        terminal.deliver(failure, as_json, checks.failure_report(failure))
         terminal.exit_with(1)
         return
     findings, unread = lint_plan(built, arguments, other_sizes=sizes_may_vary(file_, arguments))
     facts = file_.name, file_.identity, file_.plan.op.name, profile.name, checks.describe_arguments(arguments)
     report = records.LintReport(*facts, kernel.guessed, findings, unread)
-    terminal.deliver(report, as_json, lambda console: print_document(console, checks.lint_report(file_, report)))
+    terminal.deliver(report, as_json, checks.lint_report(file_, report))
     terminal.exit_with(int(report.has_errors))
 
 
@@ -146,7 +144,7 @@ def check(
                 keep_counts=counters,
             )
             report = check_file(kernel.file, kernel.arguments, kernel.guessed, options, say)
-    terminal.deliver(report, as_json, lambda console: print_document(console, checks.check_report(kernel.file, report)))
+    terminal.deliver(report, as_json, checks.check_report(kernel.file, report))
     terminal.exit_with(report.outcome.exit_status)
 
 

@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from tilewright import __version__
 from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import NCU
 from tilewright.devices.sanitizer import SANITIZER
 from tilewright.frontends.cli.terminal import FAULT, JsonOption, deliver, exit_with
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report.runs import number_of
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
@@ -39,7 +37,7 @@ class State(str, Enum):
     PROBLEM = "problem"
 
 
-_MARKS = {State.GOOD: ("ok", "green"), State.ABSENT: ("-", "yellow"), State.PROBLEM: ("!", "red")}
+_MARKS = {State.GOOD: ("ok", doc.Tone.GOOD), State.ABSENT: ("-", doc.Tone.FAIR), State.PROBLEM: ("!", doc.Tone.BAD)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class MachineFact:
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine offers (GPU, driver, compiler, headers, keys by name, disk) and what would improve it."""
     facts = diagnose()
-    deliver(facts, as_json, lambda console: show_facts(console, facts))
+    deliver(facts, as_json, [facts_table(facts)])
     exit_with(FAULT if any(fact.blocks for fact in facts) else 0)
 
 
@@ -66,16 +64,12 @@ def diagnose() -> tuple[MachineFact, ...]:
     return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), *authors, _runs(), _disk())
 
 
-def show_facts(console: Console, facts: tuple[MachineFact, ...]) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
+def facts_table(facts: tuple[MachineFact, ...]) -> doc.Table:
+    rows: list[tuple[doc.Cell, ...]] = []
     for fact in facts:
-        table.add_row(Text(*_MARKS[fact.state]), fact.about, Text(fact.found))
-        if fact.improve:
-            table.add_row("", "", Text(f"-> {fact.improve}", style="dim"))
-    console.print(table)
+        rows.append(((doc.Mark(*_MARKS[fact.state]),), (doc.Mark(fact.about),), fact.found))
+        rows += [("", "", (doc.Mark(f"-> {fact.improve}", doc.Tone.FAINT),))] if fact.improve else []
+    return doc.Table(("", "", ""), tuple(rows))
 
 
 def _system() -> MachineFact:
@@ -201,17 +195,13 @@ def _runs() -> MachineFact:
     store = Store()
     listing = store.runs()
     kernels = sum(1 for _ in store.library.all())
-    counts = [_count(len(listing.runs), "run"), f"{_count(kernels, 'kernel')} in the library"]
-    counts += [f"{_count(len(listing.waiting), 'request')} without a specification"] if listing.waiting else []
+    counts = [number_of(len(listing.runs), "run"), f"{number_of(kernels, 'kernel')} in the library"]
+    counts += [f"{number_of(len(listing.waiting), 'request')} without a specification"] if listing.waiting else []
     text = f"{store.home}: {', '.join(counts)}"
     if listing.broken:
         advice = f"{len(listing.broken)} cannot be read; `tilewright runs` says why"
         return MachineFact("runs", State.PROBLEM, text, advice)
     return MachineFact("runs", State.GOOD, text)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _disk() -> MachineFact:

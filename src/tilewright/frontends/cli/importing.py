@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from tilewright.devices.child_device import EmulatedDevice
 from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.cli import judging, terminal
 from tilewright.frontends.cli.terminal import NotDone, deliver, exit_with, progress
 from tilewright.frontends.report.checks import CheckOutcome
+from tilewright.frontends.report.document import say_each
 from tilewright.importing.calls import CallArgument
 from tilewright.importing.importer import (
     Imported,
@@ -122,7 +121,7 @@ def import_command(
     said = tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ())
     with progress() as say, launcher_reference(reference, what, said[0], said[1]) as known:
         report = import_files(Wanted(what, output, tuple(function or ()), known, *said), say)
-    deliver(report, as_json, lambda console: _show(console, report))
+    deliver(report, as_json, say_each(_lines(report)))
     exit_with(report.exit_status)
 
 
@@ -435,17 +434,15 @@ def _said(wanted: Wanted) -> dict[str, CallArgument]:
     return said
 
 
-def _show(console: Console, report: ImportReport) -> None:
+def _lines(report: ImportReport) -> Iterator[str]:
     for one in report.imported:
-        console.print(Text(f"{one.file}  {one.op}"))
+        yield f"{one.file}  {one.op}"
         compared = ", equal to the reference" if one.compared and one.check == CheckOutcome.CLEAN.value else ""
         sizes = f" at {', '.join(one.at)}" if one.at else ""
-        console.print(Text(f"  {one.check}{compared}{sizes}" + (f": {one.reason}" if one.reason else "")))
+        yield f"  {one.check}{compared}{sizes}" + (f": {one.reason}" if one.reason else "")
         if one.only_at_these_sizes:
-            console.print(Text("  holds only at the sizes it was imported at"))
-        for note in one.notes:
-            console.print(Text(f"  {note}"))
+            yield "  holds only at the sizes it was imported at"
+        yield from (f"  {note}" for note in one.notes)
     for refused in report.refused:
-        what = f"{refused.source} {refused.function}".strip()
-        console.print(Text(f"not imported: {what}: {refused.reason}"))
-    console.print(Text(f"{len(report.imported)} imported, {len(report.refused)} not"))
+        yield f"not imported: {f'{refused.source} {refused.function}'.strip()}: {refused.reason}"
+    yield f"{len(report.imported)} imported, {len(report.refused)} not"

@@ -17,6 +17,7 @@ from tilewright.devices.protocol import Device, DeviceError
 from tilewright.frontends.cli.check import CheckOptions, check_file, sizes_follow, usual_content
 from tilewright.frontends.report.audit import Correctness, Suggestion, Weight
 from tilewright.frontends.report.checks import CheckOutcome, CheckReport
+from tilewright.frontends.report.runs import named_values
 from tilewright.importing.calls import CallArgument, is_block
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.shapes import OutOfBounds
@@ -105,7 +106,7 @@ def judged_by_checkers(
     found = _of_reports(reports, file)
     whom = "against the reference" if worst.compared else "with nothing to compare results with"
     part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
-    sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
+    sizes = "; ".join(named_values(one.arguments) for one in reports)
     judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
     passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
     passed = None if _ran_out_of_time(worst) or (passed and reports != seen) else passed
@@ -149,7 +150,7 @@ def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Sugge
     """Each fault once, with the call it was seen in; one of odd sizes alone weighs less."""
     found: dict[tuple[str, int | None], Suggestion] = {}
     for number, report in reversed(tuple(enumerate(reports))):
-        sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+        sizes = named_values(report.arguments)
         odd = number == 0 and len(reports) > 1
         for one in _of_report(report, file):
             told = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
@@ -241,7 +242,7 @@ def at_odd_sizes(
     outcome, reason, _ = checked(file, odd, reference)
     if outcome == CheckOutcome.CLEAN.value:
         return []
-    sizes = ", ".join(f"{name} = {value}" for name, value in odd.items())
+    sizes = named_values(odd)
     return [f"at odd sizes ({sizes}) it is not right: {outcome}: {reason}"]
 
 

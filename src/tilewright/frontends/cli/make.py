@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tilewright.frontends.api.choices import PLAYBOOK, author_name, checked_url, choose_device
+from tilewright.frontends.api.choices import PLAYBOOK, author_name, checked_url, choose_device, settings_of, spool_path
 from tilewright.frontends.api.kernel_arguments import pairs
 from tilewright.frontends.api.reporter import REMIND_SECONDS, NotAcceptedYet, Reporter, reminding
 from tilewright.frontends.api.running import (
@@ -33,16 +33,9 @@ from tilewright.frontends.api.running import (
 )
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.words import settled_words
-from tilewright.frontends.report.document import Cell, Mark, Source, Tone, say, say_each
-from tilewright.frontends.report.finished import (
-    Finished,
-    answer_blocks,
-    end_of_run,
-    finished,
-    made_before,
-    made_by_run,
-)
-from tilewright.frontends.report.rendering import BAR_CELLS
+from tilewright.frontends.report import document as doc
+from tilewright.frontends.report.finished import Finished, answer_blocks, end_of_run, finished, made_before, made_by_run
+from tilewright.frontends.report.rendering import BAR_CELLS, cell_text
 from tilewright.frontends.report.run_report import attempt_cells, attempt_heads
 from tilewright.frontends.report.runs import (
     PROVISIONAL,
@@ -53,7 +46,6 @@ from tilewright.frontends.report.runs import (
     seconds_words,
     time_words,
 )
-from tilewright.frontends.report.terminal import cell_text, show
 from tilewright.kernel_file import KernelFileError, tuned_path
 from tilewright.records import Attempt, Budget, Goal, Run, Settings, Situation, Specification, Task
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
@@ -173,14 +165,12 @@ def make(
     if chosen == PLAYBOOK:
         asked = settled_words(asked, fresh or bool(start), Path())
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = terminal.settings_of(
-        chosen, budget, base_url, spool, baselines=baselines, against=against, licence=licence
-    )
-    settings = replace(settings, candidates=candidates, good_enough=enough, backward=backward)
     try:
-        settings = replace(settings, start=terminal.read_kernel_file(start).text if start else "")
+        text = terminal.read_kernel_file(start).text if start else ""
     except KernelFileError as error:
         raise BadArgument(f"--start {error}") from None
+    settings = settings_of(chosen, budget, base_url, spool, baselines.split(","), against, licence)
+    settings = replace(settings, candidates=candidates, good_enough=enough, backward=backward, start=text)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, terminal.wanted_gpu(gpu, arch), fresh, yes, delivery)
 
@@ -202,9 +192,8 @@ def resume(
 ) -> None:
     """Continue a run that was interrupted or has ended, with a hint or more budget."""
     chosen = author_name(model, author, os.environ) if model or author else ""
-    addition = Addition(
-        attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), terminal.spool_path(spool)
-    )
+    url, place = checked_url(base_url), spool_path(spool)
+    addition = Addition(attempts, tokens, dollars, seconds, hint, chosen, url, place)
     folder, delivery = Store().open_run(run), Delivery(as_json, output)
     if output is None and (stored := folder.header().settings.output):  # where the run was told to put it
         delivery = replace(delivery, output=Path(stored), output_is_new=False)
@@ -350,7 +339,7 @@ class TerminalReporter(Reporter):
         return line.append(took, style="dim")
 
 
-def _row_line(cells: Sequence[Cell], bars: bool) -> Text:
+def _row_line(cells: Sequence[doc.Cell], bars: bool) -> Text:
     """Cells of the table of attempts at fixed widths; numbers are ranged right."""
     line = Text()
     for number, cell in enumerate(cells):
@@ -414,7 +403,7 @@ def _both_report(both: WithBackward, delivery: Delivery, shown: set[int]) -> Bot
         console.print(Text(f"\n{both.words}", style="yellow" if both.problem else "bold"))
         if complete and forward.summary is not None:
             # The call that uses both kernels: the forward's file alone knows nothing of the backward's.
-            show(console, [say(Mark("call it:")), Source(forward.summary.call)])
+            terminal.display([doc.say(doc.Mark("call it:")), doc.Source(forward.summary.call)])
     return BothReport(forward, backward, both.problem)
 
 
@@ -436,19 +425,19 @@ def _report(
         if not delivery.as_json:
             licence = f"--license {result.licence} is recorded beside a copy; have one written with -o FILE.cu"
             blocks = [
-                say(found_words(result.kernel.entry, delivery.author, "--fresh"), tone=Tone.STRONG),
-                say(f"kernel: {path}", tone=Tone.GOOD),
+                doc.say(found_words(result.kernel.entry, delivery.author, "--fresh"), tone=doc.Tone.STRONG),
+                doc.say(f"kernel: {path}", tone=doc.Tone.GOOD),
                 *answer_blocks(answers, call=call),
-                *say_each([licence * bool(result.licence and delivery.output is None)], Tone.FAIR),
+                *doc.say_each([licence * bool(result.licence and delivery.output is None)], doc.Tone.FAIR),
             ]
-            show(terminal.stdout_console(), blocks)
+            terminal.display(blocks)
         return FoundReport(result.kernel.entry, str(path), answers)
     run, summary = result.run, None
     if path is not None:
         summary = finished(replace(made_by_run(run, path, result.folder.request()), backward=backward))
     if not delivery.as_json:
         table = not shown.issuperset(one.number for one in run.attempts) or not _same_stream()
-        show(terminal.stdout_console(), end_of_run(run, summary, path, table=table, call=call))
+        terminal.display(end_of_run(run, summary, path, table=table, call=call))
     best = run.best.number if run.best else None
     return MakeReport(run, str(result.folder.path), best, str(path) if path else None, summary)
 

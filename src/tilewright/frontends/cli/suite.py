@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__, suites
@@ -35,6 +34,7 @@ from tilewright.frontends.api.requests import read_task, resolved
 from tilewright.frontends.api.running import Addition, KernelFound, MakeResult, resume, run_request
 from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.make import place_kernel
+from tilewright.frontends.report.document import say_each
 from tilewright.frontends.report.runs import dollars_words, verdict_words, why_words
 from tilewright.frontends.report.suite import SuiteDisplay, closing_words, write_report
 from tilewright.models import providers
@@ -102,10 +102,9 @@ def suite(
     again.
     """
     budget = Budget(attempts, tokens, dollars, seconds)
-    settings = terminal.settings_of(
-        choices.author_name(model, author, os.environ), budget, base_url, spool, baselines=baselines
-    )
-    settings, target = replace(settings, good_enough=enough), terminal.wanted_gpu(gpu, arch)
+    writer, target = choices.author_name(model, author, os.environ), terminal.wanted_gpu(gpu, arch)
+    settings = choices.settings_of(writer, budget, base_url, spool, baselines.split(","))
+    settings = replace(settings, good_enough=enough)
     if kind is SuiteKind.REPORT:
         _close(suites.SuiteFolder(folder), as_json)
         return
@@ -231,12 +230,7 @@ def _close(folder: suites.SuiteFolder, as_json: bool) -> None:
         report, files = write_report(folder)
     except suites.OtherSuite as error:
         raise BadArgument(str(error)) from None
-
-    def show(console: Console) -> None:
-        for line in (*closing_words(report), *(f"wrote {file}" for file in files)):
-            console.print(Text(line))
-
-    terminal.deliver(report, as_json, show)
+    terminal.deliver(report, as_json, say_each([*closing_words(report), *(f"wrote {file}" for file in files)]))
     terminal.exit_with(terminal.FAULT if any(one.status is suites.Status.FAILED for one in report.tasks) else 0)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tilewright import __version__
@@ -26,6 +25,7 @@ from tilewright.frontends.api.choices import (
     checked_url,
     choose_device,
     open_author,
+    settings_of,
 )
 from tilewright.frontends.api.judges import precision_settler
 from tilewright.frontends.api.kernel_arguments import parse_arguments, parse_contents
@@ -34,10 +34,10 @@ from tilewright.frontends.cli import terminal
 from tilewright.frontends.cli.check import CheckOptions, check_file
 from tilewright.frontends.cli.suite import carry_out_shown, local_pool, new_suite
 from tilewright.frontends.report.checks import CheckOutcome
+from tilewright.frontends.report.document import Section, say, say_each
 from tilewright.frontends.report.rendering import markdown
 from tilewright.frontends.report.site import chosen
 from tilewright.frontends.report.suite import SuiteDisplay, exam_picture, exam_report
-from tilewright.frontends.report.terminal import show as print_document
 from tilewright.kernel_file import parse
 from tilewright.models import key_variables, providers
 from tilewright.records import PROFILES, UNSTATED, Budget, Emulation, Question, Reply, Settings
@@ -171,14 +171,9 @@ def teach(
     _write(output, files)
     facts = len(lessons.runs), tuple(one.name for one in worked), left_out, len(lessons.pitfalls), len(lessons.steps)
     taught = Taught(str(output), *facts, provenance.author, tokens)
-
-    def show(console: Console) -> None:
-        counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
-        console.print(Text(f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"))
-        for one in left_out:
-            console.print(Text(f"left out: {one}"))
-
-    terminal.deliver(taught, as_json, show)
+    counts = f"{len(worked)} worked examples, {taught.pitfalls} pitfalls, {taught.steps} steps"
+    said = f"wrote {output}: {counts} of {taught.runs} runs; guidance by {taught.author}"
+    terminal.deliver(taught, as_json, say_each([said, *(f"left out: {one}" for one in left_out)]))
 
 
 def checked_output(output: Path) -> str:
@@ -293,22 +288,16 @@ def dataset(
         raise BadArgument(str(error)) from None
     licences = dict(Counter(one.licence for one in samples))
     written = Written(str(output), len(folders), len(samples), sum(one.passed for one in samples), licences)
-
-    def show(console: Console) -> None:
-        counts = f"{written.records} records of {written.runs} runs, {written.passed} of them right"
-        console.print(Text(f"wrote {output}: {counts}"))
-        if unstated := licences.get(UNSTATED):
-            text = f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX"
-            console.print(Text(text))
-
-    terminal.deliver(written, as_json, show)
+    lines = [f"wrote {output}: {written.records} records of {written.runs} runs, {written.passed} of them right"]
+    if unstated := licences.get(UNSTATED):
+        lines.append(f"note: nobody has stated a licence for {unstated} of them; state one with --license SPDX")
+    terminal.deliver(written, as_json, say_each(lines))
 
 
 def exam(
     skill: Annotated[Path, typer.Argument(help="A skill's folder.", metavar="SKILL", show_default=False)],
     tasks: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False),
+        Path, typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False)
     ],
     model: Annotated[
         list[str] | None,
@@ -331,7 +320,7 @@ def exam(
 
     Budgets are of each task, the same both ways. The same command goes on where it was stopped.
     """
-    settings = terminal.settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
+    settings = settings_of("", Budget(attempts, tokens, dollars, seconds), base_url, spool)
     students = _students(model or (), settings)
     try:
         text, provenance = skill_text(skill), read_provenance(skill)
@@ -367,12 +356,8 @@ def exam(
     write_text(out / "report.md", markdown(report, None))
     durable.write_record(out / "report.json", held)
     write_text(out / "exam.svg", exam_picture(held))
-
-    def show(console: Console) -> None:
-        print_document(console, replace(report, sections=report.sections[:-1]))
-        console.print(Text(f"wrote {out / 'report.md'}, report.json and exam.svg"))
-
-    terminal.deliver(held, as_json, show)
+    wrote = Section("", (say(f"wrote {out / 'report.md'}, report.json and exam.svg"),))
+    terminal.deliver(held, as_json, replace(report, sections=(*report.sections[:-1], wrote)))
     terminal.exit_with(terminal.FAULT if any(one.fault for one in sittings) else 0)
 
 

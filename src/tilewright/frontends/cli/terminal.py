@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tilewright.devices.protocol import DeviceError
+from tilewright.frontends.report.document import Block, Document
+from tilewright.frontends.report.rendering import show
 from tilewright.kernel_file import ArgumentValue, BadTunedRecord, KernelFile, KernelFileError, parse
 from tilewright.records import (
     ARCHITECTURES,
@@ -29,7 +29,6 @@ from tilewright.records import (
     Budget,
     GpuProfile,
     Precision,
-    Settings,
     to_json,
 )
 from tilewright.store import NoSuchRun, NotAccepted, StoreError
@@ -64,20 +63,17 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def plain_table(headings: Iterable[str], numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
-    """A table without rules; `numbers` are the headings of columns that are ranged right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=no_wrap)
-    return table
+def display(shown: Document | Iterable[Block]) -> None:
+    """A report on stdout."""
+    show(stdout_console(), shown)
 
 
-def deliver(record: object, as_json: bool, show: Callable[[Console], None]) -> None:
-    """A command's result on stdout: as JSON, or as `show` writes it."""
+def deliver(record: object, as_json: bool, shown: Document | Iterable[Block]) -> None:
+    """A command's result on stdout: as JSON, or as a report."""
     if as_json:
         print_json(record)
     else:
-        show(stdout_console())
+        display(shown)
 
 
 def exit_with(status: int) -> None:
@@ -189,23 +185,6 @@ def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
     if gpu is not None and arch is not None:
         raise BadArgument("--gpu and --arch name two targets; drop one")
     return gpu or arch
-
-
-def settings_of(
-    author: str,
-    budget: Budget,
-    base_url: str | None,
-    spool: Path | None,
-    *,
-    baselines: str = BASELINES,
-    against: str = "",
-    licence: str = "",
-) -> Settings:
-    """A run's settings. Raises `BadArgument` for what cannot be meant."""
-    from tilewright.frontends.api.choices import checked_baselines, with_checked
-
-    settings = Settings(author=author, budget=budget, baselines=checked_baselines(baselines.split(",")))
-    return with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
 
 
 def read_text(path: Path, what: str = "the path of a kernel file (.cu)") -> str:
@@ -413,16 +392,10 @@ PrecisionOption = Annotated[
     ),
 ]
 IncludeOption = Annotated[
-    list[Path] | None,
-    typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
+    list[Path] | None, typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated.")
 ]
 DefineOption = Annotated[
     list[str] | None,
     typer.Option("-D", "--define", metavar="NAME=VALUE", help="Define a macro, as its build does; may be repeated."),
 ]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Tasks at a time. [default: half the cores, at most 6]")]
-
-
-def spool_path(spool: Path | None) -> str:
-    """A spool's folder as a run may store it: it may be resumed from another folder."""
-    return os.path.realpath(spool) if spool else ""

@@ -26,17 +26,16 @@ import typer
 
 from tilewright import __version__
 from tilewright.frontends.cli import terminal
-from tilewright.frontends.report import run_report
+from tilewright.frontends.report import run_report, runs
 from tilewright.frontends.report.document import Mark, Source, Tone, say, say_each
 from tilewright.frontends.report.finished import answer_blocks, finished, made_by_run
 from tilewright.frontends.report.lesson import lesson_of
 from tilewright.frontends.report.pictures import svg_plot
 from tilewright.frontends.report.rendering import POLICY, encoded, markdown, pictures_folder, render, write_page
-from tilewright.frontends.report.runs import entry_words, waiting_words
-from tilewright.frontends.report.site import NotThere, Shelf, Site, chosen
-from tilewright.frontends.report.terminal import show as print_document
+from tilewright.frontends.report.site import Shelf, Site, chosen
 from tilewright.records import Attempt, Run
 from tilewright.store import NEWEST, RunFolder, Store, StoreError, line_authors, provenance_of, write_text
+from tilewright.store.attempt_folder import KERNEL
 from tilewright.tasks.errors import BadArgument
 
 
@@ -60,12 +59,10 @@ class AttemptReport:
     replies: tuple[str, ...]
 
 
-def runs(as_json: terminal.JsonOption = False) -> None:
+def runs_command(as_json: terminal.JsonOption = False) -> None:
     """List the runs of this machine, newest first."""
     listing = Store().runs()
-    terminal.deliver(
-        listing, as_json, lambda console: print_document(console, run_report.runs_report(listing, console.width))
-    )
+    terminal.deliver(listing, as_json, run_report.runs_report(listing, terminal.stdout_console().width))
 
 
 def show(
@@ -115,78 +112,69 @@ def show(
 
 
 def _print_whole(folder: RunFolder, run: Run) -> None:
-    console = terminal.stdout_console()
-    print_document(console, run_report.run_report(run, folder.worker))
+    terminal.display(run_report.run_report(run, folder.worker))
     if run.best is None:
         return
-    path = folder.attempt(run.best.number).path / "kernel.cu"
+    path = folder.attempt(run.best.number).path / KERNEL
     made, there = made_by_run(run, path, folder.request()), []
     if backward := Store().library.backward_of(run.task.hash):
         made = replace(made, backward=(backward.task(), backward.path))
-        there = [say(f"backward kernel: {entry_words(backward.entry)}")]
-    print_document(console, [say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *there])
-    print_document(console, say_each([waiting_words(run)], Tone.FAIR))
+        there = [say(f"backward kernel: {runs.entry_words(backward.entry)}")]
+    terminal.display([say(""), say(Mark(f"kernel: {path}")), *answer_blocks(finished(made)), *there])
+    terminal.display(say_each([runs.waiting_words(run)], Tone.FAIR))
 
 
 def _part_record(folder: RunFolder, run: Run, part: str, number: int | None) -> object:
     if part == "provenance":
-        _best(run)
+        runs.best_of(run)
         return provenance_of(folder)
     if part == "kernel":
-        number = _best(run).number
+        number = runs.best_of(run).number
     if number is None:
         best = run.best
-        kernel = folder.attempt(best.number).text("kernel.cu") if best else ""
+        kernel = folder.attempt(best.number).text(KERNEL) if best else ""
         return ShowReport(run, str(folder.path), best.number if best else None, kernel)
-    attempt, place = _attempt(run, number), folder.attempt(number)
-    texts = place.find_text("kernel.cu") or "", run_report.diff_text(folder, attempt)
+    attempt, place = runs.attempt_of(run, number), folder.attempt(number)
+    texts = place.find_text(KERNEL) or "", run_report.diff_text(folder, attempt)
     replies = tuple(reply.text for reply in place.replies())
     return AttemptReport(run.id, attempt, *texts, run_report.prompts_of(folder, number), replies)
 
 
 def _print_part(folder: RunFolder, run: Run, part: str, number: int) -> None:
-    console = terminal.stdout_console()
+    place = folder.attempt(number)
     if part in ("kernel", "provenance"):
-        best = _best(run)
-        kernel = folder.attempt(best.number).text("kernel.cu")
+        best = runs.best_of(run)
+        kernel = folder.attempt(best.number).text(KERNEL)
         if part == "kernel":
             terminal.print_exactly(kernel)
-            return
-        authors = line_authors(folder, run, best)
-        print_document(console, run_report.provenance_report(provenance_of(folder), authors, kernel))
+        else:
+            authors = line_authors(folder, run, best)
+            terminal.display(run_report.provenance_report(provenance_of(folder), authors, kernel))
     elif part == "diff":
-        print_document(console, [Source(run_report.diff_text(folder, _attempt(run, number)), "diff")])
+        terminal.display([Source(run_report.diff_text(folder, runs.attempt_of(run, number)), "diff")])
     elif part == "prompt":
         if not (prompts := run_report.prompts_of(folder, number)):
             raise BadArgument(f"attempt {number} of {run.id} asked no model")
         terminal.print_exactly("\n".join(prompts))
     elif part == "reply":
-        if not (replies := folder.attempt(number).replies()):
+        if not (replies := place.replies()):
             raise BadArgument(f"attempt {number} of {run.id} has no reply of a model")
         terminal.print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     else:
-        attempt = _attempt(run, number)
-        source = folder.attempt(number).find_text("kernel.cu") or ""
-        print_document(console, run_report.attempt_report(run, attempt, source))
-
-
-def _attempt(run: Run, number: int) -> Attempt:
-    found = next((one for one in run.attempts if one.number == number), None)
-    if found is None:
-        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
-    return found
-
-
-def _best(run: Run) -> Attempt:
-    if run.best is None:
-        raise BadArgument(f"no attempt of run {run.id} has passed, so it has no kernel; see --attempt N")
-    return run.best
+        attempt = runs.attempt_of(run, number)
+        terminal.display(run_report.attempt_report(run, attempt, place.find_text(KERNEL) or ""))
 
 
 _EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FILES = {"style.css": "text/css", "view.js": "text/javascript"}
-_HTML = "text/html"
+_HEADERS = {
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
 _IDLE_SECONDS = 30.0
 _LEAST_TOKEN = 12  # characters; shorter ones can be guessed
 
@@ -277,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNAUTHORIZED, "the token is another one")
             return
         cookie = f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
-        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), cookie)
+        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), Set_Cookie=cookie)
 
     def _answer(self, address: str, query: dict[str, str]) -> None:
         if address in _FILES:
@@ -289,10 +277,10 @@ class _Handler(BaseHTTPRequestHandler):
             stamp = repr((__version__, self.server.session, address, query, self.server.site.stamp(address)))
             tag = f'"{hashlib.sha256(stamp.encode("utf-8", "replace")).hexdigest()[:32]}"'
             if self.headers.get("If-None-Match") == tag:
-                self._send(HTTPStatus.NOT_MODIFIED, b"", _HTML, tag)
+                self._send(HTTPStatus.NOT_MODIFIED, ETag=tag)
                 return
             page = self.server.site.page(address, query)
-        except NotThere as problem:
+        except BadArgument as problem:
             self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (StoreError, OSError) as problem:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
@@ -300,35 +288,21 @@ class _Handler(BaseHTTPRequestHandler):
             traceback.print_exc()
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"this page cannot be made: {fault}")
         else:
-            self._send(HTTPStatus.OK, encoded(page), _HTML, tag)
+            self._send(HTTPStatus.OK, encoded(page), ETag=tag)
 
-    def _redirect(self, address: str, cookie: str = "") -> None:
-        self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", address)
-        if cookie:
-            self.send_header("Set-Cookie", cookie)
-        self._end(b"", _HTML)
+    def _redirect(self, address: str, **headers: str) -> None:
+        self._send(HTTPStatus.SEE_OTHER, b"", "text/html", Location=address, **headers)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
         """With a page that knows nothing of the site, so that anybody may see it."""
         nowhere: dict[str, Any] = {"up": "/", "poll_ms": None, "served": False, "suite_viewed": False}
-        page = render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)
-        self._send(status, encoded(page), _HTML)
+        self._send(status, encoded(render("missing", title=status.phrase, problem=problem, policy=POLICY, **nowhere)))
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, tag: str = "") -> None:
+    def _send(self, status: HTTPStatus, body: bytes = b"", /, kind: str = "text/html", **headers: str) -> None:
         self.send_response(status)
-        if tag:
-            self.send_header("ETag", tag)
-        self._end(body, kind)
-
-    def _end(self, body: bytes, kind: str) -> None:
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", f"{POLICY}; frame-ancestors 'none'")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Cache-Control", "private, no-cache")
+        lengths = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in {**headers, **lengths, **_HEADERS}.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

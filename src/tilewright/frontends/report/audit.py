@@ -10,7 +10,14 @@ from enum import Enum
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures
 from tilewright.frontends.report.checks import arguments_line
-from tilewright.frontends.report.runs import kind_words, microseconds, scatter_words, speedup_words, time_words
+from tilewright.frontends.report.runs import (
+    kind_words,
+    microseconds,
+    named_values,
+    scatter_words,
+    speedup_words,
+    time_words,
+)
 from tilewright.records import Measured, Modelled, ModelTerm, Timing
 from tilewright.records.measurement import Interval
 
@@ -173,88 +180,75 @@ def hint_words(audit: Audit) -> str:
 
 def audit_report(audit: Audit, text: str) -> doc.Document:
     """`text`: the kernel file's, which is folded away."""
-    return _Writer(audit, text).report()
+    words = doc.Glossary()
+    parts: dict[str, Iterator[doc.Block]] = {
+        "": _short(audit, words),
+        "Is it right?": _correctness(audit.correctness, words),
+        "How fast is it?": _speed(audit.speed, words),
+        "What to do, the most urgent first": _suggestions(audit.suggestions, words),
+    }
+    if audit.advice:
+        parts[f"What pays for this kind of work: {audit.kind}"] = (words.say(line) for line in audit.advice)
+    parts["In short"] = _end(audit, text)
+    sections = tuple(doc.Section(title, tuple(blocks)) for title, blocks in parts.items())
+    return doc.Document(f"Audit of {audit.op} for {audit.gpu}", sections, words.entries())
 
 
-class _Writer:
-    def __init__(self, audit: Audit, text: str) -> None:
-        self._audit, self._text = audit, text
-        self._words = doc.Glossary()
+def _short(audit: Audit, words: doc.Glossary) -> Iterator[doc.Block]:
+    yield doc.say(f"{audit.file}  {audit.identity[:12]}")
+    if audit.imported_from:
+        yield doc.say(
+            f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
+            f"`tilewright import {audit.imported_from}` writes it"
+        )
+    yield from (doc.say(arguments_line(audit.arguments, audit.guessed)), doc.say(audit.device))
+    yield from words.say_each(audit.notes, doc.Tone.FAIR)
 
-    def report(self) -> doc.Document:
-        audit = self._audit
-        sections = [
-            doc.Section("", tuple(self._short())),
-            doc.Section("Is it right?", tuple(self._correctness())),
-            doc.Section("How fast is it?", tuple(self._speed())),
-            doc.Section("What to do, the most urgent first", tuple(self._suggestions())),
-        ]
-        if audit.advice:
-            said = tuple(self._words.say(line) for line in audit.advice)
-            sections.append(doc.Section(f"What pays for this kind of work: {audit.kind}", said))
-        tone = {0: doc.Tone.GOOD, 3: doc.Tone.FAIR}.get(audit.exit_status, doc.Tone.BAD)
-        sections.append(doc.Section("In short", (doc.say(doc.Mark(summary_words(audit), tone)), *self._evidence())))
-        return doc.Document(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._words.entries())
 
-    def _short(self) -> Iterator[doc.Block]:
-        audit = self._audit
-        yield doc.say(f"{audit.file}  {audit.identity[:12]}")
-        if audit.imported_from:
-            yield doc.say(
-                f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
-                f"`tilewright import {audit.imported_from}` writes it"
-            )
-        yield doc.say(arguments_line(audit.arguments, audit.guessed))
-        yield doc.say(audit.device)
-        for note in audit.notes:
-            yield self._words.say(note, tone=doc.Tone.FAIR)
+def _correctness(found: Correctness, words: doc.Glossary) -> Iterator[doc.Block]:
+    tone = {True: doc.Tone.GOOD, False: doc.Tone.BAD, None: doc.Tone.FAIR}[found.passed]
+    yield doc.say(doc.Mark(found.words, tone), f": by {found.judge}")
+    if found.text:
+        yield doc.Source(found.text)
+    yield from words.say_each(found.notes, doc.Tone.FAIR)
 
-    def _correctness(self) -> Iterator[doc.Block]:
-        found = self._audit.correctness
-        tone = {True: doc.Tone.GOOD, False: doc.Tone.BAD, None: doc.Tone.FAIR}[found.passed]
-        yield doc.say(doc.Mark(found.words, tone), f": by {found.judge}")
-        if found.text:
-            yield doc.Source(found.text)
-        for note in found.notes:
-            yield self._words.say(note, tone=doc.Tone.FAIR)
 
-    def _speed(self) -> Iterator[doc.Block]:
-        speed = self._audit.speed
-        said = time_words(speed.measurement) if speed.measurement else speed.problem
-        yield self._words.say(f"{said}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
-        lines = [speed.problem] if speed.measurement else []
-        expectation = expectation_words(speed)
-        lines += [f"{expectation} ({speed.floor_is})" if expectation else "", reach_words(speed)]
-        lines += [*baseline_words(speed), *(f"counters: {one}" for one in speed.counters)]
-        yield from (self._words.say(line) for line in lines if line)
-        if speed.terms:
-            yield self._words.say("The time that each resource alone would need, modelled from emulated counts:")
-            rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
-            yield doc.Table(("resource", "alone", "of what"), rows, ("alone",))
-        if speed.roofline is not None:
-            says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
-            yield doc.Picture("roofline", pictures.roofline_picture(speed.roofline), says)
+def _speed(speed: Speed, words: doc.Glossary) -> Iterator[doc.Block]:
+    time = time_words(speed.measurement) if speed.measurement else speed.problem
+    yield words.say(f"{time}{f'; bound by {speed.bound_by}, as modelled' if speed.bound_by else ''}")
+    expectation = expectation_words(speed)
+    lines = [speed.problem if speed.measurement else "", f"{expectation} ({speed.floor_is})" if expectation else ""]
+    lines += [reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)]
+    yield from words.say_each(lines)
+    if speed.terms:
+        yield words.say("The time that each resource alone would need, modelled from emulated counts:")
+        rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)
+        yield doc.Table(("resource", "alone", "of what"), rows, ("alone",))
+    if speed.roofline is not None:
+        says = f"{speed.roofline.intensity:.3g} operations for each byte, {speed.roofline.tflops:.3g} TFLOP/s"
+        yield doc.Picture("roofline", pictures.roofline_picture(speed.roofline), says)
 
-    def _suggestions(self) -> Iterator[doc.Block]:
-        found = self._audit.suggestions
-        yield self._words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if found else "Nothing was found to mend.")
-        for number, one in enumerate(found, 1):
-            where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
-            much = doc.Tone.GOOD if one.gain and one.gain > _LITTLE else doc.Tone.FAINT
-            head = doc.Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
-            yield doc.say(head, where, doc.Mark(f"  {gain}" if gain else "", much))
-            if one.line is not None:
-                yield doc.Excerpt((doc.Line(one.line, one.source),))
-            yield self._words.say(f"  {one.evidence}")
-            if one.why:
-                yield self._words.say(f"  why: {one.why}", tone=doc.Tone.FAINT)
-            if one.remedy:
-                yield self._words.say(f"  do:  {one.remedy}")
 
-    def _evidence(self) -> Iterator[doc.Block]:
-        if self._audit.speed.evidence:
-            yield doc.Fold("Where the time goes, by launch and line", (doc.Source(self._audit.speed.evidence),))
-        yield doc.Fold("The kernel file", (doc.Source(doc.numbered(self._text), "cuda"),))
+def _suggestions(suggestions: tuple[Suggestion, ...], words: doc.Glossary) -> Iterator[doc.Block]:
+    yield words.say(f"{GAINS[:1].upper()}{GAINS[1:]}." if suggestions else "Nothing was found to mend.")
+    for number, one in enumerate(suggestions, 1):
+        where, gain = f" in {one.kernel}" if one.kernel else "", gain_words(one.gain)
+        much = doc.Tone.GOOD if one.gain and one.gain > _LITTLE else doc.Tone.FAINT
+        head = doc.Mark(f"{number}. {one.weight.value}: {one.what}", _TONES[one.weight])
+        yield doc.say(head, where, doc.Mark(f"  {gain}" if gain else "", much))
+        if one.line is not None:
+            yield doc.Excerpt((doc.Line(one.line, one.source),))
+        yield words.say(f"  {one.evidence}")
+        yield from words.say_each([f"  why: {one.why}" * bool(one.why)], doc.Tone.FAINT)
+        yield from words.say_each([f"  do:  {one.remedy}" * bool(one.remedy)])
+
+
+def _end(audit: Audit, text: str) -> Iterator[doc.Block]:
+    tone = {0: doc.Tone.GOOD, 3: doc.Tone.FAIR}.get(audit.exit_status, doc.Tone.BAD)
+    yield doc.say(doc.Mark(summary_words(audit), tone))
+    if audit.speed.evidence:
+        yield doc.Fold("Where the time goes, by launch and line", (doc.Source(audit.speed.evidence),))
+    yield doc.Fold("The kernel file", (doc.Source(doc.numbered(text), "cuda"),))
 
 
 # -- one kernel beside others --
@@ -335,5 +329,5 @@ def bench_picture(report: BenchReport) -> str:
         said = [f"{microseconds(time_us)} us", speedup_words(row.times_as_long), "not right" if wrong else ""]
         chart.body.append(pictures.text(end + 8, y + 15, "  ".join(filter(None, said)), anchor="start"))
     chart.upright(report.floor_us, f"roofline {microseconds(report.floor_us)} us", pictures.INK, "5 4")
-    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    sizes = named_values(report.arguments)
     return chart.page(f"{report.op} on {report.gpu}: {kind_words(report.measured)} time", sizes, 16)

@@ -11,24 +11,13 @@ from pathlib import Path
 from tilewright import records
 from tilewright.devices.emulation.listing import CostlyLine, Listing, listing_text
 from tilewright.frontends.report import document as doc
-from tilewright.frontends.report.runs import number_of
+from tilewright.frontends.report.runs import named_values, number_of
 from tilewright.kernel_file import ArgumentValue, KernelFile, print_plan
 from tilewright.store import provenance_path
 from tilewright.toolchain import LaunchReport
 from tilewright.verify.judging_records import ResultVerdict
 
-_RESOURCES = (
-    "GPU",
-    "target",
-    "kernel",
-    "grid x block",
-    "registers",
-    "spills",
-    "shared",
-    "occupancy",
-    "",
-    "limited by",
-)
+_RESOURCES = ("GPU", "target", "kernel", "grid x block", "registers", "spills", "shared", "occupancy", "", "limited by")
 
 
 @dataclass(frozen=True)
@@ -135,7 +124,7 @@ class CheckReport(records.EmulatedRun):
 
 
 def arguments_line(arguments: Mapping[str, str], guessed: bool) -> str:
-    given = ", ".join(f"{name} = {text}" for name, text in arguments.items())
+    given = named_values(arguments)
     return f"at {given}" + ("  (guessed; choose with --shape and --set)" if guessed else "")
 
 
@@ -373,7 +362,7 @@ def _lint_summary(report: records.LintReport) -> str:
     """How many findings there are, at which sizes was looked, and what was not looked at."""
     counts = [(severity, sum(one.severity is severity for one in report.findings)) for severity in records.Severity]
     found = ", ".join(f"{count} {severity.value}{'s' if count > 1 else ''}" for severity, count in counts if count)
-    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    sizes = named_values(report.arguments)
     if not found:
         found = f"no findings at {sizes} (chosen here)" if report.guessed else f"clean at {sizes}"
         found += ": the first and last block of each launch were read; tilewright check runs all of them"

@@ -5,6 +5,7 @@ One record, `Finished`, that the terminal, JSON, a notebook and the Python API s
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from tilewright.frontends.report.runs import PROVISIONAL, microseconds
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.supported_sizes import size_limits_of_files
-from tilewright.kernel_file.syntax import Accept, Expr, Lead, Logical, Name, Need, walk
+from tilewright.kernel_file.syntax import Accept, Lead, Name, Need, conjuncts, walk
 from tilewright.records import (
     CaseStatus,
     Ending,
@@ -34,6 +35,7 @@ from tilewright.records import (
 )
 from tilewright.store import LibraryKernel, Request
 from tilewright.tasks import task_op_line
+from tilewright.words import NotUnderstood, SeveralReadings, read
 
 _SAMPLED = re.compile(
     r"(?P<where>at|near) the task's own sizes (?P<blocks>.*?) (?:was|were) run and a part of the results judged: "
@@ -129,9 +131,11 @@ def finished(made: Made) -> Finished:
     has_reference = made.own_reference or bool(_import_of_reference(made.task, made.request))
     otherwise = "Any other call runs the PyTorch function instead, and a warning says so once."
     if not has_reference:
+        gives = "load(..., reference=function) gives it one"
+        gives += ", and tilewright.make with the same words its own" * is_catalogued(made.task, made.request)
         otherwise = (
             "Any other call raises NoKernelApplies: this file comes without a PyTorch function to fall back to; "
-            "load(..., reference=function) gives it one."
+            f"{gives}."
         )
     speed, is_slower = speed_words(made)
     only = tuple(_restrictions(made.task, file))
@@ -151,6 +155,13 @@ def finished(made: Made) -> Finished:
     )
 
 
+def is_catalogued(task: Task, request: Request | None) -> bool:
+    """Whether the reference is what the catalogue has for a request in words, so that it may run in any process."""
+    with contextlib.suppress(NotUnderstood, SeveralReadings):
+        return request is not None and bool(task.words) and read(task.words, request.shapes).reference == task.reference
+    return False
+
+
 # -- speed --
 
 
@@ -161,11 +172,11 @@ def speed_words(made: Made) -> tuple[str, bool]:
         return made.why_untimed or "it has no time: why is not on record", False
     roofline = runs.fraction_words(found)
     if not isinstance(found, Measured):
-        return (
-            f"not timed against PyTorch: no GPU here. Modelled for {found.gpu}: {microseconds(found.time_us)} us, "
-            f"{roofline}",
-            False,
-        )
+        times = f"{microseconds(found.time_us)} us"
+        if found.eager_us:
+            ratio, kernels = found.eager_us / found.time_us, runs.number_of(found.eager_kernels, "kernel")
+            times += f", eager {microseconds(found.eager_us)} us ({ratio:.2f}x; its {kernels} at the speed of a copy)"
+        return f"not timed against PyTorch: no GPU here. Modelled for {found.gpu}: {times}, {roofline}", False
     told: dict[str, list[str]] = {"slower than": [], "as fast as": [], "faster than": []}
     beside = []
     for one in found.baselines:
@@ -201,22 +212,13 @@ def _restrictions(task: Task, file: KernelFile | None) -> Iterator[str]:
     numbers = {one.name for one in task.numbers}
     said = runs.bound_words(task)
     for need in (one for one in file.plan.directives if isinstance(one, Need)) if file else ():
-        for condition in _parts(need.condition):
+        for condition in conjuncts(need.condition):
             names = {one.id for one in walk(condition) if isinstance(one, Name)}
             if names and names <= numbers:
                 said.append(print_expression(condition))
     yield from dict.fromkeys(one.replace(" == ", " = ") for one in said)
     yield from map(str, _limits(task, file))
     yield from filter(None, [runs.fixed_words(task)])
-
-
-def _parts(condition: Expr) -> Iterator[Expr]:
-    """What `and` joins."""
-    if isinstance(condition, Logical) and condition.operator == "and":
-        yield from _parts(condition.left)
-        yield from _parts(condition.right)
-    else:
-        yield condition
 
 
 def _limits(task: Task, file: KernelFile | None) -> tuple[SizeLimit, ...]:

@@ -9,14 +9,22 @@ from tilewright import records
 from tilewright.devices.emulation.listing import WASTEFUL
 from tilewright.frontends.report import document as doc
 from tilewright.frontends.report import pictures
-from tilewright.frontends.report.exercises import exercise_sections, exercises
-from tilewright.frontends.report.facts import Counted, Look, NotCountable, count_lines, look_at
+from tilewright.frontends.report.emulated import (
+    Counted,
+    Look,
+    NotCountable,
+    count_lines,
+    exercise_sections,
+    exercises,
+    look_at,
+)
 from tilewright.frontends.report.run_report import diff_text
 from tilewright.frontends.report.runs import (
     Row,
     attempts_words,
     is_measured,
     microseconds,
+    named_values,
     number_of,
     rows,
     task_words,
@@ -79,29 +87,18 @@ class _Writer:
         if best is not None and best.measurement is None:
             reached = f"the best passed, though {unmeasured_words(best)}"
         made = f"This is run {run.id}: {attempts_words(run)} by {run.settings.author}, of which {reached}."
-        timed = any(one.measurement for one in run.attempts)
-        modelled = "No GPU took part: each kernel was run in the emulator" + (
-            ", and its time is modelled from what was counted there. Such times rank kernels; they are no measurements."
-            if timed
-            else ", and none was timed."
-        )
-        blocks = [
-            self._words.say(
-                "For somebody who knows Python and no CUDA. The lesson follows one kernel from its first version to "
-                "its last, with what was tried in vain. Words that are linked are explained at the end."
-            ),
-            self._words.say(made),
-        ]
+        blocks = [self._words.text("opening"), self._words.say(made)]
         if not is_measured(run.attempts):
-            blocks.append(self._words.say(modelled))
+            timed = any(one.measurement for one in run.attempts)
+            blocks.append(self._words.text("modelled" if timed else "untimed"))
         return doc.Section("What this is", tuple(blocks))
 
     def _task(self) -> Iterator[doc.Block]:
         task = self._run.task
         if task.words.strip():
-            yield self._words.say("It was asked for in these words:")
+            yield self._words.text("words")
             yield self._words.quote(task.words)
-        yield self._words.say("In PyTorch it is the following, and that is also what every kernel was compared with:")
+        yield self._words.text("reference")
         yield doc.Source(task.reference, "python")
         rows_ = [_tensor_row(name, spec, "read") for name, spec in task.specs().items()]
         rows_ += [_tensor_row(name, spec, "written") for name, spec in task.output_specs().items()]
@@ -113,24 +110,18 @@ class _Writer:
         task = self._run.task
         gpu, measurement = task.profile, self._best.measurement if self._best else None
         memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
-        yield self._words.say(
-            f"Whatever the code looks like, each input has to be read once and each output written once: "
-            f"{task.moved_bytes / 1e6:,.2f} MB. The bandwidth of {gpu.name}'s device memory is "
-            f"{gpu.bandwidth_gbs:,.0f} GB/s, so that takes at least {microseconds(memory_us)} us. Starting a kernel "
-            f"takes {LAUNCH_US:g} us more at the least."
+        yield self._words.text(
+            "bytes", megabytes=task.moved_bytes / 1e6, gpu=gpu, us=microseconds(memory_us), launch=LAUNCH_US
         )
         if measurement is None:
             return
         floor_us, products_us = measurement.floor_us, measurement.floor_us - LAUNCH_US
         if products_us > 1.001 * memory_us:
             peak = peak_tflops(task, gpu)
-            yield self._words.say(
-                f"Its multiplications take longer than its bytes: about {products_us * peak / 1e3:,.3g} billion "
-                f"operations at a peak of {peak:,.0f} trillion a second are {microseconds(products_us)} us."
-            )
-        yield self._words.say(
-            f"So no kernel can take less than {microseconds(floor_us)} us: that is the roofline of this operation. The "
-            f"best of this run takes {time_words(measurement)}, {measurement.fraction:.0%} of what is possible."
+            many = products_us * peak / 1e3
+            yield self._words.text("products", billions=many, peak=peak, us=microseconds(products_us))
+        yield self._words.text(
+            "floor", us=microseconds(floor_us), time=time_words(measurement), fraction=measurement.fraction
         )
         counted = self._look.counted if self._look else None
         if counted and counted.roofline and self._best:
@@ -139,7 +130,7 @@ class _Writer:
             yield doc.Picture("roofline", pictures.roofline_picture(counted.roofline), self._words.cell(words))
 
     def _key(self, key: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
-        yield self._words.say("CUDA is C++ with a few words more. Those that occur in the finished kernel:")
+        yield self._words.text("cuda")
         rows_ = tuple(((doc.Code(written),), self._words.cell(meaning)) for written, meaning in key)
         yield doc.Table(("it is written", "and it says"), rows_)
 
@@ -147,35 +138,30 @@ class _Writer:
         look = self._look
         assert look is not None
         if look.problem:
-            yield self._words.say(f"The emulator could not look at all of it: {look.problem}.")
+            yield self._words.text("problem", problem=look.problem)
         for launch in look.launches:
             shared = f" and each block {launch.shared_bytes:,} bytes of shared memory" if launch.shared_bytes else ""
-            warps = -(-launch.threads // 32)
-            values = ", ".join(f"{name} = {value}" for name, value in launch.constants)
-            constants = f", with {values} put in" if values else ""
-            yield self._words.say(
-                "One launch of ",
-                doc.Code(launch.kernel),
-                f" runs {number_of(launch.blocks, 'block')} of {number_of(launch.threads, 'thread')}, that is "
-                f"{number_of(warps, 'warp')} of 32. Line {launch.line} of the kernel file says so{constants}. "
-                f"The compiler gave each thread {launch.registers} registers{shared}.",
+            values = named_values(dict(launch.constants))
+            yield self._words.text(
+                "launch",
+                launch=launch,
+                blocks=number_of(launch.blocks, "block"),
+                threads=number_of(launch.threads, "thread"),
+                warps=number_of(-(-launch.threads // 32), "warp"),
+                constants=f", with {values} put in" if values else "",
+                shared=shared,
             )
         if look.sizes:
-            yield self._words.say(f"The pictures that follow are of a smaller call, {look.sizes}, which works alike.")
+            yield self._words.text("smaller", sizes=look.sizes)
         for part in look.written:
             spec = look.specs.get(part.name)
             if spec is not None and look.launches:
                 svg = pictures.tile_picture(part, spec, look.blocks)
-                yield doc.Picture(
-                    f"tile-{_plain_name(part.name)}", svg, self._words.cell(pictures.tile_words(part, spec))
-                )
+                says = self._words.cell(pictures.tile_words(part, spec))
+                yield doc.Picture(f"tile-{_plain_name(part.name)}", svg, says)
         chosen = _chosen(look.touches)
         if chosen:
-            yield self._words.say(
-                "A warp's 32 lanes ask for memory together. The pictures show the first such request for each tensor: "
-                "which bytes each lane touches. Good requests are dense; bytes in red are moved and not used. One is "
-                f"called coalesced if at most {WASTEFUL:g} times as many sectors move as could carry its bytes."
-            )
+            yield self._words.text("requests", wasteful=WASTEFUL)
         for number, touch in enumerate(chosen, start=1):
             svg = pictures.access_picture(touch, look.specs.get(touch.tensor))
             yield doc.Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, self._access(touch))
@@ -188,23 +174,15 @@ class _Writer:
 
     def _progress(self, terms: dict[int, tuple[ModelTerm, ...]]) -> Iterator[doc.Block]:
         run = self._run
-        yield self._words.say(
-            "Each step begins from the best kernel so far, and is kept only if it is right and faster. What is wrong "
-            "is diagnosed and mended; what is slower is put aside."
-        )
+        yield self._words.text("steps")
         if len(run.attempts) > 1:
             kept = ", ".join(str(row.attempt.number) for row in rows(run) if row.kept)
-            yield doc.Picture(
-                "progress", pictures.svg_plot(run), f"Times by step; lower is better. Kept: {kept or 'none'}."
-            )
+            says = f"Times by step; lower is better. Kept: {kept or 'none'}."
+            yield doc.Picture("progress", pictures.svg_plot(run), says)
         if not run.attempts:
             yield self._words.say("No step of this run is finished.")
         if held := same_longest([found for found in terms.values() if found]):
-            yield self._words.say(
-                f"In every step {held.name} needs {microseconds(held.time_us)} us, by the model longer than anything "
-                "else. The rest goes on at the same time and mostly hides behind it, so what else gets smaller shows "
-                "little in the times."
-            )
+            yield self._words.text("held", resource=held.name, us=microseconds(held.time_us))
 
     def _practice(self, best: Attempt) -> Iterator[doc.Section]:
         made = exercises(self._run, best, self._name, self._text, self._say)
@@ -235,24 +213,25 @@ class _Writer:
         assert best is not None
         terms = self._terms_of_best(best)
         if terms:
-            yield self._words.say(
-                "For each resource the time it alone would need, by the model. They overlap, so the sum is not the "
-                "time; the largest is what holds the kernel up, and what a next step would have to make smaller."
-            )
+            yield self._words.text("costs")
             table = tuple(
                 (
                     self._words.cell(one.name),
                     microseconds(one.time_us),
-                    *map(self._words.cell, (one.detail, doc.RESOURCES.get(one.name, ""))),
+                    self._words.cell(one.detail),
+                    self._what_is(one),
                 )
                 for one in terms
             )
             yield doc.Table(("resource", "us", "counted", "what it is"), table)
         else:
-            yield self._words.say("That is not known: the emulator could not count what this kernel does.")
+            yield self._words.text("unknown")
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
         yield doc.Fold("The finished kernel file", (doc.Source(doc.numbered(self._text), "cuda"),))
+
+    def _what_is(self, term: ModelTerm) -> doc.Cell:
+        return self._words.cell(doc.RESOURCES.get(term.name, ""))
 
     def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
         measurement, counted = best.measurement, self._look.counted if self._look else None
@@ -281,16 +260,11 @@ class _Writer:
         yield self._words.say(f"The lines that do most ({counted.seen}).{of}")
         shown = sorted(shares, key=lambda line: (-shares[line], line))[:_MOST_LINES]
         costly = any(costs[line] for line in shown)
-        cells = tuple(
-            (
-                f"{line}",
-                (doc.Code(source[line - 1].strip()),),
-                f"{shares[line]:.0%}",
-                *([self._words.cell(costs[line])] * costly),
-            )
-            for line in shown
-        )
-        yield doc.Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
+        cells = []
+        for line in shown:
+            cell = (str(line), (doc.Code(source[line - 1].strip()),), f"{shares[line]:.0%}")
+            cells.append((*cell, *([self._words.cell(costs[line])] * costly)))
+        yield doc.Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), tuple(cells))
 
 
 def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
@@ -300,25 +274,18 @@ def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
 
 def roofline_words(gpu: str, found: pictures.Roofline, moved: str, terms: tuple[ModelTerm, ...]) -> str:
     """`moved`: how the bytes come about; `terms`: of the finished kernel, the longest first."""
-    return (
-        f"The kernel does {found.intensity:,.3g} operations for each byte it moves. Of memory and arithmetic, memory "
-        f"takes longer below {found.ridge:,.3g} on {gpu}, and arithmetic above. {_held_up(found, terms)}The mark "
-        f"over the dot is the roofline of this operation, {microseconds(found.floor_us)} us: the kernel reaches "
-        f"{found.share_words} of it. The lines above it are what the hardware could do with the "
-        f"{found.bytes / 1e6:,.3g} MB that are moved{f' ({moved})' if moved else ''}, without a launch."
-    )
+    values = {"held": _held_up(found, terms), "us": microseconds(found.floor_us), "megabytes": found.bytes / 1e6}
+    return doc.LESSON["roofline"].format(found=found, gpu=gpu, moved=f" ({moved})" if moved else "", **values)
 
 
 def _held_up(found: pictures.Roofline, terms: tuple[ModelTerm, ...]) -> str:
     """What takes longest: it need be neither memory nor arithmetic."""
     if not terms:
         return ""
-    name, time_us = terms[0].name, terms[0].time_us
-    if name == "device memory":
-        return "Here memory holds it up. "
-    if name == "tensor cores" or (name == "issue slots" and found.intensity >= found.ridge):
-        return "Here arithmetic holds it up. "
-    return f"Here neither holds the kernel up: what takes longest is {name}, {microseconds(time_us)} us. "
+    name, us = terms[0].name, microseconds(terms[0].time_us)
+    by_work = name == "tensor cores" or (name == "issue slots" and found.intensity >= found.ridge)
+    said = "memory_holds" if name == "device memory" else "arithmetic_holds" if by_work else "other_holds"
+    return doc.LESSON[said].format(name=name, us=us) + " "
 
 
 def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
@@ -348,11 +315,7 @@ def step_sections(
         attempt = row.attempt
         kept = "the best" if row.best else "kept" if row.kept else "not kept"
         title = f"Step {attempt.number}: {doc.STAGES[attempt.stage.value]} ({kept})"
-        blocks = [
-            *_what(folder, attempt, words),
-            *_verdict(folder, attempt, words),
-            *_gain(row, before, words, terms),
-        ]
+        blocks = [*_what(folder, attempt, words), *_verdict(folder, attempt, words), *_gain(row, before, words, terms)]
         yield doc.Section(title, tuple(blocks), level=3)
         before = attempt if row.kept else before
 
@@ -439,18 +402,16 @@ def _tuned(attempt: Attempt, before: Attempt | None, words: doc.Glossary) -> Ite
         return
     times = [time_us for _, time_us in tune.tried]
     spread = f"from {microseconds(min(times))} to {microseconds(max(times))} us"
-    took = f"took {_constants(tune.choice)}"
+    took = f"took {named_values(dict(tune.choice))}"
     if tune.choice == tune.tried[0][0] and min(times) < times[0]:
-        took = f"kept the file's first, {_constants(tune.choice)}, because none was clearly better"
+        took = f"kept the file's first, {named_values(dict(tune.choice))}, because none was clearly better"
     said = f"The autotuner tried {len(times)} choices of the file's constants ({spread}) and {took}."
     own, other = dict(tune.choice), before.tune.choice if before and before.tune else ()
     if before and any(own.get(name, value) != value for name, value in other):
-        said += f" Step {before.number} has {_constants(other)}: part of what differs from it may be due to that."
+        said += (
+            f" Step {before.number} has {named_values(dict(other))}: part of what differs from it may be due to that."
+        )
     yield words.say(said)
-
-
-def _constants(choice: tuple[tuple[str, int | bool], ...]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in choice)
 
 
 def same_longest(steps: Sequence[tuple[ModelTerm, ...]]) -> ModelTerm | None:

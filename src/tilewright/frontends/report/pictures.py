@@ -208,14 +208,10 @@ class Roofline:
         return self.operations / (self.floor_us * 1e6)
 
     @property
-    def share(self) -> float:
-        """The fraction of the roofline that texts tell, so that picture and text cannot differ."""
-        return self.floor_us / self.time_us
-
-    @property
     def share_words(self) -> str:
-        """`12%`, and never `0%`."""
-        return f"{self.share:.0%}" if self.share >= 0.01 else "less than 1%"
+        """`12%`, and never `0%`: as texts tell it, so that picture and text cannot differ."""
+        share = self.floor_us / self.time_us
+        return f"{share:.0%}" if share >= 0.01 else "less than 1%"
 
     @property
     def tflops(self) -> float:

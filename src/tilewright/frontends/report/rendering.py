@@ -1,12 +1,13 @@
-"""A document as Markdown as GitHub shows it, and as HTML.
+"""A document at a terminal, as Markdown as GitHub shows it, and as HTML.
 
 Whatever is put in stays text: it is escaped, and characters that nobody sees are shown.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -15,6 +16,9 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from tilewright.frontends.report import document as doc
 from tilewright.store import write_text
@@ -26,17 +30,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 def bar(share: float, cells: int = BAR_CELLS) -> str:
     eighths = max(1, round(min(share, 1.0) * cells * 8))
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
-def plain_text(blocks: Iterable[doc.Block]) -> str:
-    """Sentences and code as they are, for who has no terminal of ours."""
-    lines = []
-    for block in blocks:
-        if isinstance(block, doc.Paragraph):
-            lines.append("".join(one if isinstance(one, str) else one.text for one in block.spans))
-        elif isinstance(block, doc.Source):
-            lines.append(block.text.rstrip())
-    return "\n".join(lines)
 
 
 # -- as Markdown --
@@ -230,3 +223,103 @@ def write_page(document: doc.Document, output: Path) -> int:
 def pictures_folder(output: Path) -> Path:
     """The folder beside a Markdown file that holds its pictures."""
     return output.with_name(f"{output.stem}_pictures")
+
+
+# -- at a terminal --
+
+_STYLES = {
+    doc.Tone.PLAIN: "",
+    doc.Tone.STRONG: "bold",
+    doc.Tone.GOOD: "bold green",
+    doc.Tone.FAIR: "yellow",
+    doc.Tone.BAD: "bold red",
+    doc.Tone.FAINT: "dim",
+}
+_WIDEST = 10_000
+_CHANGES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def show(console: Console, shown: doc.Document | Iterable[doc.Block]) -> None:
+    """Everything but what is folded, and pictures."""
+    if not isinstance(shown, doc.Document):
+        for block in shown:
+            _show_block(console, block)
+        return
+    if shown.title:
+        console.print(Text(shown.title, style="bold"))
+    for section in shown.sections:
+        told = [one for one in section.blocks if not isinstance(one, (doc.Fold, doc.Picture))]
+        if section.title and told:
+            console.print(Text(f"\n{section.title}", style="bold"))
+        show(console, told)
+
+
+def _show_block(console: Console, block: doc.Block) -> None:
+    match block:
+        case doc.Paragraph(spans, tone):
+            console.print(_line(spans, _STYLES[tone]), soft_wrap=True)
+        case doc.Quote(spans):
+            console.print(Text.assemble("  ", _line(spans)), soft_wrap=True)
+        case doc.Items(items):
+            for item in items:
+                console.print(Text.assemble("  - ", cell_text(item)), soft_wrap=True)
+        case doc.Source(text, language):
+            for line in text.rstrip("\n").split("\n"):
+                style = _CHANGES.get(line[:1], "") if language == "diff" else ""
+                console.print(Text(line, style=style), soft_wrap=True)
+        case doc.Excerpt(lines):
+            _show_excerpt(console, lines)
+        case doc.Table():
+            _show_table(console, block)
+
+
+def _show_excerpt(console: Console, lines: Sequence[doc.Line]) -> None:
+    width = max(len(str(one.number or "-")) for one in lines)
+    for one in lines:
+        text = one.text.expandtabs(4).rstrip()
+        console.print(Text(f"  {one.number or '-':>{width}} | {text}"), soft_wrap=True)
+        if one.marked:
+            indent = len(text) - len(text.lstrip())
+            console.print(Text(f"  {'':>{width}} | {'':{indent}}{'^' * max(len(text.strip()), 1)}", style="red"))
+        for note in one.notes:
+            console.print(Text(f"  {'':>{width}}   {note}"), soft_wrap=True)
+
+
+def _show_table(console: Console, shown: doc.Table) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(shown.heads))
+    for head in shown.heads:
+        table.add_column(head, justify="right" if head in shown.numbers else "left", no_wrap=head in shown.whole)
+    for number, row in enumerate(shown.rows):
+        table.add_row(*map(cell_text, row), style=_STYLES[shown.tones[number]] if shown.tones else "")
+    if console.is_terminal:
+        console.print(table)
+        return
+    # In a file or a pipe no cell need be broken, and no line be filled up.
+    width, console.width = console.width, _WIDEST
+    with console.capture() as captured:
+        console.print(table)
+    console.width = width
+    for line in captured.get().splitlines():
+        console.print(Text(line.rstrip()), soft_wrap=True)
+
+
+def cell_text(cell: doc.Cell) -> Text:
+    """A cell of a table at a terminal."""
+    match cell:
+        case doc.Bar(share):
+            return Text(f"{bar(share):<{BAR_CELLS}}", no_wrap=True)
+        case str():
+            return Text(cell)
+    return _line(cell)
+
+
+def _line(spans: Sequence[doc.Span], style: str = "") -> Text:
+    parts = [(doc.text_of(one), _STYLES[one.tone] if isinstance(one, doc.Mark) else "") for one in spans]
+    return Text.assemble(*parts, style=style)
+
+
+def plain_text(shown: doc.Document | Iterable[doc.Block], width: int = 160) -> str:
+    """What a terminal would show, without colours."""
+    stream = io.StringIO()
+    show(Console(file=stream, width=width, highlight=False, color_system=None, soft_wrap=True), shown)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tilewright import records
 from tilewright.frontends.report import document as doc
@@ -15,7 +17,9 @@ from tilewright.frontends.report.rendering import notebook
 from tilewright.frontends.report.runs import PROVISIONAL, Row, dollars_words, microseconds, spend_words, time_words
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Modelled, Provenance, Run, Task
-from tilewright.store import RunFolder, RunList
+from tilewright.store import RunFolder, RunList, StoreError, line_authors
+from tilewright.store.attempt_folder import KERNEL
+from tilewright.tasks.errors import BadArgument
 
 _HASH_SHOWN = 12
 _TABLE_GAP = 2
@@ -71,10 +75,9 @@ def _is_paid(run: Run) -> bool:
 # -- one run --
 
 
-def run_report(run: Run, worker: str = "") -> doc.Document:
+def run_report(run: Run, worker: str = "") -> list[doc.Block]:
     """Everything about a run that fits on a page. `worker`: the process that works on it now."""
-    blocks = [*run_head(run), doc.say(""), attempts_table(run), doc.say(""), standing_words(run, worker)]
-    return doc.Document("", (doc.Section("", tuple(blocks)),))
+    return [*run_head(run), doc.say(""), attempts_table(run), doc.say(""), standing_words(run, worker)]
 
 
 def run_head(run: Run) -> Iterator[doc.Block]:
@@ -119,7 +122,7 @@ def attempt_report(run: Run, attempt: Attempt, source: str) -> doc.Document:
 
 def attempt_blocks(attempt: Attempt, source: str) -> Iterator[doc.Block]:
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
-    replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
+    replies = f"{attempt.replies} {'reply' if attempt.replies == 1 else 'replies'}"
     cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, " if attempt.replies else ""
     yield doc.say(attempt.summary)
     yield from doc.say_each(f"by algebra: {note}" for note in attempt.notes)
@@ -127,11 +130,9 @@ def attempt_blocks(attempt: Attempt, source: str) -> Iterator[doc.Block]:
     yield doc.say("")
     yield doc.Source(verdict_text(attempt.verdict, source))
     if attempt.tune is not None and len(attempt.tune.tried) > 1:
-        yield from (
-            doc.say(""),
-            doc.say("constants tried by the autotuner", tone=doc.Tone.STRONG),
-            *_tune(attempt.tune),
-        )
+        yield doc.say("")
+        yield doc.say("constants tried by the autotuner", tone=doc.Tone.STRONG)
+        yield from _tune(attempt.tune)
     if attempt.measurement is not None:
         yield from (doc.say(""), *measurement_blocks(attempt.measurement))
     yield from doc.say_each([runs.unmeasured_words(attempt)], doc.Tone.FAIR)
@@ -190,8 +191,8 @@ def _modelled(found: Modelled) -> Iterator[doc.Block]:
 
 def diff_text(folder: RunFolder, attempt: Attempt) -> str:
     """What an attempt changed in the file its author was given; the whole file where it was given none."""
-    new = folder.attempt(attempt.number).find_text("kernel.cu") or ""
-    old = folder.attempt(attempt.parent).find_text("kernel.cu") or "" if attempt.parent else ""
+    new = folder.attempt(attempt.number).find_text(KERNEL) or ""
+    old = folder.attempt(attempt.parent).find_text(KERNEL) or "" if attempt.parent else ""
     lines = difflib.unified_diff(
         old.splitlines(keepends=True),
         new.splitlines(keepends=True),
@@ -204,6 +205,7 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
 # -- two files side by side --
 
 MOST_LINES = 4000  # of either text; beyond it a comparison takes too long
+_Numbered = tuple[int, str]
 _AROUND = 4  # equal lines shown next to a change
 
 
@@ -234,11 +236,12 @@ def side_by_side(left: str, right: str) -> list[Stretch]:
     made: list[Stretch] = []
     codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     for position, (kind, a, b, c, d) in enumerate(codes):
+        sides = enumerate(old[a:b], a + 1), enumerate(new[c:d], c + 1)
         if kind == "equal":
-            rows = tuple((Half(a + k + 1, old[a + k]), Half(c + k + 1, new[c + k])) for k in range(b - a))
+            rows = tuple((Half(*one), Half(*other)) for one, other in zip(*sides, strict=True))
             made += _folded(rows, position == 0, position == len(codes) - 1)
         else:
-            made.append(Stretch(tuple(_changed(old, new, (a, b), (c, d))), equal=False))
+            made.append(Stretch(tuple(_changed(*sides)), equal=False))
     return made
 
 
@@ -254,25 +257,21 @@ def _folded(rows: tuple[tuple[Half, Half], ...], first: bool, last: bool) -> Ite
             yield Stretch(part, equal=True, folded=folded)
 
 
-def _changed(
-    old: list[str], new: list[str], left: tuple[int, int], right: tuple[int, int]
-) -> Iterator[tuple[Half | None, Half | None]]:
+def _changed(left: Iterable[_Numbered], right: Iterable[_Numbered]) -> Iterator[tuple[Half | None, Half | None]]:
     """Lines one by one beside each other; what is over on one side has nothing beside it."""
-    for i, j in itertools.zip_longest(range(*left), range(*right)):
-        if i is None or j is None:
-            yield (
-                Half(i + 1, "", old[i]) if i is not None else None,
-                Half(j + 1, "", new[j]) if j is not None else None,
-            )
+    for one, other in itertools.zip_longest(left, right):
+        if one is None or other is None:
+            yield Half(one[0], "", one[1]) if one else None, Half(other[0], "", other[1]) if other else None
             continue
-        head = _shared(old[i], new[j])
-        tail = _shared(old[i][head:][::-1], new[j][head:][::-1])
-        yield _half(i, old[i], head, tail), _half(j, new[j], head, tail)
+        (number, text), (place, beside) = one, other
+        head = _shared(text, beside)
+        tail = _shared(text[head:][::-1], beside[head:][::-1])
+        yield _half(number, text, head, tail), _half(place, beside, head, tail)
 
 
-def _half(index: int, text: str, head: int, tail: int) -> Half:
+def _half(number: int, text: str, head: int, tail: int) -> Half:
     end = len(text) - tail
-    return Half(index + 1, text[:head], text[head:end], text[end:])
+    return Half(number, text[:head], text[head:end], text[end:])
 
 
 def _shared(one: str, other: str) -> int:
@@ -296,7 +295,7 @@ def standing_blocks(made: Provenance) -> Iterator[doc.Block]:
     yield from doc.say_each([f"passing proves nothing: {made.degenerate}" * bool(made.degenerate)], doc.Tone.FAIR)
 
 
-def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> doc.Document:
+def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> list[doc.Block]:
     """`authors`: for every line of the kernel the attempt that wrote it."""
     contributions = tuple(
         (
@@ -310,14 +309,10 @@ def provenance_report(made: Provenance, authors: Sequence[int], kernel: str) -> 
         for one in made.contributions
     )
     numbered = enumerate(zip(authors, kernel.splitlines(), strict=True), start=1)
-    blocks: list[doc.Block] = [
-        *standing_blocks(made),
-        doc.say(""),
-        doc.Table(("#", "lines", "stage", "author", "prompt", "summary"), contributions, ("#", "lines")),
-        doc.say(""),
-        doc.Source("\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)),
-    ]
-    return doc.Document("", (doc.Section("", tuple(blocks)),))
+    heads = ("#", "lines", "stage", "author", "prompt", "summary")
+    lines = "\n".join(f"#{author:<3}{number:>5}  {line}" for number, (author, line) in numbered)
+    table = doc.Table(heads, contributions, ("#", "lines"))
+    return [*standing_blocks(made), doc.say(""), table, doc.say(""), doc.Source(lines)]
 
 
 # -- all runs --
@@ -408,7 +403,7 @@ def html_of(thing: object) -> str:
     """The HTML of anything that a notebook may be given."""
     match thing:
         case Run():
-            return notebook(run_report(thing).blocks)
+            return notebook(run_report(thing))
         case Measured() | Modelled():
             return notebook(measurement_blocks(thing))
         case records.Passed() | records.Rejected() | records.Unsupported():
@@ -422,3 +417,80 @@ def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
     place = folder.attempt(number)
     texts = (place.find_text(f"question-{k}.md") for k in range(1, 10))
     return tuple(text for text in texts if text is not None)
+
+
+# -- an attempt with its texts, for a page of its own --
+
+_MOST_PARTIAL = 9  # questions of one attempt
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    number: int
+    text: str
+    author: int | None = None  # the attempt that wrote it; 0 for the file given to start from
+    notes: tuple[str, ...] = ()  # what was found there
+
+
+def attempt_facts(folder: RunFolder, run: Run, number: int) -> dict[str, Any]:
+    """What a page shows of an attempt; `attempt` is None while it is unfinished, with what has come in so far."""
+    attempt = next((one for one in run.attempts if one.number == number), None)
+    verdict, place = attempt.verdict if attempt else None, folder.attempt(number)
+    facts: dict[str, Any] = {
+        "attempt": attempt,
+        "kernel": "",
+        "prompts": (),
+        "replies": (),
+        "partial": "",
+        "problem": "",
+    }
+    authors: list[int] = []
+    try:
+        facts |= {"kernel": place.find_text(KERNEL) or "", "prompts": prompts_of(folder, number)}
+        facts["replies"] = tuple(reply.text for reply in place.replies())
+        coming = (place.find_text(f"reply-{k}.partial.md") for k in range(1, _MOST_PARTIAL + 1))
+        facts["partial"] = next((text for text in coming if text), "")
+    except (StoreError, OSError) as error:
+        facts["problem"] = str(error)
+    if not any(facts.values()):
+        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
+    with contextlib.suppress(StoreError, OSError):
+        authors = line_authors(folder, run, attempt) if attempt else []
+    cases = () if verdict is None or isinstance(verdict, records.Unsupported) else verdict.cases
+    source = source_lines(facts["kernel"], authors, verdict)
+    return facts | {"number": number, "cases": cases, "findings": _findings(verdict), "source": source}
+
+
+def _findings(verdict: records.Verdict | None) -> tuple[records.FindingRecord, ...]:
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
+    return evidence.findings if isinstance(evidence, records.Crashed) else ()
+
+
+def source_lines(text: str, authors: list[int], verdict: records.Verdict | None) -> tuple[SourceLine, ...]:
+    """Every line of a kernel file with who wrote it and what the verdict says of it."""
+    notes: dict[int, list[str]] = {}
+    lines = text.splitlines()
+    for line, said in _said_of_lines(verdict, lines):
+        notes.setdefault(line, []).append(said)
+    known = authors if len(authors) == len(lines) else [None] * len(lines)
+    return tuple(
+        SourceLine(number, line, author, tuple(dict.fromkeys(notes.get(number, ()))))
+        for number, (line, author) in enumerate(zip(lines, known, strict=True), start=1)
+    )
+
+
+def _said_of_lines(verdict: records.Verdict | None, lines: list[str]) -> list[tuple[int, str]]:
+    said = [(one.line, one.kind.value) for one in _findings(verdict) if one.line is not None]
+    said += [(one.other_line, f"other side of: {one.kind.value}") for one in _findings(verdict) if one.other_line]
+    if isinstance(verdict, records.Passed):
+        said += [(one.line, f"{one.why} in a judged case") for one in verdict.uncovered]
+    evidence = verdict.evidence if isinstance(verdict, records.Rejected) else None
+    match evidence:
+        case records.NotBuilt(diagnostics=diagnostics):
+            here = dict(enumerate(map(str.strip, lines), start=1))  # a message may be about a header's line
+            said += [(one.line, one.message) for one in diagnostics if here.get(one.line) == one.source_line.strip()]
+        case records.BadPlan(problems=problems):
+            said += [(one.line, one.message) for one in problems if one.line]
+        case records.Crashed(line=int(line), message=message, findings=()):
+            said.append((line, message))
+    return said

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.store import LibraryEntry
 from tilewright.tasks import derivative_words, may_convolve, task_op_line
+from tilewright.tasks.errors import BadArgument
 
 PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
@@ -215,9 +216,27 @@ def attempts_words(run: records.Run) -> str:
     return number_of(len(run.attempts), "attempt")
 
 
+def attempt_of(run: records.Run, number: int) -> records.Attempt:
+    found = next((one for one in run.attempts if one.number == number), None)
+    if found is None:
+        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
+    return found
+
+
+def best_of(run: records.Run, remedy: str = "see --attempt N") -> records.Attempt:
+    if run.best is None:
+        raise BadArgument(f"no attempt of run {run.id} has passed, so it has no kernel; {remedy}")
+    return run.best
+
+
 def number_of(count: int, what: str) -> str:
     """`1 attempt`, `2 attempts`."""
     return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def named_values(values: Mapping[str, object]) -> str:
+    """`rows = 4096, eps = 1e-05`."""
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def kind_words(measured: bool) -> str:
@@ -276,7 +295,7 @@ def input_words(task: records.Task) -> list[str]:
 
 
 def _results(task: records.Task) -> str:
-    results = ", ".join(f"{name} = {spec}" for name, spec in task.output_specs().items())
+    results = named_values(task.output_specs())
     return f" -> {results}" if results else ""
 
 

@@ -369,26 +369,23 @@ def _figure_blocks(figures: tuple[Figure, ...]) -> Iterator[doc.Block]:
         yield doc.say(f"Fewer than {FEWEST_PAIRS} tasks: the intervals say little.")
 
 
+# How a figure's values are written, and their change.
+_FORMATS = {PASS_RATE: ("{:.0%}", "{:+.0f} points"), TOKENS: ("{:,.0f}", "{:+,.0f}"), SPEED: ("{:,.4g} us", "{:.2f}x")}
+_PLAIN = "{:.2f}", "{:+.2f}"
+
+
 def _figure_words(figure: Figure, value: float) -> str:
-    if figure.name == PASS_RATE:
-        return f"{value:.0%}"
-    if figure.name == TOKENS:
-        return f"{value:,.0f}"
-    return f"{value:,.4g} us" if figure.name == SPEED else f"{value:.2f}"
+    return _FORMATS.get(figure.name, _PLAIN)[0].format(value)
+
+
+def _change(figure: Figure, value: float) -> str:
+    return _FORMATS.get(figure.name, _PLAIN)[1].format(100 * value if figure.name == PASS_RATE else value)
 
 
 def _interval_words(figure: Figure) -> str:
     if figure.interval is None:
         return "none: one task"
     return f"{_change(figure, figure.interval.low)} to {_change(figure, figure.interval.high)}"
-
-
-def _change(figure: Figure, value: float) -> str:
-    if figure.name == PASS_RATE:
-        return f"{100 * value:+.0f} points"
-    if figure.name == TOKENS:
-        return f"{value:+,.0f}"
-    return f"{value:.2f}x" if figure.name == SPEED else f"{value:+.2f}"
 
 
 def _sitting_cells(one: Sitting) -> tuple[str, ...]:
